@@ -230,7 +230,7 @@ def per_month(
         event
         for resource in document()["Resources"].values()
         for event in resource.get("Properties", {}).get("Events", {}).values()
-        if event["Type"] == "SQS"
+        if event["Type"] == "SQS" and "SharesWorkers" not in str(event)  # polls with shared turns
     ]
     polls = len(sources) * POLLERS * SECONDS_OF_MONTH / POLL_S
     minutes = SECONDS_OF_MONTH / 60

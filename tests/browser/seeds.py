@@ -165,7 +165,8 @@ def failing_webhook(scribe: Scribe, task_id: str) -> None:
     (push,) = done(scribe.storage.pushes(task_id))
     since = scribe.clock.now_ms()
     scribe.wait(600)
-    failed = replace(push, version=2, failures=6, failing_since=since)
+    told = push.settled(1, "status 200", since, is_told=True)
+    failed = replace(told, version=1, failures=6, failing_since=since)
     at = scribe.clock.now_ms()
     moved = failed.answered("status 503", at, next_at=at + 7_200_000)
     assert done(scribe.storage.move_push(push, moved))
@@ -189,7 +190,7 @@ def told_slowly(scribe: Scribe, lines: KeptLines, task_id: str) -> Head:
         wait = {} if wait_s is None else {"wait_s": wait_s}
         lines.handle(logging.makeLogRecord(fields | wait))
         at += 0 if wait_s is None else round(wait_s * 1000) + 400
-    moved = replace(push, version=6).answered("status 200", at)
+    moved = replace(push, version=6).settled(6, "status 200", at, is_told=True)
     assert done(scribe.storage.move_push(push, moved))
     return head
 

@@ -164,12 +164,38 @@ def test_a_killed_attempt_is_shown_as_such(visit: Visit, site: Site) -> None:
     expect(visit.page.locator(".holder")).to_contain_text(seeds.NEXT_WORKER)
 
 
+def test_a_failed_task_has_no_green_mark_and_nothing_pulses(visit: Visit, site: Site) -> None:
+    """The dot of its end has the colour of a failure; a page that follows a task stands still."""
+    colour = "getComputedStyle(document.querySelector('{}'), '::before').backgroundColor"
+
+    def dot(selector: str) -> str:
+        found: str = visit.page.evaluate(colour.format(selector))
+        return found
+
+    head = site.scribe.open("red", "Crash.")
+    site.scribe.claim(head, "a")
+    visit.task(site, "red", "timeline")
+    expect(visit.page.locator(".now .follows")).to_have_text("live")
+    assert visit.page.evaluate("document.getAnimations().length") == 0
+    site.scribe.commit(head, seeds.said(TaskState.TASK_STATE_FAILED, "x"), token="a")
+    expect(visit.page.locator(".story .reached")).to_have_count(1)
+    expect(visit.page.locator(".now .follows")).to_have_count(0)
+    red = dot(".story .reached")
+    seeds.conversation(site.scribe, "green")
+    visit.task(site, "green", "timeline")
+    assert dot(".story .reached") != red
+    assert red == visit.page.evaluate(
+        "(() => { const e = document.createElement('p'); e.className = 'alert bad';"
+        " document.body.append(e); return getComputedStyle(e).color; })()"
+    )
+
+
 def test_a_failing_webhook_is_shown_with_its_next_try(visit: Visit, site: Site) -> None:
     """How often it has failed and since when, the last answer; its URL's path and token are not."""
     seeds.failing_webhook(site.scribe, "webhook")
     visit.task(site, "webhook", "timeline")
     fact = visit.page.locator(".facts .bad")
-    expect(fact).to_contain_text("https://crm.example.com · told to version 2")
+    expect(fact).to_contain_text("https://crm.example.com · told up to version 1")
     expect(fact).to_contain_text("6 failed since")
     expect(fact).to_contain_text("last answer status 503")
     expect(fact).to_contain_text("next try in 1 h")
@@ -377,6 +403,9 @@ def test_the_keyboard_reaches_everything(visit: Visit, site: Site) -> None:
 def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: int) -> None:
     """At 400 px and wide: what does not fit scrolls in its own place."""
     seeds.killed(site.scribe, f"width-{width}")
+    waits = site.scribe.open(f"00000000-0000-4000-8000-waits-{width}", "Hello.")
+    due_at = site.storage.clock.now_ms() + 7_000_000
+    assert seeds.done(site.storage.postpone(waits, due_at=due_at, sends=12))
     with visiting(browser, site, viewport={"width": width, "height": 800}) as visit:
         purge = f"/purge?user={'x' * 200}"
         for path in ("/tasks", "/try", "/queues", "/card", purge):

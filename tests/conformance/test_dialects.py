@@ -503,10 +503,14 @@ class TestSwitchedOff:
             await client.call(method, {"taskId": "t", **sent("go")})
         assert caught.value.code == -32601
 
-    @pytest.mark.parametrize("path", [SUBMIT_PATH, "/.well-known/agent.json"])
-    async def test_nor_do_their_paths(self, agent: ServedAgent, path: str) -> None:
-        """Without the setting the paths of the methods answer 404."""
-        assert (await agent.client.get(path)).status_code == 404
+    async def test_nor_does_their_path(self, agent: ServedAgent) -> None:
+        """Without the setting the path of the methods answers 404."""
+        assert (await agent.client.get(SUBMIT_PATH)).status_code == 404
+
+    async def test_the_card_is_where_they_look(self, agent: ServedAgent) -> None:
+        """With or without the setting, clients of 0.2 and before find the card."""
+        card = await agent.client.get("/.well-known/agent.json")
+        assert card.json()["url"] == "https://test/"
 
 
 async def test_a_version_that_is_named_is_spoken(agent: ServedAgent) -> None:
@@ -514,9 +518,3 @@ async def test_a_version_that_is_named_is_spoken(agent: ServedAgent) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/send", "params": sent("go")}
     response = await agent.client.post("/", json=body, headers={"A2A-Version": "1.0"})
     assert response.json()["error"]["code"] == -32601
-
-
-async def test_the_card_is_where_older_clients_look(agent: ServedAgent) -> None:
-    """Until 0.2 it was `agent.json`; it has the URL that 0.1 reads."""
-    card = (await agent.client.get("/.well-known/agent.json")).json()
-    assert card["url"] == "https://test/"

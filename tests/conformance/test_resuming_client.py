@@ -33,9 +33,14 @@ Making = Callable[..., Awaitable[ResumingClient]]
 
 
 @pytest.fixture
-def settings() -> Settings:
+def limit_s() -> float:
     """Streams and blocking sends end long before a task that waits."""
-    return Settings(auth="none", blocking_limit_s=LIMIT_S, stream_limit_s=LIMIT_S)
+    return LIMIT_S
+
+
+@pytest.fixture
+def settings(limit_s: float) -> Settings:
+    return Settings(auth="none", blocking_limit_s=limit_s, stream_limit_s=limit_s)
 
 
 @pytest.fixture
@@ -141,6 +146,51 @@ async def test_a_conversation(making: Making, worker: ScriptedWorker) -> None:
     answer = request("go")
     answer.message.task_id = asked[0].task.id
     assert shown(await collect(client.send_message(answer)))[-1] == "COMPLETED"
+
+
+async def test_credentials_that_the_agent_waits_for(making: Making, requests: Requests) -> None:
+    """An agent that waits for credentials inside of its turn is followed over the server's limits.
+
+    The stream of the message ends with the turn, and not at a limit.
+    """
+    client = await making()
+    events = await collect(client.send_message(request("auth")))
+    assert shown(events) == ["SUBMITTED", "AUTH_REQUIRED", "COMPLETED"]
+    assert len(requests.last_ids) > STREAMS
+
+
+class Cut(httpx.AsyncByteStream):
+    """A body whose connection breaks after its last byte."""
+
+    def __init__(self, body: httpx.AsyncByteStream) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._body:
+            yield piece
+        raise httpx.ReadError("connection reset")
+
+
+@pytest.mark.parametrize("limit_s", [20.0])
+async def test_credentials_that_end_the_turn(
+    making: Making, agent: ServedAgent, requests: Requests
+) -> None:
+    """If the stream of such a turn is cut at its end, the next one ends at once, and is the last.
+
+    It does not wait for the limit of a stream.
+    """
+
+    async def cut(response: httpx.Response) -> None:
+        if response.request.headers.get("idempotency-key"):
+            assert isinstance(response.stream, httpx.AsyncByteStream)
+            response.stream = Cut(response.stream)
+
+    agent.client.event_hooks["response"].append(cut)
+    client = await making()
+    async with asyncio.timeout(10):
+        events = await collect(client.send_message(request("login")))
+    assert shown(events) == ["SUBMITTED", "AUTH_REQUIRED"]
+    assert len(requests.last_ids) == 2
 
 
 async def test_a_subscription_through_a_pause(making: Making, requests: Requests) -> None:

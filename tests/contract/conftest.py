@@ -53,7 +53,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=BACKENDS)
-def table(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Table]:
+def backend(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Table]:
     """The table under test."""
     match request.param:
         case "memory":
@@ -65,13 +65,13 @@ def table(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) ->
             local: Database = request.getfixturevalue("database")
             yield local.opened(clock=clock)
         case other:
-            pytest.fail(f"The fixture table knows no backend {other}.")
+            pytest.fail(f"The fixture backend knows no backend {other}.")
 
 
 @pytest.fixture
-def storage(table: Table, clock: ManualClock) -> DurableStorage:
+def storage(backend: Table, clock: ManualClock) -> DurableStorage:
     """The storage on it, in a scope of its own."""
-    return DurableStorage(table, scope=new_scope(), clock=clock)
+    return DurableStorage(backend, scope=new_scope(), clock=clock)
 
 
 @pytest.fixture

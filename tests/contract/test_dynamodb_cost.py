@@ -372,7 +372,7 @@ async def test_each_page_of_a_long_list_costs_the_same(
     heads = [echo_items(scope, at_ms=begin_ms + number)[0] for number in range(HEADS)]
     await asyncio.to_thread(store, observer, heads)  # a list reads nothing else of a task
     inspector = StoredInspector(storage, Settings(), place="the table")
-    query = TaskQuery(scope=None if is_of_all else scope, limit=50, since_ms=begin_ms)
+    query = TaskQuery(scope=None if is_of_all else scope, limit=50, created_ms=begin_ms)
     listed: list[str] = []
     usages: list[Usage] = []
     while not usages or query.token:

@@ -202,6 +202,7 @@ async def test_no_answer_at_all_is_unavailable(
     storage: DurableStorage, healthy: DurableStorage, client: Any, operation: str
 ) -> None:
     """Without an answer every call ends with UnavailableError, after a bounded number of tries."""
+    await healthy.open_task("ctx", request())
     head = (await healthy.open_task("ctx", request())).head
     tries = []
 

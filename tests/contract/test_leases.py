@@ -24,8 +24,8 @@ def caller() -> str:
 
 
 @pytest.fixture
-def slots(table: Table, clock: ManualClock) -> Slots:
-    return Slots(table, clock=clock)
+def slots(backend: Table, clock: ManualClock) -> Slots:
+    return Slots(backend, clock=clock)
 
 
 def of_callers(slots: Slots, per_caller: int) -> StreamLeases:

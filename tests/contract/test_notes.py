@@ -26,7 +26,7 @@ from tests.support.messages import agent_message, message, request
 from tests.support.newer import head_key, remove_attributes, set_attributes, stored
 
 S = TaskState
-END = AttemptEnd(token="one", reason="ValueError", correlation_id="c-1")
+END = AttemptEnd(token="one", reason="ValueError", correlation_id="c-1", at=1_700_000_000_000)
 END_OF_TWO = replace(END, token="two")
 
 
@@ -144,7 +144,7 @@ async def test_a_release_counts_for_its_token_alone(table: Database, clock: Manu
     assert not after.was_released
     head = await claimed(storage, after, "three")
     assert (await record(storage, head)).ended == AttemptEnd(token="older", reason=LOST)
-    assert not {"released", "released_reason", "released_id"} & stored(table, head_key(head)).keys()
+    assert not {name for name in stored(table, head_key(head)) if name.startswith("released")}
 
 
 async def test_a_commit_that_fails_its_task_says_why(storage: DurableStorage) -> None:

@@ -36,7 +36,7 @@ from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
-from a2a_serverless.tasks.push import MAX_ANSWER_CHARS, MAX_CONFIGS, Push, checked
+from a2a_serverless.tasks.push import MAX_ANSWER_CHARS, MAX_CONFIGS, GivenUp, Push, checked
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from tests.support.clocks import ManualClock
@@ -269,6 +269,27 @@ async def test_a_move_keeps_the_last_answer(storage: DurableStorage) -> None:
     assert told(await storage.push(task.id, "a")) == ("x" * MAX_ANSWER_CHARS, 7, None)
     await storage.put_push(config(task.id, "a"))
     assert told(await storage.push(task.id, "a")) == ("", None, None)
+
+
+async def test_a_move_keeps_what_was_told_and_what_was_given_up(storage: DurableStorage) -> None:
+    """Also where another release moves on, which accounts for nothing, and after a new put."""
+    task = await Storage(storage).create_task("ctx", message())
+    start = await storage.put_push(config(task.id, "a"))
+    first = replace(start, version=2, index=0).settled(2, "status 200", 5, is_told=True)
+    assert await storage.move_push(start, first)
+    second = replace(first, version=4, index=0).settled(4, "status 503", 6, is_told=False)
+    assert await storage.move_push(first, second)
+    third = replace(second, version=7, index=0).settled(7, "timeout", 8, is_told=False)
+    assert await storage.move_push(second, third)
+    lost = GivenUp(count=2, version=7, at=8, reason="timeout")
+    await storage.put_push(config(task.id, "a"))
+    stored = await storage.push(task.id, "a")
+    assert stored is not None
+    assert (stored.told, stored.given_up, stored.knows_told) == (2, lost, True)
+    assert await storage.move_push(stored, replace(stored, version=9))
+    stored = await storage.push(task.id, "a")
+    assert stored is not None
+    assert (stored.told, stored.given_up, stored.knows_told) == (2, lost, False)
 
 
 def told(push: Push | None) -> tuple[str, int | None, int | None]:

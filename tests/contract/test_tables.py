@@ -36,10 +36,10 @@ TEXTS = [value for value in VALUES if isinstance(value, str)]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.parametrize("table", ["file", LOCAL], indirect=True)
-async def test_random_transactions_do_the_same(table: Table, seed: int) -> None:
+@pytest.mark.parametrize("backend", ["file", LOCAL], indirect=True)
+async def test_random_transactions_do_the_same(backend: Table, seed: int) -> None:
     """What is written, refused and found is the same, item by item."""
-    compared = await compare(table, seed=seed, transactions=TRANSACTIONS)
+    compared = await compare(backend, seed=seed, transactions=TRANSACTIONS)
     assert min(compared.written, compared.failed, compared.queries) > TRANSACTIONS // 10
     assert compared.refused
 
@@ -103,22 +103,22 @@ LONG_KEY = 1000
         pytest.param([Update(key=place(), values={"v": CopyOf("w")})], id="a copy of nothing"),
     ],
 )
-async def test_what_dynamodb_refuses_is_refused(table: Table, writes: list[Write]) -> None:
+async def test_what_dynamodb_refuses_is_refused(backend: Table, writes: list[Write]) -> None:
     """A transaction that can never succeed is refused, and nothing of it is stored."""
     with pytest.raises(RefusedError):
-        await table.write(*writes, exactly=True)
+        await backend.write(*writes, exactly=True)
     whole = [write.key for write in writes if min(map(len, write.key)) > 0]
-    stored = [await table.get(key) for key in whole[:2] if max(map(len, key)) < LONG_KEY]
+    stored = [await backend.get(key) for key in whole[:2] if max(map(len, key)) < LONG_KEY]
     assert set(stored) <= {None}
 
 
-async def test_only_numbers_are_added_to(table: Table) -> None:
+async def test_only_numbers_are_added_to(backend: Table) -> None:
     """An addition to a text is refused, and the text stays."""
     text = written(v="text")
-    await table.write(text)
+    await backend.write(text)
     with pytest.raises(RefusedError):
-        await table.write(Update(key=text.key, values={"v": Added(1)}))
-    assert await table.get(text.key) == text.item
+        await backend.write(Update(key=text.key, values={"v": Added(1)}))
+    assert await backend.get(text.key) == text.item
 
 
 @pytest.mark.parametrize(
@@ -132,53 +132,53 @@ async def test_only_numbers_are_added_to(table: Table) -> None:
     ],
     ids=["filter by a key", "filter", "projection", "bounds", "an order of None"],
 )
-async def test_a_range_that_dynamodb_refuses_is_refused(table: Table, wanted: Range) -> None:
+async def test_a_range_that_dynamodb_refuses_is_refused(backend: Table, wanted: Range) -> None:
     """An index is asked for no more than it projects, and a range begins before it ends."""
     with pytest.raises(RefusedError):
-        async for _ in table.query(wanted):
+        async for _ in backend.query(wanted):
             pass
 
 
-async def test_an_index_that_is_not_there_is_named(table: Table) -> None:
+async def test_an_index_that_is_not_there_is_named(backend: Table) -> None:
     """One sentence says which index the table lacks."""
     with pytest.raises((ConfigurationError, KeyError), match="by-colour"):
-        await table.count(Range(partition="P", index="by-colour"))
+        await backend.count(Range(partition="P", index="by-colour"))
 
 
-async def test_a_request_names_each_item_once(table: Table) -> None:
+async def test_a_request_names_each_item_once(backend: Table) -> None:
     """Two keys of one item are refused, and so are more than 100 that are asked for once."""
     with pytest.raises(RefusedError):
-        await table.load([PLACE, PLACE])
+        await backend.load([PLACE, PLACE])
     with pytest.raises(RefusedError):
-        await table.load([place(n) for n in range(101)], once=True)
+        await backend.load([place(n) for n in range(101)], once=True)
 
 
-async def test_deletions_are_of_any_number(table: Table) -> None:
+async def test_deletions_are_of_any_number(backend: Table) -> None:
     """More items than one transaction takes are deleted, and what is not there is passed over."""
     writes = [written(n) for n in range(30)]
     for write in writes:
-        await table.write(write)
+        await backend.write(write)
     keys = [write.key for write in writes]
-    await table.delete([*keys, place()])
-    assert set((await table.load(keys)).values()) == {None}
+    await backend.delete([*keys, place()])
+    assert set((await backend.load(keys)).values()) == {None}
 
 
-@pytest.mark.parametrize("table", ["memory", "file"], indirect=True)
-async def test_a_write_ends_the_wait_for_its_partition(table: Table) -> None:
+@pytest.mark.parametrize("backend", ["memory", "file"], indirect=True)
+async def test_a_write_ends_the_wait_for_its_partition(backend: Table) -> None:
     """A watch of a partition notices each kind of write to it, and no write to another one."""
     mine = written(v=1)
     changes: list[Write] = [mine, Update(key=mine.key, values={"v": 2}), Delete(key=mine.key)]
     for change in changes:
-        with table.watch(mine.key.PK) as watch:
+        with backend.watch(mine.key.PK) as watch:
             waiting = asyncio.create_task(watch.wait(60))
-            await table.write(written())
+            await backend.write(written())
             await asyncio.sleep(0.05)
             assert not waiting.done()
-            await table.write(change)
+            await backend.write(change)
             async with asyncio.timeout(30):
                 await waiting
-    with table.watch(mine.key.PK) as watch:
-        await table.write(mine)
+    with backend.watch(mine.key.PK) as watch:
+        await backend.write(mine)
         async with asyncio.timeout(30):
             await watch.wait(60)
         await asyncio.wait_for(watch.wait(0), 30)

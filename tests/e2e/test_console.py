@@ -168,6 +168,9 @@ def queues(person: httpx.Client, base: str) -> None:
         text = person.get(f"{base}/queues").text
         for shown in ("never-taken", "&lt;b&gt;poison", "no JSON", "status 410", "an operation"):
             assert shown in text
+        operations = "<td>Operations, which are turns and cancels</td>"
+        assert re.search(rf'{operations}<td class="number">\d+</td>', text)
+        assert "no worker for" in text
     path = f"{base}/queues/undecodable_queue/delete"
     forms = re.findall(rf'action="{re.escape(httpx.URL(path).path)}"><[^>]* value="([^"]*)"', text)
     (message,) = forms

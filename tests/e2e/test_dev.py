@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -157,7 +158,9 @@ async def test_the_command_follows_beside_a_running_stream(dev: Served) -> None:
             while "COMPLETED" not in str(streamed[-1]):
                 streamed.append(await next_event(lines))
             assert await asyncio.to_thread(following.process.wait, 30) == 0
-            said = [json.loads(line) for line in following.said().splitlines()]
+            which, *lines_of_events = following.said().splitlines()
+            said = [json.loads(line) for line in lines_of_events]
+    assert which == f"dev at {dev.url} in {Path.cwd()}"
     followed = [(line.pop("id"), line) for line in said]
     assert [line["statusUpdate"]["status"]["state"] for _, line in followed[-1:]] == [
         "TASK_STATE_COMPLETED"

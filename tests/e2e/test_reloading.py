@@ -73,9 +73,9 @@ class Edited:
 @contextmanager
 def dev(folder: Path, files: dict[str, str], *options: str) -> Iterator[Edited]:
     """A `dev` in a folder with these files."""
-    for name, text in files.items():
+    for name, text in {"card.json": Path(CARD).read_text(), **files}.items():
         (folder / name).write_text(text)
-    arguments = ("dev", "--agent", "agent.py:agent", "--card", CARD, "--port", "0")
+    arguments = ("dev", "--agent", "agent.py:agent", "--card", "card.json", "--port", "0")
     env = environment(A2A_RETRY_BASE_S="0.01", A2A_CANCEL_TIMEOUT_S="2", COLUMNS="80")
     output = folder / "dev.log"
     with running(*arguments, *options, env=env, output=output, cwd=folder) as command:
@@ -91,11 +91,18 @@ def text_of(task: dict[str, Any]) -> str:
     return text
 
 
+def reason_of(task: dict[str, Any]) -> str:
+    """What a task that has failed says."""
+    assert task["status"]["state"] == "TASK_STATE_FAILED"
+    reason: str = task["status"]["message"]["parts"][0]["text"]
+    return reason
+
+
 def test_fifty_edits_in_a_row(tmp_path: Path) -> None:
     """The next turn has the new code within a second; the one that runs ends with the old.
 
-    One edit in five is broken: by its syntax, its constructor, or by a file that is gone. It is
-    reported once, and the code before it goes on.
+    One edit in five is broken: by its syntax, its constructor, or by a file that is gone. Its
+    message fails once with the reason, which the terminal shows, too.
     """
     words, agent = tmp_path / "words.py", tmp_path / "agent.py"
     raising = ECHO.replace(
@@ -106,7 +113,6 @@ def test_fifty_edits_in_a_row(tmp_path: Path) -> None:
     with dev(tmp_path, {"agent.py": ECHO, "words.py": "WORD = 'edit 0'\n"}) as edited:
         held = edited.send("hold", waits=False)["id"]
         edited.wait("holding", held)
-        last = 0
         for number in range(1, EDITS + 1):
             if is_broken := number % 5 == 0:
                 broken += 1
@@ -118,17 +124,64 @@ def test_fifty_edits_in_a_row(tmp_path: Path) -> None:
             else:
                 agent.write_text(ECHO)
                 words.write_text(f"WORD = 'edit {number}'\n")
-                last = number
             began = time.perf_counter()
-            assert text_of(edited.send()) == f"edit {last}"
+            task = edited.send()
             times.append(time.perf_counter() - began)
-            assert is_broken == (last != number)
+            if is_broken:
+                reason = reason_of(task)
+                assert re.search(r"(words|agent)\.py, line \d+\)\S? ", reason)
+                assert reason.endswith("Repair it, and send the message again.")
+            else:
+                assert text_of(task) == f"edit {number}"
         (tmp_path / "go").touch()
         assert text_of(edited.wait("COMPLETED", held)) == "edit 0"
         said = edited.command.said()
-    assert said.count("goes on, until a file changes.") == broken == EDITS // 5
+    ends = (
+        "turn 1 attempt 1 of 3: the task has failed, not tried again\n  The agent 'agent.py:agent'"
+    )
+    assert said.count(ends) == broken == EDITS // 5
     assert said.count("turns that begin now run the agent of") == EDITS - broken
     assert statistics.median(times) <= MOST_S
+
+
+def test_an_agent_that_is_kept(tmp_path: Path) -> None:
+    """`--keep-agent` runs the agent before a broken edit, and says so once."""
+    files = {"agent.py": ECHO, "words.py": "WORD = 'first'\n"}
+    with dev(tmp_path, files, "--keep-agent") as edited:
+        (tmp_path / "words.py").write_text("WORD = (\n")
+        assert [text_of(edited.send()) for _ in range(2)] == ["first", "first"]
+        assert edited.command.said().count("goes on, until this one can be loaded.") == 1
+        (tmp_path / "words.py").write_text("WORD = 'second'\n")
+        assert text_of(edited.send()) == "second"
+
+
+def test_variables_and_card_that_change(tmp_path: Path) -> None:
+    """`.env` counts from the next message on, and is named where a key is missing.
+
+    A change of the card is not served: a line says to start again.
+    """
+    keyed = ECHO.replace("class Agent", "KEY = os.environ['MODEL_KEY']\n\nclass Agent")
+    files = {
+        "agent.py": keyed.replace("words.WORD)", "KEY)"),
+        "words.py": "",
+        ".env": "MODEL_KEY=first\n",
+    }
+    way_out = "line 8): set MODEL_KEY, on your machine in .env, "
+    with dev(tmp_path, files) as edited:
+        assert text_of(edited.send()) == "first"
+        (tmp_path / ".env").write_text("MODEL_KEY=second\n")
+        (tmp_path / "card.json").write_text(Path(CARD).read_text() + "\n")
+        assert text_of(edited.send()) == "second"
+        (tmp_path / ".env").write_text("OTHER_KEY=second\n")
+        assert way_out in reason_of(edited.send())
+        (tmp_path / ".env").write_text("MODEL_KEY=third\n")
+        assert text_of(edited.send()) == "third"
+        said = edited.command.said()
+    assert said.count("card.json changed: it is served as it was when dev was started;") == 1
+    assert said.count(".env changed: turns that begin now run the agent of ") == 2
+    (tmp_path / ".env").unlink()
+    refused = run("dev", "--agent", "agent.py:agent", "--card", "card.json", cwd=tmp_path)
+    assert (refused.returncode, way_out in refused.stderr) == (2, True)
 
 
 def test_without_reloading(tmp_path: Path) -> None:
@@ -227,10 +280,10 @@ def test_a_mistake_is_named(edited: Edited, mistake: str) -> None:
 
 
 def test_a_missing_import_in_a_helper_is_named(edited: Edited) -> None:
-    """With the helper's file and line; the agent before it goes on."""
+    """With the helper's file and line; the task fails with the same sentence."""
     since = len(edited.command.said())
     (edited.folder / "words.py").write_text("WORD = 'x'\n\nimport reqeusts\n")
-    assert text_of(edited.send()) == "first"
+    assert "No module named 'reqeusts'" in reason_of(edited.send())
     awaited(edited, since, r"words\.py", 3, r"correct the import, or install the package")
     (edited.folder / "words.py").write_text("WORD = 'first'\n")
 

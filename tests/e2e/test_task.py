@@ -44,7 +44,7 @@ async def test_a_task_is_shown_with_and_without_the_index(
 
     shown = run("task", head.task_id, env=env)
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert "held by   host 17 since" in shown.stdout
+    assert "worker    host 17, claimed it at" in shown.stdout
 
     drop_index(database.client, TABLE, BY_ID)
     refused = run("task", head.task_id, env=env)

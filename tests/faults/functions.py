@@ -26,6 +26,8 @@ from a2a_serverless.worker import adapter, sharing
 HANDLER: Final = Path(__file__).parents[2] / "functions" / "worker" / "worker.py"
 NAME: Final = "function"
 """The argument that starts such a process."""
+SOURCE: Final = "FAULTS_SOURCE"
+"""Names the variable with the queue that feeds the function; by default A2A_QUEUE."""
 INVOCATIONS: Final = "FAULTS_INVOCATIONS"
 """Names the file to which each invocation writes when it begins and when it ends."""
 HASTE: Final = "FAULTS_HASTE"
@@ -52,7 +54,8 @@ def main() -> int:
     with ExitStack() as stack:
         stack.callback(function.close)
         print("function works", flush=True)  # noqa: T201
-        asyncio.run(QueuePump(lambda: SqsSource(os.environ["A2A_QUEUE"], wait_s=1), function).run())
+        queue = os.environ[os.environ.get(SOURCE, "A2A_QUEUE")]
+        asyncio.run(QueuePump(lambda: SqsSource(queue, wait_s=1), function).run())
     return 0
 
 

@@ -124,7 +124,8 @@ class World:
     ) -> Running:
         """Start a process, to die at `point` where one is named.
 
-        It is one of `api`, `worker`, `push`, `sweep`, or `function`: the deployed worker function.
+        It is one of `api`, `worker`, `push`, `sweep`, or the deployed worker function, whose events
+        come from the operations (`function`) or from the quarantine queue (`quarantine`).
         `options` are further arguments of its command.
 
         Returns when it has started.
@@ -137,6 +138,8 @@ class World:
             traps.Trap(point)  # a wrong name stops the test, and not its process alone
             variables[traps.POINT_VARIABLE] = point
             variables[traps.MARK_VARIABLE] = str(self._mark(point))
+        if kind == "quarantine":
+            variables[functions.SOURCE] = "A2A_QUARANTINE_QUEUE"
         arguments, ready = {
             "api": (["api", "--card", CARD, "--port", "0"], r"A2A at (\S+),"),
             "worker": (
@@ -144,6 +147,7 @@ class World:
                 "turns at a time",
             ),
             "function": ([functions.NAME], "function works"),
+            "quarantine": ([functions.NAME], "function works"),
             "push": (["push", "--concurrency", str(concurrency)], "webhooks at a time"),
             "sweep": (["sweep"], "sweeping"),
         }[kind]

@@ -62,14 +62,20 @@ async def queued(world: World, texts: Sequence[str]) -> list[str]:
 
 @asynccontextmanager
 async def fleet(world: World, size: int) -> AsyncIterator[list[Running]]:
-    """Run `size` environments, and replace each that has died, as Lambda does."""
-    running = [await world.start("function") for _ in range(size)]
+    """Run `size` environments for shared turns and as many for quarantined ones.
+
+    Replace each that has died, as Lambda does; yield the former.
+    """
+    kinds = ["function"] * size + ["quarantine"] * size
+    every = [await world.start(kind) for kind in kinds]
+    running = every[:size]
 
     async def replace() -> None:
         while True:
-            for place, environment in enumerate(running):
-                if environment.has_ended:
-                    running[place] = await world.start("function")
+            for place, kind in enumerate(kinds):
+                if every[place].has_ended:
+                    every[place] = await world.start(kind)
+            running[:] = every[:size]
             await asyncio.sleep(0.1)
 
     replacing = asyncio.create_task(replace())

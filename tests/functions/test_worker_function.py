@@ -17,10 +17,11 @@ from a2a.types import Task, TaskState
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.local.simulated_aws import simulated_aws
+from a2a_serverless.local.sources import SqsSource
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless.worker.agents import load_agent
@@ -107,6 +108,27 @@ def deliverable(monkeypatch: pytest.MonkeyPatch) -> None:
         return
 
     monkeypatch.setattr("a2a_serverless.queues.sqs.SqsHandle.extend", extend)
+
+
+def test_the_turn_of_a_dead_worker_runs_from_the_quarantine_queue(
+    deployed: pytest.MonkeyPatch,
+) -> None:
+    """Where turns share workers it is sent there, and an event from there runs it."""
+    for name, value in {"WORKER_TURNS": "5", "TURN_LIMIT_S": "60"}.items():
+        deployed.setenv(f"A2A_{name}", value)
+    function, backends = cold_start(), aws_backends(load_settings())
+    head = send(backends, "Two days in Oslo, please")
+    asyncio.run(backends.storage.commit(head, Commit(token="dead", claims=True)))
+    asyncio.run(backends.operations.send(Operation.to_run(OperationParams.of(head, head.turn))))
+
+    for queue in ("A2A_QUEUE", "A2A_QUARANTINE_QUEUE"):
+        assert task_of(backends, head).status.state != TaskState.TASK_STATE_COMPLETED
+        record = asyncio.run(SqsSource(os.environ[queue], wait_s=0).receive())
+        answer = function.handler({"Records": [record]}, LambdaContext())
+        assert answer == {"batchItemFailures": []}
+
+    assert task_of(backends, head).status.state == TaskState.TASK_STATE_COMPLETED
+    function.function.close()
 
 
 def test_a_run_event_runs_the_agent(

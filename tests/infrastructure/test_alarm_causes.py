@@ -297,7 +297,7 @@ async def test_a_turn_that_is_given_up_rings(watched: Watched) -> None:
     assert watched.rung() == {"TurnsGivenUpAlarm"}
 
 
-@pytest.mark.parametrize(("minutes", "rings"), [(30, set()), (125, {"OldestTurnAlarm"})])
+@pytest.mark.parametrize(("minutes", "rings"), [(30, set()), (155, {"OldestTurnAlarm"})])
 async def test_a_task_that_works_for_too_long_rings(
     watched: Watched, minutes: int, rings: set[str]
 ) -> None:

@@ -196,6 +196,24 @@ def test_one_turn_at_a_time_reaches_a_worker(transformed: Json) -> None:
     assert source["ScalingConfig"] == {"MaximumConcurrency": {"Ref": "WorkerConcurrency"}}
 
 
+def test_a_quarantined_turn_takes_no_place_of_others(transformed: Json, document: Json) -> None:
+    """Where turns share workers, those that must not have invocations of their own.
+
+    There are as many as turns share a worker: all that one death leaves run at once.
+    """
+    source = transformed["WorkerFunctionQuarantine"]["Properties"]
+    assert source["EventSourceArn"] == {"Fn::GetAtt": ["QuarantineQueue", "Arn"]}
+    assert source["BatchSize"] == 1
+    assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
+    most = {"Fn::If": ["SharesWorkers", {"Ref": "WorkerTurns"}, 2]}
+    assert source["ScalingConfig"] == {"MaximumConcurrency": most}
+    shares = {"Fn::If": ["SharesWorkers", True, False]}
+    assert source["Enabled"] == {"Fn::If": ["HasLambdaWorker", shares, False]}
+    assert document["Conditions"]["SharesWorkers"] == {
+        "Fn::Not": [{"Fn::Equals": [{"Ref": "WorkerTurns"}, 1]}]
+    }
+
+
 def test_sweeper_wakes_up_and_takes_dead_letters(transformed: Json) -> None:
     """The sweeper runs every minute and consumes the dead letters, reporting failed ones."""
     schedule = transformed["SweeperFunctionEveryMinute"]["Properties"]

@@ -70,6 +70,7 @@ def test_own_reader_agrees_with_sam(document: Json, project: Path) -> None:
     """The short forms are read as SAM's own parser reads them."""
     queues = [
         "OperationsQueue",
+        "QuarantineQueue",
         "DeadLetterQueue",
         "UndecodableQueue",
         "PushQueue",

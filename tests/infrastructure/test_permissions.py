@@ -26,6 +26,7 @@ Json = dict[str, Any]
 
 CONSUMERS = {
     "OperationsQueue": {"WorkerFunction"},
+    "QuarantineQueue": {"WorkerFunction"},
     "DeadLetterQueue": {"SweeperFunction"},
     "PushQueue": {"PushFunction"},
     "PushDeadLetterQueue": set[str](),
@@ -33,6 +34,7 @@ CONSUMERS = {
 }
 SENDERS = {
     "OperationsQueue": {"ApiFunction", "StreamFunction", "SweeperFunction"},
+    "QuarantineQueue": {"WorkerFunction"},
     "DeadLetterQueue": set[str](),
     "PushQueue": {"PushFunction"},
     "PushDeadLetterQueue": {"PushFunction"},
@@ -96,7 +98,7 @@ def test_queues_have_one_consumer(permissions: set[Permission], queue: str) -> N
 
 @pytest.mark.parametrize("queue", SENDERS)
 def test_queues_have_their_senders(permissions: set[Permission], queue: str) -> None:
-    """Only the functions in SENDERS may send to each queue; the worker may send nothing."""
+    """Only the functions in SENDERS may send; the worker to the quarantine queue alone."""
     assert holders(permissions, "sqs:SendMessage", queue) == SENDERS[queue]
 
 
@@ -114,7 +116,8 @@ def test_the_workers_policies(document: Json, key: str, secret: str, policies: s
     own = {"KmsKeyArn": key, "AgentSecretArn": secret, "AgentPolicyArns": policies}
     names = ("TelemetryPolicy", "PublishedKeysPolicy", "KeyPolicy", "AgentSecretPolicy")
     made = {name: name for name in names}
-    made |= {"TaskTable.Arn": "table", "OperationsQueue.Arn": "queue"}
+    made |= {f"{queue}.Arn": queue for queue in ("OperationsQueue", "QuarantineQueue")}
+    made |= {"TaskTable.Arn": "table"}
 
     role = Template(document, own).properties("WorkerRole", made)
 

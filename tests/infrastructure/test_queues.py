@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.local.template import Template
+from a2a_serverless.tasks.attempts import MOST_STARTS
 
 Json = dict[str, Any]
 
@@ -12,7 +13,8 @@ FOURTEEN_DAYS_S = 14 * 24 * 3600
 
 
 @pytest.mark.parametrize(
-    "queue", ["OperationsQueue", "DeadLetterQueue", "PushQueue", "PushDeadLetterQueue"]
+    "queue",
+    ["OperationsQueue", "QuarantineQueue", "DeadLetterQueue", "PushQueue", "PushDeadLetterQueue"],
 )
 def test_messages_keep_their_order_per_lane(template: Template, queue: str) -> None:
     """A task's operations and a webhook's jobs are FIFO in a lane each, named duplicates only."""
@@ -25,14 +27,14 @@ def test_messages_keep_their_order_per_lane(template: Template, queue: str) -> N
 
 
 def test_throttling_does_not_eat_attempts(document: Json) -> None:
-    """A message is given up ten receives after its last attempt, whatever MaxAttempts is."""
+    """A message has ten receives beyond its attempts and its ten starts that may meet a fault."""
     redrive = document["Resources"]["OperationsQueue"]["Properties"]["RedrivePolicy"]
     for attempts in document["Parameters"]["MaxAttempts"]["AllowedValues"]:
         template = Template(document, {"MaxAttempts": attempts})
         properties = template.properties("OperationsQueue", {"DeadLetterQueue.Arn": "arn:dlq"})
         assert properties["RedrivePolicy"] == {
             "deadLetterTargetArn": "arn:dlq",
-            "maxReceiveCount": int(attempts) + 10,
+            "maxReceiveCount": int(attempts) + MOST_STARTS + 10,
         }
     assert redrive["deadLetterTargetArn"] == {"Fn::GetAtt": ["DeadLetterQueue", "Arn"]}
 
@@ -46,6 +48,12 @@ def test_visibility_outlasts_the_worker_by_thirty_seconds(document: Json) -> Non
     assert document["Resources"]["WorkerFunction"]["Properties"]["Timeout"] == {
         "Ref": "WorkerTimeout"
     }
+
+
+def test_quarantine_delivers_as_operations_do(document: Json) -> None:
+    """Order, visibility, receives and dead letters of a turn are the same in both queues."""
+    resources = document["Resources"]
+    assert resources["QuarantineQueue"] == resources["OperationsQueue"]
 
 
 def test_dead_letters_stay_hidden_while_the_sweeper_runs(document: Json) -> None:
@@ -76,7 +84,7 @@ def test_nothing_consumes_undecodable_messages(transformed: Json) -> None:
 def test_messages_are_encrypted(transformed: Json) -> None:
     """Every queue encrypts what it holds: with the user's key if there is one, else with SQS's."""
     queues = [r for r in transformed.values() if r["Type"] == "AWS::SQS::Queue"]
-    assert len(queues) == 5
+    assert len(queues) == 6
     without = {"Ref": "AWS::NoValue"}
     for queue in queues:
         own = queue["Properties"]["KmsMasterKeyId"]

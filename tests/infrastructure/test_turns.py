@@ -94,7 +94,8 @@ def test_the_bounds_are_those_of_the_settings(
             load_settings({variable: str(value)})
 
 
-def test_a_worker_sends_nothing(transformed: Json) -> None:
-    """What it cannot read stays for the redrive policy: no function of an agent's may send."""
+def test_a_worker_sends_to_the_quarantine_alone(transformed: Json) -> None:
+    """What it cannot read stays for the redrive policy; what must not share it is quarantined."""
     variables = transformed["WorkerFunction"]["Properties"]["Environment"]["Variables"]
     assert variables["A2A_UNDECODABLE_QUEUE"] == ""
+    assert variables["A2A_QUARANTINE_QUEUE"] == {"Ref": "QuarantineQueue"}

@@ -136,7 +136,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         name="runs-alone",
         does="a turn whose worker has died with it runs without neighbours",
-        without=replace(ON, runs_alone=unguarded.has_neighbours_at_any_time),
+        without=replace(ON, on_delivery=unguarded.has_neighbours_at_any_time),
         scenario="neighbours that end a worker",
         breaks="a turn loses a second worker to its neighbours",
         shows=("DIES of a neighbour", "claims the turn", "DIES of a neighbour"),
@@ -150,9 +150,17 @@ GUARDS: tuple[Guard, ...] = (
         shows=("VISIBILITY RUNS OUT", "REFUSED: lost the race", "DIES of a neighbour"),
     ),
     Guard(
+        name="quarantines",
+        does="a turn that has to run alone goes to the quarantine queue, and not back to its own",
+        without=replace(ON, on_delivery=unguarded.gives_back_what_runs_alone),
+        scenario="neighbours that end a worker",
+        breaks="a turn that has to run alone is received, and does not start",
+        shows=("DIES of a neighbour", "decides to give back", "time 3", "decides to give back"),
+    ),
+    Guard(
         name="released-shares",
         does="a turn that was given back has neighbours again",
-        without=replace(ON, runs_alone=unguarded.takes_no_release),
+        without=replace(ON, on_delivery=unguarded.takes_no_release),
         scenario="a turn that is given back among neighbours",
         breaks="a turn that was given back runs alone",
         shows=("its agent RAISES", "gives the turn back"),

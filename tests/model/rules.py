@@ -39,7 +39,6 @@ class Rules:
     on_delivery: Callable[..., attempts.Delivered] = attempts.on_delivery
     on_current_turn: Callable[..., OperationParams] = attempts.on_current_turn
     waits_behind: Callable[..., bool] = attempts.waits_behind
-    runs_alone: Callable[..., bool] = attempts.runs_alone
     on_refusal: Callable[..., attempts.Refused] = attempts.on_refusal
     on_lost_claim: Callable[..., attempts.Refused] = attempts.on_lost_claim
     still_counts: Callable[..., bool] = attempts.still_counts

@@ -205,17 +205,25 @@ SHORT: tuple[Scenario, ...] = (
     Scenario(
         name="neighbours that end a worker",
         turns=COMPLETES,
-        budget=Budget(neighbours=2, twice=1, crowded=1),
+        budget=Budget(neighbours=2, twice=1),
         shares=True,
         batches=False,
         least=9_000,
     ),
     Scenario(
         name="a turn that is given back among neighbours",
-        budget=Budget(neighbours=1, raises=2, crowded=1),
+        budget=Budget(neighbours=1, raises=2),
         shares=True,
         batches=False,
         least=650,
+    ),
+    Scenario(
+        name="a turn behind one in quarantine",
+        turns=ASKS_FOR_CREDENTIALS,
+        budget=Budget(neighbours=1, follows=1),
+        shares=True,
+        batches=False,
+        least=1_000,
     ),
     Scenario(
         name="an agent that raises",
@@ -270,6 +278,22 @@ SHORT: tuple[Scenario, ...] = (
 )
 
 LONG: tuple[Scenario, ...] = (
+    Scenario(
+        name="a cancel among neighbours that end a worker",
+        turns=COMPLETES,
+        budget=Budget(neighbours=1, cancels=1),
+        shares=True,
+        batches=False,
+        least=80_000,
+    ),
+    Scenario(
+        name="a task that pauses among neighbours that end a worker",
+        turns=PAUSES,
+        budget=Budget(neighbours=1, crash=1, twice=1, follows=1),
+        shares=True,
+        batches=False,
+        least=160_000,
+    ),
     Scenario(
         name="workers that die, at length",
         turns=COMPLETES,

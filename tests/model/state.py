@@ -56,6 +56,8 @@ class Op(NamedTuple):
     inc: int
     turn: int
     copy: int = 0
+    alone: bool = False
+    """True in the quarantine queue, whose consumers have no neighbours."""
 
 
 class Message(NamedTuple):
@@ -108,8 +110,6 @@ class Worker(NamedTuple):
     """True if the worker is of the release before, without generation, mark and release."""
     restores: int | None = None
     """The artifacts that its claim brings back, as it has counted them in the log."""
-    alone: bool = False
-    """True if the worker's process works on no other turn."""
     flagged: int = 0
     """The incarnation of the cancel flag that the worker has read before HEAD; 0 without one."""
 
@@ -161,8 +161,6 @@ class Budget(NamedTuple):
     """Agents that block their loop before their first commit."""
     neighbours: int = 0
     """Turns of the same processes that end these."""
-    crowded: int = 0
-    """Turns that are given back because neighbours run on."""
     renewals: int = 0
     """Leases that get short while the agent runs."""
     table: int = 0
@@ -227,6 +225,8 @@ class State(NamedTuple):
     """The last turn whose agent has returned with its last commit stored."""
     bereft: tuple[int, int] = (0, 0)
     """The incarnation and the turn whose owner has died of a neighbour."""
+    refused: int = 0
+    """How often a turn that has to run alone was given back because of neighbours."""
     wrong: str = ""
     """The promise that the last step has broken."""
 

@@ -254,10 +254,18 @@ def with_worker(state: State, index: int, worker: Worker) -> State:
 
 
 def delivered(world: World, state: State, most_receives: int) -> Iterator[tuple[str, State]]:
-    """The first message of the group goes to a free worker, or to the dead letters."""
-    if not state.queue or state.queue[0].held:
-        return
-    first, rest = state.queue[0], state.queue[1:]
+    """Each queue's first message of the group goes to a free worker, or to the dead letters."""
+    for alone in (False, True):
+        index = next((i for i, m in enumerate(state.queue) if m.op.alone is alone), None)
+        if index is not None and not state.queue[index].held:
+            yield from _delivered(world, state, index, most_receives)
+
+
+def _delivered(
+    world: World, state: State, index: int, most_receives: int
+) -> Iterator[tuple[str, State]]:
+    first, before, behind = state.queue[index], state.queue[:index], state.queue[index + 1 :]
+    rest = (*before, *behind)
     if first.receives >= most_receives:
         dead = state._replace(queue=rest, dead=(*state.dead, first.op))
         yield f"queue: {named(first.op)} becomes a dead letter", dead
@@ -270,7 +278,7 @@ def delivered(world: World, state: State, most_receives: int) -> Iterator[tuple[
     idle = IDLE._replace(phase="load", op=first.op, receives=held.receives, token=token)
     for begun, older, said in releases(state):
         worker = idle._replace(older=older)
-        after = with_worker(begun._replace(queue=(held, *rest)), free, worker)
+        after = with_worker(begun._replace(queue=(*before, held, *behind)), free, worker)
         if not world.rules.acknowledges_last:
             after = acknowledge(after, worker)
         label = f"worker {'ABC'[free]}{said} receives {named(first.op)}, time {held.receives}"
@@ -288,7 +296,8 @@ def releases(state: State) -> Iterator[tuple[State, bool, str]]:
 def named(op: Op) -> str:
     """An operation in a trace."""
     copy = f", copy {op.copy}" if op.copy else ""
-    return f"{op.kind}(i{op.inc}, turn {op.turn}{copy})"
+    where = ", in quarantine" if op.alone else ""
+    return f"{op.kind}(i{op.inc}, turn {op.turn}{copy}{where})"
 
 
 def _tokens(state: State, slot: str) -> int:

@@ -205,13 +205,20 @@ def claims_beside_neighbours(*args: Any, **kwargs: Any) -> Refused:
     return attempts.on_lost_claim(*args, **{**kwargs, "is_alone": True})
 
 
-def has_neighbours_at_any_time(head: Head) -> bool:
-    del head
-    return False
+def has_neighbours_at_any_time(*args: Any, **kwargs: Any) -> Delivered:
+    return attempts.on_delivery(*args, **{**kwargs, "has_neighbours": False})
 
 
-def takes_no_release(head: Head) -> bool:
-    return attempts.runs_alone(replace(head, released=None))
+def takes_no_release(head: Head, *args: Any, **kwargs: Any) -> Delivered:
+    claimed = replace(head, released=None)
+    wanted = attempts.on_delivery(claimed, *args, **kwargs)
+    is_alone = wanted is Delivered.QUARANTINE
+    return wanted if is_alone else attempts.on_delivery(head, *args, **kwargs)
+
+
+def gives_back_what_runs_alone(*args: Any, **kwargs: Any) -> Delivered:
+    wanted = attempts.on_delivery(*args, **kwargs)
+    return Delivered.GIVE_BACK if wanted is Delivered.QUARANTINE else wanted
 
 
 def gives_up_whoever_has_it(head: Head, params: OperationParams, *, seen: Head) -> bool:

@@ -3,8 +3,8 @@
 Phases: `load` (has a delivery), `look` (has read the cancel flag, not yet HEAD and log; one of the
 release before, the other way round), `claim`, `run` (the agent runs), `cancel` and `fail` (the task
 is to be ended), `count` (an attempt that was not claimed is to be counted), `release` (the turn is
-to be given back), `refused …` (a commit met another HEAD), `unsure` (an answer is missing), `over`
-(acknowledge).
+to be given back), `refused …` (a commit met another HEAD), `unsure` (an answer is missing),
+`pass on` (the operation is to go to the quarantine queue), `over` (acknowledge).
 
 One request is one step, but for the Query of flag, log and HEAD: it reads the flag first and HEAD
 last, and a request to cancel may come in between. What takes several and is one step here, comes to
@@ -35,6 +35,7 @@ from tests.model.store import (
     give_back,
     has_run_out,
     is_applied,
+    send,
     torn,
     with_worker,
     wrong,
@@ -50,6 +51,10 @@ from tests.model.world import (
     params_of,
     state_of,
 )
+
+MOST_REFUSED = 1
+"""How often a turn that has to run alone may be given back: with the receive of the worker that has
+died, and that of the one that starts it, it is received three times."""
 
 
 class Attempts:
@@ -83,7 +88,8 @@ class Attempts:
                 yield self._load(state, index, worker, name)
             case ["look"]:
                 yield self._look(state, index, worker, name)
-                yield from self._has_neighbours(state, index, worker, name)
+            case ["pass", "on"]:
+                yield self._pass_on(state, index, worker, name)
             case ["over"]:
                 yield self._conclude(state, index, worker, name)
             case ["refused", phase]:
@@ -107,7 +113,7 @@ class Attempts:
         if budget.crash:
             spent = state._replace(budget=budget._replace(crash=budget.crash - 1))
             yield Move(f"{name}: DIES", self._idle(spent, index, worker), is_fair=False)
-        if budget.neighbours and self._scenario.shares and not worker.alone:
+        if budget.neighbours and self._has_neighbours(worker):
             spent = state._replace(budget=budget._replace(neighbours=budget.neighbours - 1))
             yield Move(
                 f"{name}: DIES of a neighbour", self._bereft(spent, index, worker), is_fair=False
@@ -161,12 +167,18 @@ class Attempts:
         assert op is not None
         assert seen is not None
         wanted = self._rules.on_delivery(
-            seen.head, operation_of(op), receives=worker.receives, is_cancelled=is_cancelled
+            seen.head,
+            operation_of(op),
+            receives=worker.receives + op.alone,
+            is_cancelled=is_cancelled,
+            has_neighbours=self._has_neighbours(worker),
         )
         what = "the cancel flag" if worker.older else "HEAD and log"
         label = f"{name}: reads {what}, decides to {wanted.value}"
         if wanted is Delivered.DROP:
             return Move(label, with_worker(state, index, worker._replace(phase="over")))
+        if wanted in _NOT_HERE:
+            return Move(label, self._leave(state, index, worker, wanted))
         is_marked = not worker.older and seen.head.cancel is not None
         if (is_cancelled or is_marked) and wanted in _RUNS:
             state = wrong(state, "an agent is started although the cancel was seen")
@@ -175,10 +187,6 @@ class Attempts:
             return Move(f"{label}, gives up", with_worker(state, index, worker))
         if self._rules.keeps_delivery and _is_lost(state, worker):
             return Move(f"{name}: cannot keep its delivery", self._idle(state, index, worker))
-        if wanted in _RUNS and self._scenario.shares and self._rules.runs_alone(seen.head):
-            if seen.head.was_released:
-                state = wrong(state, "a turn that was given back runs alone")
-            worker = worker._replace(alone=True)
         if wanted is Delivered.CANCEL:
             way = self._rules.on_cancel(seen.head, operation_of(op))
             if way is Canceled.ALONE and _was_worked_on(state, worker):
@@ -201,18 +209,31 @@ class Attempts:
         flagged = mark_of(worker.flagged) if worker.flagged else None
         return self._rules.is_requested(worker.seen.head, flagged)
 
-    def _has_neighbours(
-        self, state: State, index: int, worker: Worker, name: str
-    ) -> Iterator[Move]:
-        """A turn that has to run alone is given back where the neighbours run on."""
-        budget = state.budget
-        if not self._scenario.shares or not budget.crowded:
-            return
-        read = worker if worker.older else self._read(state, worker)
-        if read is not None and read.seen is not None and self._rules.runs_alone(read.seen.head):
-            spent = state._replace(budget=budget._replace(crowded=budget.crowded - 1))
-            after = self._idle(spent, index, worker)
-            yield Move(f"{name}: has neighbours, gives the turn back", after, is_fair=False)
+    def _has_neighbours(self, worker: Worker) -> bool:
+        """Whether the worker's process works on other turns too."""
+        return self._scenario.shares and worker.op is not None and not worker.op.alone
+
+    def _pass_on(self, state: State, index: int, worker: Worker, name: str) -> Move:
+        """One send; the acknowledgement is the next step."""
+        assert worker.op is not None
+        label = f"{name}: sends the operation to the quarantine queue"
+        if state.outage == "queue":
+            return Move(f"{label}, and gets no answer", self._idle(state, index, worker))
+        sent = send(state, worker.op._replace(alone=True))
+        return Move(label, with_worker(sent, index, worker._replace(phase="over")))
+
+    def _leave(self, state: State, index: int, worker: Worker, wanted: Delivered) -> State:
+        """Leave a turn that has to run alone: begin to pass it on, or give it back once more."""
+        assert worker.seen is not None
+        if wanted is Delivered.QUARANTINE:
+            if worker.seen.head.was_released:
+                state = wrong(state, "a turn that was given back runs alone")
+            passing = worker._replace(phase="pass on", seen=None, behind=False, restores=None)
+            return with_worker(state, index, passing)
+        refused = state._replace(refused=state.refused + 1)
+        if refused.refused > MOST_REFUSED:
+            return wrong(refused, "a turn that has to run alone is received, and does not start")
+        return self._idle(refused, index, worker)
 
     def _bereft(self, state: State, index: int, worker: Worker) -> State:
         """The process dies of another turn; one turn's owners may not do so twice."""
@@ -374,7 +395,7 @@ class Attempts:
         rules, head = self._rules, newer.head if newer else None
         params = params_of(Op("run", worker.op.inc if worker.op else 0, worker.turn))
         if phase == "claim":
-            is_alone = worker.alone or not self._scenario.shares
+            is_alone = not self._has_neighbours(worker)
             return rules.on_lost_claim(head, params, self._retry, is_alone=is_alone)
         if phase == "fail" and not worker.token:
             assert worker.seen is not None
@@ -529,6 +550,7 @@ class Attempts:
 
 
 _RUNS = {Delivered.CLAIM, Delivered.START}
+_NOT_HERE = {Delivered.QUARANTINE, Delivered.GIVE_BACK}
 
 
 def _canceling(worker: Worker, way: Canceled) -> Worker:

@@ -29,6 +29,7 @@ class LiveResponse:
         self.status = 0
         self.headers: dict[str, str] = {}
         self.comments: list[str] = []
+        self.retry: str | None = None
         self._buffer = ""
         self._is_read = True
 
@@ -59,7 +60,7 @@ class LiveResponse:
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def events(self) -> AsyncIterator[ServerEvent]:
-        """Events one by one; comments are kept in `comments`.
+        """Events one by one; comments are kept in `comments`, the last block's `retry` in `retry`.
 
         Lines may end with CRLF, as those of the stock server do.
         """
@@ -79,6 +80,7 @@ class LiveResponse:
                 fields[name] = value.removeprefix(" ")
             else:
                 self.comments.append(value.strip())
+        self.retry = fields.get("retry")
         if "data" not in fields:
             return None
         return ServerEvent(json.loads(fields["data"]), fields.get("id"), fields.get("event"))

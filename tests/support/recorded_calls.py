@@ -124,6 +124,8 @@ def _queue(url: str) -> str:
     name = url.rsplit("/", 1)[-1]
     if "undecodable" in name:
         return "UndecodableQueue"
+    if "quarantine" in name:
+        return "QuarantineQueue"
     is_push, is_dead = "push" in name, "dead" in name
     if is_dead:
         return "PushDeadLetterQueue" if is_push else "DeadLetterQueue"

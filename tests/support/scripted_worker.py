@@ -149,6 +149,11 @@ async def follow(turn: Turn, worker: ScriptedWorker) -> None:
             await turn.status(TaskState.TASK_STATE_AUTH_REQUIRED, "Log in, please.")
             await worker.gate.wait()
             await turn.status(COMPLETED, "Thank you.")
+        case "login":
+            status = TaskStatus(
+                state=TaskState.TASK_STATE_AUTH_REQUIRED, message=turn.said("Log in.")
+            )
+            await turn.commit(StatusChanged(status), ends_turn=True)
         case "fail":
             await turn.status(TaskState.TASK_STATE_FAILED, "It did not work.")
         case "reply":

@@ -33,6 +33,8 @@ class Settings(BaseModel):
     """Name of the DynamoDB table."""
     queue: str = ""
     """URL or name of the operations queue."""
+    quarantine_queue: str = ""
+    """URL or name of the queue for operations of turns that must not share a worker."""
     dead_letter_queue: str = ""
     """URL or name of the queue for operations whose deliveries ran out."""
     undecodable_queue: str = ""
@@ -65,6 +67,8 @@ class Settings(BaseModel):
     """Days that a task is kept after its creation."""
     max_attempts: int = Field(default=3, ge=1, le=100)
     """Starts of the agent on one turn before the task fails."""
+    retry_minutes: float = Field(default=15, ge=0, le=600)
+    """Minutes for which a turn is started again after faults that pass; 0: they use up attempts."""
     blocking_limit_s: float = Field(default=25, gt=0, le=28)
     """The longest wait of a blocking send; API Gateway ends one that is answered in one piece after
     29 s, and clients have time-outs of their own."""
@@ -95,7 +99,7 @@ class Settings(BaseModel):
     retry_base_s: float = Field(default=2, gt=0)
     """The longest wait after a turn's first failed attempt; it doubles with each further one."""
     retry_cap_s: float = Field(default=300, gt=0)
-    """The longest wait after any failed attempt of a turn."""
+    """The longest wait after any failed attempt of a turn that counts."""
     max_body_bytes: int = Field(default=4_000_000, gt=0)
     """The most bytes of a request's body."""
     max_header_bytes: int = Field(default=32_768, ge=4096)
@@ -185,7 +189,10 @@ class Settings(BaseModel):
     def retry(self) -> RetryPolicy:
         """Return the policy of a turn's attempts: their number, and the waits in between."""
         return RetryPolicy(
-            max_attempts=self.max_attempts, base_s=self.retry_base_s, cap_s=self.retry_cap_s
+            max_attempts=self.max_attempts,
+            base_s=self.retry_base_s,
+            cap_s=self.retry_cap_s,
+            window_s=self.retry_minutes * 60,
         )
 
     def timing(self) -> Timing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal
 
 from a2a_serverless.clock import Clock, SystemClock
@@ -18,7 +19,14 @@ from a2a_serverless.storage.leases import PLACES, Slots, StreamLeases
 from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.operations import Operation
 
-Name = Literal["table", "queue", "undecodable_queue", "push_queue", "push_dead_letter_queue"]
+Name = Literal[
+    "table",
+    "queue",
+    "quarantine_queue",
+    "undecodable_queue",
+    "push_queue",
+    "push_dead_letter_queue",
+]
 """A setting that names a resource of the deployment."""
 
 PUSH_VISIBILITY_S: Final = 90
@@ -28,6 +36,7 @@ and 30 s."""
 _NAMED: Final[Mapping[Name, str]] = {
     "table": "the table",
     "queue": "the queue",
+    "quarantine_queue": "the queue for turns that must not share a worker",
     "undecodable_queue": "the queue for unreadable messages",
     "push_queue": "the queue of push deliveries",
     "push_dead_letter_queue": "the queue for notifications that were given up",
@@ -53,9 +62,21 @@ class Backends:
 
     storage: DurableStorage
     operations: FifoQueue[Operation]
+    quarantine: FifoQueue[Operation] | None = None
+    """Operations of turns that must not share a worker; None if no turns share one."""
     push: PushBackends | None = None
     streams: StreamLeases | None = None
     """Leases of open streams; None if they are not counted."""
+
+    def quarantining(self) -> FifoQueue[Operation]:
+        """Return the quarantine queue.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        if self.quarantine is None:
+            raise _unnamed("quarantine_queue")
+        return self.quarantine
 
     def pushing(self) -> PushBackends:
         """Return the backends of push.
@@ -75,9 +96,11 @@ def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
 
     clock = clock or SystemClock()
     table = MemoryTable(INDEXES)
+    queue = partial(MemoryQueue, Operation, visibility_s=settings.visibility_s, clock=clock)
     return Backends(
         storage=DurableStorage(table, clock=clock, timing=settings.timing()),
-        operations=MemoryQueue(Operation, visibility_s=settings.visibility_s, clock=clock),
+        operations=queue(),
+        quarantine=queue(name="Quarantine.fifo") if settings.worker_turns > 1 else None,
         push=_push_in_memory(table, clock) if settings.pushes else None,
         streams=_leases(Slots(table, clock=clock), settings),
     )
@@ -105,16 +128,18 @@ def aws_backends(
             raise _unnamed(name)
     clock = clock or SystemClock()
     table = _table_on_aws(settings, clock)
+    queue = partial(
+        SqsFifoQueue,
+        Operation,
+        undecodable_queue=settings.undecodable_queue or None,
+        clock=clock,
+        visibility_s=settings.visibility_s,
+        has_long_polls=has_long_polls,
+    )
     return Backends(
         storage=DurableStorage(table, clock=clock, timing=settings.timing()),
-        operations=SqsFifoQueue(
-            Operation,
-            settings.queue,
-            undecodable_queue=settings.undecodable_queue or None,
-            clock=clock,
-            visibility_s=settings.visibility_s,
-            has_long_polls=has_long_polls,
-        ),
+        operations=queue(settings.queue),
+        quarantine=queue(settings.quarantine_queue) if settings.quarantine_queue else None,
         push=_push_on_aws(settings, table, clock) if settings.pushes else None,
         streams=_leases(Slots(table, clock=clock), settings),
     )
@@ -147,6 +172,8 @@ async def check_backends(backends: Backends, settings: Settings) -> None:
     """
     await check_storage(backends.storage, settings)
     await backends.operations.check()
+    if backends.quarantine is not None:
+        await backends.quarantine.check()
     if backends.push is not None:
         await backends.push.queue.check()
 

@@ -7,13 +7,15 @@ from typing import Any
 
 from a2a.types import Task, TaskState
 from google.adk.agents import LlmAgent
+from google.adk.agents.invocation_context import LlmCallsLimitExceededError
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
 from google.adk.tools import LongRunningFunctionTool, ToolContext
 from google.genai import types
 
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.frameworks.adk import AdkExecutor
-from tests.unit.frameworks.talks import Talk, answered
+from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
+from tests.unit.frameworks.talks import Talk, answered, fails, waits
 
 
 class Fake(BaseLlm):  # type: ignore[misc] # its environment has the types, ours does not
@@ -32,6 +34,10 @@ class Fake(BaseLlm):  # type: ignore[misc] # its environment has the types, ours
             part = types.Part(function_call=types.FunctionCall(name=parts[-1].text, args={}))
         if parts[-1].text == "fail":
             raise ValueError("no model")
+        if parts[-1].text == "away":
+            raise ConnectionError("refused")
+        if parts[-1].text == "limit":
+            raise LlmCallsLimitExceededError("500 calls")
         yield LlmResponse(content=types.Content(role="model", parts=[part]))
 
 
@@ -51,10 +57,11 @@ def book() -> dict[str, str]:
     return {"result": "pending"}
 
 
-def talk(**options: Any) -> Talk:
+def talk(*, max_attempts: int = 1, **options: Any) -> Talk:
     tools = [count, LongRunningFunctionTool(book)]
     agent = LlmAgent(name="helper", model=Fake(model="fake"), tools=tools)
-    return Talk(AdkExecutor(agent, "adapted", executor_options=options))
+    executor = AdkExecutor(agent, "adapted", executor_options=options)
+    return Talk(executor, max_attempts=max_attempts)
 
 
 def asks(task: Task) -> bool:
@@ -100,3 +107,10 @@ async def test_a_failure_leaves_the_conversation_as_it_was() -> None:
     assert failed.status.state == TaskState.TASK_STATE_FAILED, failed
     text = answered((await speaking.say("b"))[1])
     assert text == "a, b", text
+
+
+async def test_what_a_run_raises_is_the_runtimes_to_judge() -> None:
+    """A fault that passes is waited for, and a limit fails the task, with both converters."""
+    for options in ({}, {"force_new_version": True}):
+        waits(await talk(max_attempts=3, **options).told("away"), "no connection")
+        fails(await talk(max_attempts=3, **options).told("limit"), TOO_MANY_STEPS)

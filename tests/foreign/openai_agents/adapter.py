@@ -6,14 +6,17 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import httpx2
+import openai
 from agents import Agent, RunConfig, function_tool
 from agents.models.interface import Model
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
 from pydantic import BaseModel
 
+from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless.frameworks.openai_agents import ConversationSession, OpenAIAgentsWorker
 from a2a_serverless.worker import TaskContext
-from tests.unit.frameworks.talks import Talk, answered, question
+from tests.unit.frameworks.talks import Talk, answered, fails, question, waits
 
 Reply = Callable[[ModelCall], list[Any]]
 
@@ -149,3 +152,28 @@ async def test_an_output_that_is_no_text_is_data() -> None:
 
     _, task = await talk(reply, output_type=Weather).say("a")
     assert answered(task) == {"city": "Oslo"}, task
+
+
+def told(reply: Reply) -> Talk:
+    agent = Agent(name="helper", model=Fake(reply), tools=[look_up])
+    return Talk(OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True)), max_attempts=3)
+
+
+async def test_a_model_that_is_away_is_waited_for() -> None:
+    """A 429 of the client uses up no attempt."""
+
+    def away(_: ModelCall) -> list[Any]:
+        request = httpx2.Request("POST", "https://model.example")
+        response = httpx2.Response(429, request=request)
+        raise openai.RateLimitError("busy", response=response, body=None)
+
+    waits(await told(away).told("go"), "HTTP 429")
+
+
+async def test_too_many_steps_fail_the_task() -> None:
+    """A run that would take as many turns with every start is started once."""
+
+    def calls(_: ModelCall) -> list[Any]:
+        return [function_call("look_up", {"what": "Oslo"}, call_id=uuid.uuid4().hex)]
+
+    fails(await told(calls).told("go"), TOO_MANY_STEPS)

@@ -11,9 +11,10 @@ from strands.agent.conversation_manager import SlidingWindowConversationManager
 from strands.models import Model
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.frameworks.conversation import TOO_LONG
 from a2a_serverless.frameworks.strands import StrandsWorker
 from a2a_serverless.worker import TaskContext
-from tests.unit.frameworks.talks import Talk, answered, question
+from tests.unit.frameworks.talks import Talk, answered, fails, question, waits
 
 
 class Fake(Model):  # type: ignore[misc] # its environment has the types, ours does not
@@ -34,6 +35,8 @@ class Fake(Model):  # type: ignore[misc] # its environment has the types, ours d
             for block in message["content"]
             if message["role"] == "user"
         ]
+        if told[-1] == "away":
+            raise ConnectionError("refused")
         is_call = "toolResult" not in messages[-1]["content"][-1] and told[-1].startswith("call")
         yield {"messageStart": {"role": "assistant"}}
         for word in told[-1].split()[1:] if is_call else ():
@@ -46,7 +49,8 @@ class Fake(Model):  # type: ignore[misc] # its environment has the types, ours d
             yield {"contentBlockStart": {"start": {}}}
             yield {"contentBlockDelta": {"delta": {"text": ", ".join(told)}}}
             yield {"contentBlockStop": {}}
-        yield {"messageStop": {"stopReason": "tool_use" if is_call else "end_turn"}}
+        stop = "max_tokens" if told[-1] == "long" else "end_turn"
+        yield {"messageStop": {"stopReason": "tool_use" if is_call else stop}}
 
 
 @tool(context=True)  # type: ignore[untyped-decorator] # as above
@@ -150,3 +154,13 @@ async def test_a_conversation_manager_shortens_what_is_kept() -> None:
     answers = [answered((await talk.say(text))[1]) for text in "abcd"]
     assert answers[-1].endswith("d"), answers
     assert not answers[-1].startswith("a"), answers
+
+
+async def test_a_model_that_is_away_is_waited_for() -> None:
+    """The SDK's own exception has that of the client as its cause."""
+    waits(await Talk(StrandsWorker(agent), max_attempts=3).told("away"), "no connection")
+
+
+async def test_an_answer_that_is_too_long_fails_the_task() -> None:
+    """An answer that would be cut with every start is tried once."""
+    fails(await Talk(StrandsWorker(agent), max_attempts=3).told("long"), TOO_LONG)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,7 @@ def test_the_wait_in_seconds(delay_s: float, says: str) -> None:
 @pytest.mark.parametrize(
     ("action", "fields", "says"),
     [
+        ("retry_later", {"text": "The agent waits."}, "attempt 2 of 3: The agent waits."),
         ("gave_up", {"attempts": 3}, "attempt 3 of 3: the task has failed"),
         ("gave_up", {"attempts": 1}, "attempt 1 of 3: the error is final, the task has failed"),
         ("deadline", {}, "attempt 2 of 3 came to its time limit, next at once"),
@@ -134,6 +136,13 @@ def test_exceptions_that_led_to_it() -> None:
     parts = ["KeyError: ", "ExceptionGroup: both", "ValueError: one", "OSError: two"]
     places = [block.index(part) for part in parts]
     assert places == sorted(places)
+
+
+def test_a_variable_that_is_missing() -> None:
+    """The block ends with where to set it."""
+    block = printed(record("retry", error=raised(lambda: os.environ["NO_SUCH_KEY"]), delay_s=1))
+    way_out = "  set NO_SUCH_KEY, on your machine in .env, where it is deployed in AgentSecretArn"
+    assert block.splitlines()[-2:] == ["  KeyError: 'NO_SUCH_KEY'", way_out]
 
 
 def test_a_deep_recursion() -> None:

@@ -250,7 +250,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
     settings = Settings(auth="api-key", api_keys=f"ann={KEY}-of-ann,bob={KEY}-of-bob")
     with Stack(settings, Options(agent=AGENT, card=CARD, beside=beside)) as stack:
         token = consoles[0].sessions.command_token
-        with announced(RunningDev(stack.url, token)):
+        with announced(RunningDev(stack.url, token, str(Path.cwd()))):
             yield stack
 
 
@@ -274,7 +274,8 @@ def test_what_a_caller_has_in_dev(run: Run, stack: Stack) -> None:
     )
     assert ask("ann", "GET", "/tasks")["totalSize"] == 2
     code, out, err = run("--user", "ann", "--yes")
-    assert (code, err, "Deleted 2 tasks," in out) == (0, "", True)
+    asked = f"dev at {stack.url} in {Path.cwd()}\n"
+    assert (code, err, "Deleted 2 tasks," in out) == (0, asked, True)
     assert ask("ann", "GET", "/tasks")["totalSize"] == 0
     assert ask("bob", "GET", "/tasks")["totalSize"] == 1
     assert "nothing is left to delete" in run("--user", "ann", "--yes")[1]

@@ -31,7 +31,7 @@ from a2a_serverless.tasks.entries import (
     Unknown,
     encode_entries,
 )
-from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
@@ -119,11 +119,8 @@ def restarted(storage: DurableStorage, clock: ManualClock) -> Head:
     clock.advance(3)
     head = committed(storage, head, chunk("two"), token="a")
     clock.advance(1)
-    wait(
-        storage.release(
-            head, AttemptEnd(token="a", reason="TimeoutError", correlation_id="1f7a9c02")
-        )
-    )
+    end = AttemptEnd(token="a", reason="TimeoutError", correlation_id="1f7a9c02", at=clock.now_ms())
+    wait(storage.release(head, end))
     clock.advance(2)
     head = claimed(storage, wait(storage.head(TASK)), "b")
     clock.advance(5)
@@ -177,15 +174,18 @@ def test_the_state_of_a_task(run: Run, storage: DurableStorage, clock: ManualClo
         "changed": "2026-11-22T02:14:12.250Z",
         "expires": "2026-12-22T02:14:00.000Z",
         "turn": "1 (open), attempts 2",
-        "held by": "host-b 17 since 2026-11-22T02:14:06.250Z",
-        "due": "2026-11-22T02:19:06.250Z",
+        "worker": (
+            "host-b 17, claimed it at 2026-11-22T02:14:06.250Z, last sign at"
+            " 2026-11-22T02:14:12.250Z"
+        ),
+        "due": "2026-11-22T02:19:06.250Z, the end of its worker's lease",
         "size": f"{head.size} bytes, version 5, 33 write units",
         "cancel": "asked for by ann at 2026-11-22T02:14:11.250Z",
     }
 
 
 def test_a_line_for_each_version(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
-    """Time, number, what it did, below its attempt; which says how it ended, and why."""
+    """Time, number, what it did, below its attempt; which says how it ended, when, and why."""
     restarted(storage, clock)
     said = run(TASK).out
     first, _, _, fourth, last = versions_of(said)
@@ -195,9 +195,10 @@ def test_a_line_for_each_version(run: Run, storage: DurableStorage, clock: Manua
     )
     assert last.endswith("bytes, the last")
     assert attempts_of(said) == [
-        "attempt 1 on host-a 17, 6.0 s: gave back: TimeoutError (correlation id 1f7a9c02)",
-        "attempt 2 on host-b 17: has the turn",
+        "attempt 1 on host-a 17, 4.0 s: gave back: TimeoutError (correlation id 1f7a9c02)",
+        "attempt 2 on host-b 17: has the claim",
     ]
+    assert "├─ waited 2.0 s\n" in said
 
 
 def test_contents_are_not_shown(run: Run, storage: DurableStorage) -> None:
@@ -212,28 +213,43 @@ def test_json_says_the_same(run: Run, storage: DurableStorage, clock: ManualCloc
     said = run(TASK, "--json").json
     assert said["state"] == "working"
     assert said["created_at"] == "2026-11-22T02:14:00.000Z"
-    assert said["holder"] == {"worker": "host-b 17", "since": "2026-11-22T02:14:06.250Z"}
+    assert said["holder"] == {
+        "worker": "host-b 17",
+        "since": "2026-11-22T02:14:06.250Z",
+        "seen_at": "2026-11-22T02:14:12.250Z",
+        "lease_until": "2026-11-22T02:19:06.250Z",
+    }
     assert said["cancel"] == {"at": "2026-11-22T02:14:11.250Z", "by": "ann"}
     assert (said["size"], said["version"]) == (head.size, 5)
     fourth = said["commits"][3]
-    assert fourth["ended"] == {"reason": "TimeoutError", "correlation_id": "1f7a9c02"}
+    ended_at = "2026-11-22T02:14:04.250Z"
+    end = {"at": ended_at, "reason": "TimeoutError", "correlation_id": "1f7a9c02"}
+    assert fourth["ended"] == {**end, "until": None}
+    before, after = said["turns"][0]["attempts"]
+    assert (before["over_at"], after["waited_ms"]) == (ended_at, 2_000)
     assert fourth["changes"][0]["discards"] == [2, 3]
     assert said["unreadable"] == []
 
 
 def test_webhooks_and_their_refusals(run: Run, storage: DurableStorage) -> None:
-    """Each webhook with how far it was told; one that was given up says so, and the way out."""
+    """Each webhook with what it was told and what was given up; and the way out where there is."""
     head = opened(storage)
-    for config_id in ("gone", "new", "slow"):
+    at = head.created_at
+    for config_id in ("gone", "late", "new", "older", "slow"):
         config = TaskPushNotificationConfig(
             task_id=TASK, id=config_id, url=f"https://{config_id}.example/?key=secret"
         )
         push = wait(storage.put_push(config))
-        if config_id == "gone":
-            wait(storage.move_push(push, replace(push, version=9, refusals=10)))
-        if config_id == "slow":
-            moved = replace(push, failures=3, failing_since=head.created_at, refusals=2)
-            wait(storage.move_push(push, moved))
+        settled = replace(push, version=9, index=0)
+        told = settled.settled(9, "status 200", at, is_told=True)
+        moved = {
+            "gone": replace(told, refusals=10),
+            "late": replace(push, index=0).settled(1, "status 503", at, is_told=False),
+            "older": settled,
+            "slow": replace(push, failures=3, failing_since=at, refusals=2),
+        }
+        if config_id in moved:
+            assert wait(storage.move_push(push, moved[config_id]))
     said = run(TASK)
     shown = [line for line in said.out.splitlines() if line.startswith("webhook")]
     since = "2026-11-22T02:14:00.000Z"
@@ -242,29 +258,62 @@ def test_webhooks_and_their_refusals(run: Run, storage: DurableStorage) -> None:
             "(id gone): given up after 10 refusals of its own, told up to version 9;"
             " its client has to set it again"
         ),
-        "(id new): told up to version 1",
-        f"(id slow): told up to version 1, has refused 2, 3 attempts failed since {since}",
+        (
+            "(id late): told of nothing so far, the notification of version 1 was given up"
+            f" (status 503) at {since}, last answer status 503 at {since}"
+        ),
+        "(id new): told of nothing so far",
+        "(id older): told or given up to version 9: which of both is not stored",
+        f"(id slow): told of nothing so far, has refused 2, 3 attempts failed since {since}",
     ]
-    names = ("gone", "new", "slow")
+    names = ("gone", "late", "new", "older", "slow")
     lines = zip(names, told, strict=True)
     assert shown == [f"webhook   https://{name}.example {text}" for name, text in lines]
     assert "secret" not in said.out
-    gone, _, slow = run(TASK, "--json").json["webhooks"]
-    assert (gone["config_id"], gone["given_up"], gone["refusals"]) == ("gone", True, 10)
+    gone, late, _, older, slow = run(TASK, "--json").json["webhooks"]
+    assert (gone["config_id"], gone["told"], gone["refusals"]) == ("gone", 9, 10)
+    assert (gone["receiver_given_up"], gone["given_up"]) == (True, None)
+    assert late["given_up"] == {"count": 1, "version": 1, "at": since, "reason": "status 503"}
+    assert (late["told"], late["told_is_known"]) == (None, True)
+    assert (older["told"], older["told_is_known"]) == (None, False)
     assert (slow["failures"], slow["failing_since"]) == (3, since)
+    story = run(TASK, "--story").out
+    assert (
+        f"{since}  https://late.example is not told: the notification of version 1 was given up"
+        " (status 503)"
+    ) in story
 
 
 def test_a_turn_that_no_worker_has(run: Run, storage: DurableStorage) -> None:
     """For a turn without a worker `task` says that it waits, was given back, or is over."""
     head = opened(storage)
-    assert lines_of(run(TASK).out)["held by"] == "no worker; the turn waits for one"
+    assert lines_of(run(TASK).out)["worker"] == "no worker; the turn waits for one"
     head = claimed(storage, head, "a")
     wait(storage.release(head, AttemptEnd(token="a", reason="ValueError")))
-    assert lines_of(run(TASK).out)["held by"] == "no worker; given back: ValueError"
+    assert lines_of(run(TASK).out)["worker"] == "no worker; given back: ValueError"
     completed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
     committed(storage, wait(storage.head(TASK)), completed, token="a")
     fields = lines_of(run(TASK).out)
-    assert (fields["held by"], fields["due"]) == ("none", "never")
+    assert (fields["worker"], fields["due"]) == ("none", "never")
+
+
+def test_a_turn_that_waits_for_a_service(run: Run, storage: DurableStorage) -> None:
+    """`task` says what it waits for and until when, and which starts used up no attempt."""
+    head = claimed(storage, opened(storage), "a")
+    until = head.created_at + 90_000
+    end = AttemptEnd(token="a", reason="HTTPStatusError: HTTP 429", until=until)
+    spared = Spared(faults=2, since=head.created_at, interruptions=1)
+    wait(storage.release(head, end, attempts=0, spared=spared))
+    fields = lines_of(run(TASK).out)
+    assert fields["worker"] == (
+        "no worker; given back: HTTPStatusError: HTTP 429; starts again at 2026-11-22T02:15:30.000Z"
+    )
+    assert fields["turn"] == (
+        "1 (open), attempts 0, 2 starts met a fault that passes, interrupted once"
+    )
+    said = run(TASK, "--json").json
+    assert said["spared"] == {"faults": 2, "interruptions": 1}
+    assert said["given_back"]["until"] == "2026-11-22T02:15:30.000Z"
 
 
 def test_an_entry_of_a_newer_release(run: Run, database: Database, storage: DurableStorage) -> None:
@@ -347,10 +396,10 @@ def test_what_happened_in_sentences(run: Run, storage: DurableStorage, clock: Ma
     assert run(TASK, "--story").out.splitlines() == [
         "2026-11-22T02:14:00.000Z  turn 1: message accepted from ann",
         "2026-11-22T02:14:00.250Z  turn 1, attempt 1 started on host-a 17",
-        "2026-11-22T02:14:06.250Z  turn 1, attempt 1 ended: TimeoutError (correlation id 1f7a9c02)",
+        "2026-11-22T02:14:04.250Z  turn 1, attempt 1 ended: TimeoutError (correlation id 1f7a9c02)",
         (
-            "2026-11-22T02:14:06.250Z  turn 1, attempt 2 took over on host-b 17, 3.0 s after"
-            " the last commit, discarding 2-3"
+            "2026-11-22T02:14:06.250Z  turn 1, attempt 2 took over on host-b 17, 2.0 s after"
+            " the end of the one before, discarding 2-3"
         ),
         "2026-11-22T02:14:11.250Z  cancel asked for by ann",
     ]
@@ -362,7 +411,7 @@ def test_what_each_version_has_cost(run: Run, storage: DurableStorage, clock: Ma
     lines = run(TASK, "--cost").out.splitlines()
     assert [int(line.split()[2]) for line in lines[1:6]] == [9, 8, 4, 8, 4]
     assert lines[6].split() == ["all", "193", "33"]
-    assert lines[7].startswith("$0.000021 for writes")
+    assert lines[7].startswith("$0.000021 for writing its commits")
 
 
 @pytest.mark.parametrize("arguments", [("--events",), ("--follow",)])
@@ -460,7 +509,7 @@ def test_a_head_that_was_stored_in_part(
     fields = lines_of(said.out)
     assert said.code == 2
     assert fields["context"] == fields["created"] == "unreadable"
-    assert (fields["state"], fields["held by"]) == ("working", "none")
+    assert (fields["state"], fields["worker"]) == ("working", "none")
     assert len(versions_of(said.out)) == 5
     assert "HEAD has no context_id and no version and no created_key" in said.err
     assert "HEAD has a value in due_at that no release writes" in said.err

@@ -22,6 +22,7 @@ from a2a_serverless.console import dev_file, letters
 from a2a_serverless.console.app import Console
 from a2a_serverless.console.pages import VIEWS
 from a2a_serverless.console.stored import StoredInspector
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged, Unknown, encode_entries
@@ -115,11 +116,47 @@ def test_the_tasks_of_all_by_their_creation(
     ended(storage, head, TaskState.TASK_STATE_FAILED)
     assert set(ids(run("tasks")[1])) == {"new", "other", "old"}
     assert ids(run("tasks")[1])[-1] == "old"
-    assert set(ids(run("tasks", "--since", "1h")[1])) == {"new", "other"}
+    assert set(ids(run("tasks", "--created", "1h")[1])) == {"new", "other"}
     assert ids(run("tasks", "--state", "failed")[1]) == ["old"]
     assert [json.loads(line)["state"] for line in run("tasks", "--json")[1].splitlines()][-1] == (
         "failed"
     )
+
+
+def test_a_list_of_all_says_what_it_has_looked_at(
+    run: Run, storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change since then counts, not the creation; how far back it was looked stands below."""
+    monkeypatch.setattr("a2a_serverless.clock.SystemClock", lambda: clock)
+    old, still = opened(storage, "old"), opened(storage, "still")
+    clock.advance(3 * 86_400)
+    opened(storage, "waits")
+    ended(storage, old, TaskState.TASK_STATE_FAILED)
+    clock.advance(16 * 60)
+    code, out, err = run("tasks", "--state", "failed", "--since", "1d")
+    assert (code, out) == (0, "")
+    assert err == (
+        "No task matches.\nLooked at one task created since 2026-11-24T02:30:00.000Z; at none"
+        " created before, even if it has changed since: --created 7d looks further back.\n"
+    )
+    further = run("tasks", "--state", "failed", "--since", "1d", "--created", "7d")
+    assert ids(further[1]) == ["old"]
+    assert "Looked at 3 tasks created since 2026-11-18T02:30:00.000Z" in further[2]
+    assert still.task_id not in run("tasks", "--since", "1d", "--created", "7d")[1]
+    assert ids(run("tasks", "--user", "ann", "--state", "failed", "--since", "1d")[1]) == ["old"]
+    refused = run("tasks", "--user", "ann", "--created", "7d")
+    assert (refused[0], "--created bounds the list of all owners" in refused[2]) == (2, True)
+
+
+def test_a_list_says_what_waits(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
+    """Behind each open turn without a worker: for how long, and how often it was sent again."""
+    head = opened(storage, "t")
+    clock.advance(70)
+    assert wait(storage.postpone(head, due_at=clock.now_ms() + 10**12, sends=2))
+    (line,) = run("tasks", "--user", "ann")[1].splitlines()
+    assert re.search(r"  no worker for [^ ].*  sent again 2 times$", line)
+    row = json.loads(run("tasks", "--user", "ann", "--json")[1])
+    assert (row["sends"], row["is_claimed"], row["waits_since"]) == (2, False, head.status_at)
 
 
 def test_states_and_counts_of_a_caller(
@@ -275,6 +312,21 @@ def test_a_port_that_is_none(run: Run, capsys: pytest.CaptureFixture[str]) -> No
         run("console", "--port", "99999")
     assert refused.value.code == 2
     assert "99999 is not a port" in capsys.readouterr().err
+
+
+def test_how_full_a_queue_is(queue: str) -> None:
+    """What waits, and what was received and is hidden; None where no queue is named."""
+    sqs = aws.client("sqs")
+    for group in ("one", "two"):
+        sqs.send_message(
+            QueueUrl=queue, MessageBody="x", MessageGroupId=group, MessageDeduplicationId=group
+        )
+    assert len(sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=1)["Messages"]) == 1
+    settings = Settings(queue="aside.fifo")
+    assert wait(letters.depth_of("queue", settings)) == letters.Depth(waiting=1, received=1)
+    assert wait(letters.depth_of("push_queue", settings)) is None
+    with pytest.raises(ConfigurationError, match="The queue of operations, which"):
+        wait(letters.depth_of("queue", Settings(queue="nowhere.fifo")))
 
 
 def test_a_time_before_all_tasks(run: Run, storage: DurableStorage) -> None:

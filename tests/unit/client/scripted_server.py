@@ -96,7 +96,8 @@ class ScriptedServer(httpx.AsyncBaseTransport):
     """The server and the way to it.
 
     `ids` says whether its events have ids, `resumes` whether it honours Last-Event-ID. `now` is the
-    number of events that have happened when it is asked again.
+    number of events that have happened when it is asked again. A server that numbers otherwise
+    overrides `id_of` and `place_of`.
     """
 
     def __init__(self, log: Sequence[StreamResponse] = LOG, *, ids: bool = True) -> None:
@@ -139,19 +140,33 @@ class ScriptedServer(httpx.AsyncBaseTransport):
         """The Task after that many events."""
         response = StreamResponse()
         response.CopyFrom(self.log[0])
+        task = response.task
         for event in self.log[1:count]:
             if event.HasField("status_update"):
-                response.task.status.CopyFrom(event.status_update.status)
-            elif response.task.artifacts:
-                response.task.artifacts[0].parts.extend(event.artifact_update.artifact.parts)
+                task.status.CopyFrom(event.status_update.status)
+                continue
+            written = event.artifact_update.artifact
+            known = [a for a in task.artifacts if a.artifact_id == written.artifact_id]
+            if known and event.artifact_update.append:
+                known[0].parts.extend(written.parts)
+            elif known:
+                known[0].CopyFrom(written)
             else:
-                response.task.artifacts.append(event.artifact_update.artifact)
+                task.artifacts.append(written)
         return response
+
+    def id_of(self, number: int, place: int) -> str | None:
+        """The id of the log's event `number`, from 1, at that place of its stream, from 0."""
+        return f"{number}.0.abcdef" if self.ids else None
+
+    def place_of(self, last_id: str) -> int | None:
+        """The number of the event to continue after; None if the id says nothing."""
+        return int(last_id.split(".", maxsplit=1)[0]) if self.resumes else None
 
     def body(self, binding: str) -> bytes:
         """The stream of the whole log."""
         request = httpx.Request("POST", URL if binding == "JSONRPC" else f"{URL}/message:stream")
-        return b"".join(self._block(request, n + 1, event) for n, event in enumerate(self.log))
+        return b"".join(self._block(request, n + 1, n, event) for n, event in enumerate(self.log))
 
     # -- the server ----------------------------------------------------------------------------
 
@@ -184,9 +199,8 @@ class ScriptedServer(httpx.AsyncBaseTransport):
 
     def _subscription(self, request: httpx.Request, fault: Fault) -> httpx.Response:
         last = request.headers.get("last-event-id")
-        if last is not None and self.resumes:
-            first = int(last.split(".")[0])
-        else:
+        first = None if last is None else self.place_of(last)
+        if first is None:
             first = self.now
             if self.as_of(first).task.status.state == TaskState.TASK_STATE_COMPLETED:
                 return self._refusal(request, "UNSUPPORTED_OPERATION")
@@ -208,10 +222,18 @@ class ScriptedServer(httpx.AsyncBaseTransport):
         events += list(enumerate(self.log[first:], first + 1))
         if self.repeats:
             events = [pair for pair in events for _ in range(2)]
-        blocks = [self._block(request, number, event) for number, event in events]
-        is_open = self.holds_subscriptions and self._method(request) == "SubscribeToTask"
-        content = b"".join(blocks[: fault.events])[: fault.cut] + fault.tail
+        blocks = [
+            self._block(request, number, place, event)
+            for place, (number, event) in enumerate(events)
+        ]
         is_cut = fault.cut is not None or fault.events is not None
+        ends_with_turn = self.resumes and request.headers.get("prefer") == "until=turn"
+        is_open = (
+            self.holds_subscriptions
+            and self._method(request) == "SubscribeToTask"
+            and not (ends_with_turn or is_cut)
+        )
+        content = b"".join(blocks[: fault.events])[: fault.cut] + fault.tail
         return httpx.Response(
             200,
             headers={"content-type": "text/event-stream; charset=utf-8"},
@@ -221,9 +243,12 @@ class ScriptedServer(httpx.AsyncBaseTransport):
             request=request,
         )
 
-    def _block(self, request: httpx.Request, number: int, event: StreamResponse) -> bytes:
+    def _block(
+        self, request: httpx.Request, number: int, place: int, event: StreamResponse
+    ) -> bytes:
         data = json.dumps(self._wrapped(request, event), ensure_ascii=False)
-        id_line = f"id: {number}.0.abcdef\r\n" if self.ids else ""
+        event_id = self.id_of(number, place)
+        id_line = "" if event_id is None else f"id: {event_id}\r\n"
         return f": alive\r\n\r\n{id_line}data: {data}\r\n\r\n".encode()
 
     def _answer(self, request: httpx.Request, answer: Any) -> httpx.Response:

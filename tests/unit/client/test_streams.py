@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 from a2a.client import A2AClientError, ClientCallContext
 from a2a.types import StreamResponse, SubscribeToTaskRequest, TaskState
-from a2a.utils.errors import A2AError, InternalError, TaskNotFoundError
+from a2a.utils.errors import (
+    A2AError,
+    InternalError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
 
-from a2a_serverless.client import GaveUpError
+from a2a_serverless.client import GaveUpError, event_ids
+from a2a_serverless.client.retries import is_passing
 from a2a_serverless.clock import SystemClock
 from tests.support.messages import request
 from tests.unit.client.conftest import World, collect
@@ -201,12 +208,52 @@ class TestEnds:
         world.server.faults.extend([Fault(events=3)])
         assert await world.send() == log[:3]
 
+    async def test_a_stream_that_ends_early(self, world: World) -> None:
+        """A stream that ends with the field `retry`, or without any event, has not ended."""
+        log = [*LOG[:2], status(AUTH_REQUIRED), *LOG[2:]]
+        world.server = ScriptedServer(log)
+        early = b": Subscribe again.\r\nretry: 200\r\n\r\n"
+        world.server.faults.extend([Fault(events=3, tail=early), Fault(events=0)])
+        assert await world.send() == log
+        assert world.server.sent("prefer") == [None, "until=turn", "until=turn"]
+
+    async def test_a_time_to_come_back_that_comes_first(self, world: World) -> None:
+        """The field `retry` before an event says nothing of the stream's end."""
+        world.server = ScriptedServer([*LOG[:2], status(AUTH_REQUIRED)])
+        whole = world.server.body(world.binding)
+        world.server.faults.append(Fault(events=0, tail=b"retry: 3000\r\n\r\n" + whole))
+        assert await world.send() == world.server.log
+        assert len(world.server.requests) == 1
+
+    async def test_a_stream_that_is_refused_at_a_pause(self, world: World) -> None:
+        """A server that streams no task that waits has ended the turn: its Task is the last event.
+
+        A subscription is refused as the server refuses it.
+        """
+        world.server = ScriptedServer([*LOG[:3], status(AUTH_REQUIRED)])
+        refused = Fault(reason="UNSUPPORTED_OPERATION")
+        world.server.faults.extend([Fault(events=2, error=LOST), refused])
+        assert await world.send() == [*LOG[:2], world.server.as_of(4)]
+        world.server.now = 2
+        world.server.faults.extend([Fault(events=2, error=LOST), refused])
+        with pytest.raises(UnsupportedOperationError):
+            await world.subscribe()
+
     async def test_a_first_task_may_show_the_pause_before(self, world: World) -> None:
         """A follow-up whose stream is cut after the Task of the last pause goes on."""
         log = [opened(TaskState.TASK_STATE_INPUT_REQUIRED), *LOG[1:]]
         world.server = ScriptedServer(log)
         world.server.faults.append(Fault(events=1, error=LOST))
-        assert await world.send() == log
+        answer = request()
+        answer.message.task_id = TASK
+        assert await collect(world.client().send_message(answer)) == log
+
+    async def test_a_lost_answer_to_a_question(self, world: World) -> None:
+        """The first Task of a message that opens a task shows the turn's own pause."""
+        world.server = ScriptedServer(PAUSED)
+        world.server.resumes, world.server.holds_subscriptions = False, True
+        world.server.faults.extend([Fault(events=0, error=LOST), Fault(events=1, error=LOST)])
+        assert await world.send() == [world.server.as_of(len(PAUSED))]
 
     async def test_leaving_closes_the_connection(self, world: World) -> None:
         """A caller that leaves the iterator leaves no open response behind."""
@@ -215,6 +262,100 @@ class TestEnds:
         await anext(events)
         await events.aclose()  # type: ignore[attr-defined]
         assert world.server.closed == 1
+
+
+class TestBounds:
+    """A hostile server's stream ends with a sentence, and holds little memory until then."""
+
+    async def answered(self, world: World, begin: bytes, filling: bytes) -> int:
+        """Answer a message with an endless line; the bytes that were read of it."""
+        line = Endless(begin, filling)
+
+        async def endless(response: httpx.Response) -> None:
+            response.stream = line
+
+        http = world.http()
+        client = world.client(http=http)
+        http.event_hooks["response"].insert(0, endless)
+        with pytest.raises(A2AClientError, match=r"more than [0-9,]+ characters.* Call get_task"):
+            await collect(client.send_message(request()))
+        assert len(world.server.requests) == 1
+        return line.read
+
+    @pytest.mark.parametrize("begin", [b"data: ", b": ", b"event"])
+    async def test_an_endless_line(
+        self, world: World, begin: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A line without an end is read up to the limit of an event."""
+        monkeypatch.setattr(event_ids, "LONGEST_EVENT", 1_000_000)
+        assert await self.answered(world, begin, b"x" * 10_000) < 1_020_000
+
+    async def test_an_event_without_an_end(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So is an event of endlessly many lines."""
+        monkeypatch.setattr(event_ids, "LONGEST_EVENT", 1_000_000)
+        assert await self.answered(world, b"", b"data: x\n" * 1000) < 1_020_000
+
+    async def test_an_id_of_10_mb(self, world: World) -> None:
+        """An id that no request could name ends the stream before it is read."""
+        assert await self.answered(world, b"id: ", b"x" * 10_000) < 100_000
+
+    @pytest.mark.parametrize("name", ["Last-Event-ID", "Idempotency-Key"])
+    async def test_an_id_of_10_mb_of_the_callers(self, world: World, name: str) -> None:
+        """An id of the caller's that is too long for a header is refused before it is sent."""
+        context = ClientCallContext(service_parameters={name: "x" * 10_000_000})
+        client = world.client()
+        asked = SubscribeToTaskRequest(id=TASK)
+        calls = {
+            "Last-Event-ID": lambda: client.subscribe(asked, context=context),
+            "Idempotency-Key": lambda: client.send_message(request(), context=context),
+        }
+        with pytest.raises(ValueError, match=f"{name} has 10,000,000 characters"):
+            await collect(calls[name]())
+        assert not world.server.requests
+
+    @pytest.mark.parametrize("event_id", ["", " 3", "\u6f22", "3\t4", "3\x00"])
+    async def test_an_id_that_is_no_header(self, world: World, event_id: str) -> None:
+        """An id that cannot be sent back counts as none: the Task replaces what came before."""
+        world.server.id_of = lambda *_: event_id  # type: ignore[method-assign]
+        world.server.resumes = False
+        world.server.now = 5
+        world.server.faults.append(Fault(events=3, error=LOST))
+        assert await world.send() == [*LOG[:3], world.server.as_of(5), *LOG[5:]]
+        assert world.server.sent("last-event-id") == [None, None]
+
+    async def test_a_tasks_id_of_10_mb(self, world: World) -> None:
+        """A call of such a task ends like any other, with an error that is short and says so."""
+        log = [StreamResponse.FromString(event.SerializeToString()) for event in LOG]
+        log[0].task.id = "x" * 10_000_000
+        world.server = ScriptedServer(log)
+        world.server.faults.extend([Fault(events=1, error=LOST), *[Fault(error=REFUSED)] * 99])
+        expected = GaveUpError if world.binding == "JSONRPC" else httpx.InvalidURL
+        with pytest.raises(expected) as caught:
+            await world.send(give_up_after_s=5)
+        assert len(str(caught.value)) < 1000
+
+    def test_an_error_whose_causes_are_a_circle(self) -> None:
+        """The causes of an error are looked at once each."""
+        one, other = ValueError("one"), ValueError("other")
+        one.__cause__, other.__cause__ = other, one
+        assert not is_passing(one)
+
+
+class Endless(httpx.AsyncByteStream):
+    """A body that goes on until it is closed, or 200 MB have been read."""
+
+    def __init__(self, begin: bytes, filling: bytes) -> None:
+        self._begin = begin
+        self._filling = filling
+        self.read = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._begin
+        while self.read < 200_000_000:
+            self.read += len(self._filling)
+            yield self._filling
 
 
 class TestWithoutIds:

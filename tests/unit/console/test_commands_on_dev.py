@@ -61,7 +61,7 @@ def run(
         return code, said.out, said.err
 
     stack, console = running
-    with announced(RunningDev(stack.url, console.sessions.command_token)):
+    with announced(RunningDev(stack.url, console.sessions.command_token, str(Path.cwd()))):
         yield run
 
 
@@ -155,8 +155,9 @@ async def test_a_message_that_cannot_be_read(running: tuple[Stack, Console]) -> 
 
 
 def test_undecodable_messages_are_listed(running: tuple[Stack, Console], run: Run) -> None:
-    """Without any, nothing is printed."""
-    assert run("undecodable") == (0, "", "")
+    """Without any, nothing but the dev is named."""
+    said = f"dev at {running[0].url} in {Path.cwd()}\n"
+    assert run("undecodable") == (0, "", said)
 
 
 # -- what is kept of the logs --------------------------------------------------------------------

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from a2a_serverless.console.dev_file import RunningDev, announced, dev_file, running_dev
+from a2a_serverless.console.dev_file import RunningDev, announced, dev_file, running_devs
 from a2a_serverless.errors import ConfigurationError
 
-FIRST, SECOND, THIRD = (RunningDev(f"http://127.0.0.1:{port}", "secret") for port in (1, 2, 3))
+FIRST, SECOND, THIRD = (
+    RunningDev(f"http://127.0.0.1:{port}", "secret", f"/home/{port}") for port in (1, 2, 3)
+)
 
 
 @pytest.fixture(autouse=True)
@@ -22,19 +24,19 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_dev_that_ends_leaves_the_others() -> None:
-    """The commands take the dev that was started last of those that run, in whatever order."""
+    """Those that run are listed, that which was started last first, in whatever order they end."""
     first, second, third = ExitStack(), ExitStack(), ExitStack()
     first.enter_context(announced(FIRST))
     second.enter_context(announced(SECOND))
     third.enter_context(announced(THIRD))
-    assert running_dev() == THIRD
+    assert running_devs() == [THIRD, SECOND, FIRST]
     second.close()
-    assert running_dev() == THIRD
+    assert running_devs() == [THIRD, FIRST]
     third.close()
-    assert running_dev() == FIRST
+    assert running_devs() == [FIRST]
     assert dev_file().stat().st_mode & 0o777 == 0o600
     first.close()
-    assert running_dev() is None
+    assert running_devs() == []
     assert not dev_file().exists()
 
 
@@ -46,11 +48,11 @@ def test_a_dev_that_was_killed_is_passed_over() -> None:
         first = json.loads(dev_file().read_text())
         killed = {"url": THIRD.url, "token": "", "process": ended.pid, "earlier": [first]}
         dev_file().write_text(json.dumps(killed))
-        assert running_dev() == FIRST
+        assert running_devs() == [FIRST]
         with announced(SECOND):
             assert THIRD.url not in dev_file().read_text()
-        assert running_dev() == FIRST
-    assert running_dev() is None
+        assert running_devs() == [FIRST]
+    assert running_devs() == []
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,6 @@ def test_a_damaged_file_is_named_and_replaced(text: str) -> None:
     with announced(FIRST):
         dev_file().write_text(text)
         with pytest.raises(ConfigurationError, match="cannot be read: remove it"):
-            running_dev()
+            running_devs()
         with announced(SECOND):
-            assert running_dev() == SECOND
+            assert running_devs() == [SECOND]

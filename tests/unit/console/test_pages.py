@@ -15,14 +15,20 @@ from a2a_serverless.console.app import Console
 from a2a_serverless.console.lines import LogLine, Logs
 from a2a_serverless.console.stored import StoredInspector
 from a2a_serverless.contract.storage import Storage
+from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.inspect.cost import WRITE_UNIT_DOLLARS
+from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, request
@@ -44,16 +50,19 @@ def storage(clock: ManualClock) -> DurableStorage:
 
 @pytest.fixture
 async def person(storage: DurableStorage) -> AsyncIterator[httpx.AsyncClient]:
-    async with visited(storage, None) as one:
+    async with visited(inspector_of(storage)) as one:
         yield one
+
+
+def inspector_of(storage: DurableStorage, logs: Logs | None = None) -> StoredInspector:
+    return StoredInspector(storage, Settings(), place="memory", logs=logs)
 
 
 @asynccontextmanager
 async def visited(
-    storage: DurableStorage, logs: Logs | None, *, card: AgentCard | None = None
+    inspector: StoredInspector, *, card: AgentCard | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A browser that has opened the console."""
-    inspector = StoredInspector(storage, Settings(), place="memory", logs=logs)
     console = Console(inspector, url=URL, card=card)
     transport = httpx.ASGITransport(app=console.app)
     async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
@@ -74,16 +83,19 @@ async def test_webhooks_tell_of_refusals(
             task_id="t", id=name, url=f"https://{name}.example/?key=secret"
         )
         push = await storage.put_push(hook)
-        await storage.move_push(push, replace(push, version=head.version, refusals=refusals))
+        told = push.settled(head.version, "status 200", 1, is_told=True)
+        await storage.move_push(push, replace(told, refusals=refusals))
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
     answer = await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")
     facts = re.findall(r'<div class="hook ?(\w*)"><dt>Webhook</dt><dd>(.*?)</dd>', answer.text)
-    shown = [(look, re.sub(r"<.*?>", " ", text)) for look, text in facts]
+    shown = [
+        (look, re.sub(r"<.*?>", " ", text).partition(" last answer")[0]) for look, text in facts
+    ]
     own = "10 refusals of its own: its client has to set it again"
     assert shown == [
-        ("", "https://fine.example · told to version 1"),
-        ("bad", f"https://gone.example · told to version 1, behind by 1  given up  after {own}"),
-        ("bad", "https://picky.example · told to version 1  has refused 3 "),
+        ("", "https://fine.example · told up to version 1"),
+        ("bad", f"https://gone.example · told up to version 1, behind by 1  given up  after {own}"),
+        ("bad", "https://picky.example · told up to version 1  has refused 3 "),
     ]
     bars = re.findall(r'<g class="bar (failing|told)"><title>(.*?)</title>', answer.text)
     failing = [title for look, title in bars if look == "failing"]
@@ -92,6 +104,31 @@ async def test_webhooks_tell_of_refusals(
     assert [title for look, title in bars if look == "told" and "has refused 3" in title]
     assert "secret" not in answer.text
     assert "hx-trigger" not in answer.text  # nothing of it is tried again: the page is at rest
+
+
+async def test_a_notification_that_was_given_up_is_no_success(
+    storage: DurableStorage, person: httpx.AsyncClient, clock: ManualClock
+) -> None:
+    """Facts, bar and story say so in red; nothing is tried again, so the page is at rest."""
+    head = (await storage.open_task("c", request(), task_id="t")).head
+    hook = TaskPushNotificationConfig(task_id="t", id="crm", url="https://crm.example/")
+    push = await storage.put_push(hook)
+    first = replace(push, index=0).settled(head.version, "status 200", 1, is_told=True)
+    assert await storage.move_push(push, first)
+    since = clock.now_ms()
+    await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
+    clock.advance(90)
+    lost = replace(first, version=2, index=0, failing_since=since)
+    lost = lost.settled(2, "status 503", clock.now_ms(), is_told=False)
+    assert await storage.move_push(first, lost)
+    text = (await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")).text
+    ((look, fact),) = re.findall(r'<div class="hook ?(\w*)"><dt>Webhook</dt><dd>(.*?)</dd>', text)
+    assert look == "bad"
+    assert "told up to version 1" in fact
+    assert "<strong>the notification of version 2 was given up (status 503)</strong>" in fact
+    assert re.findall(r'<g class="bar failing">.*?<text.*?>(.*?)</text>', text) == ["gave up 1"]
+    assert "https://crm.example is not told: the notification of version 2 was given up" in text
+    assert "hx-trigger" not in text
 
 
 # -- progress ----------------------------------------------------------------------------------
@@ -155,7 +192,7 @@ async def test_a_stacks_logs_are_read_when_a_person_asks(
         failed(clock.now_ms() + 15_100, 1, action="claimed"),
     ]
     clock.advance(60)
-    async with visited(storage, logs) as person:
+    async with visited(inspector_of(storage, logs)) as person:
         path = f"/_console/task/{ANN.digest}/t"
         plain = (await person.get(f"{path}?view=timeline")).text
         assert logs.asked == []
@@ -201,7 +238,7 @@ async def test_all_tasks_of_an_hour_can_be_paged_through(
         link = re.findall(r'href="([^"]*)" rel="next"', text)
         path = link[0].replace("&amp;", "&") if link else ""
     assert sorted(found, reverse=True) == found == [f"t-{n:03}" for n in reversed(range(120))]
-    assert path == ""
+    assert "look further back" in text  # the tasks of the hours before
 
 
 async def test_a_page_looks_at_a_bounded_number_of_hours(
@@ -212,11 +249,94 @@ async def test_a_page_looks_at_a_bounded_number_of_hours(
     clock.advance(100 * 3600)
     path, looks = "/_console/tasks?since=week", 0
     while 'id="to-' not in (text := (await person.get(path)).text):
-        assert "No task matches so far: look further back." in text
+        assert "No task matches among those that were looked at." in text
         (link,) = re.findall(r'href="([^"]*)" rel="next"', text)
         path, looks = link.replace("&amp;", "&"), looks + 1
     assert looks == 2
     assert "-old" in text
+
+
+async def failed_of(storage: DurableStorage, task_id: str) -> None:
+    """End a task as failed."""
+    await Storage(storage).update_task(task_id, TaskState.TASK_STATE_FAILED)
+
+
+def looked(text: str) -> tuple[int, str, str]:
+    """How many tasks a page has looked at, and from when to when they were created."""
+    (row,) = re.findall(r'<tr class="looked">(.*?)</tr>', text, re.DOTALL)
+    count = re.findall(r"Looked at (one|[\d,]+) task", row)[0]
+    oldest, newest = re.findall(r'datetime="(.*?)"', row)
+    return 1 if count == "one" else int(count.replace(",", "")), oldest, newest
+
+
+async def test_failures_of_all_are_found_by_their_change(
+    storage: DurableStorage, person: httpx.AsyncClient, clock: ManualClock
+) -> None:
+    """Each page says which creations it has looked at, and leads on until every one was found.
+
+    A task that was created three days ago and failed just now has changed in the last day.
+    """
+    await storage.open_task("c", request(), task_id="old")
+    clock.advance(3 * 86_400 - 7200)
+    for number in range(3_000):
+        await storage.open_task("c", request(), task_id=f"t-{number:04}")
+        clock.advance(1)
+    for task_id in ("old", "t-0003", "t-0004", "t-2999"):
+        await failed_of(storage, task_id)
+    found: list[str] = []
+    spans: list[tuple[int, str, str]] = []
+    path = "/_console/tasks?state=failed&since=day"
+    while path:
+        text = (await person.get(path)).text
+        here = re.findall(r'id="to-[^"]*-(old|t-\d{4})"', text)
+        found += here
+        spans.append(looked(text))
+        link = re.findall(r'href="([^"]*)" rel="next"', text)
+        path = link[0].replace("&amp;", "&") if link and "old" not in found else ""
+        if not here:
+            assert "No task matches among those that were looked at." in text
+        assert "look further back" in text
+    assert found == ["t-2999", "t-0004", "t-0003", "old"]
+    assert sum(count for count, _, _ in spans) == 3_001
+    assert [newer[1] for newer in spans[:-1]] == [older[2] for older in spans[1:]]
+
+
+async def test_a_list_of_all_ends_with_the_time_to_live(
+    storage: DurableStorage, person: httpx.AsyncClient
+) -> None:
+    """Behind it no link leads on, and the page says why; a caller's list needs no such words."""
+    path, pages = "/_console/tasks?state=failed", 0
+    while path:
+        text = (await person.get(path)).text
+        link = re.findall(r'href="([^"]*)" rel="next"', text)
+        path, pages = link[0].replace("&amp;", "&") if link else "", pages + 1
+    assert pages == 1 + 14  # a day, and then fifty hours a page
+    assert "By the settings here a task lives 30 d: what was created before has expired." in text
+    of_ann = (await person.get("/_console/tasks?user=ann&tenant=acme&state=failed")).text
+    assert "No task matches." in of_ann
+    assert "Looked at" not in of_ann
+
+
+async def test_a_list_shows_what_waits(
+    storage: DurableStorage, person: httpx.AsyncClient, clock: ManualClock
+) -> None:
+    """A turn without a worker, for how long, and how often it was sent again; a claimed one not."""
+
+    async def notes() -> dict[str, list[str]]:
+        text = (await person.get("/_console/tasks")).text
+        rows = re.findall(r'id="to-[^"]*-(\w+)".*?<td class="notes">(.*?)</td>', text, re.DOTALL)
+        return {name: re.findall(r'class="note">(.*?)<', cell) for name, cell in rows}
+
+    waits = (await storage.open_task("c", request(), task_id="waits")).head
+    runs = (await storage.open_task("c", request(), task_id="runs")).head
+    runs = await storage.commit(runs, Commit(token="a", claims=True, worker="vm 1"))
+    clock.advance(70)
+    assert await storage.postpone(waits, due_at=clock.now_ms() + 60_000, sends=2)
+    assert await notes() == {"waits": ["no worker for 1 min", "sent again 2 times"], "runs": []}
+    end = AttemptEnd(token="a", reason="ValueError", at=clock.now_ms())
+    assert await storage.release(runs, end)
+    clock.advance(5)
+    assert (await notes())["runs"] == ["no worker for 5 s"]
 
 
 async def test_a_task_has_its_costs(storage: DurableStorage, person: httpx.AsyncClient) -> None:
@@ -225,7 +345,8 @@ async def test_a_task_has_its_costs(storage: DurableStorage, person: httpx.Async
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
     (shown,) = await StoredInspector(storage, Settings(), place="memory").timelines("t")
     text = (await person.get(f"/_console/task/{ANN.digest}/t?view=cost")).text
-    assert f"<b>{shown.units}</b> write units" in text
+    assert f"<b>{shown.units}</b> write units of its commits" in text
+    assert "Not in it: the time of the functions or workers, the model" in text
     assert f"${shown.units * WRITE_UNIT_DOLLARS:.6f}" in text
     rows = re.findall(r'<tr><td class="number">(\d+)</td>.*?(\d+)</td></tr>', text)
     assert rows == [(str(one.version), str(one.units)) for one in reversed(shown.commits)]
@@ -237,7 +358,7 @@ async def test_the_card_says_what_is_wrong_in_it(storage: DurableStorage) -> Non
     card.supported_interfaces.add(url="http://elsewhere.example", protocol_binding="JSONRPC")
     for name in ("one", "two"):
         card.skills.add(id="same", name=name, description="does it", tags=["x"][: name == "one"])
-    async with visited(storage, None, card=card) as person:
+    async with visited(inspector_of(storage), card=card) as person:
         text = (await person.get("/_console/card")).text
     for fault in (
         "description is missing, and the protocol demands it.",
@@ -247,6 +368,250 @@ async def test_the_card_says_what_is_wrong_in_it(storage: DurableStorage) -> Non
     ):
         assert f"<li>{fault}</li>" in text
     assert "<h1>Half</h1>" in text
+
+
+async def test_a_console_that_knows_no_address_finds_no_fault(person: httpx.AsyncClient) -> None:
+    """It has asked for no card: it says so, and how to see it."""
+    text = (await person.get("/_console/card")).text
+    assert "The card is not known here, as the agent's address is not" in text
+    assert "alert bad" not in text
+    assert "Nothing is wrong in it" not in text
+
+
+# -- what is known of workers --------------------------------------------------------------------
+
+
+class Stack:
+    """Storage and queue in memory, a sweeper, and no worker."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.backends = memory_backends(Settings(auth="none"), clock=clock)
+        self.sweeper = Sweeper(self.backends.storage, self.backends.operations, clock=clock)
+        self.inspector = StoredInspector(
+            self.backends.storage, Settings(), place="memory", backends=self.backends
+        )
+
+    async def send(self, task_id: str) -> Head:
+        """Do what the API does with a message."""
+        head = (await self.backends.storage.open_task("c", request(), task_id=task_id)).head
+        await self.backends.operations.send(Operation.to_run(OperationParams.of(head, 1)))
+        return head
+
+    async def page(self, path: str) -> str:
+        async with visited(self.inspector) as person:
+            return (await person.get(f"/_console{path}")).text
+
+
+async def test_queues_are_not_calm_while_turns_wait(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only worker has died with a turn; the sweeper has sent the nine others again twice."""
+    stack = Stack(clock)
+    operations = stack.backends.operations
+    assert isinstance(operations, MemoryQueue)
+    taken = await stack.send("taken")
+    assert operations.take() is not None
+    await stack.backends.storage.commit(taken, Commit(token="a", claims=True, worker="vm 1"))
+    for number in range(9):
+        await stack.send(f"t-{number}")
+    for _ in range(2):
+        clock.advance(61)
+        await stack.sweeper.sweep()
+        clock.advance(60)
+    text = await stack.page("/queues")
+    for calm in ("Nothing is overdue", "It is empty", 'class="calm"'):
+        assert calm not in text
+    rows = re.findall(r'<tr><td>(.*?)</td><td class="number">(.*?)</td>.*?>(\d+)</td>', text)
+    assert rows[0] == ("Operations, which are turns and cancels", "28", "0")
+    assert "Looked at 10 open turns: 1 claimed by a worker, 9 without a worker" in text
+    assert "(the oldest for 4 min), 9 sent again by the sweeper" in text
+    assert text.count("sent again 2 times") == 9
+    assert "taken" not in text
+    assert "not shown" not in text
+    monkeypatch.setattr("a2a_serverless.console.queues.SHOWN", 4)
+    assert "5 more are not shown." in await stack.page("/queues")
+    listed = await stack.page("/tasks")
+    assert listed.count("no worker for 4 min") == listed.count("sent again 2 times") == 9
+
+
+async def test_queues_say_how_many_turns_were_looked_at(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are more, and where one cannot be read, the page says so and is not calm."""
+    monkeypatch.setattr("a2a_serverless.console.queues.LOOKED", 2)
+    stack = Stack(clock)
+    for name in ("one", "two", "three"):
+        head = await stack.send(name)
+        await stack.backends.storage.commit(head, Commit(token=name, claims=True))
+        assert isinstance(stack.backends.operations, MemoryQueue)
+        assert stack.backends.operations.take() is not None
+        clock.advance(1)
+    text = await stack.page("/queues")
+    assert "2 open turns, those that the sweeper looks at next; there are more: 2 claimed" in text
+    assert 'class="calm"' not in text
+    monkeypatch.setattr("a2a_serverless.console.queues.LOOKED", 3)
+    assert 'class="calm"' in await stack.page("/queues")
+
+    async def nothing(_: object) -> dict[object, object]:
+        return {}
+
+    monkeypatch.setattr(stack.backends.storage, "look", nothing)
+    text = await stack.page("/queues")
+    assert text.count("an open turn, of which no more could be read") == 3
+    assert 'class="calm"' not in text
+
+
+async def test_queues_without_work_are_calm(clock: ManualClock) -> None:
+    """Also while a worker has claimed the only turn; an unknown depth is not called empty."""
+    stack = Stack(clock)
+    assert "No turn waits for a worker, and none was sent again." in await stack.page("/queues")
+    head = await stack.send("t")
+    assert 'class="calm"' not in await stack.page("/queues")
+    operations = stack.backends.operations
+    assert isinstance(operations, MemoryQueue)
+    assert operations.take() is not None
+    await stack.backends.storage.commit(head, Commit(token="a", claims=True, worker="vm 1"))
+    assert 'class="calm"' in await stack.page("/queues")
+    stack.inspector = StoredInspector(stack.backends.storage, Settings(), place="the table t")
+    text = await stack.page("/queues")
+    assert 'class="calm"' not in text
+    assert "Not known: the queue is not named here." in text
+    assert "Not known: no such queue is named here." in text
+
+
+async def test_a_claim_is_shown_by_its_signs(clock: ManualClock) -> None:
+    """A process that may have died has nothing: its last sign and its lease are shown, no pulse.
+
+    Its bar ends at the last sign, and not at the time of the look.
+    """
+    stack = Stack(clock)
+    head = await stack.send("t")
+    await stack.backends.storage.commit(head, Commit(token="a", claims=True, worker="vm 20452"))
+    clock.advance(100)
+    path = f"/task/{head.scope}/t?view=timeline"
+    text = await stack.page(path)
+    (fact,) = re.findall(r'<div class="holder">(.*?)</div>', text)
+    assert " ".join(re.sub(r"<.*?>", " ", fact).split()) == (
+        "Worker vm 20452 claimed it 1 min ago last sign 1 min ago its lease ends in 3 min"
+    )
+    assert "pulse" not in text
+    (width,) = re.findall(r'bar running"><title>.*?width="([\d.]+)"', text)
+    assert float(width) < 10
+    clock.advance(60)
+    due_at = clock.now_ms() + 300_000
+    assert await stack.backends.storage.renew(head, token="a", due_at=due_at)
+    text = await stack.page(path)
+    assert re.search(r'last sign <span class="ago"[^>]*>0 s ago', text)
+    (width,) = re.findall(r'bar running"><title>.*?width="([\d.]+)"', text)
+    assert float(width) > 800
+    clock.advance(310)
+    text = await stack.page(path)
+    assert "its lease ends" not in text
+    assert "overdue: the sweeper was to look" in text
+
+
+async def test_a_turn_that_waits_for_a_service_says_so(clock: ManualClock) -> None:
+    """Its page and its row say what it waits for and for how long; then that it has no worker."""
+    stack = Stack(clock)
+    head = await stack.send("t")
+    storage = stack.backends.storage
+    head = await storage.commit(head, Commit(token="a", claims=True))
+    now_ms = clock.now_ms()
+    end = AttemptEnd(
+        token="a", reason="ConnectError: no connection", at=now_ms, until=now_ms + 90_000
+    )
+    assert await storage.release(head, end, attempts=0, spared=Spared(faults=1, since=now_ms))
+    clock.advance(30)
+    path = f"/task/{head.scope}/t"
+    text = " ".join(re.sub(r"<.*?>", " ", await stack.page(path)).split())
+    assert "given back 30 s ago : ConnectError: no connection starts again in 1 min" in text
+    assert "attempts 0, 1 start met a fault that passes" in text
+    assert "waits 1 min: ConnectError: no connection" in await stack.page("/tasks")
+    clock.advance(100)
+    text = await stack.page("/tasks")
+    assert "no worker for 2 min" in text
+    assert "waits" not in text
+
+
+async def test_a_page_grows_older_while_nothing_happens(clock: ManualClock) -> None:
+    """It follows a task that says nothing: what it says of the time since is not kept for ever."""
+    stack = Stack(clock)
+    head = await stack.send("t")
+    await stack.backends.storage.commit(head, Commit(token="a", claims=True, worker="vm 20452"))
+    path = f"/_console/task/{head.scope}/t"
+    async with visited(stack.inspector) as person:
+        text = (await person.get(path)).text
+        (live,) = re.findall(r'hx-get="([^"]*)"', text)
+        live = live.replace("&amp;", "&")
+        assert (await person.get(live)).status_code == 204
+        clock.advance(10)
+        answer = await person.get(live)
+    assert answer.status_code == 200
+    assert re.search(r'last sign <span class="ago"[^>]*>10 s ago', answer.text)
+
+
+async def test_a_wait_is_no_part_of_an_attempt(clock: ManualClock) -> None:
+    """The attempt's bar is as long as the attempt, before and after the next one has begun."""
+    stack = Stack(clock)
+    storage = stack.backends.storage
+    head = await storage.commit(await stack.send("t"), Commit(token="a", claims=True))
+    clock.advance(10)
+    end = AttemptEnd(token="a", reason="ValueError", at=clock.now_ms())
+    assert await storage.release(head, end)
+    clock.advance(90)
+
+    async def bars(look: str) -> list[float]:
+        text = await stack.page(f"/task/{head.scope}/t?view=timeline")
+        found = re.findall(rf'bar {look}"><title>.*?width="([\d.]+)"', text)
+        return [round(float(width) / 85.6) for width in found]
+
+    assert (await bars("gave-back"), await bars("waiting")) == ([1], [9])
+    current = await storage.head("t")
+    assert current is not None
+    await storage.commit(current, Commit(token="b", claims=True))
+    assert (await bars("gave-back"), await bars("waiting")) == ([1], [9])
+
+
+@pytest.mark.parametrize(
+    ("state", "look"),
+    [(TaskState.TASK_STATE_FAILED, "failed"), (TaskState.TASK_STATE_COMPLETED, "completed")],
+)
+async def test_the_mark_of_an_end_is_that_of_its_state(
+    storage: DurableStorage, person: httpx.AsyncClient, state: TaskState, look: str
+) -> None:
+    """The style sheet has no colour for an end as such: a failed task has no green dot."""
+    await storage.open_task("c", request(), task_id="t")
+    await Storage(storage).update_task("t", state)
+    text = (await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")).text
+    assert f'<li class="reached-without-an-attempt {look}">' in text
+    sheet = (await person.get("/_console/static/console.css")).text
+    rules = dict(
+        re.findall(r"\.story li\.([\w-]+)::before[^{}]*{ background: var\((--\w+)\)", sheet)
+    )
+    assert "reached" not in rules
+    assert (rules["completed"], "li.failed::before" in sheet) == ("--good", True)
+    greens = re.findall(r"([^{}]*){ background: var\(--good\); }", sheet)
+    assert not [rule for rule in greens if "failed" in rule or "reached" in rule]
+
+
+async def test_a_damaged_log_is_not_an_empty_one(
+    storage: DurableStorage, person: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where something was said that cannot be read, the page does not say that nothing was."""
+    await storage.open_task("c", request(), task_id="t")
+
+    async def damaged(*_: object, **__: object) -> None:
+        raise UnreadableTaskError("version 2 is not there")
+
+    monkeypatch.setattr(StoredInspector, "log", damaged)
+    path = f"/_console/task/{ANN.digest}/t"
+    text = (await person.get(path)).text
+    assert "Nothing was said yet" not in text
+    assert "What was said cannot be shown, as a part of the log is damaged." in text
+    events = (await person.get(f"{path}?view=events")).text
+    assert "There are none" not in events
+    assert "They cannot be shown, as a part of the log is damaged." in events
 
 
 # -- all of a caller -----------------------------------------------------------------------------

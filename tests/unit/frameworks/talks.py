@@ -14,7 +14,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from tests.support.messages import request
-from tests.support.workers import Bench, S
+from tests.support.workers import Bench, S, status_text
 
 
 class Talk:
@@ -34,6 +34,12 @@ class Talk:
         assert await self.bench.work()
         return head, await self.bench.task(head)
 
+    async def told(self, text: str) -> str:
+        """What the client reads after one start of an agent that may be started three times."""
+        head = await self.bench.send(text)
+        await self.bench.work()
+        return status_text(await self.bench.task(head))
+
     async def answer(self, head: Head, answer: str | dict[str, Any]) -> Task:
         """The answer to a task's question."""
         if isinstance(answer, str):
@@ -46,6 +52,16 @@ class Talk:
         await self.bench.enqueue(now, turn=now.next_turn or now.turn)
         assert await self.bench.work()
         return await self.bench.task(head)
+
+
+def waits(told: str, what: str) -> None:
+    """Check that a turn waits until a fault has passed."""
+    assert told.startswith(f"The agent waits for a service that it calls ({what})"), told
+
+
+def fails(told: str, text: str) -> None:
+    """Check that a task has failed after one start, with this sentence."""
+    assert told.startswith(f"{text} Correlation id: "), told
 
 
 def question(task: Task) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Annotated, Any, TypedDict
 
+import httpx
 import pytest
 from a2a.types import TaskState
 from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage
@@ -16,9 +17,10 @@ from langgraph.types import interrupt
 from pydantic import BaseModel
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless.frameworks.langgraph import LangGraphWorker
 from a2a_serverless.worker import TaskContext
-from tests.unit.frameworks.talks import Talk, answered, question
+from tests.unit.frameworks.talks import Talk, answered, fails, question, waits
 
 S = TaskState
 Update = dict[str, Any]
@@ -213,6 +215,28 @@ async def test_a_breakpoint_fails_the_task() -> None:
     graph = chain(MessagesState, repeat=repeat).compile(interrupt_before=["repeat"])
     _, task = await Talk(LangGraphWorker(graph)).say("a")
     assert task.status.state == S.TASK_STATE_FAILED
+
+
+async def test_a_model_that_is_away_is_waited_for() -> None:
+    """The exception of a node is that of the client that it has called."""
+
+    def away(state: MessagesState) -> Update:
+        raise httpx.ConnectError("refused")
+
+    talk = Talk(LangGraphWorker(chain(MessagesState, away=away).compile()), max_attempts=3)
+    waits(await talk.told("go"), "no connection")
+
+
+async def test_too_many_steps_fail_the_task() -> None:
+    """A graph that would take as many steps with every start is started once."""
+
+    def again(_: MessagesState) -> Update:
+        return {}
+
+    graph: Any = StateGraph(MessagesState)
+    graph.add_node("again", again).add_edge(START, "again").add_edge("again", "again")
+    talk = Talk(LangGraphWorker(graph.compile()), max_attempts=3)
+    fails(await talk.told("go"), TOO_MANY_STEPS)
 
 
 def test_a_graph_that_is_not_compiled_is_refused() -> None:

@@ -7,12 +7,14 @@ from typing import Any
 
 from pydantic import BaseModel
 from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, ModelMessage, ModelResponse
+from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded
 from pydantic_ai.messages import TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
+from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
 from a2a_serverless.worker import TaskContext
-from tests.unit.frameworks.talks import Talk, answered, question
+from tests.unit.frameworks.talks import Talk, answered, fails, question, waits
 
 Reply = Callable[[list[ModelMessage], AgentInfo], ModelResponse]
 
@@ -117,6 +119,26 @@ async def test_an_output_that_is_no_text_is_data() -> None:
 
     talk = Talk(PydanticAIWorker(Agent(FunctionModel(reply), output_type=Weather)))
     assert answered((await talk.say("a"))[1]) == {"city": "Oslo"}
+
+
+async def test_a_model_that_is_away_is_waited_for() -> None:
+    """A 429 of the provider uses up no attempt."""
+
+    def away(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+        raise ModelHTTPError(429, "model")
+
+    talk = Talk(PydanticAIWorker(agent(away)), max_attempts=3)
+    waits(await talk.told("go"), "HTTP 429")
+
+
+async def test_a_limit_fails_the_task() -> None:
+    """A run that would reach its limit with every start is started once."""
+
+    def limited(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+        raise UsageLimitExceeded("request_limit of 50")
+
+    talk = Talk(PydanticAIWorker(agent(limited)), max_attempts=3)
+    fails(await talk.told("go"), TOO_MANY_STEPS)
 
 
 async def test_a_worker_chooses_what_is_remembered() -> None:

@@ -8,15 +8,17 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.types import AgentCard
+from a2a.types import AgentCard, Artifact, Part, TaskState
 from fastapi import FastAPI
+from google.protobuf.json_format import ParseDict
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import JSONRPC, REST, Agent, message, read
 from tests.support.asgi_streams import live
-from tests.support.scripted_worker import ScriptedWorker
+from tests.support.scripted_worker import ScriptedWorker, Turn
 
 VERSION = {"A2A-Version": "1.0"}
 TYPED = {"Content-Type": "application/json"}
@@ -281,6 +283,71 @@ async def test_what_is_just_not_too_deep_survives(agent: Agent, worker: Scripted
         assert read_again.state == "COMPLETED"
         assert read_again.task["history"][0]["parts"][1]["data"] == nested(depth)
     assert 0 < accepted < 30
+
+
+def listed(depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+IN_0_3 = {"A2A-Version": "0.3"}
+
+
+def read_0_3(binding: str, task_id: str, *, stream: bool = False) -> tuple[str, str, Any]:
+    """How a client of 0.3 gets a task, or subscribes to it: method, path and body."""
+    if binding == JSONRPC:
+        method = "tasks/resubscribe" if stream else "tasks/get"
+        return "POST", "/", {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": task_id}}
+    return "GET", f"/v1/tasks/{task_id}{':subscribe' if stream else ''}", None
+
+
+async def test_lists_of_any_depth_in_0_3(
+    agent: Agent, binding: str, worker: ScriptedWorker
+) -> None:
+    """A client of 0.3 reads each list that 1.0 accepts, or is told how to get it."""
+    refused = 0
+    for depth in range(40, 52):
+        answer = await agent.send("", parts=[{"text": "go"}, {"data": listed(depth)}])
+        if answer.reason:
+            assert depth > 47
+            break
+        task_id = answer.task["id"]
+        verb, path, body = read_0_3(binding, task_id)
+        got = await agent.client.request(verb, path, json=body, headers=IN_0_3)
+        verb, path, body = read_0_3(binding, task_id, stream=True)
+        opening = {**IN_0_3, "Last-Event-ID": "1.0.abcdef"}
+        streamed = await agent.client.request(verb, path, json=body, headers=opening)
+        if got.status_code == 200:
+            assert all(json.dumps(listed(depth)) in one.text for one in (got, streamed))
+        else:
+            refused += 1
+            told = f"Task {task_id} has a list that is nested too deeply for HTTP+JSON of A2A 0.3"
+            assert got.status_code == 400
+            assert all(told in one.text for one in (got, streamed))
+    else:
+        pytest.fail("no depth was refused")
+    assert refused == (0 if binding == JSONRPC else 1)
+
+
+async def test_a_list_of_an_agents_in_a_stream_of_0_3(
+    backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """An artifact that cannot be written in 0.3 ends a stream with the protocol's error."""
+
+    async def write(turn: Turn, worker: ScriptedWorker) -> None:
+        data = ParseDict({"data": listed(48)}, Part())
+        await turn.commit(ArtifactWritten(Artifact(artifact_id="deep", parts=[data])))
+        await turn.status(TaskState.TASK_STATE_COMPLETED)
+
+    said = {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "go"}]}
+    async with ScriptedWorker(backends, write).running():
+        for path in ("/v1/message:stream", "/v1/message:send"):
+            body = {"message": {**said, "messageId": path}}
+            answer = await client.post(path, json=body, headers=IN_0_3)
+            assert "has a list that is nested too deeply" in answer.text
+            assert "unknown exception" not in answer.text
 
 
 @pytest.mark.parametrize("name", ["text", "raw", "url"])

@@ -9,12 +9,14 @@ from typing import Any
 import httpx
 import pytest
 from a2a.types import AgentCard
-from google.protobuf.json_format import MessageToDict, MessageToJson
+from a2a.utils.signing import create_agent_card_signer, create_signature_verifier
+from google.protobuf.json_format import MessageToDict, MessageToJson, ParseDict
 from pydantic import SecretStr
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http import CARD_PATHS
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.card import load_card
+from a2a_serverless.http.card import deployed_card, load_card
 from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
@@ -34,6 +36,7 @@ GRPC = json.dumps(
     }
 )
 PUBLIC = "https://agents.example/mine"
+KEY = "the key with which an author signs cards"
 
 
 async def fetch(
@@ -127,12 +130,62 @@ async def test_push_is_not_offered(backends: Backends, card: AgentCard) -> None:
     assert card.capabilities.push_notifications
 
 
-@pytest.mark.parametrize("path", ["/.well-known/agent-card.json", "/.well-known/agent.json"])
+@pytest.mark.parametrize("path", CARD_PATHS)
+async def test_where_clients_look(client: httpx.AsyncClient, path: str) -> None:
+    """The card is the same at each of its paths, in every deployment."""
+    response = await client.get(path)
+    assert response.status_code == 200
+    assert response.json() == (await client.get(PATH)).json()
+
+
+async def test_skills_without_modes(backends: Backends, card: AgentCard) -> None:
+    """Such a skill has the card's modes; the modes of any other stay."""
+    card.skills[0].input_modes.append("audio/wav")
+    fetched = await fetch(Settings(auth="none"), backends, card)
+    (skill,) = fetched["skills"]
+    assert skill["inputModes"] == ["audio/wav"]
+    assert skill["outputModes"] == fetched["defaultOutputModes"]
+    assert not card.skills[0].output_modes
+
+
+class TestSignatures:
+    """A card that its author has signed with the SDK, as it is to be served."""
+
+    @pytest.fixture
+    def signed(self, card: AgentCard) -> AgentCard:
+        plain = deployed_card(card, Settings(auth="none"), OWN)
+        del plain.skills[0].input_modes[:]
+        header: Any = {"kid": "author", "alg": "HS256", "jku": None, "typ": "JOSE"}
+        return create_agent_card_signer(KEY, header)(plain)
+
+    async def test_of_a_card_that_stays_as_it_is(
+        self, backends: Backends, signed: AgentCard
+    ) -> None:
+        """The signature of an unchanged card is served, and holds."""
+        fetched = await fetch(Settings(auth="none"), backends, signed)
+        served = ParseDict(fetched, AgentCard(), ignore_unknown_fields=True)
+        create_signature_verifier(lambda *_: KEY, ["HS256"])(served)
+
+    @pytest.mark.parametrize(
+        "changed",
+        [{"auth": "api-key", "api_keys": SecretStr("reader=the-secret-key-of-a-reader")},
+         {"public_url": PUBLIC}, {"push_queue": "pushes.fifo"}],
+        ids=["security", "address", "push"],
+    )  # fmt: skip
+    async def test_of_a_card_that_the_deployment_changes(
+        self, backends: Backends, signed: AgentCard, changed: dict[str, Any]
+    ) -> None:
+        """A signature that would not hold is left out; the author's card keeps it."""
+        fetched = await fetch(Settings(**{"auth": "none", **changed}), backends, signed)
+        assert "signatures" not in fetched
+        assert fetched["skills"][0]["inputModes"]
+        assert len(signed.signatures) == 1
+
+
+@pytest.mark.parametrize("path", CARD_PATHS)
 async def test_a_look_at_its_headers_alone(backends: Backends, card: AgentCard, path: str) -> None:
     """HEAD is answered as GET, without the card: that is how monitors ask."""
-    settings = Settings(
-        auth="api-key", api_keys=SecretStr("reader=the-secret-key-of-a-reader"), older_dialects=True
-    )
+    settings = Settings(auth="api-key", api_keys=SecretStr("reader=the-secret-key-of-a-reader"))
     app = create_app(settings, backends, card, entrypoint="api")
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

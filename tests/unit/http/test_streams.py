@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 
@@ -11,6 +12,8 @@ from a2a.types import AgentCard
 from fastapi import FastAPI
 
 from a2a_serverless.http.app import create_app
+from a2a_serverless.http.streaming import RETRY_MS
+from a2a_serverless.http.streams import TOO_LONG
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.wiring import Backends
@@ -184,6 +187,19 @@ class TestSubscriptions:
         so_far = payload(resumed[0])["task"].get("artifacts", [{"parts": []}])[0]["parts"]
         assert "".join(p["text"] for p in so_far) + chunks(resumed) == "Once upon a time."
 
+    @pytest.mark.parametrize("place", [0, -1], ids=["its task", "its last event"])
+    async def test_a_subscription_may_end_with_the_turn(
+        self, app: FastAPI, binding: str, worker: ScriptedWorker, place: int
+    ) -> None:
+        """With Prefer: until=turn it ends as the stream of the message would, at any pause."""
+        sent = {"message": message("login")}
+        events = await all_events(app, binding, "SendStreamingMessage", sent)
+        task_id = payload(events[0])["task"]["id"]
+        headers = {"Last-Event-ID": events[place].id or "", "Prefer": "wait=5, until=turn"}
+        async with asyncio.timeout(10):
+            resumed = await all_events(app, binding, "SubscribeToTask", {"id": task_id}, headers)
+        assert [event.id for event in resumed] == [event.id for event in events[place:]]
+
     async def test_a_foreign_id_gets_todays_task(
         self, app: FastAPI, binding: str, agent: Agent, worker: ScriptedWorker
     ) -> None:
@@ -258,8 +274,12 @@ async def test_a_buffered_stream_ends_resumably_at_its_limit(
     """A stream of ApiFunction ends at the blocking limit and is resumed from its last event."""
     settings = Settings(auth="none", blocking_limit_s=0.1, stream_limit_s=100)
     app = create_app(settings, backends, card, entrypoint="api")
-    events = await all_events(app, binding, "SendStreamingMessage", {"message": message("wait")})
+    params = {"message": message("wait")}
+    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+        events = [event async for event in response.events()]
     assert kinds(events)[0] == "task"
+    assert response.comments[-1] == TOO_LONG
+    assert response.retry == str(RETRY_MS)
     worker.gate.set()
     task = {"id": payload(events[0])["task"]["id"]}
     while "TASK_STATE_COMPLETED" not in str(events[-1]):

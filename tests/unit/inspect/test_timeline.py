@@ -17,7 +17,7 @@ from a2a.types import (
 )
 
 from a2a_serverless.inspect.timeline import Holder, Timeline, timeline, with_logs
-from a2a_serverless.inspect.wording import delivery, webhook
+from a2a_serverless.inspect.wording import delivery, sentence, webhook, what_holds
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -81,14 +81,28 @@ def test_an_attempts_commits_have_its_worker() -> None:
 
 
 def test_the_holder_is_the_attempt_of_head() -> None:
-    """Since its claim; without a name where an older release has claimed."""
+    """Since its claim, with its last commit; without a name where an older release has claimed."""
     head = claimed(token="A")
     named = [record(1, at=1), record(2, token="A", worker="host 1", at=2), record(3, token="A")]
-    assert of(*named, head=head).holder == Holder(worker="host 1", since=2)
+    lease = {"lease_until": 300_000}
+    known = Holder(worker="host 1", since=2, seen_at=2, **lease)
+    assert of(*named, head=head).holder == known
     unnamed = [record(1, at=1), record(2, token="A", at=2)]
-    assert of(*unnamed, head=head).holder == Holder(worker="", since=2)
-    assert of(record(1), head=head).holder == Holder(worker="", since=None)
+    assert of(*unnamed, head=head).holder == replace(known, worker="")
+    assert of(record(1), head=head).holder == Holder(worker="", since=None, **lease)
     assert of(record(1), head=opened()).holder is None
+
+
+def test_the_last_sign_of_a_holder_is_a_commit_or_a_renewal() -> None:
+    """The lease tells when it was renewed; not after the sweeper has moved the due time."""
+    records = [record(1, at=1), record(2, token="A", worker="host 1", at=2_000)]
+    renewed = replace(claimed(token="A"), due_at=480_000)
+    held = timeline(renewed, records, lease_s=300).holder
+    assert held == Holder(worker="host 1", since=2_000, seen_at=180_000, lease_until=480_000)
+    resent = timeline(replace(renewed, due_at=5), records, lease_s=300).holder
+    assert resent == Holder(worker="host 1", since=2_000, seen_at=2_000, lease_until=5)
+    sent = timeline(replace(renewed, sends=2), records, lease_s=300).holder
+    assert sent == Holder(worker="host 1", since=2_000, seen_at=2_000, lease_until=None)
 
 
 def test_a_release_of_an_earlier_attempt_is_over() -> None:
@@ -96,7 +110,7 @@ def test_a_release_of_an_earlier_attempt_is_over() -> None:
     head = replace(claimed(token="B"), released=AttemptEnd(token="A", reason="ValueError"))
     shown = of(record(2, token="B", worker="host 2"), head=head)
     assert shown.given_back is None
-    assert shown.holder == Holder(worker="host 2", since=None)
+    assert shown.holder == Holder(worker="host 2", since=None, lease_until=300_000)
 
 
 def test_an_end_is_that_of_the_attempt_before_or_its_own() -> None:
@@ -201,6 +215,46 @@ def test_an_attempt_that_the_task_ended_without() -> None:
     assert (gave_up.attempts[0].outcome, gave_up.attempts[0].reason) == ("failed", "ValueError")
 
 
+def given_back(at: int | None) -> Timeline:
+    """A task whose first attempt was given back by a commit-less release at `at`."""
+    end = AttemptEnd(token="A", reason="ValueError", at=at)
+    return of(
+        record(1, TurnOpened(SendMessageRequest()), at=0),
+        record(2, token="A", at=100, worker="host 1"),
+        record(3, Restarted(1), token="B", at=120_100, worker="host 2", ended=end),
+        head=replace(claimed(token="B"), sends=2),
+    )
+
+
+def test_an_attempt_ends_when_it_says_so() -> None:
+    """What follows is a wait: it belongs to no attempt, and the next one starts at its end."""
+    (turn,) = given_back(420).turns
+    first, second = turn.attempts
+    assert (first.over_at, first.took_ms, second.waited_ms) == (420, 320, 119_680)
+    assert [sentence(one) for one in given_back(420).story] == [
+        "turn 1: message accepted",
+        "turn 1: the sweeper has sent it again 2 times in all",
+        "turn 1, attempt 1 started on host 1",
+        "turn 1, attempt 1 ended: ValueError",
+        "turn 1, attempt 2 took over on host 2, 1 min 59 s after the end of the one before",
+    ]
+    head = replace(claimed(token="A"), released=AttemptEnd(token="A", reason="ValueError", at=420))
+    shown = of(record(2, token="A", at=100), head=head)
+    assert shown.turns[0].attempts[0].took_ms == 320
+    assert what_holds(shown) == ("no worker; given back at 1970-01-01T00:00:00.420Z: ValueError")
+
+
+@pytest.mark.parametrize("at", [None, 99])
+def test_an_end_without_a_time_has_no_length(at: int | None) -> None:
+    """Items of earlier releases lack it, and one from before the claim is of another end."""
+    (turn,) = given_back(at).turns
+    first, second = turn.attempts
+    assert (first.outcome, first.over_at, first.took_ms) == ("gave back", None, None)
+    assert second.waited_ms is None
+    took_over = sentence(given_back(at).story[-1])
+    assert took_over.endswith("took over on host 2, 2 min 0 s after the last commit")
+
+
 def test_a_log_without_its_first_commit_has_a_turn_without_a_number() -> None:
     """Nothing is guessed about its message; what is missing is told."""
     shown = of(record(3, CHUNK, token="A", worker="host 1"))
@@ -254,7 +308,7 @@ def test_a_webhook_shows_no_secret() -> None:
     (shown,) = timeline(opened(), records, pushes=[push]).webhooks
     assert (shown.receiver, shown.owed) == ("https://example.com:8443", 2)
     assert webhook(shown) == (
-        "https://example.com:8443 (id c): told up to version 1, behind by 2,"
+        "https://example.com:8443 (id c): told of nothing so far, behind by 2,"
         " 2 attempts failed since 1970-01-01T00:00:05.000Z"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -13,10 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from a2a.types import TaskState
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.local import own_modules
+from a2a_serverless.local.dotenv import Dotenv
 from a2a_serverless.local.own_modules import OwnModules
 from a2a_serverless.local.reloading import ReloadedAgent
 from a2a_serverless.worker.agents import TurnAgents
@@ -40,6 +43,7 @@ EDITS = 200
 PAUSE_EVERY = 20
 """Edits between which a turn begins."""
 BROKEN = ("WORD = (\n", "import nowhere_to_be_found\n", "raise ValueError('no')\n")
+RAISING = AGENT.replace("    async def", "    def __init__(self): 1 / 0\n    async def")
 
 
 @pytest.fixture
@@ -65,6 +69,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def agents(folder: Path) -> Iterator[ReloadedAgent]:
     with ReloadedAgent(f"{folder}/agent.py:agent") as reloaded:
+        yield reloaded
+
+
+@pytest.fixture
+def keeping(folder: Path) -> Iterator[ReloadedAgent]:
+    """The agents of `dev --keep-agent`."""
+    with ReloadedAgent(f"{folder}/agent.py:agent", keeps_agent=True) as reloaded:
         yield reloaded
 
 
@@ -108,6 +119,21 @@ def said(agents: TurnAgents) -> str:
         head = await bench.send()
         assert await bench.work()
         return artifact_texts(await bench.task(head))["final-answer"][0]
+
+    return asyncio.run(turn())
+
+
+def failed(agents: TurnAgents) -> str:
+    """Why the task of a message that comes now has failed, after its one attempt."""
+
+    async def turn() -> str:
+        bench = Bench(agents)
+        head = await bench.send()
+        assert await bench.work()
+        task, after = await bench.task(head), await bench.head(head)
+        assert task.status.state == TaskState.TASK_STATE_FAILED
+        assert after.attempts == 1
+        return task.status.message.parts[0].text
 
     return asyncio.run(turn())
 
@@ -161,51 +187,149 @@ def test_each_environment_has_its_own_agent(agents: ReloadedAgent, folder: Path)
     assert one.for_turn() is not two.for_turn()
 
 
+@pytest.mark.parametrize(
+    ("file", "broken", "reason"),
+    [
+        ("words.py", BROKEN[0], r"'\(' was never closed \(\S+words\.py, line 1\)"),
+        ("words.py", BROKEN[1], r"words\.py, line 1\): correct the import, or install the package"),
+        ("words.py", BROKEN[2], r"ValueError: no \(\S+words\.py, line 1\)"),
+        ("agent.py", "# nothing yet\n", r"agent\.py has no 'agent'"),
+        ("agent.py", RAISING, r"division by zero \(\S+agent\.py, line 8\)"),
+        ("words.py", None, r"No module named 'words' \(\S+agent\.py, line 3\)"),
+        ("agent.py", None, r"there is no file \S+agent\.py"),
+    ],
+)
+def test_a_broken_edit(
+    agents: ReloadedAgent, folder: Path, news: News, file: str, broken: str | None, reason: str
+) -> None:
+    """Tasks fail at their first attempt with place, cause and way out; the repair counts at once.
+
+    Meanwhile Python has the modules before, which turns that run may still import.
+    """
+    environment, before = agents.environment(), (folder / file).read_text()
+    assert said(environment) == "one low here 1"
+    (folder / file).unlink() if broken is None else (folder / file).write_text(broken)
+    for each in (environment, environment, agents.environment()):
+        why = failed(each)
+        assert re.search(reason, why)
+        assert why.endswith(". Repair it, and send the message again.")
+        assert sys.modules["words"].WORD == "one"
+    assert news.take() == []
+    (folder / file).write_text(before.replace("'one'", "'two'").replace(" 1", " 2"))
+    assert said(environment) in {"two low here 1", "one low here 2"}
+    assert news.take() == ["agent_reloaded"]
+
+
+def test_what_is_mended_without_an_edit(folder: Path, tmp_path: Path, news: News) -> None:
+    """A package that is installed meanwhile, as by `make lock`, counts for the next message."""
+    packages = tmp_path / "elsewhere"
+    packages.mkdir()
+    sys.path.insert(0, str(packages))
+    with ReloadedAgent(f"{folder}/agent.py:agent") as agents:
+        environment = agents.environment()
+        (folder / "words.py").write_text("from installed_meanwhile import WORD\n")
+        assert "No module named 'installed_meanwhile'" in failed(environment)
+        (packages / "installed_meanwhile.py").write_text("WORD = 'two'\n")
+        assert said(environment) == "two low here 1"
+    assert "It can be loaded again: turns that begin now run the agent of" in news.text
+    sys.modules.pop("installed_meanwhile")
+
+
+async def test_a_cancel_while_nothing_can_be_loaded(agents: ReloadedAgent, folder: Path) -> None:
+    """The task is canceled, without the agent."""
+    (folder / "agent.py").write_text(AGENT.replace("complete(said)", "request_input('which?')"))
+    bench = Bench(agents.environment())
+    head = await bench.send()
+    assert await bench.work()
+    (folder / "agent.py").write_text(BROKEN[0])
+    await bench.cancel(await bench.head(head))
+    assert await bench.work()
+    assert (await bench.task(head)).status.state == TaskState.TASK_STATE_CANCELED
+
+
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_broken_edit(agents: ReloadedAgent, folder: Path, news: News, broken: str) -> None:
+def test_a_broken_edit_with_an_agent_that_is_kept(
+    keeping: ReloadedAgent, folder: Path, news: News, broken: str
+) -> None:
     """It is reported once, with file and line; the last good agent goes on, also for new ones."""
-    environment = agents.environment()
+    environment = keeping.environment()
     (folder / "words.py").write_text(broken)
     assert {said(environment) for _ in range(3)} == {"one low here 1"}
-    assert said(agents.environment()) == "one low here 1"
+    assert said(keeping.environment()) == "one low here 1"
     assert "words.py, line 1)" in news.text
-    assert "goes on, until a file changes." in news.text
+    assert "goes on, until this one can be loaded." in news.text
+    assert news.take() == ["agent_kept"]
+    (folder / "words.py").write_text(broken + "\n")
+    assert said(environment) == "one low here 1"
     assert news.take() == ["agent_kept"]
     (folder / "words.py").write_text("WORD = 'two'\n")
     assert said(environment) == "two low here 1"
     assert news.take() == ["agent_reloaded"]
 
 
-def test_a_constructor_that_raises(agents: ReloadedAgent, folder: Path, news: News) -> None:
-    """The agent before it goes on, with the modules that it had."""
-    environment = agents.environment()
-    raising = AGENT.replace("    async def", "    def __init__(self): 1 / 0\n    async def")
-    (folder / "words.py").write_text("WORD = 'two'\n")
-    (folder / "agent.py").write_text(raising)
-    assert said(environment) == said(environment) == "one low here 1"
-    assert sys.modules["words"].WORD == "one"
-    assert "ZeroDivisionError: division by zero (" in news.text
-    assert news.take() == ["agent_kept"]
+KEYED = AGENT.replace("import words\n", "import os\nimport words\nKEY = os.environ['MODEL_KEY']\n")
+KEYED = KEYED.replace("{words.WORD}", "{KEY}")
 
 
-@pytest.mark.parametrize("file", ["agent.py", "words.py"])
-def test_a_file_that_vanishes(agents: ReloadedAgent, folder: Path, news: News, file: str) -> None:
-    """The agent goes on without it, and is loaded again when the file is there again."""
-    environment, text = agents.environment(), (folder / file).read_text()
-    (folder / file).unlink()
-    assert said(environment) == said(environment) == "one low here 1"
-    assert said(agents.environment()) == "one low here 1"
-    assert news.take() == ["agent_kept"]
-    (folder / file).write_text(text.replace("'one'", "'two'").replace(" 1", " 2"))
-    assert said(environment) in {"two low here 1", "one low here 2"}
+@pytest.fixture
+def keyed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReloadedAgent]:
+    """An agent that needs a variable of `.env`, which is there."""
+    monkeypatch.delenv("MODEL_KEY", raising=False)
+    (folder / "agent.py").write_text(KEYED)
+    (folder / ".env").write_text("MODEL_KEY=old\n")
+    (folder / "card.json").write_text("{}")
+    with ReloadedAgent(
+        f"{folder}/agent.py:agent", variables=Dotenv(folder), served=[folder / "card.json"]
+    ) as reloaded:
+        yield reloaded
+    os.environ.pop("MODEL_KEY", None)
+
+
+def test_variables_that_change(keyed: ReloadedAgent, folder: Path, news: News) -> None:
+    """The next turn has the values of `.env` as it is then; without the file, none."""
+    environment = keyed.environment()
+    assert said(environment) == "old low here 1"
+    (folder / ".env").write_text("MODEL_KEY=new\n")
+    assert said(environment) == said(keyed.environment()) == "new low here 1"
+    assert news.text.startswith(".env changed: turns that begin now")
     assert news.take() == ["agent_reloaded"]
+    (folder / ".env").unlink()
+    assert "KeyError: 'MODEL_KEY'" in failed(environment)
+    (folder / ".env").write_text("MODEL_KEY=back\n")
+    assert said(environment) == "back low here 1"
+
+
+def test_a_variable_that_is_missing(keyed: ReloadedAgent, folder: Path) -> None:
+    """The reason names it and `.env`; once it is there, the next turn goes without an edit."""
+    environment = keyed.environment()
+    (folder / ".env").write_text("# MODEL_KEY=old\n")
+    why = failed(environment)
+    assert f"KeyError: 'MODEL_KEY' ({folder}/agent.py, line " in why
+    assert ": set MODEL_KEY, on your machine in .env, " in why
+    (folder / ".env").write_text("MODEL_KEY\n")
+    assert f"{folder}/.env, line 1: it is not of the form NAME=value." in failed(environment)
+    (folder / ".env").write_text("MODEL_KEY=new\n")
+    assert said(environment) == "new low here 1"
+
+
+def test_a_card_that_changes(keyed: ReloadedAgent, folder: Path, news: News) -> None:
+    """One line for each change says that dev has to be started again."""
+    environment = keyed.environment()
+    said(environment)
+    assert news.take() == []
+    for text in ("{ }", "{  }"):
+        (folder / "card.json").write_text(text)
+        said(environment)
+        said(environment)
+        assert "card.json changed: it is served as it was when dev was started; start" in news.text
+        assert news.take() == ["restart_needed"]
 
 
 def test_a_module_that_is_written_after_its_import(agents: ReloadedAgent, folder: Path) -> None:
     """No file of the agent changes when it comes, and the next turn has it."""
     environment = agents.environment()
     (folder / "words.py").write_text("from more_words import WORD\n")
-    assert said(environment) == "one low here 1"
+    assert "No module named 'more_words'" in failed(environment)
     (folder / "more_words.py").write_text("WORD = 'two'\n")
     assert said(environment) == "two low here 1"
 
@@ -252,10 +376,10 @@ def test_a_running_turn_ends_with_its_code(agents: ReloadedAgent, folder: Path) 
     assert asyncio.run(turns()) == ("old after old low here 1", "new low here 1")
 
 
-def test_edits_without_a_pause(agents: ReloadedAgent, folder: Path) -> None:
+def test_edits_without_a_pause(keeping: ReloadedAgent, folder: Path) -> None:
     """Turns beside them run code that was written, in its order, and at the end the last."""
     words = folder / "words.py"
-    environment = agents.environment()
+    environment = keeping.environment()
 
     seen = [0]
 
@@ -405,14 +529,19 @@ def test_fresh_agents_remember_nothing(folder: Path, caplog: pytest.LogCaptureFi
     assert len(kept) == 4
 
 
-def test_a_broken_edit_of_a_fresh_agent(folder: Path, news: News) -> None:
-    """The last one that could be loaded goes on; after the repair each turn has its own again."""
-    with ReloadedAgent(f"{folder}/agent.py:agent", is_fresh=True) as agents:
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_broken_edit_of_a_fresh_agent(folder: Path, news: News, *, keeps: bool) -> None:
+    """Turns fail, or the last agent goes on; after the repair each turn has its own again."""
+    with ReloadedAgent(f"{folder}/agent.py:agent", is_fresh=True, keeps_agent=keeps) as agents:
         environment = agents.environment()
         first = environment.for_turn()
         (folder / "words.py").write_text(BROKEN[0])
-        assert said(environment) == said(environment) == "one low here 1"
-        assert news.take() == ["agent_kept"]
+        for _ in range(2):
+            if keeps:
+                assert said(environment) == "one low here 1"
+            else:
+                assert "SyntaxError" in failed(environment)
+        assert news.take() == ["agent_kept"] * keeps
         (folder / "words.py").write_text("WORD = 'two'\n")
         assert said(environment) == said(environment) == "two low here 1"
         assert first is not environment.for_turn()

@@ -504,6 +504,12 @@ async def test_a_receiver_that_stays_away(caplog: pytest.LogCaptureFixture) -> N
         assert letter.attempts == given_up.attempt == len(receiver.requests)
         assert letter.failing_since is not None
         assert world.jobs.is_empty
+        push = await world.push(head)
+        lost = push.given_up
+        assert (push.told, push.knows_told, push.failures) == (None, True, 0)
+        assert lost is not None
+        assert (lost.count, lost.version, lost.reason) == (1, letter.version, "status 502")
+        assert lost.at == push.answered_at
 
         before = len(receiver.requests)
         await world.say(head, INPUT_REQUIRED, WORKING)
@@ -517,6 +523,9 @@ async def test_a_receiver_that_stays_away(caplog: pytest.LogCaptureFixture) -> N
         assert [request.state for request in outage.told] == ["TASK_STATE_INPUT_REQUIRED"]
         push = await world.push(head)
         assert (push.failures, push.failing_since) == (0, None)
+        assert (push.told, push.knows_told) == (push.version, True)
+        assert push.given_up is not None
+        assert push.given_up.count == 3
 
         receiver.script = Outage(world.clock, world.clock.monotonic() + 60, status(502))
         await world.say(head, COMPLETED)

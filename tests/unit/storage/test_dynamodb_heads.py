@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from a2a_serverless.storage.dynamodb_heads import head_item, head_of
-from a2a_serverless.tasks.head import KNOWN, AttemptEnd, CancelMark, Head
+from a2a_serverless.tasks.head import KNOWN, AttemptEnd, CancelMark, Head, Spared
 from tests.support.heads import SMALL
 
 FULL = replace(
@@ -29,7 +29,8 @@ FULL = replace(
     generation=7,
     size=1_000_000,
     cancel=CancelMark(at=1_700_000_400_000, by="someone"),
-    released=AttemptEnd(token="token", reason="ValueError", correlation_id="0123"),
+    released=AttemptEnd(token="token", reason="ValueError", correlation_id="0123", at=7, until=9),
+    spared=Spared(faults=2, since=1_700_000_300_000, interruptions=1),
 )
 
 

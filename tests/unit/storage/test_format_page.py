@@ -39,7 +39,7 @@ from a2a_serverless.tasks.entries import (
     Unknown,
     encode_entries,
 )
-from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head
+from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head, Spared
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
@@ -115,7 +115,8 @@ async def write_everything(database: Database, written: Written) -> None:
         failed = replace(push, failures=1, failing_since=1).answered("status 503", 1, next_at=2)
         assert await storage.move_push(push, failed)
         written.look()
-        assert await storage.move_push(failed, failed.answered("status 200", 3))
+        told = failed.settled(2, "status 200", 3, is_told=True)
+        assert await storage.move_push(failed, told.settled(3, "status 404", 4, is_told=False))
     await storage.request_cancel(head.task_id, by="ann")
     await storage.put_context("c", context_write({"turns": 1}))
     table = database.opened(clock=clock)
@@ -139,8 +140,8 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     said = StatusChanged(TaskStatus(state=S.TASK_STATE_WORKING, message=agent_message("x" * 5000)))
     claim = Commit(entries=(said, MetadataMerged(metadata)), token="one", claims=True, worker="w")
     head = await storage.commit(head, claim)
-    failed = AttemptEnd(token="one", reason="ValueError", correlation_id="c1")
-    assert await storage.release(head, failed, due_at=1)
+    failed = AttemptEnd(token="one", reason="ValueError", correlation_id="c1", at=1, until=1)
+    assert await storage.release(head, failed, due_at=1, spared=Spared(faults=1, since=1))
     written.look()
     head = await newest(storage, head)
     assert await storage.renew(head, token="one", due_at=2)
@@ -236,8 +237,11 @@ def test_every_new_attribute_says_what_it_belongs_to() -> None:
     new = {name for name, cells in rows("HEAD", "attribute").items() if cells[3] == "0.2"}
     rules = section("Rules")
     named = {"generation", "generation_at", "released", "cancel_for", "size", "id_key", "needs"}
+    named |= {"spared_for"}
     assert all(f"`{name}`" in rules for name in named)
-    belonging = {name for name in new - named if name.startswith(("released_", "cancel_"))}
+    belonging = {
+        name for name in new - named if name.startswith(("released_", "cancel_", "spared_"))
+    }
     assert new == named | belonging
 
 

@@ -155,6 +155,31 @@ def test_an_agent_that_cannot_be_made_is_named(folder: Path, name: str) -> None:
         load_agent(f"{folder}/agent_file.py:{name}")
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("import os; os.environ['region']", "region"),
+        ("import os; os.environ['MODEL_REGION']", "MODEL_REGION"),
+        ("raise ValueError('Set the `MODEL_URL` environment variable or pass it')", "MODEL_URL"),
+        ("raise RuntimeError('no PROVIDER_API_KEY')", "PROVIDER_API_KEY"),
+        ("raise SystemExit('SET_ALREADY_KEY or PROVIDER_API_KEY')", "PROVIDER_API_KEY"),
+        ("raise ValueError('no TASK_STATE')", ""),
+        ("raise ValueError('the SET_ALREADY_KEY is wrong')", ""),
+        ("{}['region']", ""),
+    ],
+)
+def test_a_variable_that_an_agent_misses_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, name: str
+) -> None:
+    """With the places to set it; what is set is not missing."""
+    monkeypatch.setenv("SET_ALREADY_KEY", "x")
+    (tmp_path / "keyless.py").write_text(line + "\n")
+    with pytest.raises(ConfigurationError) as raised:
+        load_agent(f"{tmp_path}/keyless.py:agent")
+    way_out = f": set {name}, on your machine in .env, where it is deployed in AgentSecretArn."
+    assert str(raised.value).endswith(f"keyless.py, line 1){way_out if name else '.'}")
+
+
 async def test_a_deployed_agent_that_cannot_be_loaded_fails_its_tasks(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import attempt
 from a2a_serverless.worker.adapter import RELEASE_S
 from a2a_serverless.worker.telemetry import process_name
+from tests.support.clocks import ManualClock
 from tests.support.workers import (
     Agent,
     Bench,
@@ -43,15 +45,19 @@ def line(caplog: pytest.LogCaptureFixture, action: str) -> dict[str, Any]:
 
 
 async def test_a_failed_attempt_leaves_its_end_on_head(caplog: pytest.LogCaptureFixture) -> None:
-    """The error's name, and the correlation id that the log has; nothing of its text."""
-    bench = Bench(Agent(fail), max_attempts=2, retry_base_s=0)
+    """Its time, the error's name, and the log's correlation id; nothing of the error's text."""
+    clock = ManualClock()
+    bench = Bench(Agent(fail), max_attempts=2, retry_base_s=0, clock=clock)
     task = await bench.send()
     assert await bench.work() is False
     head = await bench.head(task)
     assert head.token is not None
     correlation_id = line(caplog, "retry")["correlation_id"]
+    assert head.released is not None
+    assert head.released.at is not None
+    assert head.status_at <= head.released.at <= clock.now_ms()
     end = AttemptEnd(token=head.token, reason="ValueError", correlation_id=correlation_id)
-    assert head.released == end
+    assert replace(head.released, at=None) == end
     assert head.was_released
     claim = (await bench.records(task))[-1]
     assert claim.worker == process_name()
@@ -169,7 +175,11 @@ async def test_a_shutdown_releases_the_turns_that_it_interrupts(
     await told_to_end(bench, worker)
     head = await bench.head(task)
     correlation_id = line(caplog, "shutdown")["correlation_id"]
-    assert head.released == AttemptEnd(token=token, reason=SHUTDOWN, correlation_id=correlation_id)
+    assert head.released is not None
+    assert head.released.at is not None
+    assert replace(head.released, at=None) == AttemptEnd(
+        token=token, reason=SHUTDOWN, correlation_id=correlation_id
+    )
     await bench.storage.commit(head, Commit(token="next", claims=True))
     assert (await bench.records(task))[-1].ended == head.released
 

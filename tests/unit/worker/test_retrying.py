@@ -70,11 +70,13 @@ async def test_an_agent_is_started_max_attempts_times(
 
 async def test_a_failed_attempt_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The delivery is hidden for the back-off of the attempts that HEAD has counted."""
-    delays = []
-    bench = Bench(Agent(raising(ValueError())), max_attempts=4, retry_base_s=2)
+    delays: list[float] = []
+    clock = PacedClock()
+    bench = Bench(Agent(raising(ValueError())), clock=clock, max_attempts=4, retry_base_s=2)
     object.__setattr__(bench.adapter.retry, "jitter", lambda: 1.0)
     task = await bench.send()
     for _ in range(3):
+        await clock.pass_time(sum(delays[-1:]))
         handle = await bench.deliver()
 
         async def nack(*, delay_s: float = 0, handle: Any = handle) -> None:

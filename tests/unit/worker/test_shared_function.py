@@ -13,6 +13,7 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.function import WorkerFunction
 from tests.support.workers import Agent, Bench, PacedClock, S, complete, status
@@ -43,9 +44,10 @@ class Function:
             turn_limit_s=LIMIT_S,
             retry_base_s=0.01,
         )
-        queue = self.bench.operations
+        queue, quarantine = self.bench.operations, self.bench.backends.quarantine
         assert isinstance(queue, MemoryQueue)
-        self.queue = queue
+        assert isinstance(quarantine, MemoryQueue)
+        self.queue, self.quarantine = queue, quarantine
         self.function = WorkerFunction(
             self.bench.backends, self.bench.adapter.agent, self.bench.settings, clock=self.clock
         )
@@ -72,9 +74,11 @@ class Function:
         else:
             await complete(context, queue)
 
-    async def invoke(self) -> asyncio.Task[dict[str, Any]]:
-        """Begin an invocation with the next delivery."""
-        record = self.queue.take()
+    async def invoke(
+        self, queue: MemoryQueue[Operation] | None = None
+    ) -> asyncio.Task[dict[str, Any]]:
+        """Begin an invocation with the next delivery, by default of the operations queue."""
+        record = (queue or self.queue).take()
         assert record is not None
         invocation = asyncio.create_task(self.function._answer({"Records": [record]}, Context()))
         await self.clock.pass_time(0)
@@ -82,10 +86,17 @@ class Function:
 
     async def work_off(self) -> None:
         """Invoke the function until the queue is empty; nothing is ever reported as failed."""
-        while not self.queue.is_empty:
-            invocation = await self.invoke()
-            await self.clock.pass_time(200)
-            assert invocation.done()
+        for queue in (self.queue, self.quarantine):
+            while not queue.is_empty:
+                invocation = await self.invoke(queue)
+                await self.clock.pass_time(200)
+                assert await invocation == {"batchItemFailures": []}
+
+    async def dies(self, task: Head) -> None:
+        """Leave the task's turn as a worker does that dies during its first attempt."""
+        await self.bench.storage.commit(
+            await self.bench.head(task), Commit(token="dead", claims=True)
+        )
 
     async def state(self, task: Head) -> S:
         return (await self.bench.head(task)).state
@@ -185,18 +196,89 @@ async def test_a_table_that_vanishes_gives_back_all_turns(monkeypatch: pytest.Mo
 
 
 async def test_the_turn_of_a_dead_worker_runs_alone() -> None:
-    """The turn of a dead worker is given back once, and then runs without neighbours."""
+    """It is quarantined at its first redelivery, and runs in an invocation without neighbours."""
     function = Function()
-    await function.bench.send("8 one")
+    first = await function.bench.send("8 one")
     suspect = await function.bench.send("8 suspect")
-    lost = await function.bench.head(suspect)
-    await function.bench.storage.commit(lost, Commit(token="dead", claims=True))
-    heads = [suspect, await function.bench.send("8 two"), await function.bench.send("8 three")]
+    await function.dies(suspect)
+    heads = [first, await function.bench.send("8 two"), await function.bench.send("8 three")]
+    shared = await function.invoke()
+    await function.clock.pass_time(2)
+    assert function.starts == ["one", "two", "three"]
+    (waiting,) = function.quarantine.messages
+    assert waiting.params.task_id == suspect.task_id
+    alone = await function.invoke(function.quarantine)
+    await function.clock.pass_time(2)
+    await function.bench.send("1 four")
+    await function.clock.pass_time(200)
+    assert await shared == await alone == {"batchItemFailures": []}
+    assert {await function.state(head) for head in (*heads, suspect)} == {S.TASK_STATE_COMPLETED}
+    assert function.queue.is_empty
+
+
+async def test_an_invocation_whose_event_is_quarantined_returns_at_once() -> None:
+    """It pulls nothing for its second, and what it was handed counts as done."""
+    function = Function()
+    await function.dies(await function.bench.send("8 suspect"))
+    invocation = await function.invoke()
+    await function.clock.pass_time(1)
+    assert await invocation == {"batchItemFailures": []}
+    assert function.queue.is_empty
+    assert len(function.quarantine.messages) == 1
+
+
+async def test_a_delivery_that_cannot_be_quarantined_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the quarantine queue does not answer, the turn is given back, and no agent starts."""
+    function = Function()
+
+    async def unanswered(_: Operation) -> None:
+        raise UnavailableError("the queue does not answer")
+
+    monkeypatch.setattr(function.quarantine, "send", unanswered)
+    await function.dies(await function.bench.send("8 suspect"))
+    invocation = await function.invoke()
+    await function.clock.pass_time(1)
+    assert [f["itemIdentifier"] for f in (await invocation)["batchItemFailures"]] == ["1"]
+    monkeypatch.undo()
+    await function.clock.pass_time(5)
     await function.work_off()
-    assert {"suspect"} in function.together
-    assert not [names for names in function.together if "suspect" in names and len(names) > 1]
-    assert any(len(names) > 1 for names in function.together)
-    assert {await function.state(head) for head in heads} == {S.TASK_STATE_COMPLETED}
+    assert function.starts == ["suspect"]
+
+
+async def test_a_quarantined_turn_that_is_sent_twice_runs_once() -> None:
+    """A worker that dies between its send and its acknowledgement has doubled nothing."""
+    function = Function()
+    suspect = await function.bench.send("8 suspect")
+    await function.dies(suspect)
+    operation = function.queue.messages[0]
+    await function.quarantine.send(operation)
+    await function.work_off()
+    assert function.starts == ["suspect"]
+    assert await function.state(suspect) == S.TASK_STATE_COMPLETED
+
+
+async def test_operations_of_a_quarantined_turn_keep_their_order() -> None:
+    """A cancel that comes after the turn was quarantined is carried out behind it."""
+    function = Function()
+    suspect = await function.bench.send("8 suspect")
+    await function.dies(suspect)
+    await (await function.invoke())
+    await function.bench.cancel(await function.bench.head(suspect))
+    await (await function.invoke())
+    assert [each.operation for each in function.quarantine.messages] == ["run", "cancel"]
+    await function.work_off()
+    assert await function.state(suspect) == S.TASK_STATE_CANCELED
+    assert function.starts == []
+
+
+async def test_without_a_quarantine_queue_no_turns_are_shared() -> None:
+    """The function does not start, and says which setting is missing."""
+    bench = Bench(Agent(complete))
+    settings = Settings(worker_turns=2, turn_limit_s=30)
+    with pytest.raises(ConfigurationError, match="A2A_QUARANTINE_QUEUE is not set"):
+        WorkerFunction(bench.backends, bench.adapter.agent, settings)
 
 
 async def test_a_turn_that_was_given_back_has_neighbours() -> None:

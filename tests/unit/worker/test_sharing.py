@@ -1,9 +1,9 @@
-"""Turns that share an invocation: what is pulled and when, who runs alone, and how it all ends."""
+"""Turns that share an invocation: what is pulled and when, who may not, and how it all ends."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,7 +16,7 @@ from a2a_serverless.tasks.attempts import runs_alone
 from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.sharing import POLL_S, SPARE_S, Place, Sharing
+from a2a_serverless.worker.sharing import POLL_S, SPARE_S, Sharing
 from tests.support.workers import Agent, Bench, PacedClock, complete
 
 LIMIT_S = 30.0
@@ -61,18 +61,14 @@ class Invocation:
             deadline=deadline,
             lag_s=lambda: self.lag_s,
         )
-        self.before: Callable[[str, Place], Awaitable[bool]] | None = None
 
     async def send(self, *names: str, seconds: int = 10) -> None:
         """Send messages whose deliveries last so long."""
         for name in names:
             await self.queue.send(Operation.to_run(_params(name, seconds)))
 
-    async def process(self, handle: Handle[Operation], place: Place) -> bool:
+    async def process(self, handle: Handle[Operation]) -> bool:
         params = handle.message.params
-        if self.before is not None and not await self.before(params.task_id, place):
-            await handle.nack()
-            return False
         self.begun[params.task_id] = self.clock.monotonic()
         await self.clock.sleep(params.turn - 1)
         self.ended[params.task_id] = self.clock.monotonic()
@@ -215,70 +211,6 @@ async def test_the_works_exception_comes_after_its_neighbours() -> None:
 
 
 # -- who runs alone --------------------------------------------------------------------------
-
-
-def suspects(invocation: Invocation, *names: str, may_wait: bool = True) -> dict[str, bool]:
-    """Let these deliveries ask to be alone; what they were told."""
-    told: dict[str, bool] = {}
-
-    async def before(name: str, place: Place) -> bool:
-        if name not in names or told.get(name) is False:
-            return True
-        told[name] = await place.alone(may_wait=may_wait)
-        return told[name]
-
-    invocation.before = before
-    return told
-
-
-async def test_a_first_delivery_is_alone_at_once() -> None:
-    """An invocation whose event is the suspect pulls nothing before it has ended."""
-    invocation = Invocation()
-    told = suspects(invocation, "own")
-    async with invocation.running(beside="a"):
-        await invocation.clock.pass_time(5)
-        assert invocation.queue.asked == []
-    assert told == {"own": True}
-
-
-async def test_a_suspect_waits_until_its_neighbours_have_ended() -> None:
-    """Pulling stops meanwhile, and while it runs."""
-    invocation = Invocation()
-    told = suspects(invocation, "bad")
-    async with invocation.running(seconds=8, beside="bad", each=5):
-        await invocation.clock.pass_time(1.5)
-        asked = len(invocation.queue.asked)
-        await invocation.send("c")
-        await invocation.clock.pass_time(10)
-        assert len(invocation.queue.asked) <= asked + 1  # the poll that was under way
-        assert told == {"bad": True}
-    begun, ended = invocation.begun, invocation.ended
-    others = [name for name in begun if name != "bad"]
-    assert begun["bad"] >= ended["own"]
-    assert all(begun[n] >= ended["bad"] or ended[n] <= begun["bad"] for n in others)
-
-
-@pytest.mark.parametrize(("deadline", "may_wait"), [(65.0, True), (900.0, False)])
-async def test_a_suspect_is_given_back_where_it_cannot_wait(
-    deadline: float,
-    *,
-    may_wait: bool,
-) -> None:
-    """There is no time for it behind its neighbours, or it was not given back before."""
-    invocation = Invocation(deadline=deadline)
-    told = suspects(invocation, "bad", may_wait=may_wait)
-    async with invocation.running(beside="bad"):
-        await invocation.clock.pass_time(1.2)
-        assert told == {"bad": False}
-
-
-async def test_one_suspect_waits_at_a_time() -> None:
-    """A second one is given back at once: another worker may be free."""
-    invocation = Invocation()
-    told = suspects(invocation, "bad", "worse")
-    async with invocation.running(seconds=8, beside="bad worse", each=5):
-        await invocation.clock.pass_time(1.2)
-        assert told == {"worse": False}
 
 
 async def test_head_says_who_runs_alone() -> None:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from a2a_serverless.cli import PlainLines
 from a2a_serverless.cli.text import printable
+from a2a_serverless.worker.agents import SET_VARIABLE, missing_variable
 from a2a_serverless.worker.failures import AgentFailedError
 from a2a_serverless.worker.frames import own_lines
 
@@ -24,6 +25,7 @@ _NEWS: Final[Mapping[str, str]] = MappingProxyType(
         "agent_reloaded": "green",
         "agent_kept": "red",
         "agent_shared": "yellow",
+        "restart_needed": "yellow",
         "kept_in_memory": "yellow",
         "many_events": "yellow",
         "never_awaited": "yellow",
@@ -90,7 +92,8 @@ class AuthorLines(logging.Handler):
         outcome = _outcome(action, record)
         if not outcome:
             return Text(self._plain.format(record))
-        text = Text(f"{_task(record)}{outcome}", style="bold red")
+        style = "yellow" if action == "retry_later" else "bold red"
+        text = Text(f"{_task(record)}{outcome}", style=style)
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, AgentFailedError) and error.__cause__ is not None:
             error = error.__cause__
@@ -105,6 +108,8 @@ class AuthorLines(logging.Handler):
 def _outcome(action: str, record: logging.LogRecord) -> str:
     """Return what becomes of a task after a failure; empty for a record of another kind."""
     match action:
+        case "retry_later":
+            return f": {_short(printable(record.getMessage()))}"
         case "retry":
             return f", next in {_seconds(vars(record).get('delay_s', 0))}"
         case "deadline" if hasattr(record, "attempts"):
@@ -160,6 +165,8 @@ def _block(error: BaseException) -> Text:
                 text.append(f"\n    {printable(line.line)}", style="bold")
         said = "".join(traceback.format_exception_only(each)).rstrip().split("\n")
         text.append("".join(f"\n  {printable(one)}" for one in said))
+        if name := missing_variable(each):
+            text.append(f"\n  {printable(SET_VARIABLE.format(name))}", style="yellow")
         if isinstance(each, BaseExceptionGroup):
             for part in each.exceptions:
                 text.append_text(_block(part))

@@ -21,8 +21,8 @@ def add(commands: Commands) -> None:
         run,
         summary="tasks, queues and card in a browser, on this machine",
         description="Serves pages on 127.0.0.1 for one person, with your own AWS credentials: of "
-        "the stack --stack, else of the table A2A_TABLE. Nothing is deployed. For the dev that you "
-        "have started it prints a new link to its console.",
+        "the stack --stack, else of the table A2A_TABLE. Nothing is deployed. For your dev it "
+        "prints a new link to its console.",
     )
     console.add_port(default=0)
     add_place(console)

@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
 def run(options: Namespace) -> int:
     """Show tasks; return 1 if the client gets anything unexpected."""
     from a2a_serverless.local.demo import DemoError, show
-    from a2a_serverless.local.dotenv import load_dotenv
+    from a2a_serverless.local.dotenv import Dotenv
 
     if not options.verbose:
         logging.disable(logging.CRITICAL)  # only the transcript is wanted
@@ -43,7 +43,7 @@ def run(options: Namespace) -> int:
     spec = agent_spec(None) if has_own_agent() else f"{planner}:agent"
     own = Path(spec.rpartition(":")[0]).resolve() != planner.resolve()
     if own:
-        load_dotenv(Path.cwd())
+        Dotenv(Path.cwd()).read()
     try:
         show(sys.stdout, agent=spec, card=card_path(None, spec) if own else card, own=own)
     except DemoError as error:

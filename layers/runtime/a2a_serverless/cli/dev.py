@@ -24,7 +24,7 @@ people try clients even without a name server.
 
 _LOADS = {
     "once": "the agent is loaded once: start again after a change",
-    "changed": "a change of a module in {folder} counts from the next turn on",
+    "changed": "a change of a module in {folder} or of .env counts from the next turn on",
     "turn": "the agent is loaded anew for every turn",
 }
 
@@ -40,8 +40,8 @@ def add(commands: Commands) -> None:
         "requests are answered while the answer comes, and which through API Gateway events and "
         "Mangum, in one piece. Messages pass through the worker's Lambda handler, and webhooks on "
         "this machine are called. The agent gets the variables of .env in the current folder or "
-        "the project around it. Without A2A_AUTH every program on this machine may call, and no "
-        "page in a browser but its own console.",
+        "the project around it, also after a change. Without A2A_AUTH every program on this "
+        "machine may call, and no page in a browser but its own console.",
     )
     dev.add_agent()
     dev.add_card()
@@ -65,6 +65,12 @@ def add(commands: Commands) -> None:
         help="load the agent anew for every turn, as a Lambda that has scaled would, and name what "
         "a turn leaves in memory",
     )
+    dev.add_argument(
+        "--keep-agent",
+        action="store_true",
+        help="after an edit that cannot be loaded, run the agent before it; else messages fail "
+        "with the reason until it is repaired",
+    )
     dev.add_argument("--no-push", action="store_true", help="offer no push notifications")
     dev.add_argument("--no-console", action="store_true", help="serve no console at /")
 
@@ -75,7 +81,7 @@ def run(options: Namespace) -> int:
     from a2a_serverless.cli.serving import named_aws_errors, say, until_signal
     from a2a_serverless.console.dev_file import RunningDev, announced
     from a2a_serverless.console.lines import kept_lines
-    from a2a_serverless.local.dotenv import load_dotenv
+    from a2a_serverless.local.dotenv import Dotenv
     from a2a_serverless.local.stack import Stack
     from a2a_serverless.settings import load_settings
     from a2a_serverless.worker.environment import take_environment
@@ -86,8 +92,9 @@ def run(options: Namespace) -> int:
         "push_allowed_hosts": settings.push_allowed_hosts or HERE,
     }
     settings = settings.model_copy(update=update)
-    how = _asked_for(options)
-    variables = load_dotenv(Path.cwd())
+    variables = Dotenv(Path.cwd())
+    how = replace(_asked_for(options), variables=variables)
+    read = variables.read()
     take_environment(settings)
     consoles: list[Console] = []
     with ExitStack() as running:
@@ -98,10 +105,10 @@ def run(options: Namespace) -> int:
         running.enter_context(named_aws_errors())
         ended = running.enter_context(until_signal())
         stack = running.enter_context(Stack(settings, how))
-        _say_what_runs(stack, how, variables)
+        _say_what_runs(stack, how, read)
         for console in consoles:
             token = console.sessions.command_token
-            running.enter_context(announced(RunningDev(stack.url, token)))
+            running.enter_context(announced(RunningDev(stack.url, token, str(Path.cwd()))))
             say(f"console, once: {console.open_url()}")
         say("Ctrl-C ends it")
         ended.wait()
@@ -120,6 +127,7 @@ def _asked_for(options: Namespace) -> Options:
         port=options.port,
         push=not options.no_push,
         loads="turn" if options.fresh else "once" if options.no_reload else "changed",
+        keeps_agent=options.keep_agent,
     )
 
 

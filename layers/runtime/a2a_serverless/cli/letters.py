@@ -9,7 +9,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
 from a2a_serverless.cli.arguments import Commands, add_command
-from a2a_serverless.cli.places import add_place, settings_of
+from a2a_serverless.cli.places import add_place, dev_of, settings_of
 from a2a_serverless.cli.text import printable, refuse
 from a2a_serverless.errors import ConfigurationError
 
@@ -85,7 +85,6 @@ async def _letters(options: Namespace) -> Letters:
     Raises:
         ConfigurationError: none of them has the queue.
     """
-    from a2a_serverless.console.dev_file import running_dev
     from a2a_serverless.console.letters import SqsLetters
     from a2a_serverless.console.remote import RemoteInspector
 
@@ -94,7 +93,7 @@ async def _letters(options: Namespace) -> Letters:
     queue: str = getattr(settings, field)
     if queue:
         return SqsLetters(queue, _WHAT[options.queue])
-    dev = None if settings.table else running_dev()
+    dev = None if settings.table else dev_of(options, changes=options.verb == "delete")
     if dev is None:
         what = _WHAT[options.queue]
         msg = f"A2A_{field.upper()} is not set, and no --stack is named: it has the {what}."

@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
+import sys
+from argparse import SUPPRESS, Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from a2a_serverless.cli.arguments import Parser
+from a2a_serverless.cli.arguments import Parser, has_own_agent
+from a2a_serverless.cli.text import printable
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.scaffold.source import project_around
 
 if TYPE_CHECKING:
+    from a2a_serverless.console.dev_file import RunningDev
     from a2a_serverless.console.inspector import Inspector
     from a2a_serverless.console.stacks import DeployedStack
     from a2a_serverless.settings import Settings
 
 
-def add_place(command: Parser) -> None:
-    """Add `--stack` and `--region`."""
+def add_place(command: Parser, *, is_verb: bool = False) -> None:
+    """Add `--stack`, `--region` and `--dev`; for a verb they may also stand before its name."""
+    default = SUPPRESS if is_verb else None
     command.add_argument(
         "--stack",
         metavar="NAME",
+        default=default,
         help="a deployed stack, found with your AWS credentials (default: the table A2A_TABLE, "
-        "else the dev that you have started)",
+        "else your dev)",
     )
-    command.add_argument("--region", metavar="REGION", help="the stack's region")
+    command.add_argument("--region", metavar="REGION", default=default, help="the stack's region")
+    command.add_argument(
+        "--dev",
+        metavar="ADDRESS",
+        default=default,
+        help="a dev of yours, by its address or port (default: that of this folder or project)",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +51,23 @@ class Place:
 
 
 async def place_of(
-    options: Namespace, *, needs_queue: bool = False, may_lack_queue: bool = False
+    options: Namespace,
+    *,
+    changes: bool = False,
+    needs_queue: bool = False,
+    may_lack_queue: bool = False,
 ) -> Place:
     """Return the place that the arguments and the environment name.
 
     Args:
-        options: the arguments, with `stack` and `region`.
+        options: the arguments, with those of `add_place`.
+        changes: as for `dev_of`.
         needs_queue: True for a command that sends to the queue.
         may_lack_queue: True for a command that sends to the queue only if the queue is named.
 
     Raises:
         ConfigurationError: no place is named, or it cannot be used.
     """
-    from a2a_serverless.console.dev_file import running_dev
     from a2a_serverless.console.remote import RemoteInspector
     from a2a_serverless.console.stacks import StackLogs
     from a2a_serverless.console.stored import StoredInspector
@@ -57,7 +75,7 @@ async def place_of(
 
     settings, stack = await settings_of(options)
     if not settings.table:
-        dev = running_dev()
+        dev = dev_of(options, changes=changes)
         if dev is None:
             msg = (
                 "A2A_TABLE is not set: it names the table. No --stack is named either, and no dev"
@@ -83,8 +101,10 @@ async def settings_of(
 ) -> tuple[Settings, DeployedStack | None]:
     """Return the settings, with the names out of the stack if one is named, and that stack.
 
+    If a dev is named, they name no table and no queue.
+
     Raises:
-        ConfigurationError: the stack cannot be read.
+        ConfigurationError: the stack cannot be read, or a dev is named as well.
     """
     from a2a_serverless.console.stacks import read_stack
     from a2a_serverless.settings import load_settings
@@ -93,7 +113,61 @@ async def settings_of(
     if options.region:
         os.environ["AWS_DEFAULT_REGION"] = options.region  # boto3 reads it
         os.environ.pop("AWS_REGION", None)
+    if options.dev:
+        if options.stack:
+            raise ConfigurationError("--dev and --stack name two places: leave one of them out.")
+        none = dict.fromkeys(("table", "queue", "undecodable_queue", "push_dead_letter_queue"), "")
+        return settings.model_copy(update=none), None
     if not options.stack:
         return settings, None
     stack = await read_stack(options.stack)
     return stack.settings(settings), stack
+
+
+def dev_of(options: Namespace, *, changes: bool) -> RunningDev | None:
+    """Return the dev that a command asks, and print which one; None if none is running.
+
+    That is the one that `--dev` names, or that of the current folder, or of the project around it.
+    Otherwise it is the one that was started last; but a command that `changes` something takes it
+    only if no other one runs, and if the folder has no agent of its own.
+
+    Raises:
+        ConfigurationError: it is not clear which one is to be changed, or none runs at `--dev`.
+    """
+    from a2a_serverless.console.dev_file import running_devs
+
+    devs, here = running_devs(), Path.cwd()
+    own = _named(devs, options.dev) if options.dev else _started_in(devs, here)
+    if options.dev and not own:
+        msg = f"No dev of yours is running at {options.dev}; running: {_places(devs) or 'none'}."
+        raise ConfigurationError(msg)
+    if not devs:
+        return None
+    is_clear = len(own) == 1 or (len(devs) == 1 and not has_own_agent())
+    if changes and not is_clear:
+        what = f"{len(own)} devs of {here} are" if own else f"no dev of {here} is"
+        msg = f"Nothing was changed: {what} running. Choose with --dev ADDRESS: {_places(devs)}."
+        raise ConfigurationError(msg)
+    chosen = (own or devs)[0]
+    others = "" if len(devs) == 1 or is_clear else f"; {len(devs) - 1} more run: see --dev"
+    print(printable(f"dev at {_places([chosen])}{others}"), file=sys.stderr)
+    return chosen
+
+
+def _named(devs: Sequence[RunningDev], address: str) -> list[RunningDev]:
+    """Return the devs at an address, or at a port of this machine."""
+    address = address.rstrip("/")
+    return [dev for dev in devs if address in (dev.url, dev.url.rpartition(":")[2])]
+
+
+def _started_in(devs: Sequence[RunningDev], here: Path) -> list[RunningDev]:
+    """Return the devs of a folder; if it has none, those of the project around it."""
+    known = [(dev, Path(dev.folder)) for dev in devs if dev.folder]
+    project = project_around(here)
+    return [dev for dev, folder in known if folder == here] or [
+        dev for dev, folder in known if project and project_around(folder) == project
+    ]
+
+
+def _places(devs: Sequence[RunningDev]) -> str:
+    return ", ".join(f"{dev.url} in {dev.folder}" if dev.folder else dev.url for dev in devs)

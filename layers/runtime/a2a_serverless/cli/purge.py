@@ -33,7 +33,7 @@ def add(verbs: Commands) -> None:
     purge.add_argument("--tenant", metavar="NAME", default="", help="the caller's tenant")
     purge.add_argument("--context", metavar="ID", help="only what belongs to this context")
     purge.add_argument("--yes", action="store_true", help="do not ask first")
-    add_place(purge)
+    add_place(purge, is_verb=True)
 
 
 def run(options: Namespace) -> int:
@@ -68,7 +68,7 @@ def _fault(options: Namespace) -> str | None:
 async def _purge(options: Namespace, scope: str) -> int:
     from a2a_serverless.inspect.wording import amounts
 
-    place = await place_of(options)
+    place = await place_of(options, changes=True)
     name = options.user or scope
     where = f"in {place.inspector.place}"
     whose = name if options.context is None else f"The context {options.context} of {name}"

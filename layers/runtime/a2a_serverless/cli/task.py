@@ -29,7 +29,7 @@ def add(commands: Commands) -> None:
         commands,
         "task",
         run,
-        summary="shows one task: its state, who has it, and what happened to it",
+        summary="shows one task: its state, who has claimed it, and what happened to it",
         description="Reads a task of a stack, of the table A2A_TABLE or of your dev, and changes "
         "nothing. Shows its state, and its turns with their attempts and versions, without the "
         "contents of messages and artifacts.",

@@ -17,10 +17,12 @@ from a2a_serverless.inspect.wording import (
     UNREADABLE,
     changed,
     delivery,
+    due,
     duration,
     iso,
     outcome,
     sentence,
+    starts,
     webhook,
     what_holds,
 )
@@ -67,8 +69,9 @@ def cost_lines(shown: Timeline) -> Iterator[str]:
     size = sum(commit.size for commit in shown.commits)
     yield f"{'all':>9}{size:>12}{shown.units:>14}"
     yield (
-        f"${shown.units * WRITE_UNIT_DOLLARS:.6f} for writes, on demand in us-east-1."
-        " Leases, cancels, webhooks and reads are not counted here: see docs/cost.md."
+        f"${shown.units * WRITE_UNIT_DOLLARS:.6f} for writing its commits, on demand in us-east-1:"
+        " only a part of its cost. The time of the functions or workers, the model, requests,"
+        " reads, leases, cancels and webhooks are not counted here: see docs/cost.md."
     )
 
 
@@ -99,11 +102,11 @@ def _fields(shown: Timeline) -> Iterator[tuple[str, object]]:
     yield "created", _or_unreadable(iso(shown.created_at))
     yield "changed", _or_unreadable(iso(shown.changed_at))
     yield "expires", _or_unreadable(iso(shown.expires_at))
-    turn, attempts = _or_unreadable(shown.turn), _or_unreadable(shown.attempts)
+    turn = _or_unreadable(shown.turn)
     sent = f", sent again {shown.sends} times" if shown.sends else ""
-    yield "turn", f"{turn} ({'open' if shown.turn_is_open else 'over'}), attempts {attempts}{sent}"
-    yield "held by", what_holds(shown)
-    yield "due", iso(shown.due_at) or "never"
+    yield "turn", f"{turn} ({'open' if shown.turn_is_open else 'over'}), {starts(shown)}{sent}"
+    yield "worker", what_holds(shown)
+    yield "due", due(shown)
     size, version = _or_unreadable(shown.size), _or_unreadable(shown.version)
     yield "size", f"{size} bytes, version {version}, {shown.units} write units"
     if shown.cancel is None:
@@ -120,8 +123,11 @@ def _tree(shown: Timeline) -> list[_Node]:
     """Return a node for each turn, with its attempts and versions below."""
     turns = [(turn, _Node(_turn_text(turn))) for turn in shown.turns]
     of_attempt: dict[int, tuple[_Node, _Node]] = {}
+    waits: dict[int, list[_Node]] = {}
     for turn, node in turns:
         for attempt in turn.attempts:
+            if attempt.waited_ms is not None:
+                waits[attempt.first] = [_Node(f"waited {duration(attempt.waited_ms)}")]
             own = _Node(_attempt_text(attempt))
             of_attempt |= dict.fromkeys(attempt.versions, (node, own))
     roots = [node for _, node in turns]
@@ -130,7 +136,7 @@ def _tree(shown: Timeline) -> list[_Node]:
         if commit.version in of_attempt:
             parent, own = of_attempt[commit.version]
             if not own.below:
-                parent.below.append(own)
+                parent.below += [*waits.get(commit.version, ()), own]
             own.below.append(line)
             continue
         under = [node for turn, node in turns if turn.number <= commit.version]
@@ -157,8 +163,7 @@ def _turn_text(turn: Turn) -> str:
 
 def _attempt_text(attempt: Attempt) -> str:
     worker = f" on {attempt.worker}" if attempt.worker else ""
-    started, over = attempt.started_at, attempt.over_at
-    took = "" if started is None or over is None else f", {_took(started, over)}"
+    took = "" if attempt.took_ms is None else f", {duration(attempt.took_ms)}"
     return f"attempt {attempt.number}{worker}{took}: {outcome(attempt)}"
 
 

@@ -17,7 +17,7 @@ from a2a_serverless.cli.task import add_task_id, fault_of, not_found
 from a2a_serverless.cli.text import printable, refuse
 
 if TYPE_CHECKING:
-    from a2a_serverless.console.inspector import TaskRow
+    from a2a_serverless.console.inspector import Looked, TaskRow
     from a2a_serverless.inspect.timeline import Timeline
 
 _UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
         run,
         summary="lists tasks; cancels one, has its turn sent again, deletes a caller's",
         description="Lists the tasks of one owner, the newest change first; or of all owners, the "
-        "newest first, as far back as --since, by default a day.",
+        "newest first, of those that were created in the last day or as --created and --since say.",
     )
     owner = tasks.add_mutually_exclusive_group()
     owner.add_argument("--user", metavar="NAME", help="the tasks of this caller")
@@ -41,7 +41,13 @@ def add(commands: Commands) -> None:
     tasks.add_argument("--tenant", metavar="NAME", default="", help="the caller's tenant")
     tasks.add_argument("--state", metavar="STATE", help="only those in this state, such as failed")
     tasks.add_argument(
-        "--since", type=_ago, metavar="TIME", help="only those since then: 30m, 1h, 7d ago"
+        "--since", type=_ago, metavar="TIME", help="only those changed since: 30m, 1h, 7d ago"
+    )
+    tasks.add_argument(
+        "--created",
+        type=_ago,
+        metavar="TIME",
+        help="of all owners: look at those created since then (default: --since, at least 1d)",
     )
     tasks.add_argument(
         "--limit", type=positive, default=50, metavar="N", help="at most (default: %(default)s)"
@@ -74,7 +80,7 @@ def _add_verbs(verbs: Commands) -> None:
     for verb in (cancel, resend):
         add_task_id(verb)
         verb.add_argument("--yes", action="store_true", help="do not ask first")
-        add_place(verb)
+        add_place(verb, is_verb=True)
 
 
 def run(options: Namespace) -> int:
@@ -86,6 +92,8 @@ def run(options: Namespace) -> int:
     scope = Scope.of(options.tenant, options.user).digest if options.user else options.scope
     if options.state is not None and options.state not in STATES:
         return refuse(f"--state {options.state} is no state: choose one of {', '.join(STATES)}.")
+    if options.created is not None and scope is not None:
+        return refuse("--created bounds the list of all owners: leave it out, or the owner.")
     if options.tenant and not options.user:
         return refuse("--tenant is part of a caller's name: leave it out, or give --user, too.")
     if options.counts and scope is None:
@@ -117,27 +125,44 @@ async def _list(options: Namespace, scope: str | None) -> int:
     from dataclasses import asdict
 
     from a2a_serverless.cli.task_text import row_text
+    from a2a_serverless.clock import SystemClock
+    from a2a_serverless.inspect.wording import iso
 
     place = await place_of(options)
-    is_empty = True
-    async for row in _rows(place, options, scope):
+    now, is_empty = SystemClock().now_ms(), True
+    seen: list[Looked] = []
+    async for row in _rows(place, options, scope, now, seen):
         is_empty = False
         if options.json:
             print(json.dumps(asdict(row)))
         else:
-            print(row_text(row.scope, row.task_id, row.state, row.created_at))
+            line = row_text(row.scope, row.task_id, row.state, row.created_at)
+            print("  ".join([line, *row.notes(now)]))
     if is_empty:
         print("No task matches.", file=sys.stderr)
+    if seen:
+        count, oldest = sum(one.count for one in seen), iso(min(one.oldest for one in seen))
+        tasks = "one task" if count == 1 else f"{count:,} tasks"
+        print(
+            f"Looked at {tasks} created since {oldest}; at none created before, even if it has"
+            " changed since: --created 7d looks further back.",
+            file=sys.stderr,
+        )
     return 0
 
 
-async def _rows(place: Place, options: Namespace, scope: str | None) -> AsyncIterator[TaskRow]:
-    """Yield up to `--limit` tasks, page after page; on a terminal, show a progress bar."""
+async def _rows(
+    place: Place, options: Namespace, scope: str | None, now: int, seen: list[Looked]
+) -> AsyncIterator[TaskRow]:
+    """Yield up to `--limit` tasks, page after page; on a terminal, show a progress bar.
+
+    Of all owners, `seen` gets what each page has looked at.
+    """
     from a2a_serverless.cli.progress import counting
-    from a2a_serverless.clock import SystemClock
     from a2a_serverless.console.inspector import PAGE, TaskQuery
 
-    since = None if options.since is None else SystemClock().now_ms() - options.since
+    since = None if options.since is None else now - options.since
+    looked_at = options.created or max(options.since or 0, _UNITS["d"])
     left, token = options.limit, ""
     with counting("looking for tasks") as found:
         while left > 0:
@@ -145,10 +170,12 @@ async def _rows(place: Place, options: Namespace, scope: str | None) -> AsyncIte
                 scope=scope,
                 state=options.state,
                 since_ms=since,
+                created_ms=None if scope else now - looked_at,
                 limit=min(left, PAGE),
                 token=token,
             )
             page = await place.inspector.tasks(query)
+            seen += [page.looked] if page.looked else []
             for row in page.rows[:left]:
                 yield row
             left -= len(page.rows)
@@ -180,7 +207,7 @@ def _on_one(options: Namespace, verb: str, act: _Act, *, needs_queue: bool) -> i
         return refuse(fault)
 
     async def doing() -> int:
-        place = await place_of(options, needs_queue=needs_queue)
+        place = await place_of(options, changes=True, needs_queue=needs_queue)
         found = await place.inspector.timelines(options.id, options.scope)
         if not found:
             return refuse(not_found(options.id, options.scope, place))

@@ -50,7 +50,7 @@ def run(options: Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     from a2a_serverless import observability
     from a2a_serverless.cli.serving import check, say, serve
-    from a2a_serverless.local.dotenv import load_dotenv
+    from a2a_serverless.local.dotenv import Dotenv
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends
     from a2a_serverless.worker.adapter import WorkerAdapter
@@ -60,7 +60,7 @@ def run(options: Namespace) -> int:
     observability.start()
     settings = _settings(load_settings(), options)
     spec = agent_spec(options.agent)
-    if path := load_dotenv(Path.cwd()):
+    if path := Dotenv(Path.cwd()).read():
         say(f"environment of {path}")
     agent = pulling_agent(spec, prepare=lambda: take_environment(settings))
     backends = aws_backends(settings)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import httpx
 from a2a.client import Client, ClientCallContext
@@ -20,10 +21,15 @@ from a2a.types import (
 from a2a.utils.errors import A2AError, UnsupportedOperationError
 
 from a2a_serverless.client.event_ids import Watch
+from a2a_serverless.client.known import Known
 from a2a_serverless.client.retries import STEADY_S, Patience
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 LAST_EVENT_ID = "Last-Event-ID"
+PREFER = "Prefer"
+UNTIL_TURN = "until=turn"
+"""Asks a subscription to end with the turn, as the stream of a message does. Servers ignore
+preferences that they do not know (RFC 7240)."""
 STATE_LAST_EVENT_ID = "last_event_id"
 """The key in the state of a call context, for the id of the last event that the caller got."""
 
@@ -58,31 +64,35 @@ class Call:
     request: SendMessageRequest | None = None
     tenant: str = ""
     key: str = ""
-    last_id: str | None = None
-    _seen: set[str] = field(default_factory=set)
-    _newest: StreamResponse | None = None
-    _state: int = TaskState.TASK_STATE_UNSPECIFIED
+    known: Known = field(default_factory=Known)
     _is_answered: bool = False
     """True if the answer came in one piece."""
     _asks: bool = False
     """True if the turn has ended with a question; then a stream of it has nothing more to show."""
+    _is_early: bool = False
+    """True if the stream was empty, or the server has said that it ends too early."""
 
     @property
     def is_unanswered(self) -> bool:
         """Return True if the message was sent, and no answer has come."""
-        return self.request is not None and self._newest is None
+        return self.request is not None and self.known.is_empty
+
+    @property
+    def _opens_task(self) -> bool:
+        return self.request is not None and not self.request.message.task_id
 
     def is_over(self, *, cut: bool) -> bool:
-        """Return True if nothing more will come; `cut`: the stream had no clean end."""
-        if self._is_answered or self._state in _TERMINAL:
+        """Return True if nothing more will come; `cut`: the stream ended with an error."""
+        if self._is_answered or self.known.state in _TERMINAL:
             return True
         if self.request is None:
             return False
-        return self._asks or (not cut and self._state in _INTERRUPTED)
+        has_ended = not cut and not self._is_early
+        return self._asks or (has_ended and self.known.state in _INTERRUPTED)
 
     async def events(self) -> AsyncGenerator[StreamResponse, None]:
         """Send or subscribe once, and yield what the user does not have yet."""
-        watch, is_resumed = Watch(), self._newest is not None
+        watch, is_resumed = Watch(), not self.known.is_empty
         opened: float | None = None
         try:
             async with aclosing(self._numbered(watch, is_resumed=is_resumed)) as numbered:
@@ -90,27 +100,36 @@ class Call:
                     is_opening = opened is None
                     if is_opening:
                         opened = self.patience.now()
-                    if is_resumed and is_opening:
-                        _check_opening(event_id, event)
                     news = event if watch.is_stream else await self._in_one_piece(event, watch)
-                    if self._is_news(event_id, news):
-                        self._take(event_id, news, may_ask=is_resumed or not is_opening)
+                    is_news = self._is_news(event_id, news, resumes=is_resumed and is_opening)
+                    if is_news:
+                        may_ask = is_resumed or not is_opening or self._opens_task
+                        self._take(event_id, news, may_ask=may_ask)
+                    self._note_last_id()
+                    if is_news:
                         yield news
                     if is_resumed and self._asks and self.request is not None:
                         return  # a subscription stays open through the pause
         except UnsupportedOperationError:
             if not is_resumed:
                 raise
-            # A server that ignores Last-Event-ID refuses to stream a task that has ended.
+            # A server that ignores Last-Event-ID refuses to stream a task that has ended or waits.
             ended = StreamResponse(task=await self._get_task())
-            if ended.task.status.state not in _TERMINAL:
+            if not self._has_ended(ended.task.status.state):
                 raise
-            if self._is_news(None, ended):
+            if self._is_news(None, ended, resumes=True):
                 self._take(None, ended, may_ask=True)
+                self._note_last_id()
                 yield ended
+            opened = self.patience.now()
         finally:
+            self._is_early = opened is None or watch.asks_to_come_back
             if opened is not None and self.patience.now() - opened >= STEADY_S:
                 self.patience.progress()
+
+    def _has_ended(self, state: int) -> bool:
+        """Return True if a call that is refused a stream in this state has nothing to wait for."""
+        return state in _TERMINAL or (self.request is not None and state in _INTERRUPTED)
 
     async def _numbered(
         self, watch: Watch, *, is_resumed: bool
@@ -133,54 +152,76 @@ class Call:
             self._sent = SendMessageRequest()
             self._sent.CopyFrom(self.request)
             return self.client.send_message(
-                self._sent, context=self._context(IDEMPOTENCY_KEY, self.key)
+                self._sent, context=self._context({IDEMPOTENCY_KEY: self.key})
             )
+        headers = {LAST_EVENT_ID: self.known.last_id or ""}
+        if self.request is not None:
+            headers[PREFER] = UNTIL_TURN
         request = SubscribeToTaskRequest(id=self.task_id, tenant=self.tenant)
-        return self.client.subscribe(request, context=self._context(LAST_EVENT_ID, self.last_id))
+        return self.client.subscribe(request, context=self._context(headers))
 
-    def _context(self, name: str = "", value: str | None = None) -> ClientCallContext:
-        """Return the caller's context with one header replaced, for one request."""
+    def _context(self, replaced: Mapping[str, str] = MappingProxyType({})) -> ClientCallContext:
+        """Return the caller's context with some headers replaced, or left out, for one request."""
         given = self.context.service_parameters or {}
         # The ids of a compressed stream could not be read.
         headers = (
             {} if header_of(self.context, "Accept-Encoding") else {"Accept-Encoding": "identity"}
         )
-        headers |= {key: text for key, text in given.items() if key.lower() != name.lower()}
-        if value:
-            headers[name] = value
+        names = {name.lower() for name in replaced}
+        headers |= {name: text for name, text in given.items() if name.lower() not in names}
+        headers |= {name: text for name, text in replaced.items() if text}
         return self.context.model_copy(update={"service_parameters": headers})
 
-    def _is_news(self, event_id: str | None, event: StreamResponse) -> bool:
-        """Return True if the user does not have `event`.
+    def _is_news(self, event_id: str | None, event: StreamResponse, *, resumes: bool) -> bool:
+        """Return True if the user is to get `event`; `resumes`: it opens a resumed stream.
 
-        If the user has an event with the same id, `event` is that one, or the Task as of that one.
-        Without ids, only a Task that equals the event before it can be recognised as old.
+        A stream that goes on after the newest event opens with the Task as of that event. Any other
+        Task replaces what the user has, and ids before it mean nothing any more.
+
+        Raises:
+            A2AClientError: it is unknown what was lost between the stream and the one before.
         """
-        if event_id is not None:
-            return event_id not in self._seen
-        return not event.HasField("task") or event != self._newest
+        known = self.known
+        if not resumes:
+            return not known.has(event_id, event)
+        if known.ends_at(event_id, event):
+            return False
+        if not event.HasField("task"):
+            raise A2AClientError(
+                "The stream was cut, and the server cannot continue it: it does not open with the "
+                "event that was asked for, nor with the Task (A2A 1.0, section 3.1.6). "
+                "Call get_task."
+            )
+        known.forget_ids()
+        if known.is_newest(event):
+            known.note_id(event_id, event)
+            return False
+        return True
 
     def _take(self, event_id: str | None, event: StreamResponse, *, may_ask: bool) -> None:
         """Note that the user gets `event`.
 
-        `may_ask` is False for a message's first Task: its state may be that of the turn before.
+        `may_ask` is False for a follow-up's first Task: its state may be that of the turn before.
         """
-        if event_id is not None:
-            self._seen.add(event_id)
-            self.last_id = self.context.state[STATE_LAST_EVENT_ID] = event_id
-        self._newest = event
+        self.known.take(event_id, event)
         match event.WhichOneof("payload"):
             case "message":
                 self._is_answered = True
             case "task":
-                self.task_id, self._state = event.task.id, event.task.status.state
+                self.task_id = event.task.id
             case "status_update":
                 self.task_id = event.status_update.task_id
-                self._state = event.status_update.status.state
             case _:
                 self.task_id = event.artifact_update.task_id
-        self._asks = may_ask and self._state == TaskState.TASK_STATE_INPUT_REQUIRED
+        self._asks = may_ask and self.known.state == TaskState.TASK_STATE_INPUT_REQUIRED
         self.patience.progress()
+
+    def _note_last_id(self) -> None:
+        """Put the id of the newest event where the user finds it."""
+        if self.known.last_id is None:
+            self.context.state.pop(STATE_LAST_EVENT_ID, None)
+        else:
+            self.context.state[STATE_LAST_EVENT_ID] = self.known.last_id
 
     # -- answers in one piece ------------------------------------------------------------------
 
@@ -224,19 +265,6 @@ class Call:
         if self.request is not None and self.request.configuration.HasField("history_length"):
             request.history_length = self.request.configuration.history_length
         return await self.client.get_task(request, context=self._context())
-
-
-def _check_opening(event_id: str | None, event: StreamResponse) -> None:
-    """Refuse a resumed stream if it is unknown what was lost between it and the one before.
-
-    Raises:
-        A2AClientError: the stream has no ids, and does not begin with a Task.
-    """
-    if event_id is None and not event.HasField("task"):
-        raise A2AClientError(
-            "The stream was cut, and the server cannot continue it: its events have no ids, and "
-            "its subscriptions do not begin with the Task (A2A 1.0, section 3.1.6). Call get_task."
-        )
 
 
 def header_of(context: ClientCallContext, name: str) -> str | None:

@@ -1,7 +1,7 @@
-"""The ids of server-sent events, which the SDK's client skips.
+"""The fields of server-sent events that the SDK's client skips: `id` and `retry`.
 
-httpx calls `watch_response` with every response. If the request was made under a `Watch`, the ids
-in the response's body are noted there while the SDK reads it.
+httpx calls `watch_response` with every response. If the request was made under a `Watch`, these
+fields of the response's body are noted there while the SDK reads it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import httpx
+from a2a.client.errors import A2AClientError
+
+LONGEST_ID = 4096
+"""Characters of an id that can be sent back: gateways take headers of some kilobytes."""
+LONGEST_EVENT = 64_000_000
+"""Characters of one event of a stream. The SDK keeps an event in memory until it is complete."""
 
 _current: ContextVar[Watch | None] = ContextVar("a2a_serverless_client_watch", default=None)
 
@@ -41,7 +47,7 @@ class Watch:
     def __init__(self) -> None:
         self.has_answer = False
         self.is_stream = False
-        self._ids: deque[str | None] = deque()
+        self._parser = _Parser()
         self._response: httpx.Response | None = None
 
     @contextmanager
@@ -54,19 +60,25 @@ class Watch:
             _current.reset(token)
 
     def see(self, response: httpx.Response) -> None:
-        """Note the ids of `response` while it is read, if it is a readable event stream."""
+        """Note the fields of `response` while it is read, if it is a readable event stream."""
         self.has_answer = True
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             return
         self.is_stream = True
         self._response = response
+        self._parser = _Parser()
         is_plain = response.headers.get("content-encoding", "identity") == "identity"
         if is_plain and isinstance(response.stream, httpx.AsyncByteStream):
-            response.stream = _Read(response.stream, _Parser(self._ids))
+            response.stream = _Read(response.stream, self._parser)
+
+    @property
+    def asks_to_come_back(self) -> bool:
+        """Return True if the server has sent `retry` after the last event: there is more."""
+        return self._parser.retries
 
     def take(self) -> str | None:
         """Return the id of the next event that the SDK yields; None if it has none."""
-        return self._ids.popleft() if self._ids else None
+        return self._parser.ids.popleft() if self._parser.ids else None
 
     async def close(self) -> None:
         """Close the stream's connection now; the SDK's generators would keep it until they end."""
@@ -93,32 +105,79 @@ class _Read(httpx.AsyncByteStream):
 
 
 class _Parser:
-    """Puts the id, or None, of every event with data into `ids`, when the event is complete."""
+    """Reads a stream beside the SDK, and keeps none of its data.
 
-    def __init__(self, ids: deque[str | None]) -> None:
-        self._ids = ids
+    `ids` has the id, or None, of every event with data, in order; `retries` says whether the field
+    `retry` came after the last one.
+    """
+
+    def __init__(self) -> None:
+        self.ids: deque[str | None] = deque()
+        self.retries = False
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._lines = io.IncrementalNewlineDecoder(decoder, translate=True)
-        self._unfinished = ""
-        self._reset()
+        self._line = ""
+        """The beginning of the unfinished line: as much of it as an id may have."""
+        self._begin_event()
 
-    def _reset(self) -> None:
+    def _begin_event(self) -> None:
         self._id: str | None = None
-        self._data: list[str] = []
+        self._data_lines = 0
+        self._has_text = False
+        self._size = 0
 
     def feed(self, piece: bytes, *, is_last: bool = False) -> None:
-        """Read the next piece of the stream, which may end anywhere."""
+        """Read the next piece of the stream, which may end anywhere.
+
+        Raises:
+            A2AClientError: an event or an id is longer than a client can take.
+        """
         text = self._lines.decode(piece, final=is_last)
-        *lines, self._unfinished = (self._unfinished + text).split("\n")
+        rest, *lines = text.split("\n")
+        self._add(rest)
         for line in lines:
-            name, _, value = line.partition(":")
-            value = value.removeprefix(" ")
-            if not line:
-                # The SDK yields no event without data either: ids and events stay in step.
-                if "\n".join(self._data):
-                    self._ids.append(self._id)
-                self._reset()
-            elif name == "id":
-                self._id = value
-            elif name == "data":
-                self._data.append(value)
+            self._end_line()
+            self._add(line)
+
+    def _add(self, text: str) -> None:
+        self._size += len(text)
+        if self._size > LONGEST_EVENT:
+            raise A2AClientError(
+                f"The server's stream has an event of more than {LONGEST_EVENT:,} characters: the "
+                "stream is given up. Call get_task to see how the task stands."
+            )
+        self._line += text[: _LONGEST_ID_LINE + 1 - len(self._line)]
+        if len(self._line) > _LONGEST_ID_LINE and self._line.startswith("id:"):
+            raise A2AClientError(
+                f"The server's stream has an id of more than {LONGEST_ID:,} characters, which no "
+                "request could name: the stream is given up. Call get_task to see how the task "
+                "stands."
+            )
+
+    def _end_line(self) -> None:
+        self._size += 1
+        name, _, value = self._line.partition(":")
+        value = value.removeprefix(" ")
+        if not self._line:
+            # The SDK yields no event without data either: ids and events stay in step.
+            if self._has_text or self._data_lines > 1:
+                self.ids.append(self._id)
+                self.retries = False
+            self._begin_event()
+        elif name == "id":
+            self._id = value if _can_be_sent(value) else None
+        elif name == "data":
+            self._data_lines += 1
+            self._has_text = self._has_text or bool(value)
+        elif name == "retry":
+            self.retries = True
+        self._line = ""
+
+
+_LONGEST_ID_LINE = len("id: ") + LONGEST_ID
+
+
+def _can_be_sent(event_id: str) -> bool:
+    """Return True if an id can be the value of an HTTP header, as `Last-Event-ID` is."""
+    is_text = event_id.isascii() and event_id.isprintable()
+    return is_text and bool(event_id) and event_id == event_id.strip()

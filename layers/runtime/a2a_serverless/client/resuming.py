@@ -40,7 +40,8 @@ from a2a.types import (
 from a2a.utils.errors import A2AError
 
 from a2a_serverless.client.call import IDEMPOTENCY_KEY, LAST_EVENT_ID, Call, header_of
-from a2a_serverless.client.event_ids import watch_responses_of
+from a2a_serverless.client.event_ids import LONGEST_ID, watch_responses_of
+from a2a_serverless.client.known import Known
 from a2a_serverless.client.retries import (
     ExhaustedError,
     GaveUpError,
@@ -109,13 +110,27 @@ class ResumingClient(Client):
     ends when the task waits for its client (A2A 1.0, sections 3.1.2 and 3.1.6). A cut may be a
     server's time limit, a lost connection, a redeploy, or a temporary refusal (429 and 503 with
     `Retry-After`). The next stream is requested with `Last-Event-ID`, the id of the last event that
-    the caller has. It opens with the Task as of that event, which is dropped.
+    the caller has. If it opens under that very id, with a Task that shows nothing else than the
+    caller has, the server has continued after the event, and the Task is left out.
 
-    *A Task in the middle of a stream replaces what came before it.* It comes when the server
-    cannot continue after an event: another server that gives its events no ids or ignores
-    `Last-Event-ID`, or a task that was deleted and made again. Then no event is repeated, but
-    what happened between the streams is only in that Task, not event by event. The same holds
-    for the first Task of a message that was sent again because no answer to it had come.
+    *A Task in the middle of a stream replaces what came before it.* It comes when the server has
+    not continued after an event: another server that gives its events no ids, numbers those of
+    each connection, begins to count again, or ignores `Last-Event-ID`; or a task that was deleted
+    and made again. Then no event is lost or repeated, but what happened between the streams is only
+    in that Task, not event by event. The same holds for the first Task of a message that was sent
+    again because no answer to it had come.
+
+    *An event that the server sends twice* under one id comes once, unless the server gives one id
+    to different events.
+
+    *A task that waits for credentials* (`AUTH_REQUIRED`) may go on without its client. A stream of
+    a message that was cut there is resumed with `Prefer: until=turn`. A server of this project ends
+    it at once if the turn has ended, and else follows the turn to its end. Another server may hold
+    it until the task ends.
+
+    *Bounds.* An event of more than 64 million characters, or with an id of more than 4,096, ends
+    the call with an `A2AClientError`. A compressed stream, which comes only if the caller or the
+    server wants it so, is read without ids and bounds.
 
     **Sends.** Each message has the header `Idempotency-Key`: that of the caller's
     `ClientCallContext.service_parameters`, or a random one. A message whose answer was lost is sent
@@ -150,7 +165,7 @@ class ResumingClient(Client):
             client=self._client,
             context=given,
             patience=Patience(self._retries),
-            key=header_of(given, IDEMPOTENCY_KEY) or str(uuid.uuid4()),
+            key=_sendable(given, IDEMPOTENCY_KEY) or str(uuid.uuid4()),
             request=request,
             tenant=request.tenant,
             task_id="",
@@ -169,7 +184,7 @@ class ResumingClient(Client):
             patience=Patience(self._retries),
             tenant=request.tenant,
             task_id=request.id,
-            last_id=header_of(given, LAST_EVENT_ID),
+            known=Known(_sendable(given, LAST_EVENT_ID)),
         )
         async with aclosing(self._run(call)) as events:
             async for event in events:
@@ -194,7 +209,7 @@ class ResumingClient(Client):
             raise GaveUpError(
                 str(limit),
                 task_id=call.task_id,
-                last_event_id=call.last_id,
+                last_event_id=call.known.last_id,
                 idempotency_key=call.key,
             ) from failure
 
@@ -271,6 +286,20 @@ class ResumingClient(Client):
         await self._client.close()
         if self._own_http is not None:
             await self._own_http.aclose()
+
+
+def _sendable(context: ClientCallContext, name: str) -> str | None:
+    """Return an id that the caller has set as a header; None if it is not set.
+
+    Raises:
+        ValueError: it is too long for a header.
+    """
+    given = header_of(context, name)
+    if given is not None and len(given) > LONGEST_ID:
+        raise ValueError(
+            f"{name} has {len(given):,} characters: a header can have at most {LONGEST_ID:,}."
+        )
+    return given
 
 
 def _with_http(config: ClientConfig, http: httpx.AsyncClient) -> ClientConfig:

@@ -23,6 +23,9 @@ STEADY_S = 5.0
 INTERNAL_ERRORS = 3
 """Tries without progress that may end in the server's internal error, before the call raises it."""
 
+_SHOWN = 200
+"""Characters of a task's id in an error: a server may give it any length."""
+
 _PASSING = frozenset({408, 425, 429, 502, 503, 504})
 _NOT_ACCEPTED = frozenset({429, 503})
 """Those of `_PASSING` that say that the server has not worked on the request."""
@@ -42,17 +45,18 @@ class GaveUpError(A2AClientError):
     def __init__(
         self, reason: str, *, task_id: str, last_event_id: str | None, idempotency_key: str
     ) -> None:
+        named = task_id if len(task_id) <= _SHOWN else f"{task_id[:_SHOWN]}..."
         if not task_id:
             way = (
                 "The message may have been accepted: send the same message with the header "
                 f"Idempotency-Key: {idempotency_key}, and it counts once."
             )
         elif last_event_id is None:
-            way = f"Call get_task for task {task_id} to see how it stands."
+            way = f"Call get_task for task {named} to see how it stands."
         else:
             way = (
-                f"Subscribe to task {task_id} with the header Last-Event-ID: {last_event_id} "
-                "to continue after the last event."
+                f"Subscribe to task {named} with the header Last-Event-ID: {last_event_id} "
+                "to continue; the Task that comes first replaces what you have."
             )
         super().__init__(f"{reason} {way}")
         self.task_id = task_id
@@ -226,6 +230,8 @@ def _response(error: BaseException) -> httpx.Response | None:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     cause: BaseException | None = error
-    while cause is not None:
+    seen: set[int] = set()  # a chain may be a circle
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
         yield cause
         cause = cause.__cause__

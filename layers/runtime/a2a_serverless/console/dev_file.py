@@ -1,7 +1,6 @@
 """The file in which each running `dev` tells this user's commands where it is, and their token.
 
-It is readable by its user alone, in a folder that is, too. The commands take the dev that was
-started last; when that one ends, the one before it.
+It is readable by its user alone, in a folder that is, too.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,10 +25,14 @@ _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True)
 class RunningDev:
-    """The address of a running `dev`, without a `/` at its end, and the token of its console."""
+    """The address of a running `dev`, without a `/` at its end, and the token of its console.
+
+    `folder` is the one in which it was started; empty: it is not known.
+    """
 
     url: str
     token: str
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,8 @@ def announced(dev: RunningDev) -> Iterator[None]:
             _write(path, _others(path, own))
 
 
-def running_dev() -> RunningDev | None:
-    """Return the dev that was started last; None without a file.
+def running_devs() -> list[RunningDev]:
+    """Return the devs that run, that which was started last first.
 
     Raises:
         ConfigurationError: others can read or write the file, or it is damaged.
@@ -83,11 +86,11 @@ def running_dev() -> RunningDev | None:
     try:
         entries = _read(path)
     except FileNotFoundError:
-        return None
+        return []
     except (OSError, ValueError, KeyError, TypeError) as error:
         msg = f"{path} cannot be read: remove it, and start dev again."
         raise ConfigurationError(msg) from error
-    return next((entry for entry in entries if entry.is_running()), entries[0]).dev
+    return [entry.dev for entry in entries if entry.is_running()]
 
 
 def _others(path: Path, own: _Entry) -> list[_Entry]:
@@ -116,7 +119,9 @@ def _read(path: Path) -> list[_Entry]:
 
 
 def _entry(values: dict[str, Any]) -> _Entry:
-    dev = RunningDev(url=str(values["url"]), token=str(values["token"]))
+    dev = RunningDev(
+        url=str(values["url"]), token=str(values["token"]), folder=str(values.get("folder", ""))
+    )
     return _Entry(dev, int(values.get("process", 0)))
 
 
@@ -125,10 +130,7 @@ def _write(path: Path, entries: list[_Entry]) -> None:
     if not entries:
         path.unlink(missing_ok=True)
         return
-    last, *earlier = [
-        {"url": entry.dev.url, "token": entry.dev.token, "process": entry.process}
-        for entry in entries
-    ]
+    last, *earlier = [{**asdict(entry.dev), "process": entry.process} for entry in entries]
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.chmod(0o700)
     new = path.with_name(f"dev-{os.getpid()}.json")

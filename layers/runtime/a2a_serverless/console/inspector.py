@@ -12,6 +12,7 @@ from a2a.types import TaskState
 from a2a_serverless.console.letters import Aside, Letters
 from a2a_serverless.console.lines import LogLine
 from a2a_serverless.inspect.timeline import Timeline
+from a2a_serverless.inspect.wording import age
 from a2a_serverless.storage.deletion import Counted, Deleted
 from a2a_serverless.tasks.head import KNOWN, plain_state
 
@@ -37,6 +38,36 @@ class TaskRow:
     turn_is_open: bool
     due_at: int | None
     is_cancel_asked: bool
+    sends: int
+    """How often the sweeper has sent the turn again."""
+    is_claimed: bool
+    """True if an attempt has claimed the open turn and has not given it back."""
+    waits_since: int | None
+    """The time since which the open turn has no worker; None: it is claimed, or the time is
+    unknown."""
+    waits_until: int
+    """The time before which the open turn does not start again; 0: it may start."""
+    waits_for: str
+    """Why the open turn was given back; empty: it was not."""
+
+    def notes(self, now_ms: int) -> list[str]:
+        """Return what a person should know of the task besides its state."""
+        notes = ["cancel asked"] if self.is_cancel_asked and self.state != "canceled" else []
+        if not self.turn_is_open:
+            return notes
+        if self.waits_until > now_ms:
+            notes.append(f"waits {age(self.waits_until - now_ms)}: {self.waits_for}")
+        elif not self.is_claimed:
+            since = self.waits_since
+            notes.append("no worker" if since is None else f"no worker for {age(now_ms - since)}")
+        if self.attempts > 1:
+            notes.append(f"attempt {self.attempts}")
+        if self.sends:
+            times = "once" if self.sends == 1 else f"{self.sends} times"
+            notes.append(f"sent again {times}")
+        if self.due_at is not None and self.due_at < now_ms:
+            notes.append("overdue")
+        return notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +77,23 @@ class TaskQuery:
     scope: str | None = None
     state: str | None = None
     since_ms: int | None = None
-    """With a scope: tasks changed since then, None: all. Without: created since then, None: in the
-    last day."""
+    """Only tasks whose status has changed since then; None: all."""
+    created_ms: int | None = None
+    """Without a scope: only tasks created since then. None: a page without a token looks at those
+    of a day, or since `since_ms` if that is longer ago; the next pages look further back."""
     limit: int = PAGE
     token: str = ""
     """The place where the page before ended; empty: from the newest on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """The tasks among which a page was looked for: those created from `oldest` to `newest`."""
+
+    count: int
+    newest: int
+    oldest: int
+    """Milliseconds since the epoch, as `newest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +102,8 @@ class Rows:
 
     rows: tuple[TaskRow, ...]
     next_token: str = ""
+    looked: Looked | None = None
+    """None: the list is in the order of changes, and the page has all that match up to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

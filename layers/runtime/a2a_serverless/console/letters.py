@@ -1,4 +1,4 @@
-"""Messages that were set aside in queues without a consumer, for a person to see and delete."""
+"""The queues as a person sees them: how full they are, and what was set aside, also to delete."""
 
 from __future__ import annotations
 
@@ -23,6 +23,15 @@ ASIDE: Final[Mapping[Aside, str]] = {
 }
 """What each of these queues holds, for sentences."""
 
+Working: TypeAlias = Literal["queue", "push_queue"]
+"""A queue that workers consume, by the setting that names the queue."""
+
+WORKING: Final[Mapping[Working, str]] = {
+    "queue": "operations, which are turns and cancels",
+    "push_queue": "push jobs",
+}
+"""What each of these queues holds, for sentences."""
+
 _HELD_S: Final = 20
 """Seconds for which a look hides the messages from other looks."""
 _AT_ONCE: Final = 10
@@ -42,6 +51,17 @@ class Letter:
     body: str
     attributes: Mapping[str, str]
     """Its attributes, such as `reason`: why it was set aside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """How many messages a queue holds; SQS counts them approximately."""
+
+    waiting: int
+    """Those that a consumer would get."""
+    received: int
+    """Those that are hidden: a consumer has received them, and they are not deleted. It works on
+    them, has died, or has given them back for a later try."""
 
 
 class Letters(ABC):
@@ -71,6 +91,27 @@ def letters_of(
         return _in_memory(aside, backends)
     queue: str = getattr(settings, aside)
     return SqsLetters(queue, ASIDE[aside]) if queue else None
+
+
+async def depth_of(
+    working: Working, settings: Settings, backends: Backends | None = None
+) -> Depth | None:
+    """Return how full a queue is, in the memory of `backends` or as `settings` name it.
+
+    Return None if it is not named.
+
+    Raises:
+        ConfigurationError: it cannot be used; one sentence says why.
+    """
+    if backends is not None and isinstance(backends.operations, MemoryQueue):
+        pushing = backends.push.queue.jobs if backends.push else None
+        queue = backends.operations if working == "queue" else pushing
+        if not isinstance(queue, MemoryQueue):
+            return None
+        waiting, received = queue.depth
+        return Depth(waiting=waiting, received=received)
+    name: str = getattr(settings, working)
+    return await SqsQueue(name, WORKING[working]).depth() if name else None
 
 
 def _in_memory(aside: Aside, backends: Backends) -> Letters | None:
@@ -125,8 +166,8 @@ class _Held:
     receipt: str
 
 
-class SqsLetters(Letters):
-    """The messages set aside in a queue of SQS.
+class SqsQueue:
+    """A queue of SQS as a person looks at it.
 
     Args:
         queue: the queue's URL or name.
@@ -137,6 +178,42 @@ class SqsLetters(Letters):
         self._queue = queue
         self._name = name
         self._client = aws.client("sqs")
+
+    async def depth(self) -> Depth:
+        """Return how many messages it has.
+
+        Raises:
+            ConfigurationError: the queue cannot be used; one sentence says why.
+        """
+        names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+        answer = await self._call(
+            self._client.get_queue_attributes,
+            QueueUrl=await self._url(),
+            AttributeNames=list(names),
+        )
+        waiting, received = (int(answer["Attributes"][name]) for name in names)
+        return Depth(waiting=waiting, received=received)
+
+    async def _url(self) -> str:
+        if "://" in self._queue:
+            return self._queue
+        answer = await self._call(self._client.get_queue_url, QueueName=self._queue)
+        return str(answer["QueueUrl"])
+
+    async def _call(self, method: Any, **kwargs: Any) -> Any:
+        try:
+            return await aws.call(method, **kwargs)
+        except aws.ERRORS as error:
+            reason = aws.error_code(error) or str(error).rstrip(".")
+            msg = (
+                f"The queue of {self._name} cannot be used ({reason}): check its name, the region"
+                " and the credentials."
+            )
+            raise ConfigurationError(msg) from error
+
+
+class SqsLetters(SqsQueue, Letters):
+    """The messages set aside in a queue of SQS."""
 
     async def all(self) -> list[Letter]:
         url = await self._url()
@@ -173,12 +250,6 @@ class SqsLetters(Letters):
                 VisibilityTimeout=0,
             )
 
-    async def _url(self) -> str:
-        if "://" in self._queue:
-            return self._queue
-        answer = await self._call(self._client.get_queue_url, QueueName=self._queue)
-        return str(answer["QueueUrl"])
-
     async def _receive(self, url: str) -> list[_Held]:
         answer = await self._call(
             self._client.receive_message,
@@ -190,17 +261,6 @@ class SqsLetters(Letters):
             MessageAttributeNames=["All"],
         )
         return [_held(message) for message in answer.get("Messages", ())]
-
-    async def _call(self, method: Any, **kwargs: Any) -> Any:
-        try:
-            return await aws.call(method, **kwargs)
-        except aws.ERRORS as error:
-            reason = aws.error_code(error) or str(error).rstrip(".")
-            msg = (
-                f"The queue of {self._name} cannot be used ({reason}): check its name, the region"
-                " and the credentials."
-            )
-            raise ConfigurationError(msg) from error
 
 
 def _held(message: Mapping[str, Any]) -> _Held:

@@ -37,6 +37,9 @@ EVENTS: Final = 200
 """Events of one page."""
 MOST_OF_AN_EVENT: Final = 10_000
 """Characters of one event that a page shows: a chunk may have megabytes."""
+OPEN_MS: Final = 10_000
+PAUSED_MS: Final = 60_000
+"""How old the ages on a page about a task may get, in milliseconds: with an open turn, without."""
 _SINCE: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 7 * 86_400_000}
 
 Answer: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -109,6 +112,9 @@ class Pages:
             place=self._inspector.place,
             here="tasks",
             rows=rows.rows,
+            looked=rows.looked,
+            is_full=len(rows.rows) == PAGE,
+            ttl_ms=int(self._inspector.storage.timing.ttl_s * 1000),
             filters=filters,
             states=list(STATES),
             scope=scope,
@@ -148,13 +154,20 @@ class Pages:
         return await self._shown(request, "live.html")
 
     async def _mark(self, head: Head, pushes: list[Push]) -> str:
-        """Return a text that changes whenever something on a task's page changes."""
-        moved = [f"{push.version}.{push.failures}.{push.refusals}" for push in pushes]
+        """Return a text that changes whenever something on a task's page changes.
+
+        It also changes with time, so that `1 min ago` is not said for hours.
+        """
+        every_ms = OPEN_MS if head.turn_is_open else PAUSED_MS
+        ages = self._inspector.storage.clock.now_ms() // every_ms
+        moved = [f"{one.version}.{one.index}.{one.failures}.{one.refusals}" for one in pushes]
         logs = self._inspector.logs
         if pushes and logs is not None and logs.is_at_hand:
             about = logs.about(head.task_id, head.created_at)
             moved.append(str(len([line async for line in about])))
-        return "-".join(map(str, (head.version, head.cancel is not None, head.due_at, *moved)))
+        return "-".join(
+            map(str, (head.version, head.cancel is not None, head.due_at, ages, *moved))
+        )
 
     async def _shown(self, request: Request, template: str) -> Response:
         task_id, scope = request.path_params["id"], request.path_params["scope"]
@@ -343,7 +356,7 @@ class Pages:
             here="card",
             card=MessageToDict(card) if card is not None else None,
             raw=MessageToJson(card, indent=2, ensure_ascii=False) if card is not None else text,
-            faults=list(faults_of(card)) if card is not None else [text or "There is no card."],
+            faults=list(faults_of(card)) if card is not None else [text] if text else [],
         )
 
 

@@ -84,6 +84,7 @@ def picture(shown: Timeline, now_ms: int) -> Picture | None:
     if not times:
         return None
     told = [one.at for hook in shown.webhooks for one in hook.deliveries]
+    told += [hook.given_up.at for hook in shown.webhooks if hook.given_up is not None]
     is_over = not shown.turn_is_open and not any(one.is_failing for one in shown.webhooks)
     scale = _Scale(times[0], max(*times, *told, times[0] + 1, 0 if is_over else now_ms))
     names = ["turns", "attempts", "commits", *("webhook" for _ in shown.webhooks)]
@@ -93,6 +94,7 @@ def picture(shown: Timeline, now_ms: int) -> Picture | None:
     bars = (
         *_turns(shown, scale, end),
         *_attempts(shown, scale, end),
+        *_wait_for_the_next(shown, scale, end),
         *_webhooks(shown, scale, end),
     )
     return Picture(
@@ -130,7 +132,13 @@ def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
         for attempt in turn.attempts:
             if attempt.started_at is None:
                 continue
-            over = attempt.over_at or (end if attempt.outcome == "running" else attempt.last_at)
+            if attempt.waited_ms is not None:
+                start, label = attempt.started_at - attempt.waited_ms, duration(attempt.waited_ms)
+                title = f"waited {label} for attempt {attempt.number}"
+                yield _bar(scale, 1, start, attempt.started_at, "waiting", title, f"waits {label}")
+            seen = shown.holder.seen_at if shown.holder is not None else None
+            known = seen if attempt.outcome == "running" else None
+            over = attempt.over_at or known or attempt.last_at
             last = attempt.last_at if attempt.outcome == "lost" else over
             where = f" on {attempt.worker}" if attempt.worker else ""
             title = f"turn {turn.number}, attempt {attempt.number}{where}: {outcome(attempt)}"
@@ -141,22 +149,33 @@ def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
                 yield _bar(scale, 1, attempt.started_at, last, "was-alive", title, "")
 
 
+def _wait_for_the_next(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
+    """Yield a bar from the end of an attempt that has given the open turn back, up to now."""
+    given_back = shown.given_back
+    if given_back is not None and given_back.at is not None:
+        waits = duration(max(0, end - given_back.at))
+        title = f"waits for the next attempt for {waits}"
+        yield _bar(scale, 1, given_back.at, end, "waiting", title, f"waits {waits}")
+
+
 def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
     at_of = {commit.version: commit.at for commit in shown.commits}
     for lane, one in enumerate(shown.webhooks, _HOOKS):
-        told = at_of.get(one.version)
+        title, lost = webhook(one), one.given_up
+        told = at_of.get(one.told or 0) if one.knows_told else None
         if one.deliveries:
             yield from _waits(one, lane, scale, end)
-            told = one.deliveries[-1].at
         elif told is not None:
-            title = webhook(one)
-            yield _bar(scale, lane, scale.start, told, "told", title, f"told to {one.version}")
+            yield _bar(scale, lane, scale.start, told, "told", title, f"told to {one.told}")
+        if lost is not None and not one.deliveries:
+            since = at_of.get(lost.version) or scale.start
+            yield _bar(scale, lane, since, lost.at, "failing", title, f"gave up {lost.count}")
         if one.is_given_up:
-            since = scale.start if told is None else told
-            yield _bar(scale, lane, since, end, "failing", webhook(one), "given up")
-        elif one.failing_since is not None and not one.deliveries:
+            last = one.answered_at or scale.start
+            yield _bar(scale, lane, last, end, "failing", title, "given up")
+        elif one.is_failing and one.failing_since is not None and not one.deliveries:
             label = f"failing, {one.failures} times"
-            yield _bar(scale, lane, one.failing_since, end, "failing", webhook(one), label)
+            yield _bar(scale, lane, one.failing_since, end, "failing", title, label)
 
 
 def _waits(hook: Webhook, lane: int, scale: _Scale, end: int) -> Iterator[Bar]:

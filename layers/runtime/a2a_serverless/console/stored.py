@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent
+from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState
 from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.console.inspector import (
     STATES,
     EventLine,
     Inspector,
+    Looked,
     Rows,
     TaskQuery,
     TaskRow,
 )
-from a2a_serverless.console.letters import Aside, Letters, letters_of
+from a2a_serverless.console.letters import Aside, Depth, Letters, Working, depth_of, letters_of
 from a2a_serverless.console.lines import LogLine, Logs
 from a2a_serverless.errors import (
     ConfigurationError,
@@ -33,7 +36,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import Counted, Deleted
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery
-from a2a_serverless.storage.log import HOUR_MS, Created, Log
+from a2a_serverless.storage.log import HOUR_MS, LOOK_AT_ONCE, Created, Due, Log, TaskKey
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_tag
 from a2a_serverless.tasks.fold import Fold
@@ -49,6 +52,21 @@ _PLACE: Final = re.compile(
 )
 OPERATOR: Final = "operator"
 """The user who has asked for a cancel, as HEAD then names it."""
+
+
+NEXT_MS: Final = 2 * HOUR_MS
+"""An open turn is due within a lease, the longest wait of a sweep or of a retry: within this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTurns:
+    """Open turns of all callers, those first at which the sweeper looks first."""
+
+    rows: tuple[TaskRow, ...]
+    unread: tuple[Due, ...]
+    """Those whose HEAD could not be read."""
+    is_all: bool
+    """False: there are more, due later."""
 
 
 class StoredInspector(Inspector):
@@ -94,6 +112,7 @@ class StoredInspector(Inspector):
             missing=survey.missing,
             unreadable=survey.unreadable,
             pushes=survey.pushes,
+            lease_s=storage.timing.lease_s,
         )
 
     async def log(self, task_id: str, scope: str) -> Log | None:
@@ -146,22 +165,36 @@ class StoredInspector(Inspector):
 
         One page reads at most `STEPS` times, however many tasks there are.
         """
-        now = self.storage.clock.now_ms()
-        since = now - DAY_MS if query.since_ms is None else max(0, query.since_ms)
-        hour, before = _place_in(query.token) or (now // HOUR_MS, "")
+        now, floor = self.storage.clock.now_ms(), query.created_ms
+        place = _place_in(query.token)
+        hour, before = place or (now // HOUR_MS, "")
+        newest = _oldest_looked_at(hour, before) if place else now
+        oldest = max(0, now - int(self.storage.timing.ttl_s * 1000))
+        first = now - DAY_MS if query.since_ms is None else min(now - DAY_MS, query.since_ms)
+        until = (oldest if place else max(first, oldest)) if floor is None else max(0, floor)
         rows: list[TaskRow] = []
+        count = 0
+
+        def answer(token: str, looked_to: int) -> Rows:
+            looked = Looked(count=count, newest=newest, oldest=max(looked_to, floor or 0))
+            return Rows(rows=tuple(rows), next_token=token, looked=looked)
+
         for _ in range(STEPS):
-            if hour < since // HOUR_MS:
-                return Rows(rows=tuple(rows))
+            if hour < until // HOUR_MS:
+                has_more = floor is None and hour >= oldest // HOUR_MS
+                return answer(f"{hour}/" if has_more else "", (hour + 1) * HOUR_MS)
             found = await self.storage.created_in(hour * HOUR_MS, before=before, limit=query.limit)
             for head in found.heads:
+                if floor is not None and head.created_at < floor:
+                    continue
+                count += 1
                 row = row_of(head)
-                if row.created_at >= since and query.state in (None, "", row.state):
+                if row.status_at >= (query.since_ms or 0) and query.state in (None, "", row.state):
                     rows.append(row)
                 if len(rows) == query.limit:
-                    return Rows(rows=tuple(rows), next_token=f"{hour}/{Created.place(head)}")
+                    return answer(f"{hour}/{Created.place(head)}", head.created_at)
             hour, before = (hour, found.before) if found.before else (hour - 1, "")
-        return Rows(rows=tuple(rows), next_token=f"{hour}/{before}")
+        return answer(f"{hour}/{before}", _oldest_looked_at(hour, before))
 
     async def count(self, scope: str, state: str) -> int:
         return await self.storage.for_scope(Scope(scope)).count(STATES[state])
@@ -194,6 +227,28 @@ class StoredInspector(Inspector):
     def letters(self, aside: Aside) -> Letters | None:
         return letters_of(aside, self.settings, self._backends)
 
+    async def depth(self, working: Working) -> Depth | None:
+        """Return how full a queue of the workers is; None if it is not named here.
+
+        Raises:
+            ConfigurationError: it cannot be used; one sentence says why.
+        """
+        return await depth_of(working, self.settings, self._backends)
+
+    async def open_turns(self, limit: int) -> OpenTurns:
+        """Return the first `limit` open turns, in the order in which the sweeper looks at them."""
+        now = self.storage.clock.now_ms()
+        found = await self.storage.due(now + NEXT_MS, limit=limit + 1)
+        turns, is_all = found[:limit], len(found) <= limit
+        keys = [(one.scope.digest, one.task_id) for one in turns]
+        heads: dict[TaskKey, Head | None] = dict.fromkeys(keys)
+        parts = (keys[at : at + LOOK_AT_ONCE] for at in range(0, len(keys), LOOK_AT_ONCE))
+        for seen in await asyncio.gather(*map(self.storage.look, parts)):
+            heads |= {key: look.head for key, look in seen.items()}
+        rows = [row_of(head) for head in heads.values() if head is not None and head.turn_is_open]
+        unread = [one for one, key in zip(turns, keys, strict=True) if heads[key] is None]
+        return OpenTurns(rows=tuple(rows), unread=tuple(unread), is_all=is_all)
+
 
 def _place_in(token: str) -> tuple[int, str] | None:
     """Return the hour, and the place in it, at which a page begins; None if there is no token."""
@@ -203,6 +258,11 @@ def _place_in(token: str) -> tuple[int, str] | None:
     if match is None:
         raise PageTokenError
     return int(match["hour"]), match["before"]
+
+
+def _oldest_looked_at(hour: int, before: str) -> int:
+    """Return the time of creation down to which tasks were looked at, by the place to go on."""
+    return int(before.partition("#")[0]) if before else (hour + 1) * HOUR_MS
 
 
 def event_lines(log: Log) -> Iterable[EventLine]:
@@ -233,6 +293,7 @@ def as_response(event: Event) -> dict[str, Any]:
 
 def row_of(head: Head) -> TaskRow:
     """Return a task's row."""
+    released = head.released if head.turn_is_open and head.was_released else None
     return TaskRow(
         scope=head.scope,
         task_id=head.task_id,
@@ -245,7 +306,22 @@ def row_of(head: Head) -> TaskRow:
         turn_is_open=head.turn_is_open,
         due_at=head.due_at,
         is_cancel_asked=head.cancel is not None,
+        sends=head.sends,
+        is_claimed=head.turn_is_open and head.token is not None and not head.was_released,
+        waits_since=_waits_since(head),
+        waits_until=released.until if released else 0,
+        waits_for=released.reason if released else "",
     )
+
+
+def _waits_since(head: Head) -> int | None:
+    """Return the time since which the open turn has no worker; None: it has one, or is unknown."""
+    if not head.turn_is_open:
+        return None
+    if head.released is not None and head.was_released:
+        return head.released.at
+    is_new = head.token is None and head.state == TaskState.TASK_STATE_SUBMITTED
+    return head.status_at if is_new else None
 
 
 def _iso(at_ms: int) -> str:

@@ -7,6 +7,8 @@ conversation. A long-running tool pauses the task (input-required), as in the AD
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, Final
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -14,15 +16,22 @@ from a2a.server.events import EventQueue
 from a2a.types import TaskState, TaskStatusUpdateEvent
 from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
 from google.adk.agents import BaseAgent
+from google.adk.agents.invocation_context import LlmCallsLimitExceededError
 from google.adk.events import Event as AdkEvent
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService, Session
 
-from a2a_serverless.frameworks.conversation import Conversation, Messages
+from a2a_serverless.frameworks.conversation import (
+    TOO_MANY_STEPS,
+    Conversation,
+    Messages,
+    final_errors,
+)
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.executor import TurnQueue
 
+_FINAL: Final[dict[type[Exception], str]] = {LlmCallsLimitExceededError: TOO_MANY_STEPS}
 _ASKS: Final = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
 
 
@@ -54,20 +63,43 @@ class AdkExecutor(AgentExecutor):
             raise TypeError("An AdkExecutor runs in the WorkerAdapter of this package only.")
         conversation = await Conversation.load(TaskContext(context, event_queue), "google-adk")
         sessions = ConversationSessions(conversation)
-        executor = self._executor(sessions)
-        await executor.execute(context, _KeepingQueue(event_queue, sessions))
+        runner = self._runner(sessions)
+        executor = A2aAgentExecutor(runner=runner, **self._executor_options)
+        await executor.execute(context, _KeepingQueue(event_queue, sessions, runner))
+        if runner.error is not None:
+            with final_errors(_FINAL):
+                raise runner.error
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await self._executor(InMemorySessionService()).cancel(context, event_queue)
+        runner = self._runner(InMemorySessionService())
+        await A2aAgentExecutor(runner=runner, **self._executor_options).cancel(context, event_queue)
 
-    def _executor(self, sessions: InMemorySessionService) -> A2aAgentExecutor:
-        runner = Runner(
+    def _runner(self, sessions: InMemorySessionService) -> _TellingRunner:
+        return _TellingRunner(
             agent=self._agent,
             app_name=self._app_name,
             session_service=sessions,
             **self._runner_options,
         )
-        return A2aAgentExecutor(runner=runner, **self._executor_options)
+
+
+class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the types
+    """A runner that keeps the exception of its run.
+
+    The ADK's executor would end the task as failed with its text, and the turn could not be tried
+    again.
+    """
+
+    error: Exception | None = None
+
+    async def run_async(self, **options: Any) -> AsyncGenerator[AdkEvent, None]:
+        try:
+            async with aclosing(super().run_async(**options)) as events:
+                async for event in events:
+                    yield event
+        except Exception as error:
+            self.error = error
+            raise
 
 
 class ConversationSessions(InMemorySessionService):  # type: ignore[misc] # its environment has the types
@@ -118,13 +150,21 @@ class ConversationSessions(InMemorySessionService):  # type: ignore[misc] # its 
 
 
 class _KeepingQueue(EventQueue):
-    """Passes the events on to the turn's queue, and keeps the session before one that ends it."""
+    """Passes the events on to the turn's queue, and keeps the session before one that ends it.
 
-    def __init__(self, queue: TurnQueue, sessions: ConversationSessions) -> None:
+    Nothing is passed on once the run has raised: what is left of its turn is the runtime's to say.
+    """
+
+    def __init__(
+        self, queue: TurnQueue, sessions: ConversationSessions, runner: _TellingRunner
+    ) -> None:
         self._queue = queue
         self._sessions = sessions
+        self._runner = runner
 
     async def enqueue_event(self, event: Event) -> None:
+        if self._runner.error is not None:
+            return
         state = event.status.state if isinstance(event, TaskStatusUpdateEvent) else None
         if state in _ASKS or state == TaskState.TASK_STATE_COMPLETED:
             await self._sessions.keep(asks=state in _ASKS)

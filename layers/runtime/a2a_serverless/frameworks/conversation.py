@@ -8,6 +8,8 @@ that dies starts over from what the last ended turn has stored.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -20,6 +22,11 @@ MOST_WAITING: Final = 16
 
 The conversation does not learn that a task was canceled while it waited, so older ones are dropped.
 """
+
+TOO_MANY_STEPS: Final = "The agent has taken as many steps as it may, and had not finished."
+TOO_LONG: Final = "The answer or the conversation is longer than the agent's model allows."
+INVALID: Final = "The agent is wrong in itself, so that no further start would succeed."
+"""What a client reads of errors that come again with every start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,8 @@ class Conversation:
         if not isinstance(state, dict) or state.get("framework") != framework:
             raise FinalError(
                 f"The state of context {ctx.context_id} was not stored by an agent of {framework}:"
-                " after a change of the framework, begin new conversations, or delete the old ones."
+                " after a change of the framework, begin new conversations or delete the old ones.",
+                client_text="The agent cannot read this conversation: begin a new one.",
             )
         others = dict(state["waiting"])
         waiting = others.pop(ctx.task_id, None)
@@ -132,6 +140,19 @@ class Answer:
         self._has_begun, self._message = True, message
         text = f"\n\n{text}" if is_next else text
         await self._ctx.emit_text_artifact(text, ARTIFACT, append=True)
+
+
+@contextmanager
+def final_errors(texts: Mapping[type[Exception], str]) -> Iterator[None]:
+    """Fail the task at once for errors of the framework that come again with every start.
+
+    `texts` says for each kind of error what the client reads.
+    """
+    try:
+        yield
+    except tuple(texts) as error:
+        text = next(text for kind, text in texts.items() if isinstance(error, kind))
+        raise FinalError(f"{type(error).__name__}: {error}", client_text=text) from error
 
 
 def answer_of(ctx: TaskContext) -> Any:

@@ -16,16 +16,30 @@ from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError
 from langgraph.graph import StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.frameworks.conversation import Answer, Conversation, answer_of, ask
+from a2a_serverless.frameworks.conversation import (
+    INVALID,
+    TOO_MANY_STEPS,
+    Answer,
+    Conversation,
+    answer_of,
+    ask,
+    final_errors,
+)
 from a2a_serverless.worker import FinalError, TaskContext, Worker
 
 _MESSAGES: Final = "messages"
+_FINAL: Final[dict[type[Exception], str]] = {
+    GraphRecursionError: TOO_MANY_STEPS,
+    InvalidUpdateError: INVALID,
+    EmptyInputError: INVALID,
+}
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
 
@@ -76,14 +90,17 @@ class LangGraphWorker(Worker):
             given = self.begin(ctx)
         else:
             given = await _answered(graph, thread.config, answer_of(ctx))
-        await _stream(ctx, graph, given, thread.config)
+        with final_errors(_FINAL):
+            await _stream(ctx, graph, given, thread.config)
         state = await graph.aget_state(thread.config)
         if state.interrupts:
             await conversation.wait(thread.dump())
             await ask(ctx, state.interrupts[0].value)
         elif state.next:
             stopped = ", ".join(state.next)
-            raise FinalError(f"The graph stopped before {stopped}: use interrupt() to ask.")
+            raise FinalError(
+                f"The graph stopped before {stopped}: use interrupt() to ask.", client_text=INVALID
+            )
         else:
             if conversation.waiting is not None and conversation.ended is not None:
                 thread.join(conversation.ended)
@@ -170,7 +187,8 @@ async def _answered(graph: Graph, config: RunnableConfig, answer: Any) -> Comman
     if not asked:
         raise FinalError(
             "The graph has changed since it asked, and no node waits for the answer any more: begin"
-            " a new task, or give the node that has asked its name again."
+            " a new task, or give the node that has asked its name again.",
+            client_text="The agent has changed since it asked: begin a new task.",
         )
     return Command(resume={asked[0].id: answer})
 

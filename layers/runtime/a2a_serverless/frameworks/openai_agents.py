@@ -7,22 +7,35 @@ as the question (input-required). Text goes out as chunks of one artifact.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
-from agents import Agent, RunConfig, Runner, RunResultStreaming, RunState
+from agents import (
+    Agent,
+    MaxTurnsExceeded,
+    RunConfig,
+    Runner,
+    RunResultStreaming,
+    RunState,
+    UserError,
+)
 from agents.memory import SessionABC
 from openai.types.responses import ResponseCompletedEvent, ResponseTextDeltaEvent
 from pydantic_core import to_jsonable_python
 
 from a2a_serverless.frameworks.conversation import (
+    INVALID,
+    TOO_MANY_STEPS,
     Answer,
     Conversation,
     Messages,
     answer_of,
     ask,
+    final_errors,
     is_consent,
 )
 from a2a_serverless.worker import TaskContext, Worker
+
+_FINAL: Final[dict[type[Exception], str]] = {MaxTurnsExceeded: TOO_MANY_STEPS, UserError: INVALID}
 
 
 class OpenAIAgentsWorker(Worker):
@@ -64,8 +77,11 @@ class OpenAIAgentsWorker(Worker):
             given = self.begin(ctx)
         else:
             given = await self._answered(conversation.waiting["run"], answer_of(ctx))
-        run = Runner.run_streamed(self._agent, given, session=session, run_config=self._run_config)
-        await _stream(ctx, run)
+        with final_errors(_FINAL):
+            run = Runner.run_streamed(
+                self._agent, given, session=session, run_config=self._run_config
+            )
+            await _stream(ctx, run)
         if run.interruptions:
             kept = {**messages.waiting(session.items), "run": run.to_state().to_json()}
             await conversation.wait(kept)

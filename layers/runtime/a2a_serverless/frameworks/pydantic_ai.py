@@ -6,7 +6,7 @@ with its question (input-required); the user's next message is its result.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic_ai import (
     Agent,
@@ -14,19 +14,26 @@ from pydantic_ai import (
     DeferredToolResults,
     ModelMessage,
     ModelMessagesTypeAdapter,
+    UsageLimitExceeded,
+    UserError,
 )
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import ToolDenied
 from pydantic_core import to_jsonable_python
 
 from a2a_serverless.frameworks.conversation import (
+    INVALID,
+    TOO_MANY_STEPS,
     Conversation,
     Messages,
     answer_of,
     ask,
+    final_errors,
     is_consent,
 )
 from a2a_serverless.worker import TaskContext, Worker
+
+_FINAL: Final[dict[type[Exception], str]] = {UsageLimitExceeded: TOO_MANY_STEPS, UserError: INVALID}
 
 
 class PydanticAIWorker(Worker):
@@ -71,11 +78,12 @@ class PydanticAIWorker(Worker):
                 await ask(ctx, waiting["asked"][0]["question"])
                 return
         messages = Messages.of(conversation.ended, waiting)
-        run = await self._agent.run(
-            self.begin(ctx) if waiting is None else None,
-            message_history=ModelMessagesTypeAdapter.validate_python(messages.begin()),
-            deferred_tool_results=None if waiting is None else _results(waiting),
-        )
+        with final_errors(_FINAL):
+            run = await self._agent.run(
+                self.begin(ctx) if waiting is None else None,
+                message_history=ModelMessagesTypeAdapter.validate_python(messages.begin()),
+                deferred_tool_results=None if waiting is None else _results(waiting),
+            )
         if isinstance(run.output, DeferredToolRequests):
             asked, now = _asked(run.output), _dumped(run.all_messages())
             await conversation.wait({**messages.waiting(now), "asked": asked, "answers": []})

@@ -8,14 +8,34 @@ of one artifact.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from strands import Agent, Snapshot
+from strands.types.exceptions import (
+    ContextWindowOverflowException,
+    MaxTokensReachedException,
+    SnapshotException,
+)
 from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.frameworks.conversation import Answer, Conversation, Messages, answer_of, ask
+from a2a_serverless.frameworks.conversation import (
+    INVALID,
+    TOO_LONG,
+    Answer,
+    Conversation,
+    Messages,
+    answer_of,
+    ask,
+    final_errors,
+)
 from a2a_serverless.worker import TaskContext, Worker
+
+_FINAL: Final[dict[type[Exception], str]] = {
+    ContextWindowOverflowException: TOO_LONG,
+    MaxTokensReachedException: TOO_LONG,
+    SnapshotException: INVALID,
+}
 
 
 class StrandsWorker(Worker):
@@ -54,13 +74,15 @@ class StrandsWorker(Worker):
         waiting, ended = conversation.waiting, conversation.ended or {}
         messages = Messages.of(ended.get("messages"), waiting)
         agent = self._make_agent()
-        _restore(agent, (waiting or ended).get("snapshot"), messages.begin())
+        with final_errors(_FINAL):
+            _restore(agent, (waiting or ended).get("snapshot"), messages.begin())
         if waiting is None:
             prompt = self.begin(ctx)
         else:
             answer = {"interruptId": waiting["asked"], "response": answer_of(ctx)}
             prompt = [{"interruptResponse": answer}]
-        interrupts = await _stream(ctx, agent, prompt)
+        with final_errors(_FINAL):
+            interrupts = await _stream(ctx, agent, prompt)
         now, snapshot = _taken(agent)
         if interrupts:
             asked = {"asked": interrupts[0].id, "snapshot": snapshot}

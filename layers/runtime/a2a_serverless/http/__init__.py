@@ -10,9 +10,9 @@ from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 HEALTH_PATH = "/healthz"
 JWKS_PATH = "/.well-known/jwks.json"
 """Serves the public keys by which receivers check the signatures of push notifications."""
-LEGACY_CARD_PATHS = ("/.well-known/agent.json", "/agentCard")
-"""The card's path until 0.2, and simple_a2a's; served with the legacy dialects."""
-PUBLIC_PATHS = frozenset({AGENT_CARD_WELL_KNOWN_PATH, *LEGACY_CARD_PATHS, HEALTH_PATH, JWKS_PATH})
+CARD_PATHS = (AGENT_CARD_WELL_KNOWN_PATH, "/.well-known/agent.json", "/agentCard")
+"""The card's path; that until 0.2, where clients of today look as well; and simple_a2a's."""
+PUBLIC_PATHS = frozenset({*CARD_PATHS, HEALTH_PATH, JWKS_PATH})
 """Paths that ask for no credentials."""
 
 SUBMIT_PATH = "/api/a2a/tasks"

@@ -17,7 +17,6 @@ from a2a.server.routes import (
 )
 from a2a.server.routes.fastapi_routes import add_a2a_routes_to_fastapi
 from a2a.types import AgentCard
-from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -28,10 +27,10 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import (
+    CARD_PATHS,
     HEALTH_PATH,
     JSONRPC_PATHS,
     JWKS_PATH,
-    LEGACY_CARD_PATHS,
     V0_3_PREFIX,
 )
 from a2a_serverless.http.address import base_url
@@ -114,6 +113,7 @@ def create_app(
         base = _base_url.get() if request is None else base_url(request, settings)
         return deployed_card(card, settings, base)
 
+    card_routes = _card_routes(card, deployed, settings)
     card = deployed(card)
     handler = DurableRequestHandler(
         backends,
@@ -125,7 +125,6 @@ def create_app(
     app = _described_by(card)
     app.state.entrypoint = entrypoint
     _add_own_routes(app, backends)
-    card_routes = _card_routes(card, deployed, settings)
     _add_protocol_routes(app, handler, CallContextBuilder(card), settings, card_routes)
     app.add_middleware(Negotiation, card=card)
     _admit(app, settings, authenticator, clock)
@@ -238,15 +237,15 @@ def _rest_routes(
             endpoint = with_event_ids(endpoint, keep_alive_s=settings.keep_alive_s, marked=marked)
         return rest_guard(endpoint, route, context)
 
-    routes = create_rest_routes(handler, context, enable_v0_3_compat=True)
-    # First, because the SDK's tenant routes take this path, too.
-    return rewired([v0_3_rest.deletion(handler, context), *routes], wrap)
+    routes = create_rest_routes(handler, context)
+    # 0.3 first, because the SDK's tenant routes take its paths, too.
+    return rewired([*v0_3_rest.routes(handler, context), *routes], wrap)
 
 
 def _card_routes(
     card: AgentCard, deployed: Callable[[AgentCard], AgentCard], settings: Settings
 ) -> list[BaseRoute]:
-    """Return the card's routes; the card names the address at which the request reached it."""
+    """Return the routes of an author's card, as `deployed` at the address of each request."""
     last_modified = formatdate(usegmt=True)
 
     async def at_this_address(card: AgentCard) -> AgentCard:
@@ -262,10 +261,9 @@ def _card_routes(
         return with_address
 
     cache_control = f"public, max-age={CARD_MAX_AGE_S}"
-    paths = [AGENT_CARD_WELL_KNOWN_PATH, *(LEGACY_CARD_PATHS if settings.older_dialects else ())]
     routes = [
         route
-        for path in paths
+        for path in CARD_PATHS
         for route in create_agent_card_routes(card, at_this_address, path, cache_control)
     ]
     return rewired(routes, wrap)

@@ -122,7 +122,10 @@ def deployed_card(card: AgentCard, settings: Settings, base: str) -> AgentCard:
 
     The file does not decide about the following: security is what A2A_AUTH asks for, an extended
     card is promised if there is one, and push notifications are offered if there is a queue for
-    them.
+    them. Skills without modes get the card's, which some clients ask for in each skill.
+
+    A card that is signed and has all of this as it is served stays as it is, even without a skill's
+    modes. The signatures of any other card would not hold, and are left out.
     """
     deployed = deepcopy(card)
     del deployed.supported_interfaces[:]
@@ -137,6 +140,12 @@ def deployed_card(card: AgentCard, settings: Settings, base: str) -> AgentCard:
         _require_api_key(deployed)
     elif settings.auth == "oidc":
         _require_token(deployed, settings)
+    if deployed.signatures and deployed == card:
+        return deployed
+    del deployed.signatures[:]
+    for skill in deployed.skills:
+        skill.input_modes.extend(() if skill.input_modes else deployed.default_input_modes)
+        skill.output_modes.extend(() if skill.output_modes else deployed.default_output_modes)
     return deployed
 
 

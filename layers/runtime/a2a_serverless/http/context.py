@@ -235,6 +235,12 @@ def last_event_id(context: ServerCallContext) -> Cursor | None:
     return cursor
 
 
+def ends_with_turn(context: ServerCallContext) -> bool:
+    """Return True if a subscription is to end with the turn, by `Prefer: until=turn` (RFC 7240)."""
+    preferences = _headers(context).get("prefer", "").split(",")
+    return "until=turn" in (preference.strip().lower() for preference in preferences)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenId:
     """The id that a client has given to its task; only the legacy dialects allow that."""

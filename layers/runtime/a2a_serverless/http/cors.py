@@ -18,6 +18,7 @@ _SENT: Final = (
     "Content-Type",
     "Idempotency-Key",
     "Last-Event-ID",
+    "Prefer",
     "X-API-Key",
     VERSION_HEADER,
     *EXTENSION_HEADERS,

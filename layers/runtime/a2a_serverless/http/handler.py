@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Callable
+from operator import attrgetter
 from typing import Literal
 
 from a2a.server.context import ServerCallContext
@@ -42,6 +43,7 @@ from a2a_serverless.http.checks import (
     list_query,
 )
 from a2a_serverless.http.context import (
+    ends_with_turn,
     function_deadline_ms,
     last_event_id,
     request_of,
@@ -154,7 +156,8 @@ class DurableRequestHandler(RequestHandler):
         """Stream a task to its end, through pauses (section 3.1.6).
 
         With `Last-Event-ID` the stream opens with the Task as of that event, also on a task that
-        has ended, and goes on with what followed. An id of another task is ignored.
+        has ended, and goes on with what followed. An id of another task is ignored. With `Prefer:
+        until=turn` the stream ends with the turn in which it opens, as the stream of a message.
         """
         limits = self._stream_limits(context)
         check_streaming(self._card)
@@ -168,7 +171,11 @@ class DurableRequestHandler(RequestHandler):
             tail, opening = await Tail.resume(storage, params.id, cursor)
         _trim(opening, self._length())
         stream = self._stream(opening, tail, context)
-        async for event in stream.events(lambda head: head.is_terminal, limits):
+        followed = Accepted(
+            turn=tail.fold.turn_at(opening.cursor.version), opening=opening, tail=tail
+        )
+        until = followed.is_over if ends_with_turn(context) else attrgetter("is_terminal")
+        async for event in stream.events(until, limits):
             yield event
 
     # -- tasks ---------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ into a note, a context variable, just before it yields the event, and `with_even
 when the item that the SDK made of the event comes out of the response. Both sides are in step,
 because the SDK makes one item of each event and fetches only the first one ahead. In the same way
 the handler says which event is the last of its turn, which 0.3 tells its clients, and why a stream
-ends early, which a comment after its last event says.
+ends early, which a comment after its last event says. The field `retry` beside the comment tells a
+client that there is more.
 
 Lines end with LF, because some clients only find the end of an event at two LF.
 """
@@ -32,6 +33,9 @@ from a2a_serverless.tasks.events import Cursor
 Endpoint = Callable[[Request], Awaitable[Response]]
 Marked = Callable[[str], str]
 """Takes an event's JSON, and returns it with the mark of a turn's last event."""
+
+RETRY_MS = 200
+"""The value of the field `retry` at the end of a stream that ends early."""
 
 _LINE_END = "\n"
 
@@ -107,7 +111,7 @@ async def _numbered(
         async for item in items:
             yield _framed(item, note, marked)
         if note.remark:
-            yield {"comment": note.remark}
+            yield {"comment": note.remark, "retry": RETRY_MS}
     except A2AError as error:
         yield {"event": "error", "data": json_utils.dumps(build_rest_error_payload(error))}
     finally:

@@ -18,6 +18,10 @@ TOO_MANY: Final = (
     "Too many streams are open: this one ends. Subscribe again with Last-Event-ID to go on."
 )
 """The comment at the end of a stream above the limit."""
+TOO_LONG: Final = (
+    "The stream has reached its time limit. Subscribe again with Last-Event-ID to go on."
+)
+"""The comment at the end of a stream whose turn or task goes on."""
 
 _GRACE_S: Final = 15.0
 """Seconds of a lease beyond its stream's limit, in which the stream ends and gives it back."""
@@ -59,6 +63,7 @@ class TaskStream:
         self._leases = leases
         self._flush_s = flush_s
         self._lease: Lease | None = None
+        self._may_go_on = True
 
     async def events(self, until: Callable[[Head], bool], limits: Limits) -> AsyncIterator[Event]:
         """Yield the events, each announced by its cursor, until HEAD satisfies `until`.
@@ -81,6 +86,8 @@ class TaskStream:
                 is_last = until(self._tail.head) and not self._tail.has_more
                 announce(delivery.cursor, is_last=is_last)
                 yield delivery.event
+            if self._tail.has_more or not until(self._tail.head):
+                remark(TOO_LONG if self._may_go_on else TOO_MANY)
         finally:
             await self._give_back()
 
@@ -91,8 +98,8 @@ class TaskStream:
         self._lease = await self._leases.take(self._caller, for_s=for_s)
         if self._lease is None:
             log_refusal("TooManyStreams")
-            remark(TOO_MANY)
-        return self._lease is not None
+            self._may_go_on = False
+        return self._may_go_on
 
     async def _give_back(self) -> None:
         """Give the lease back, even if the client has left and the stream is cancelled."""

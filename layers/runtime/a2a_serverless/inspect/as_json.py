@@ -10,6 +10,7 @@ from a2a_serverless.inspect.webhooks import Delivery, Webhook
 from a2a_serverless.inspect.wording import iso, sentence
 from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.progress import Progress
+from a2a_serverless.tasks.push import GivenUp
 
 
 def as_json(shown: Timeline) -> dict[str, Any]:
@@ -28,7 +29,17 @@ def as_json(shown: Timeline) -> dict[str, Any]:
         "turn_is_open": shown.turn_is_open,
         "progress": _progress(shown.progress),
         "attempts": shown.attempts,
-        "holder": holder and {"worker": holder.worker, "since": iso(holder.since)},
+        "spared": {
+            "faults": shown.spared.faults,
+            "interruptions": shown.spared.interruptions,
+        },
+        "holder": holder
+        and {
+            "worker": holder.worker,
+            "since": iso(holder.since),
+            "seen_at": iso(holder.seen_at),
+            "lease_until": iso(holder.lease_until),
+        },
         "given_back": _end(shown.given_back),
         "due_at": iso(shown.due_at),
         "sends": shown.sends,
@@ -63,6 +74,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     return {
         "number": attempt.number,
         "worker": attempt.worker,
+        "waited_ms": attempt.waited_ms,
         "started_at": iso(attempt.started_at),
         "last_at": iso(attempt.last_at),
         "over_at": iso(attempt.over_at),
@@ -78,16 +90,28 @@ def _webhook(one: Webhook) -> dict[str, Any]:
         "config_id": one.config_id,
         "receiver": one.receiver,
         "version": one.version,
+        "told": one.told if one.knows_told else None,
+        "told_is_known": one.knows_told,
+        "given_up": one.given_up and _given_up(one.given_up),
         "owed": one.owed,
         "failures": one.failures,
         "failing_since": iso(one.failing_since),
         "refusals": one.refusals,
-        "given_up": one.is_given_up,
+        "receiver_given_up": one.is_given_up,
         "answer": one.answer or None,
         "answered_at": iso(one.answered_at),
         "next_at": iso(one.next_at),
         "deleted": one.is_gone,
         "deliveries": [_delivery(delivery) for delivery in one.deliveries],
+    }
+
+
+def _given_up(lost: GivenUp) -> dict[str, Any]:
+    return {
+        "count": lost.count,
+        "version": lost.version,
+        "at": iso(lost.at),
+        "reason": lost.reason,
     }
 
 
@@ -114,8 +138,15 @@ def _commit(commit: Committed) -> dict[str, Any]:
     }
 
 
-def _end(end: AttemptEnd | None) -> dict[str, str] | None:
-    return None if end is None else {"reason": end.reason, "correlation_id": end.correlation_id}
+def _end(end: AttemptEnd | None) -> dict[str, str | None] | None:
+    if end is None:
+        return None
+    return {
+        "at": iso(end.at),
+        "reason": end.reason,
+        "correlation_id": end.correlation_id,
+        "until": iso(end.until or None),
+    }
 
 
 def _progress(progress: Progress | None) -> dict[str, float] | None:

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from a2a_serverless.inspect.turns import Attempt, Turn
+from a2a_serverless.inspect.webhooks import Webhook
 from a2a_serverless.tasks.entries import Restarted, StatusChanged, Unknown
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, Head, plain_state
+from a2a_serverless.tasks.push import GivenUp
 
 What: TypeAlias = Literal[
     "accepted",  # a message, which opened a turn
     "waited for its turn",  # ... and became the current turn later
-    "sent again",  # by the sweeper: a turn that had no worker
+    "sent again",  # by the sweeper, as it was due
     "started",  # the first attempt of a turn
     "lost",  # an attempt, without a word
     "gave back",  # an attempt, with a reason
@@ -26,6 +28,7 @@ What: TypeAlias = Literal[
     "cancel asked",
     "reached",  # a state that ends or interrupts the task, by an attempt
     "reached without an attempt",  # ... by the API or the sweeper
+    "given up",  # a notification, at last
     "missing",  # versions that are not there
     "unknown entry",
 ]
@@ -47,10 +50,15 @@ class Happening:
     attempt: int = 0
     worker: str = ""
     after_ms: int | None = None
-    """The time since the message was accepted, or since the last sign of the attempt before."""
+    """The time since the message was accepted; of a takeover, since the end of the attempt before,
+    or since its last commit if its end is not known."""
+    follows_an_end: bool = False
+    """True if `after_ms` counts from the end of the attempt before."""
     reason: str = ""
     correlation_id: str = ""
     by: str = ""
+    """The user who has asked; of what was given up, the receiver."""
+    given_up: GivenUp | None = None
     state: str = ""
     discards: tuple[int, ...] = ()
     """Versions whose changes were taken back."""
@@ -64,6 +72,7 @@ def story_of(
     records: tuple[Record, ...],
     turns: Iterable[Turn],
     discards: dict[int, tuple[int, ...]],
+    webhooks: Iterable[Webhook] = (),
 ) -> tuple[Happening, ...]:
     """Return what happened, in the order of the log.
 
@@ -72,6 +81,7 @@ def story_of(
         records: its commits in order; some may be missing.
         turns: its turns.
         discards: by the version of a restart, the versions whose changes it has taken back.
+        webhooks: its webhooks.
     """
     told = [one for turn in turns for one in _of_turn(head, turn, discards)]
     told += _of_entries(records)
@@ -79,6 +89,10 @@ def story_of(
     told.sort(key=lambda one: one.version)  # stable: those of one version keep their order
     if head.cancel is not None:
         told.insert(_place_of(told, head.cancel.at), _asked(head))
+    for one in webhooks:
+        if (lost := one.given_up) is not None:
+            happened = Happening(what="given up", at=lost.at, by=one.receiver, given_up=lost)
+            told.insert(_place_of(told, lost.at), happened)
     return tuple(told)
 
 
@@ -91,7 +105,7 @@ def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> It
         yield Happening(
             what="waited for its turn", at=turn.began_at, version=turn.number, turn=turn.number
         )
-    if head.sends and turn.number == head.turn:
+    if head.sends and turn.number == head.turn:  # of the whole turn: its times are not known
         first = turn.attempts[0].first if turn.attempts else turn.number
         yield Happening(what="sent again", version=first, turn=turn.number, count=head.sends)
     before: Attempt | None = None
@@ -105,7 +119,8 @@ def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> It
             turn=turn.number,
             attempt=attempt.number,
             worker=attempt.worker,
-            after_ms=turn.waited_ms if before is None else _since(before.last_at, attempt),
+            after_ms=turn.waited_ms if before is None else _since(before, attempt),
+            follows_an_end=attempt.waited_ms is not None,
             discards=discards.get(attempt.first, ()),
         )
         before = attempt
@@ -126,9 +141,11 @@ def _end_of(turn: Turn, attempt: Attempt, version: int) -> Happening:
     )
 
 
-def _since(before: int | None, attempt: Attempt) -> int | None:
-    at = attempt.started_at
-    return None if before is None or at is None else at - before
+def _since(before: Attempt, attempt: Attempt) -> int | None:
+    if attempt.waited_ms is not None:
+        return attempt.waited_ms
+    last, at = before.last_at, attempt.started_at
+    return None if last is None or at is None else at - last
 
 
 def _of_entries(records: Iterable[Record]) -> Iterator[Happening]:

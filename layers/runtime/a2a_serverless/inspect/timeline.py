@@ -33,7 +33,7 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, plain_state
+from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, Spared, plain_state
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.push import Push
 
@@ -102,12 +102,20 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The attempt that has the open turn."""
+    """The attempt that has claimed the open turn; whether its process lives is not known.
+
+    Times are milliseconds since the epoch.
+    """
 
     worker: str
     """Its process; empty: its release does not name the process."""
     since: int | None
-    """The time of its claim, in milliseconds since the epoch."""
+    """The time of its claim."""
+    seen_at: int | None = None
+    """The time of its newest commit, or of the renewal of its lease that is known, the later."""
+    lease_until: int | None = None
+    """The end of its lease. None: unknown, as the sweeper has sent the turn again, and has moved
+    the due time by which a lease is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +140,11 @@ class Timeline:
     progress: Progress | None
     """The progress in the last status of the open turn; None: it has none, or no turn is open."""
     attempts: int | None
-    """Attempts started on the turn."""
+    """Attempts started on the turn, without those that are spared."""
+    spared: Spared
+    """The starts on the turn that use up no attempt."""
     holder: Holder | None
-    """None: no attempt has the turn."""
+    """None: no attempt has claimed the open turn, or the last one has given it back."""
     given_back: AttemptEnd | None
     """The attempt that has given back the open turn; None: there is none, or another took over."""
     due_at: int | None
@@ -165,6 +175,7 @@ def timeline(
     missing: Collection[str] = (),
     unreadable: Iterable[str] = (),
     pushes: Iterable[Push] = (),
+    lease_s: float | None = None,
 ) -> Timeline:
     """Return the timeline of a task.
 
@@ -174,11 +185,13 @@ def timeline(
         missing: names of `head`'s fields that could not be read.
         unreadable: what else could not be read, as clauses.
         pushes: the task's push configurations.
+        lease_s: the seconds of a lease; None: unknown, and so is its last renewal.
     """
     discards = discards_of(records, _DISCARDABLE)
     turns = turns_of(head, records)
     released = head.released if head.turn_is_open and head.was_released else None
     times = [record.at for record in records if record.at is not None]
+    webhooks = webhooks_of(pushes, records)
     status_at = None if "status_at" in missing else head.status_at
     return Timeline(
         task_id=head.task_id,
@@ -193,7 +206,8 @@ def timeline(
         turn_is_open=head.turn_is_open,
         progress=_progress(records) if head.turn_is_open else None,
         attempts=None if "attempts" in missing else head.attempts,
-        holder=None if released else _holder(head, records),
+        spared=head.spared,
+        holder=None if released else _holder(head, records, lease_s),
         given_back=released,
         due_at=head.due_at,
         size=None if "size" in missing else head.size,
@@ -201,8 +215,8 @@ def timeline(
         sends=head.sends,
         commits=tuple(_commits(records, discards)),
         turns=turns,
-        webhooks=webhooks_of(pushes, records),
-        story=story_of(head, tuple(records), turns, discards),
+        webhooks=webhooks,
+        story=story_of(head, tuple(records), turns, discards, webhooks),
         unreadable=(*unreadable, *_unreadable(records)),
     )
 
@@ -215,14 +229,22 @@ def with_logs(shown: Timeline, lines: Iterable[tuple[int, Mapping[str, Any]]]) -
     return replace(shown, webhooks=with_deliveries(shown.webhooks, deliveries_of(lines)))
 
 
-def _holder(head: Head, records: Iterable[Record]) -> Holder | None:
+def _holder(head: Head, records: Iterable[Record], lease_s: float | None) -> Holder | None:
     if head.token is None or not head.turn_is_open:
         return None
     of_attempt = [record for record in records if record.token == head.token]
     claim = next((record for record in of_attempt if record.worker), None)
-    if claim is None:
-        return Holder(worker="", since=of_attempt[0].at if of_attempt else None)
-    return Holder(worker=claim.worker, since=claim.at)
+    first = claim or next(iter(of_attempt), None)
+    until = head.due_at if head.sends == 0 else None
+    seen = [record.at for record in of_attempt if record.at is not None]
+    if seen and until is not None and lease_s is not None:
+        seen.append(until - int(lease_s * 1000))
+    return Holder(
+        worker=claim.worker if claim else "",
+        since=first.at if first else None,
+        seen_at=max(seen, default=None),
+        lease_until=until,
+    )
 
 
 def _progress(records: Iterable[Record]) -> Progress | None:

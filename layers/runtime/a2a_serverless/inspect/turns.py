@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from a2a_serverless.tasks.entries import StatusChanged, TurnEnded, TurnOpened
@@ -11,7 +12,7 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, Head, is_terminal
 
 Outcome: TypeAlias = Literal[
-    "running",  # it has the turn
+    "running",  # it has the claim; whether its process lives is not known
     "ended the turn",
     "gave back",  # with a reason; another attempt may follow
     "lost",  # it said nothing: its process died, or was cut off
@@ -35,11 +36,15 @@ class Attempt:
     """Its commits: the first one is its claim."""
     last_at: int | None
     over_at: int | None
-    """The time of the commit that shows its end; None: it has the turn, or the time is unknown."""
+    """The time of its end; of a lost one, that of the commit that shows it. None: it has the turn,
+    or the time is unknown."""
     outcome: Outcome
     reason: str = ""
     correlation_id: str = ""
     """Leads to the line of the worker's log that says why it ended; empty: unknown."""
+    waited_ms: int | None = None
+    """The milliseconds since the end of the attempt before it; None: that is not known, or there
+    was none."""
 
     @property
     def first(self) -> int:
@@ -50,6 +55,13 @@ class Attempt:
     def last(self) -> int:
         """Return the version of its last commit."""
         return self.versions[-1]
+
+    @property
+    def took_ms(self) -> int | None:
+        """Return the milliseconds from its claim to its end; None: it has the turn, or unknown."""
+        if self.outcome in ("lost", "unknown") or self.started_at is None or self.over_at is None:
+            return None
+        return max(0, self.over_at - self.started_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +99,11 @@ class _Attempt:
     def close(self, outcome: Outcome, at: int | None, end: AttemptEnd | None = None) -> None:
         self.outcome, self.over_at, self.end = outcome, at, end
 
+    def give_back(self, end: AttemptEnd) -> None:
+        """End as the attempt has said; a time before its last commit is not of this end."""
+        last = self.records[-1].at or 0
+        self.close("gave back", end.at if end.at is not None and end.at >= last else None, end)
+
     def frozen(self, number: int) -> Attempt:
         end = self.end
         return Attempt(
@@ -118,6 +135,10 @@ class _Turn:
 
     def frozen(self) -> Turn:
         attempts = [one.frozen(number) for number, one in enumerate(self.attempts, 1)]
+        for place, (before, one) in enumerate(pairwise(attempts), 1):
+            if before.took_ms is not None and before.over_at is not None and one.started_at:
+                waited_ms = max(0, one.started_at - before.over_at)
+                attempts[place] = replace(one, waited_ms=waited_ms)
         return Turn(
             number=self.number,
             by=self.by,
@@ -143,7 +164,7 @@ def turns_of(head: Head, records: Iterable[Record]) -> tuple[Turn, ...]:
     if last is not None and last.outcome == "running" and head.was_released:
         released = head.released
         if released is not None and released.token == last.token:
-            last.close("gave back", None, released)
+            last.give_back(released)
     return tuple(turn.frozen() for turn in walk.turns)
 
 
@@ -180,7 +201,7 @@ class _Walk:
             running.records.append(record)
             return
         if running is not None and running.outcome == "running":
-            running.close(*_replaced(running, record))
+            _replace(running, record)
         turn.attempts.append(_Attempt(token=token, records=[record], worker=record.worker))
 
     def _open_turn(self) -> _Turn:
@@ -204,12 +225,15 @@ class _Walk:
 _End: TypeAlias = tuple[Outcome, int | None, AttemptEnd | None]
 
 
-def _replaced(before: _Attempt, claim: Record) -> _End:
-    """Return the end of the attempt from which `claim` has taken the turn."""
+def _replace(before: _Attempt, claim: Record) -> None:
+    """End the attempt from which `claim` has taken the turn."""
     end = claim.ended
     if end is None or end.token != before.token:
-        return "unknown", claim.at, None
-    return ("lost" if end.reason == LOST else "gave back"), claim.at, end
+        before.close("unknown", claim.at)
+    elif end.reason == LOST:
+        before.close("lost", claim.at, end)
+    else:
+        before.give_back(end)
 
 
 def _over(running: _Attempt, record: Record) -> _End:

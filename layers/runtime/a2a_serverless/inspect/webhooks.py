@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.push import Push
+from a2a_serverless.tasks.push import GivenUp, Push
 
 Result: TypeAlias = Literal["told", "failed", "given up"]
 
@@ -51,7 +51,13 @@ class Webhook:
     receiver: str
     """Scheme, host and port of its URL, without path and query, which may hold a secret."""
     version: int
-    """The commit of the last event that was delivered or given up."""
+    """The commit of the last event that was told or given up."""
+    told: int | None
+    """The commit of the last event that the receiver has taken; None: it has taken none."""
+    knows_told: bool
+    """False if a release that does not store `told` and `given_up` has moved on to `version`."""
+    given_up: GivenUp | None
+    """The events that it is not told of any more; None: there are none."""
     failures: int
     """Attempts at the next event that have failed."""
     failing_since: int | None
@@ -77,7 +83,13 @@ class Webhook:
     @property
     def is_failing(self) -> bool:
         """Return True if an event has failed and is tried again."""
-        return self.failing_since is not None and not self.is_given_up
+        return self.failures > 0 and not self.is_given_up
+
+    @property
+    def is_bad(self) -> bool:
+        """Return True if something of it went wrong, and was not made good."""
+        wrong = (self.failures, self.refusals, self.is_given_up, self.given_up is not None)
+        return any(wrong)
 
 
 def webhooks_of(pushes: Iterable[Push], records: Iterable[Record]) -> tuple[Webhook, ...]:
@@ -93,6 +105,9 @@ def webhooks_of(pushes: Iterable[Push], records: Iterable[Record]) -> tuple[Webh
             config_id=push.config.id,
             receiver=_receiver(push.config.url),
             version=push.version,
+            told=push.told,
+            knows_told=push.knows_told,
+            given_up=push.given_up,
             failures=push.failures,
             failing_since=push.failing_since,
             refusals=push.refusals,
@@ -144,6 +159,9 @@ def _gone(config_id: str, deliveries: list[Delivery]) -> Webhook:
         config_id=config_id,
         receiver="a deleted webhook",
         version=0,
+        told=None,
+        knows_told=False,
+        given_up=None,
         failures=0,
         failing_since=None,
         refusals=0,

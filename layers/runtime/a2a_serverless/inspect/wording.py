@@ -13,6 +13,7 @@ from a2a_serverless.inspect.story import LONG_WAIT_MS, Happening
 from a2a_serverless.inspect.timeline import Change, Timeline
 from a2a_serverless.inspect.turns import Attempt, Outcome
 from a2a_serverless.inspect.webhooks import Delivery, Webhook
+from a2a_serverless.tasks.push import GivenUp
 
 UNREADABLE: Final = "unreadable"
 _SECOND_MS: Final = 1_000
@@ -36,6 +37,8 @@ def sentence(one: Happening) -> str:
             return f"the task is {one.state}, without its agent"
         case "missing":
             return not_there(*one.missing)
+        case "given up" if one.given_up is not None:
+            return f"{one.by} is not told: {given_up(one.given_up)}"
         case _:
             return f"an entry of kind {one.reason!r}, which this release does not know"
 
@@ -47,8 +50,7 @@ def _of_turn(one: Happening) -> str:
         case "waited for its turn":
             return "began when the turn before had ended"
         case _:
-            times = "once" if one.count == 1 else f"{one.count} times"
-            return f"the sweeper sent it again {times}, as no worker had it"
+            return f"the sweeper has sent it again {_times(one.count)} in all"
 
 
 def _of_attempt(one: Happening) -> str:
@@ -83,7 +85,10 @@ def _waited(one: Happening) -> str:
 
 
 def _later(one: Happening) -> str:
-    return "" if one.after_ms is None else f", {duration(one.after_ms)} after the last commit"
+    if one.after_ms is None:
+        return ""
+    since = "the end of the one before" if one.follows_an_end else "the last commit"
+    return f", {duration(max(0, one.after_ms))} after {since}"
 
 
 def _discarding(one: Happening) -> str:
@@ -99,7 +104,7 @@ def outcome(attempt: Attempt) -> str:
 
 
 _OUTCOMES: Final[dict[Outcome, str]] = {
-    "running": "has the turn",
+    "running": "has the claim",
     "ended the turn": "ended the turn",
     "gave back": "gave back",
     "lost": "lost",
@@ -110,15 +115,37 @@ _OUTCOMES: Final[dict[Outcome, str]] = {
 
 
 def what_holds(shown: Timeline) -> str:
-    """Return which worker has the open turn, and since when."""
+    """Return which worker has claimed the open turn, and what is known of it since."""
     if shown.given_back is not None:
         end = shown.given_back
-        return f"no worker; given back: {reason_text(end.reason, end.correlation_id)}"
+        at = f" at {iso(end.at)}" if end.at is not None else ""
+        text = f"no worker; given back{at}: {reason_text(end.reason, end.correlation_id)}"
+        return f"{text}; starts again at {iso(end.until)}" if end.until else text
     if shown.holder is None:
         return "no worker; the turn waits for one" if shown.turn_is_open else "none"
-    worker = shown.holder.worker or "a worker without a name"
-    since = iso(shown.holder.since)
-    return f"{worker} since {since}" if since else worker
+    holder = shown.holder
+    text = holder.worker or "a worker without a name"
+    if holder.since is not None:
+        text += f", claimed it at {iso(holder.since)}"
+    return text if holder.seen_at is None else f"{text}, last sign at {iso(holder.seen_at)}"
+
+
+def starts(shown: Timeline) -> str:
+    """Return how many starts the turn has had, those apart that use up no attempt."""
+    spared = shown.spared
+    said = [f"attempts {UNREADABLE if shown.attempts is None else shown.attempts}"]
+    if spared.faults:
+        said.append(f"{_number(spared.faults, 'start')} met a fault that passes")
+    if spared.interruptions:
+        said.append(f"interrupted {_times(spared.interruptions)}")
+    return ", ".join(said)
+
+
+def due(shown: Timeline) -> str:
+    """Return when the sweeper looks at the task."""
+    has_lease = shown.holder is not None and shown.holder.lease_until is not None
+    renewed = ", the end of its worker's lease" if has_lease else ""
+    return f"{iso(shown.due_at)}{renewed}" if shown.due_at is not None else "never"
 
 
 def changed(change: Change) -> str:
@@ -148,12 +175,15 @@ def webhook(one: Webhook) -> str:
     """Return how far a webhook has got and, if it was given up, what its client can do."""
     if one.is_gone:
         return f"{one.receiver} (id {one.config_id}): the logs alone tell of it"
+    settled = told(one)
+    if one.given_up is not None:
+        settled += f", {given_up(one.given_up)} at {iso(one.given_up.at)}"
     if one.is_given_up:
         return (
             f"{one.receiver} (id {one.config_id}): given up after {one.refusals} refusals of its"
-            f" own, told up to version {one.version}; its client has to set it again"
+            f" own, {settled}; its client has to set it again"
         )
-    text = f"{one.receiver} (id {one.config_id}): told up to version {one.version}"
+    text = f"{one.receiver} (id {one.config_id}): {settled}"
     if one.owed:
         text += f", behind by {one.owed}"
     if one.refusals:
@@ -164,6 +194,23 @@ def webhook(one: Webhook) -> str:
     if one.answer:
         text += f", last answer {one.answer} at {iso(one.answered_at) or 'an unknown time'}"
     return text + (f", next try at {iso(one.next_at)}" if one.next_at is not None else "")
+
+
+def told(one: Webhook) -> str:
+    """Return which events a receiver has taken."""
+    if not one.knows_told:
+        return f"told or given up to version {one.version}: which of both is not stored"
+    return "told of nothing so far" if one.told is None else f"told up to version {one.told}"
+
+
+def given_up(lost: GivenUp) -> str:
+    """Return how many events a receiver is not told of, and why."""
+    if lost.count == 1:
+        return f"the notification of version {lost.version} was given up ({lost.reason})"
+    return (
+        f"{lost.count} notifications were given up, the last of version {lost.version}"
+        f" ({lost.reason})"
+    )
 
 
 def delivery(one: Delivery) -> str:
@@ -182,6 +229,10 @@ def amounts(tasks: int, contexts: int, webhooks: int) -> str:
         f"{_number(tasks, 'task')}, {_number(contexts, 'context')} with a state and"
         f" {_number(webhooks, 'webhook')}"
     )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _number(number: int, of: str) -> str:

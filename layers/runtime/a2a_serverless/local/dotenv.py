@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.local.own_modules import content_of
 from a2a_serverless.scaffold.source import project_around
 from a2a_serverless.worker.environment import check
 
@@ -19,22 +20,50 @@ _VALUE: Final = re.compile(
 """A value, in quotes or not; after it, ` #` begins a comment."""
 
 
-def load_dotenv(folder: Path, environment: MutableMapping[str, str] = os.environ) -> Path | None:
-    """Set the variables of `.env` in a folder or the project around it; return its path.
+class Dotenv:
+    """`.env` in a folder, or else in the project around it.
 
     A variable that is set already keeps its value. The names that a deployment refuses are refused
     here too, except AWS_*, such as AWS_PROFILE: on this machine they replace the worker's role.
-
-    Raises:
-        ConfigurationError: a line cannot be read; file and line are named, and no value is shown.
     """
-    folders = dict.fromkeys(each for each in (folder, project_around(folder)) if each)
-    path = next((each / NAME for each in folders if (each / NAME).is_file()), None)
-    if path is None:
-        return None
-    for name, value in dict(_entries(path)).items():
-        environment.setdefault(name, value)
-    return path
+
+    def __init__(self, folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
+        folders = dict.fromkeys(each for each in (folder, project_around(folder)) if each)
+        self._paths = [each / NAME for each in folders]
+        self._environment = environment
+        self._set: dict[str, str] = {}
+        self._seen: dict[Path, bytes | None] = {}
+
+    def read(self) -> Path | None:
+        """Set the variables as the file has them now; return its path, None if there is none.
+
+        Those that an earlier call has set, and that the file has no longer, are removed.
+
+        Raises:
+            ConfigurationError: a line cannot be read; file and line are named, and no value is
+                shown. Nothing is set or removed then.
+        """
+        self._seen = self._look()  # first, so that a change while it is read is noticed later
+        path = next((each for each in self._paths if each.is_file()), None)
+        found = dict(_entries(path)) if path else {}
+        own = {name for name, value in self._set.items() if self._environment.get(name) == value}
+        self._set = {
+            name: value
+            for name, value in found.items()
+            if name in own or name not in self._environment
+        }
+        self._environment.update(self._set)
+        for name in own - self._set.keys():
+            del self._environment[name]
+        return path
+
+    def changed(self) -> list[str]:
+        """Return the files that have changed since they were read."""
+        now = self._look()
+        return [str(path) for path in self._paths if now[path] != self._seen.get(path)]
+
+    def _look(self) -> dict[Path, bytes | None]:
+        return {path: content_of(path) for path in self._paths}
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str]]:

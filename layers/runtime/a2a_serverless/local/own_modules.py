@@ -28,25 +28,25 @@ _FOREIGN: Final = frozenset({"site-packages", "dist-packages"})
 _RUNTIME: Final = __name__.partition(".")[0]
 
 Stamp = tuple[int, int] | None
-"""Time and size of a file or a folder; None: it does not exist."""
+"""Time and size of a file; None: it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A file or a folder as it was; `content` None: its stamp is enough to tell a change."""
+    """A file as it was; `content` None: its stamp is enough to tell a change."""
 
     stamp: Stamp
     content: bytes | None = None
 
     def is_of(self, path: str) -> bool:
-        """Return True if the file or the folder is still as it was."""
+        """Return True if the file is still as it was."""
         is_alike = _stamp(path) == self.stamp
-        return is_alike and (self.content is None or _content(path) == self.content)
+        return is_alike and (self.content is None or content_of(path) == self.content)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Modules that Python had, and their files and folders as they were when it forgot them."""
+    """Modules that Python had, and their files as they were when it forgot them."""
 
     modules: dict[str, ModuleType]
     names: set[str]
@@ -118,7 +118,7 @@ class OwnModules(MetaPathFinder):
         self._names.add(name)
 
     def changed(self) -> list[str]:
-        """Return the remembered files and folders that have changed."""
+        """Return the remembered files that have changed."""
         self._adopt_missed()
         return [path for path, seen in tuple(self._files.items()) if not seen.is_of(path)]
 
@@ -136,9 +136,7 @@ class OwnModules(MetaPathFinder):
     def take_out(self) -> Loaded:
         """Make Python forget the modules, so that they are imported anew; return the old ones."""
         self._adopt_missed()
-        files = frozenset(self._files)
-        folders = {self._folder, *map(os.path.dirname, files)}
-        now = {path: self._look(path) for path in files | folders}
+        now = {path: self._look(path) for path in tuple(self._files)}
         before = Loaded(self.loaded(), self._names, now)
         for name in before.modules:
             sys.modules.pop(name, None)
@@ -148,8 +146,8 @@ class OwnModules(MetaPathFinder):
     def put_back(self, before: Loaded) -> None:
         """Give Python earlier modules back, in place of those that could not be loaded.
 
-        From now on files, and folders in which a file may be missing, are compared with their state
-        in the failed attempt: so the same change is not reported twice, and a later one is found.
+        From now on files are compared with their state in the failed attempt: so the same change is
+        not reported twice, and a later one is found.
         """
         failed = self._files
         self.take_out()
@@ -166,7 +164,7 @@ class OwnModules(MetaPathFinder):
 
     def _look(self, path: str) -> Seen:
         stamp = _stamp(path)
-        return Seen(stamp, _content(path) if self._is_young(stamp) else None)
+        return Seen(stamp, content_of(path) if self._is_young(stamp) else None)
 
     def _is_young(self, stamp: Stamp) -> bool:
         return stamp is not None and self._clock.now_ms() - stamp[0] // 1_000_000 < SETTLED_MS
@@ -208,12 +206,9 @@ def _stamp(path: str) -> Stamp:
     return found.st_mtime_ns, found.st_size
 
 
-def _content(path: str) -> bytes | None:
-    """Return the content of a file, or the names in a folder; None if it cannot be read."""
+def content_of(path: str | Path) -> bytes | None:
+    """Return the content of a file; None if it cannot be read."""
     try:
-        if Path(path).is_dir():
-            names = sorted(each.name for each in Path(path).iterdir())
-            return "\0".join(names).encode(errors="surrogateescape")
         return Path(path).read_bytes()
     except OSError:
         return None

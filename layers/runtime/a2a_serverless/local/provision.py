@@ -25,6 +25,7 @@ class ProvisionError(ConfigurationError):
 class _Resources:
     table: str
     queue: str
+    quarantine_queue: str
     dead_letter_queue: str
     undecodable_queue: str
     push_queue: str
@@ -41,6 +42,7 @@ class Names(_Resources):
         return cls(
             table=f"{prefix}-tasks",
             queue=f"{prefix}-operations.fifo",
+            quarantine_queue=f"{prefix}-quarantine.fifo",
             dead_letter_queue=f"{prefix}-dead-letters.fifo",
             undecodable_queue=f"{prefix}-undecodable",
             push_queue=f"{prefix}-push.fifo",
@@ -53,8 +55,8 @@ class Names(_Resources):
     ) -> Names:
         """Return the names in the functions' variables, and those of `prefix` for unset ones.
 
-        A2A_TABLE, A2A_QUEUE, A2A_DEAD_LETTER_QUEUE, A2A_UNDECODABLE_QUEUE, A2A_PUSH_QUEUE,
-        A2A_PUSH_DEAD_LETTER_QUEUE; a queue as name or URL.
+        A2A_TABLE, A2A_QUEUE, A2A_QUARANTINE_QUEUE, A2A_DEAD_LETTER_QUEUE, A2A_UNDECODABLE_QUEUE,
+        A2A_PUSH_QUEUE, A2A_PUSH_DEAD_LETTER_QUEUE; a queue as name or URL.
         """
         variables = os.environ if environment is None else environment
         default = asdict(cls.with_prefix(prefix))
@@ -114,6 +116,7 @@ def provision(
     return Provisioned(
         table=names.table,
         queue=queue(names.queue, "OperationsQueue", dead_letters),
+        quarantine_queue=queue(names.quarantine_queue, "QuarantineQueue", dead_letters),
         dead_letter_queue=dead_letter_queue,
         undecodable_queue=queue(names.undecodable_queue, "UndecodableQueue"),
         push_queue=queue(names.push_queue, "PushQueue", dead_letters),

@@ -1,6 +1,6 @@
-"""The agent of `dev`: loaded again when its own files have changed, or for every turn.
+"""The agent of `dev`: loaded again when its own files or `.env` have changed, or for every turn.
 
-No process watches the files: their time and size are looked at before a turn begins.
+No process watches the files: they are looked at before a turn begins.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from a2a.server.agent_execution import AgentExecutor
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.local.dotenv import Dotenv
 from a2a_serverless.local.leftovers import TellingAgent
-from a2a_serverless.local.own_modules import OwnModules, SourceLoader
+from a2a_serverless.local.own_modules import OwnModules, SourceLoader, content_of
 from a2a_serverless.worker.agents import TurnAgents, load_agent
+from a2a_serverless.worker.failures import AgentNotLoadedError
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +35,18 @@ class ReloadedAgent:
     """The agent of the files as they are now, for a `with` block and all environments of a worker.
 
     A turn that begins after a change runs the new code; running turns end with the old code. If the
-    new code cannot be loaded, the log says so once, and the last agent that could be loaded stays.
+    new code cannot be loaded, turns that begin fail with the reason. Each of them tries it again:
+    what was missing may be there meanwhile, though no file of the agent has changed.
 
     Args:
         reference: the agent, as for `load_agent`.
         is_fresh: True to load it anew for every turn, and to log what a turn has left in memory.
+        keeps_agent: True to run the last agent that could be loaded where a turn would fail because
+            the new one cannot be; the log says so, once for each reason.
         kept: modules that stay as they are first imported, such as those of context variables.
+        variables: `.env`, which is read again when it has changed.
+        served: files that are read only when `dev` starts, such as the card; the log says that a
+            change of theirs does not count.
         clock: names the times at which agents were loaded.
 
     Raises (on entry):
@@ -50,13 +58,19 @@ class ReloadedAgent:
         reference: str,
         *,
         is_fresh: bool = False,
+        keeps_agent: bool = False,
         kept: Iterable[str] = (),
+        variables: Dotenv | None = None,
+        served: Iterable[Path] = (),
         clock: Clock | None = None,
     ) -> None:
         self._reference = reference
         self._here = Path.cwd()
         self._folder = (self._here / reference.rpartition(":")[0]).resolve().parent
         self._is_fresh = is_fresh
+        self._keeps_agent = keeps_agent
+        self._variables = variables
+        self._served = {path: content_of(path) for path in served}
         self._clock = clock or SystemClock()
         self._modules = OwnModules(self._folder, self._clock, kept=kept)
         self._lock = threading.Lock()
@@ -88,10 +102,15 @@ class ReloadedAgent:
     def of_turn(self, environment: Environment) -> AgentExecutor:
         """Return the agent of a turn that begins now."""
         with self._lock:
+            self._tell_served()
             changed = self._modules.changed()
-            wants_anew = self._is_fresh and self._spare is None and not self._broken
-            if changed or wants_anew:
+            if self._variables is not None:
+                changed += self._variables.changed()
+            wants_anew = self._is_fresh and self._spare is None
+            if changed or wants_anew or self._broken:
                 self._reload(changed)
+            if self._broken and not self._keeps_agent:
+                return NotLoaded(f"{self._broken} Repair it, and send the message again.")
             if self._is_fresh:
                 return TellingAgent(self._instance(), self._modules.loaded(), self._told)
             if environment.version != self._version:
@@ -99,7 +118,7 @@ class ReloadedAgent:
             return environment.agent
 
     def _reload(self, changed: list[str]) -> None:
-        """Load the agent of the files as they are now; if that fails, keep the agent before."""
+        """Load the agent of the files as they are now; if that fails, keep the modules before."""
         before = self._modules.take_out()
         importlib.invalidate_caches()
         try:
@@ -108,17 +127,27 @@ class ReloadedAgent:
             self._modules.put_back(before)
             if not isinstance(error, ConfigurationError):
                 raise
-            is_edit = any(path.endswith(".py") for path in changed)
-            if is_edit or str(error) != self._broken:
-                self._keep(str(error))
+            self._break(str(error), is_edit=bool(changed))
         else:
+            was_broken = bool(self._broken)
             self._take(agent)
-            if changed:
+            if changed or was_broken:
                 extra = {"action": "agent_reloaded"}
-                text = "%s changed: turns that begin now run the agent of %s"
-                logger.info(text, self._names(changed), self._of, extra=extra)
+                why = f"{self._names(changed)} changed" if changed else "It can be loaded again"
+                text = "%s: turns that begin now run the agent of %s"
+                logger.info(text, why, self._of, extra=extra)
+
+    def _tell_served(self) -> None:
+        """Log which files have changed that are read only when `dev` starts."""
+        for path, before in self._served.items():
+            self._served[path] = content_of(path)
+            if self._served[path] != before:
+                text = "%s changed: it is served as it was when dev was started; start dev again"
+                logger.warning(text, path, extra={"action": "restart_needed"})
 
     def _load(self) -> AgentExecutor:
+        if self._variables is not None:
+            self._variables.read()
         loaders: list[SourceLoader] = []
 
         def loader(name: str, path: str) -> SourceLoader:
@@ -136,11 +165,13 @@ class ReloadedAgent:
         now = datetime.fromtimestamp(self._clock.now_ms() / 1000, tz=UTC).astimezone()
         self._of = f"{now:%H:%M:%S}"
 
-    def _keep(self, reason: str) -> None:
-        """Log that the files cannot be loaded, and which agent stays."""
+    def _break(self, reason: str, *, is_edit: bool) -> None:
+        """Note why the files cannot be loaded; log which agent stays, if one does."""
+        is_news = is_edit or reason != self._broken
         self._broken = reason
-        text = "%s The agent of %s goes on, until a file changes."
-        logger.error(text, reason, self._of, extra={"action": "agent_kept"})
+        if self._keeps_agent and is_news:
+            text = "%s The agent of %s goes on, until this one can be loaded."
+            logger.error(text, reason, self._of, extra={"action": "agent_kept"})
 
     def _instance(self) -> AgentExecutor:
         """Return an instance of the present version: one for each environment, as on Lambda.
@@ -164,8 +195,10 @@ class ReloadedAgent:
 
     def _names(self, paths: list[str]) -> str:
         """Return the names of changed files, for a sentence."""
-        files = [path for path in paths if path.endswith(".py")]
-        names = sorted(os.path.relpath(path, self._folder) for path in files or paths)
+        names = sorted(
+            os.path.relpath(path, self._folder) if Path(path).is_relative_to(self._folder) else path
+            for path in paths
+        )
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         return ", ".join(names[:NAMED]) + more
 
@@ -182,3 +215,15 @@ class Environment(TurnAgents):
 
     def for_turn(self) -> AgentExecutor:
         return self._agents.of_turn(self)
+
+
+class NotLoaded(AgentExecutor):
+    """Fails a turn with the reason why its agent cannot be loaded."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    async def execute(self, *_: object, **__: object) -> None:
+        raise AgentNotLoadedError(self._reason)
+
+    cancel = execute

@@ -21,6 +21,7 @@ from a2a_serverless.http.function import lambda_handler, observed
 from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.local.asgi import ASGIApp
 from a2a_serverless.local.background import Background
+from a2a_serverless.local.dotenv import Dotenv
 from a2a_serverless.local.environments import Concurrency, Environments, Handler
 from a2a_serverless.local.gateway import Gateway
 from a2a_serverless.local.http_server import HttpServer, bind
@@ -35,9 +36,11 @@ from a2a_serverless.local.sweeping import SweepRounds
 from a2a_serverless.local.template import Template
 from a2a_serverless.local.throttle import Throttle
 from a2a_serverless.local.web_adapter import WebAdapter
+from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.memory_table import MemoryTable
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends, aws_backends, check_backends, memory_backends
 from a2a_serverless.worker.agents import TurnAgents, load_agent
 from a2a_serverless.worker.function import WorkerFunction
@@ -93,6 +96,9 @@ class Options:
     push: bool = False
     """True to offer and call webhooks; on `aws` only if A2A_PUSH_QUEUE is set."""
     loads: Loads = "once"
+    keeps_agent: bool = False
+    """As for `ReloadedAgent`, like `variables`; neither counts if the agent is loaded once."""
+    variables: Dotenv | None = None
     stage: str = ""
     """The first part of all paths, as a deployment's own URL has it; empty: none."""
     beside: Callable[[Running], ASGIApp] = lambda running: running.app
@@ -191,8 +197,15 @@ class Stack:
         if loads == "once":
             load_agent(named)
             return lambda: load_agent(named)
-        kept = modules_of(self.settings.context_variables)
-        agents = ReloadedAgent(named, is_fresh=loads == "turn", kept=kept)
+        extended = self.settings.extended_card
+        agents = ReloadedAgent(
+            named,
+            is_fresh=loads == "turn",
+            keeps_agent=self.options.keeps_agent,
+            kept=modules_of(self.settings.context_variables),
+            variables=self.options.variables,
+            served=[self.options.card, *([Path(extended)] if extended else [])],
+        )
         return starting.enter_context(agents).environment
 
     def _start_back(
@@ -205,15 +218,21 @@ class Stack:
             function = WorkerFunction(backends, agent(), self.settings)
             return environment.enter_context(closing(function)).handle
 
-        function = Environments(
-            "worker",
-            handler,
-            limit=self.options.concurrency,
-            timeout_s=self.settings.run_limit_s,
-        )
-        starting.callback(function.close)
-        pump = QueuePump(lambda: self._operations(backends), function)
-        starting.enter_context(Background("worker-pump", pump.run))
+        def pump(name: str, queue: FifoQueue[Operation], url: str) -> None:
+            function = Environments(
+                name,
+                handler,
+                limit=self.options.concurrency,
+                timeout_s=self.settings.run_limit_s,
+            )
+            starting.callback(function.close)
+            pump = QueuePump(lambda: self._source(queue, url), function)
+            starting.enter_context(Background(f"{name}-pump", pump.run))
+
+        pump("worker", backends.operations, self.settings.queue)
+        if self.settings.worker_turns > 1:
+            queue = backends.quarantining()
+            pump("quarantine", queue, self.settings.quarantine_queue)
         rounds = SweepRounds(backends, self.settings, self._dead_letters())
         starting.enter_context(Background("sweeper", rounds.forever))
 
@@ -237,11 +256,8 @@ class Stack:
         app = self.options.beside(running)
         starting.enter_context(HttpServer(app, bound, lifespan=False))
 
-    def _operations(self, backends: Backends) -> EventSource:
-        operations = backends.operations
-        if isinstance(operations, MemoryQueue):
-            return MemorySource(operations)
-        return self._queue(self.settings.queue)
+    def _source(self, queue: FifoQueue[Operation], url: str) -> EventSource:
+        return MemorySource(queue) if isinstance(queue, MemoryQueue) else self._queue(url)
 
     def _dead_letters(self) -> SqsSource | None:
         if self.options.backend == "memory" or not self.settings.dead_letter_queue:

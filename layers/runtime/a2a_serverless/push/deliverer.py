@@ -361,7 +361,7 @@ class _Delivery:
                 failures=0,
                 failing_since=failing_since,
                 refusals=0 if refused is None else push.refusals + refused,
-            ).answered(outcome.reason, self._clock.now_ms())
+            ).settled(version, outcome.reason, self._clock.now_ms(), is_told=refused is None)
             if await self._storage.move_push(push, after):
                 return
             push = await self._push()

@@ -173,6 +173,11 @@ class FifoQueue(ABC, Generic[M]):
         self.is_closed = False
         """True once nothing is received any more, see `shutdown`."""
 
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Return the queue's name: the end of the ARN in the records of an event."""
+
     async def check(self) -> None:
         """Raise ConfigurationError, with one sentence for the start, if the queue is missing."""
 

@@ -81,12 +81,19 @@ class MemoryQueue(FifoQueue[M]):
         kind: the messages' model.
         visibility_s: seconds that a delivery is kept from other consumers.
         clock: times the visibility; by default that of the system.
+        name: the queue's name; by default that of `kind`.
     """
 
     def __init__(
-        self, kind: type[M], *, visibility_s: float = 60, clock: Clock | None = None
+        self,
+        kind: type[M],
+        *,
+        visibility_s: float = 60,
+        clock: Clock | None = None,
+        name: str = "",
     ) -> None:
         super().__init__(kind)
+        self._name = name or f"{kind.__name__}.fifo"
         self._undecodable: dict[str, Kept] = {}
         self._visibility_s = visibility_s
         self._clock = clock or SystemClock()
@@ -95,6 +102,10 @@ class MemoryQueue(FifoQueue[M]):
         self._sent: dict[str, float] = {}
         self._numbers = itertools.count(1)
         self._waiting: list[Waker] = []
+
+    @property
+    def name(self) -> str:
+        return self._name
 
     @property
     def is_empty(self) -> bool:
@@ -124,6 +135,15 @@ class MemoryQueue(FifoQueue[M]):
             Kept(message_id=str(entry.number), sent_at=entry.sent_at, body=entry.body)
             for entry in entries
         ]
+
+    @property
+    def depth(self) -> tuple[int, int]:
+        """Return how many messages wait, and how many were received and are hidden."""
+        now = self._clock.monotonic()
+        with self._lock:
+            entries = [entry for group in self._groups.values() for entry in group]
+        hidden = sum(entry.attempt > 0 and entry.visible_at > now for entry in entries)
+        return len(entries) - hidden, hidden
 
     def forget_undecodable(self, message_id: str) -> bool:
         """Remove one of `undecodable`; return False if it is not among them."""
@@ -266,7 +286,7 @@ class MemoryQueue(FifoQueue[M]):
             },
             "messageAttributes": {},
             "eventSource": "aws:sqs",
-            "eventSourceARN": f"arn:aws:sqs:local:000000000000:{self.kind.__name__}.fifo",
+            "eventSourceARN": f"arn:aws:sqs:local:000000000000:{self.name}",
             "awsRegion": "local",
         }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import secrets
 from collections.abc import AsyncGenerator, Iterable
 from concurrent.futures import Future, InvalidStateError
 from threading import Thread
@@ -38,6 +39,15 @@ SHORT_WAIT_S: Final = 2
 
 MOST_AT_ONCE: Final = 10
 """The most messages that SQS hands out in one receive."""
+
+ATTEMPT_ID_BYTES: Final = 16
+"""Random bytes of a poll's ReceiveRequestAttemptId, written in hex. SQS allows 128 characters.
+
+If the answer to a receive gets lost, boto3 repeats the request with the same id, and SQS returns
+the same messages under the same receipts, though they are hidden, and hides them anew. It does so
+for 5 minutes, on FIFO queues only, and not if one of the messages was deleted or had its visibility
+changed since. Without the id they would stay hidden until their visibility ends.
+"""
 
 SHORT_POLL_S: Final = 0.25
 """Seconds between two receives of a queue that is not long-polled."""
@@ -141,6 +151,10 @@ class SqsFifoQueue(FifoQueue[M]):
         self._failures = 0
         self._polls: set[Future[list[EventRecord]]] = set()
 
+    @property
+    def name(self) -> str:
+        return self._requests.name.rpartition("/")[2]
+
     async def check(self) -> None:
         await self._requests.check()
         if self._undecodable is not None:
@@ -237,6 +251,7 @@ class SqsFifoQueue(FifoQueue[M]):
                 MaxNumberOfMessages=min(limit, MOST_AT_ONCE),
                 WaitTimeSeconds=math.ceil(wait_s),
                 VisibilityTimeout=self._visibility_s,
+                ReceiveRequestAttemptId=secrets.token_hex(ATTEMPT_ID_BYTES),
                 MessageSystemAttributeNames=["ApproximateReceiveCount", "MessageGroupId"],
             )
         except Exception as error:  # noqa: BLE001 - handed over to the coroutine that waits

@@ -42,7 +42,7 @@ from a2a_serverless.storage.attributes import seconds
 from a2a_serverless.storage.deletion import DeletedItems
 from a2a_serverless.storage.dynamodb_cancels import CancelItems
 from a2a_serverless.storage.dynamodb_commits import event_items
-from a2a_serverless.storage.dynamodb_heads import head_item, released_values
+from a2a_serverless.storage.dynamodb_heads import head_item, released_values, spared_values
 from a2a_serverless.storage.dynamodb_push import PushItems, counted
 from a2a_serverless.storage.dynamodb_push_items import push_inline
 from a2a_serverless.storage.dynamodb_survey import survey_of
@@ -68,7 +68,7 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import AttemptEnd, Head, plain_state
+from a2a_serverless.tasks.head import AttemptEnd, Head, Spared, plain_state
 from a2a_serverless.tasks.identity import (
     check_context_id,
     check_task_id,
@@ -333,10 +333,12 @@ class DurableStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
         *,
         due_at: int | None = None,
         attempts: int | None = None,
+        spared: Spared | None = None,
     ) -> bool:
         """Note that the attempt `end.token` has given its turn back, without a commit.
 
-        `due_at` also moves the due time, and `attempts` sets how many attempts of the turn count.
+        `due_at` also moves the due time, `attempts` sets how many attempts of the turn count, and
+        `spared` how many starts do not.
         False when that attempt does not own the turn: it never claimed it, the turn is over,
         another attempt has claimed it, or the task is gone. Commits made since `head` was read do
         not matter.
@@ -346,6 +348,8 @@ class DurableStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
         """
         also = {"due_at": due_at, "attempts": attempts}
         changed = released_values(end) | {n: v for n, v in also.items() if v is not None}
+        if spared is not None:
+            changed |= spared_values(head, spared)
         return await self._note(head, end.token, changed)
 
     async def _note(self, head: Head, token: str, values: Mapping[str, Any]) -> bool:

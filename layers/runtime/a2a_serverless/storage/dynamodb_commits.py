@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from a2a_serverless.storage.attributes import Forms, misfits_of, seconds
-from a2a_serverless.storage.dynamodb_heads import end_of
+from a2a_serverless.storage.dynamodb_heads import end_of, end_values
 from a2a_serverless.storage.dynamodb_layout import (
     event_position,
     event_sort,
@@ -69,9 +69,7 @@ def _of_the_commit(step: Step) -> dict[str, str | int]:
     if step.worker:
         values["worker"] = step.worker
     if (ended := step.ended) is not None:
-        values |= {"ended": ended.token, "ended_reason": ended.reason}
-        if ended.correlation_id:
-            values["ended_id"] = ended.correlation_id
+        values |= end_values(ended, "ended")
     if head.version == 1:
         created = status_key(head.created_at, head.task_id)
         values |= {"id_key": id_key(head.task_id), "created_key": created}
@@ -89,6 +87,8 @@ EVENT_FORMS: Final[Forms] = {
     "ended": str,
     "ended_reason": str,
     "ended_id": str,
+    "ended_at": int,
+    "ended_until": int,
 }
 """The forms of attributes. An attribute of another form counts as missing, except `parts`."""
 

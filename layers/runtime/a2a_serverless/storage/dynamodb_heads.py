@@ -23,7 +23,7 @@ from a2a_serverless.storage.dynamodb_layout import (
 )
 from a2a_serverless.storage.listing import status_key
 from a2a_serverless.storage.table import Item, Key
-from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, state_name
+from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, Spared, state_name
 
 
 def head_item(head: Head) -> Item:
@@ -70,6 +70,8 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
         values |= cancel_values(head, head.cancel)
     if head.released is not None:
         values |= released_values(head.released)
+    if head.spared != Spared():
+        values |= spared_values(head, head.spared)
     return values
 
 
@@ -80,10 +82,32 @@ def cancel_values(head: Head, mark: CancelMark) -> dict[str, str | int | bytes |
 
 def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
     """Return the attributes of HEAD that say that an attempt has given its turn back."""
-    return {
-        "released": end.token,
-        "released_reason": end.reason,
+    always: dict[str, str | int] = {
         "released_id": end.correlation_id,
+        "released_until": end.until,
+    }
+    return {**end_values(end, "released"), **always}
+
+
+def end_values(end: AttemptEnd, name: str) -> dict[str, str | int]:
+    """Return the attributes that `end_of` reads; those that say nothing are left out."""
+    values: dict[str, str | int] = {name: end.token, f"{name}_reason": end.reason}
+    if end.correlation_id:
+        values[f"{name}_id"] = end.correlation_id
+    if end.at is not None:
+        values[f"{name}_at"] = end.at
+    if end.until:
+        values[f"{name}_until"] = end.until
+    return values
+
+
+def spared_values(head: Head, spared: Spared) -> dict[str, str | int | bytes | None]:
+    """Return the attributes of HEAD that count the starts which use up no attempt of its turn."""
+    return {
+        "spared_for": head.turn,
+        "spared_faults": spared.faults,
+        "spared_since": spared.since,
+        "spared_interruptions": spared.interruptions,
     }
 
 
@@ -155,6 +179,7 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
         generation=_generation_of(values),
         cancel=_cancel_of(values),
         released=end_of(values, "released"),
+        spared=_spared_of(values),
         **{name: values[name] for name in _OPTIONAL if name in values}
         | ({} if is_known else {"needs": NEVER}),
     )
@@ -173,14 +198,26 @@ def _cancel_of(values: Mapping[str, Any]) -> CancelMark | None:
     return CancelMark(at=values.get("cancel_at", 0), by=values.get("cancel_by", ""))
 
 
+def _spared_of(values: Mapping[str, Any]) -> Spared:
+    if values.get("spared_for") != values["turn"]:
+        return Spared()
+    return Spared(
+        faults=values.get("spared_faults", 0),
+        since=values.get("spared_since", 0),
+        interruptions=values.get("spared_interruptions", 0),
+    )
+
+
 def end_of(values: Mapping[str, Any], name: str) -> AttemptEnd | None:
-    """Return the attempt's end in the attributes `<name>`, `<name>_reason` and `<name>_id`."""
+    """Return the attempt's end in the attributes `<name>`, `<name>_reason` and so on."""
     if name not in values:
         return None
     return AttemptEnd(
         token=values[name],
         reason=values.get(f"{name}_reason", ""),
         correlation_id=values.get(f"{name}_id", ""),
+        at=values.get(f"{name}_at"),
+        until=values.get(f"{name}_until", 0),
     )
 
 
@@ -221,6 +258,12 @@ HEAD_FORMS: Final[Forms] = {
     "released": str,
     "released_reason": str,
     "released_id": str,
+    "released_at": int,
+    "released_until": int,
+    "spared_for": int,
+    "spared_faults": int,
+    "spared_since": int,
+    "spared_interruptions": int,
 }
 """The forms of all attributes that are read."""
 
@@ -228,7 +271,8 @@ _DEMANDED: Final = frozenset({*REQUIRED, "due_at", "sends"})
 _COPIES: Final = frozenset({"status", "metadata"})
 _INFORMING: Final = frozenset(
     {"size", "generation", "generation_at", "cancel_at", "cancel_by"}
-    | {"released", "released_reason", "released_id"}
+    | {"released", "released_reason", "released_id", "released_at", "released_until"}
+    | {"spared_for", "spared_faults", "spared_since", "spared_interruptions"}
 )
 """Attributes that only inform: the task is run and written with or without them."""
 

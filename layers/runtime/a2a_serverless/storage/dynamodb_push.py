@@ -31,9 +31,9 @@ from a2a_serverless.storage import dynamodb_layout as layout
 from a2a_serverless.storage.dynamodb_push_items import (
     PUSH_DEFAULTS,
     awaits_cursor,
-    push_answer,
     push_names,
     push_of,
+    push_outcome,
     push_position,
     push_put,
     push_writes,
@@ -167,7 +167,7 @@ class PushItems(TableStorage):
         itself is not written. A move that was stored although its answer was lost counts as done.
         """
         move = new_token()
-        seen, wanted = push_position(before), push_position(after) | push_answer(after)
+        seen, wanted = push_position(before), push_position(after) | push_outcome(after)
         update = Update(
             key=self._push_key(before),
             values=wanted | {"move": move},

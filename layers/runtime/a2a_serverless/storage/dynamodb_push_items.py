@@ -15,7 +15,7 @@ from a2a_serverless.storage.dynamodb_layout import PUSH, owner_of, push_sort, ta
 from a2a_serverless.storage.table import Item, Kept, Key, Update
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.push import Push
+from a2a_serverless.tasks.push import GivenUp, Push
 
 
 def push_put(push: Push, head: Head, *, write: int) -> Update:
@@ -63,18 +63,20 @@ def push_position(push: Push) -> Item:
     }
 
 
-def push_answer(push: Push) -> Item:
-    """Return the attributes about the last attempt, if one was made; no condition has them.
+def push_outcome(push: Push) -> Item:
+    """Return the attributes about what became of the events so far; no condition has them.
 
-    An earlier release leaves them as they are; their time says how old they are.
+    An earlier release leaves them as they are. Their times and versions say how old they are.
     """
-    if push.answered_at is None:
-        return {}
-    return {
-        "answer": push.answer,
-        "answered_at": push.answered_at,
-        "next_at": push.next_at,
-    }
+    values: Item = {}
+    if push.answered_at is not None:
+        values |= {"answer": push.answer, "answered_at": push.answered_at, "next_at": push.next_at}
+    if push.told is not None:
+        values["told"] = push.told
+    if (lost := push.given_up) is not None:
+        values |= {"given_up": lost.count, "given_up_version": lost.version}
+        values |= {"given_up_at": lost.at, "given_up_reason": lost.reason}
+    return values
 
 
 PUSH_DEFAULTS: Final[Item] = {
@@ -117,14 +119,24 @@ def push_of(item: Mapping[str, Any]) -> Push:
         incarnation=incarnation,
         config=config,
         **{part: values[part] for part in ("version", *PUSH_DEFAULTS)},
-        **_told(values),
+        **_noted(values, {"answer": str, "answered_at": int, "next_at": int, "told": int}),
+        given_up=_given_up(values),
     )
 
 
-def _told(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of the last attempt; a value of another form counts as missing."""
-    forms = {"answer": str, "answered_at": int, "next_at": int}
+def _noted(values: Mapping[str, Any], forms: Mapping[str, type]) -> dict[str, Any]:
+    """Return attributes that only inform; a value of another form counts as missing."""
     return {n: values[n] for n, form in forms.items() if isinstance(values.get(n), form)}
+
+
+def _given_up(values: Mapping[str, Any]) -> GivenUp | None:
+    """Return what was given up; None also if a part of it is missing."""
+    parts = {"given_up": int, "given_up_version": int, "given_up_at": int, "given_up_reason": str}
+    found = _noted(values, parts)
+    if len(found) < len(parts):
+        return None
+    count, version, at, reason = (found[name] for name in parts)
+    return GivenUp(count=count, version=version, at=at, reason=reason)
 
 
 def _config_in(body: object) -> TaskPushNotificationConfig | None:

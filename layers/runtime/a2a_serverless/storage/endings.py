@@ -25,7 +25,8 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, left_by
 
 CANCELED: Final = "The task was canceled."
-FAILED: Final = "The agent could not finish the task. Correlation id: {correlation_id}."
+FAILED: Final = "The agent could not finish the task."
+REFERENCE: Final = "Correlation id: {correlation_id}."
 NEVER_STARTED: Final = (
     "The agent could not be started within {hours}, so the task has failed."
     " Send the message again in a new task."
@@ -44,13 +45,13 @@ def canceled(head: Head) -> Commit:
     return ending(head, TaskState.TASK_STATE_CANCELED, CANCELED)
 
 
-def gave_up(head: Head, reference: str) -> Commit:
+def gave_up(head: Head, reference: str, why: str = "") -> Commit:
     """Return the commit that fails a task whose agent gets no further attempt.
 
-    `reference` leads from the client's sentence to the line of the log that has the reason. The
-    commit keeps how the turn's last attempt has ended.
+    `why` is what the client may read of the reason. `reference` leads from the client's sentence to
+    the line of the log that has the reason. The commit keeps how the turn's last attempt has ended.
     """
-    text = FAILED.format(correlation_id=reference)
+    text = f"{why or FAILED} {REFERENCE.format(correlation_id=reference)}"
     return replace(ending(head, TaskState.TASK_STATE_FAILED, text), failed=left_by(head))
 
 
@@ -66,6 +67,11 @@ def ending(head: Head, state: TaskState, text: str) -> Commit:
 
     The message of the status that it replaces goes to the history.
     """
+    return Commit(entries=(StatusChanged(stated(head, state, text), archive=True),))
+
+
+def stated(head: Head, state: TaskState, text: str) -> TaskStatus:
+    """Return a status of the task whose message is the runtime's own `text`."""
     message = Message(
         message_id=str(uuid.uuid4()),
         role=Role.ROLE_AGENT,
@@ -73,8 +79,7 @@ def ending(head: Head, state: TaskState, text: str) -> Commit:
         task_id=head.task_id,
         context_id=head.context_id,
     )
-    status = TaskStatus(state=state, message=message)
-    return Commit(entries=(StatusChanged(status, archive=True),))
+    return TaskStatus(state=state, message=message)
 
 
 async def end_task(

@@ -10,12 +10,18 @@ from typing import Final
 
 from a2a.types import TaskState
 
-from a2a_serverless.tasks.head import Head, is_terminal
+from a2a_serverless.tasks.head import Head, Spared, is_terminal
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Timing
 
 NEWER_DELAY_S: Final = 30.0
 """Seconds until a delivery comes again that only a newer release may work on."""
+MOST_STARTS: Final = 10
+"""The most starts on one turn that may end with a fault that passes."""
+MOST_INTERRUPTIONS: Final = 20
+"""The most starts on one turn that may be interrupted without using up an attempt."""
+EARLY_S: Final = 1.0
+"""Seconds before the end of a wait from which on a delivery is not early."""
 
 
 class Delivered(Enum):
@@ -23,6 +29,9 @@ class Delivered(Enum):
 
     DROP = "drop"
     """Nothing: the task is gone or has ended, or the turn is finished. Acknowledge."""
+    QUARANTINE = "quarantine"
+    """Nothing here: the turn has to run alone. Send the operation to the quarantine queue, whose
+    consumers run one turn each; then acknowledge."""
     CANCEL = "cancel"
     """End the task as canceled; its agent must not start."""
     CLAIM = "claim"
@@ -61,10 +70,13 @@ def on_delivery(
     receives: int,
     is_cancelled: bool,
     cannot_run: bool = False,
+    has_neighbours: bool = False,
 ) -> Delivered:
     """Return the work to do on a delivery, given HEAD and the cancel flag as they are now.
 
     `cannot_run`: the log has an entry that this release must not skip, or not the turn's opening.
+    `has_neighbours`: the process works on other turns too. Then all operations of a task whose turn
+    `runs_alone` go to the quarantine queue, so that they keep their order.
 
     An operation that this release does not know is given back, even if its task has ended: only a
     newer release knows whether something is left to do. If its task is gone, the operation is
@@ -84,10 +96,13 @@ def on_delivery(
         return Delivered.DROP
     if cannot_run or head.needs_newer:
         return Delivered.GIVE_BACK
-    if is_cancelled or operation.operation == "cancel":
-        return Delivered.CANCEL
-    if is_over(head, params) or not head.turn_is_open:
+    is_cancel = is_cancelled or operation.operation == "cancel"
+    if not is_cancel and (is_over(head, params) or not head.turn_is_open):
         return Delivered.DROP
+    if has_neighbours and runs_alone(head):
+        return Delivered.QUARANTINE
+    if is_cancel:
+        return Delivered.CANCEL
     is_first = receives == 1 and params.copy_number == 0
     return Delivered.START if is_first and head.token is None else Delivered.CLAIM
 
@@ -226,11 +241,15 @@ class RetryPolicy:
 
     Attempt n is followed by a wait between 0 and `base_s * 2 ** (n - 1)`, at most `cap_s`: the
     bound grows, and the jitter spreads the turns that failed together.
+
+    Faults that pass have a policy of their own: the turn is started again for `window_s`, at most
+    `MOST_STARTS` times; 0: they count as any other failure.
     """
 
     max_attempts: int = 3
     base_s: float = 2
     cap_s: float = 300
+    window_s: float = 900
     jitter: Callable[[], float] = random.random
 
     def is_exhausted(self, attempts: int) -> bool:
@@ -246,6 +265,15 @@ class RetryPolicy:
         """Return a random wait after attempt `attempts`, counted from 1."""
         return self.jitter() * self.ceiling_s(attempts)
 
+    def passing_s(self, faults: int) -> float:
+        """Return a random wait after the `faults`-th fault that passes, counted from 1.
+
+        Its bound doubles from one to the next, and the bounds of all waits are three quarters of
+        the window together. The wait is at least half of its bound.
+        """
+        share: float = 2 ** (min(faults, MOST_STARTS) - 1) / (2 ** (MOST_STARTS - 1) - 1)
+        return 0.75 * self.window_s * share * (0.5 + self.jitter() / 2)
+
 
 def attempts_started(head: Head, *, is_claimed: bool) -> int:
     """Return the starts of the agent on the current turn, including that of the running attempt.
@@ -253,6 +281,56 @@ def attempts_started(head: Head, *, is_claimed: bool) -> int:
     HEAD counts an attempt when it claims. `is_claimed` False: HEAD does not count this one yet.
     """
     return head.attempts + (not is_claimed)
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A start after a fault that passes: in how many seconds, and HEAD's count of such starts."""
+
+    delay_s: float
+    spared: Spared
+
+
+def after_passing(
+    spared: Spared, retry: RetryPolicy, *, now_ms: int, asked_s: float = 0
+) -> Later | None:
+    """Return when a turn starts again after a fault that passes; None: its task fails.
+
+    `asked_s` is the wait that the service has asked for. The turn does not start earlier, and not
+    at all if that wait is longer than what is left of the window.
+    """
+    since = spared.since or now_ms
+    faults = spared.faults + 1
+    left_s = retry.window_s - max(0, now_ms - since) / 1000
+    if faults >= MOST_STARTS or left_s <= 0 or asked_s > left_s:
+        return None
+    # Turns that were told the same time do not start together.
+    spread_s = asked_s * (1 + retry.jitter() / 10)
+    delay_s = min(left_s, max(spread_s, retry.passing_s(faults)))
+    return Later(delay_s, replace(spared, faults=faults, since=since))
+
+
+def after_interruption(head: Head) -> tuple[int, Spared]:
+    """Return the attempts that count after one was interrupted, and the starts that do not.
+
+    `head` is HEAD without that attempt. An interruption uses up no attempt, as no agent has failed.
+    Beyond `MOST_INTERRUPTIONS` it does: the turn may be what ends its workers.
+    """
+    spared = replace(head.spared, interruptions=head.spared.interruptions + 1)
+    is_spared = spared.interruptions <= MOST_INTERRUPTIONS
+    return head.attempts + (not is_spared), spared
+
+
+def early_s(head: Head, *, now_ms: int) -> float:
+    """Return the seconds until the turn may start again; 0: now.
+
+    A delivery can come early: a copy, or one that the queue was not told to hold back.
+    """
+    released = head.released
+    if released is None or not head.was_released:
+        return 0
+    left_s = (released.until - now_ms) / 1000
+    return left_s if left_s > EARLY_S else 0
 
 
 class Failed(Enum):

@@ -132,6 +132,10 @@ class Fold:
             raise NewerReleaseError
         return opened.request, opened.caller
 
+    def turn_at(self, version: int) -> int:
+        """Return the newest turn that was opened up to `version`."""
+        return max((turn for turn in self._opened if turn <= version), default=version)
+
     def task(self, history_length: int | None = None, *, include_artifacts: bool = True) -> Task:
         """Return the Task, as new objects that belong to the caller.
 

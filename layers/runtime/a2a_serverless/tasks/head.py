@@ -44,14 +44,30 @@ class CancelMark:
 class AttemptEnd:
     """How an attempt came to an end without ending its turn.
 
-    `reason` is the name of an error, or one of a few fixed words. The log of the process says more
-    under `correlation_id`.
+    `reason` is the name of an error, one of a few fixed words, or what the turn waits for. The log
+    of the process says more under `correlation_id`.
     """
 
     token: str
     """The attempt."""
     reason: str = ""
     correlation_id: str = ""
+    at: int | None = None
+    """The time at which it ended, in milliseconds; None: it was lost, or its time is unknown."""
+    until: int = 0
+    """The time before which the turn does not start again, in milliseconds; 0: at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spared:
+    """The starts of the agent on the current turn that use up no attempt."""
+
+    faults: int = 0
+    """Starts that ended with a fault that passes, such as a model that does not answer."""
+    since: int = 0
+    """The time of the first such end, in milliseconds since the epoch."""
+    interruptions: int = 0
+    """Starts whose worker was told to stop."""
 
 
 LOST: Final = "lost"
@@ -95,7 +111,8 @@ class Head:
     token: str | None = None
     """The attempt that may commit; None: the open turn was never claimed."""
     attempts: int = 0
-    """Attempts started on the current turn."""
+    """Attempts started on the current turn, without those that are spared."""
+    spared: Spared = Spared()
     due_at: int | None = None
     """The time at which the sweeper looks at the task; None: it does not have to."""
     sends: int = 0

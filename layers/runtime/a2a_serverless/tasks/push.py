@@ -43,6 +43,19 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp:
+    """The events that a configuration's receiver is not told of: how many, and the last one."""
+
+    count: int
+    version: int
+    """The last one's commit."""
+    at: int
+    """The time at which it was given up, in milliseconds since the epoch."""
+    reason: str
+    """How the last attempt at it ended, such as `status 503`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
     """A push configuration of one incarnation of a task, and its delivery cursor.
 
@@ -69,12 +82,34 @@ class Push:
     """The time at which it ended, in milliseconds since the epoch."""
     next_at: int | None = field(default=None, compare=False)
     """The earliest time of the next attempt at the event that has failed; None: none waits."""
+    told: int | None = field(default=None, compare=False)
+    """The commit of the last event that the receiver has taken; None: it has taken none."""
+    given_up: GivenUp | None = field(default=None, compare=False)
     url_refusals: int = field(default=0, compare=False)
     """The refusals of all the task's configurations that have this URL; `tallied` counts them."""
 
     def answered(self, answer: str, at: int, *, next_at: int | None = None) -> Push:
         """Return the configuration with the outcome of an attempt, and the time of the next one."""
         return replace(self, answer=answer[:MAX_ANSWER_CHARS], answered_at=at, next_at=next_at)
+
+    def settled(self, version: int, answer: str, at: int, *, is_told: bool) -> Push:
+        """Return the configuration after the attempt that told its event, or gave it up."""
+        after = self.answered(answer, at)
+        if is_told:
+            return replace(after, told=version)
+        count = 1 + (self.given_up.count if self.given_up else 0)
+        return replace(
+            after, given_up=GivenUp(count=count, version=version, at=at, reason=after.answer)
+        )
+
+    @property
+    def knows_told(self) -> bool:
+        """Return True if `told` and `given_up` account for the cursor.
+
+        A release that does not store them has moved it elsewhere.
+        """
+        given_up = self.given_up.version if self.given_up else 0
+        return self.index == LAST or self.version == max(self.told or 0, given_up)
 
     @property
     def is_given_up(self) -> bool:

@@ -43,6 +43,7 @@ from a2a_serverless.tasks.head import (
     MAX_INLINE_BYTES,
     AttemptEnd,
     Head,
+    Spared,
     is_interrupted,
     is_terminal,
     state_name,
@@ -377,6 +378,7 @@ def _current(head: Head, turn: int, now_ms: int, timing: Timing) -> Head:
         next_turn=0,
         token=None,
         attempts=0,
+        spared=Spared(),
         sends=0,
         due_at=now_ms + int(timing.waiting_s * 1000),
     )

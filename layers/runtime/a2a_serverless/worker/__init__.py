@@ -1,7 +1,7 @@
 """Running agents. An agent imports all its names from here."""
 
 from a2a_serverless.worker.context import TaskContext, Worker
-from a2a_serverless.worker.failures import FinalError
+from a2a_serverless.worker.failures import FinalError, RetryLater
 from a2a_serverless.worker.turn import FileInfo, HistoryMessage, PreviousArtifact
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "FinalError",
     "HistoryMessage",
     "PreviousArtifact",
+    "RetryLater",
     "TaskContext",
     "Worker",
 ]

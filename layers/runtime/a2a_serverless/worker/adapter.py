@@ -23,17 +23,19 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.queues.fifo import DONE, LOST, Handle, Verdict, again, conclude
+from a2a_serverless.queues.fifo import DONE, LOST, FifoQueue, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.endings import end_task, gave_up
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import (
+    MOST_INTERRUPTIONS,
     NEWER_DELAY_S,
     Delivered,
+    after_interruption,
+    early_s,
     may_give_up,
     on_current_turn,
     on_delivery,
-    runs_alone,
     waits_behind,
 )
 from a2a_serverless.tasks.head import SHUTDOWN, Head
@@ -49,7 +51,7 @@ from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.failures import reason_of
 from a2a_serverless.worker.keeper import Heartbeat, Keeper
 from a2a_serverless.worker.loops import have_threads, limited, name_origins, survive_exits
-from a2a_serverless.worker.sharing import MOST_AT_ONCE, Place
+from a2a_serverless.worker.sharing import MOST_AT_ONCE
 from a2a_serverless.worker.telemetry import (
     count_failed,
     ids_of,
@@ -76,8 +78,10 @@ _CUT_OFF = (
 RELEASE_S = 6.0
 """Seconds to wait at most until HEAD notes that an interrupted attempt is over. This is a little
 longer than a request's read time-out, so that hardly any request is under way afterwards."""
-FIRST_AGAIN = 2
-"""The number of the first delivery after the one whose worker died."""
+_OFTEN = (
+    f"The turn was interrupted more than {MOST_INTERRUPTIONS} times: from here on each interruption"
+    " uses up an attempt"
+)
 LONG_POLL_S = 20.0
 """Seconds of one poll in pull mode."""
 PULL_LIMIT_S = 11.5 * 3600
@@ -128,19 +132,23 @@ class WorkerAdapter:
         handle: Handle[Operation],
         *,
         deadline: float | None = None,
-        place: Place | None = None,
+        quarantine: FifoQueue[Operation] | None = None,
+        is_quarantined: bool = False,
     ) -> bool:
         """Run one delivery to its end; nothing runs on afterwards.
 
         Return True if it is done and acknowledged. Return False if it will be delivered again: then
         an event source has to be told that it failed. `deadline` is in the clock's monotonic
-        seconds; the turn is given back some time before it. `place` is the delivery's place in its
-        process; None if the turns of a process are no danger to one another.
+        seconds; the turn is given back some time before it. `quarantine` takes the operation if its
+        turn must have no neighbours; None if the process has no other turns, or they are no danger
+        to one another. `is_quarantined`: the operation comes from there.
         """
         faults.point("after-receive")
         survive_exits(asyncio.get_running_loop())
         name_origins()
-        delivery = _Delivery(self, handle, deadline, place)
+        delivery = _Delivery(
+            self, handle, deadline, quarantine=quarantine, is_quarantined=is_quarantined
+        )
         with observed_delivery(handle):
             try:
                 verdict = await delivery.verdict()
@@ -223,12 +231,14 @@ class _Delivery:
         adapter: WorkerAdapter,
         handle: Handle[Operation],
         deadline: float | None,
-        place: Place | None,
+        *,
+        quarantine: FifoQueue[Operation] | None,
+        is_quarantined: bool,
     ) -> None:
         self._adapter = adapter
         self._handle = handle
-        self._place = place
-        self._is_alone = False
+        self._quarantine = quarantine
+        self._receives = handle.attempt + is_quarantined  # another queue delivered it before
         self._operation = handle.message
         self._params = handle.message.params
         self._deadline = deadline
@@ -236,6 +246,7 @@ class _Delivery:
         self._storage = adapter.backends.storage.for_scope(scope)
         self._attempted: tuple[Head, Ownership] | None = None
         """HEAD with the attempts before this one, and this one's claim."""
+        self._is_passed_on = False
         self._left: Head | None = None
         """HEAD as this delivery's attempt has left it."""
 
@@ -249,8 +260,9 @@ class _Delivery:
             read = await self._storage.read(task_id, incarnation=incarnation)
             log = None if read is None else read.counted()
             verdict = await self._act(log)
-            goes_on = log is not None and waits_behind(log.head, self._operation)
-            if verdict is not None and not (verdict.is_done and goes_on):
+            is_behind = log is not None and waits_behind(log.head, self._operation)
+            goes_on = is_behind and not self._is_passed_on
+            if not (verdict.is_done and goes_on):
                 return verdict
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")
         return again(0)
@@ -268,25 +280,36 @@ class _Delivery:
             _log(self._handle, level, action, text, exc_info=error or False)
             return
         head, own = self._attempted
-        attempts = head.attempts if reason == SHUTDOWN else None
-        end = own.ended(reason)
+        attempts, spared = None, None
+        if reason == SHUTDOWN:
+            attempts, spared = after_interruption(head)
+            if attempts > head.attempts:
+                _log(
+                    self._handle,
+                    logging.WARNING,
+                    "interrupted_often",
+                    _OFTEN,
+                    interruptions=spared.interruptions,
+                )
+        end = own.ended(reason, at=self._adapter.clock.now_ms())
         reference = end.correlation_id
         _log(self._handle, level, action, text, exc_info=error or False, correlation_id=reference)
         clock = self._adapter.clock
-        noting = self._storage.release(head, end, attempts=attempts)
+        noting = self._storage.release(head, end, attempts=attempts, spared=spared)
         failure = await limited(noting, clock=clock, seconds=RELEASE_S)
         if failure is not None:  # the next claim will report the attempt as lost
             text = f"Turn not released: {failure}"
             _log(self._handle, logging.WARNING, "release_failed", text)
 
-    async def _act(self, log: Log | None) -> Verdict | None:
-        """Do what `log` asks for; return None if `log` has to be read again first."""
+    async def _act(self, log: Log | None) -> Verdict:
+        """Do what `log` asks for."""
         wanted = on_delivery(
             None if log is None else log.head,
             self._operation,
-            receives=self._handle.attempt,
+            receives=self._receives,
             is_cancelled=log is not None and log.is_cancelled,
             cannot_run=log is not None and log.cannot_run,
+            has_neighbours=self._quarantine is not None,
         )
         if log is None or wanted is Delivered.DROP:
             _log(self._handle, logging.INFO, "dropped", "Delivery dropped")
@@ -296,32 +319,28 @@ class _Delivery:
             verdict = again(NEWER_DELAY_S)
         elif wanted is Delivered.CANCEL:
             verdict = await self._cancel(log)
-        elif runs_alone(log.head) and self._place is not None and not self._is_alone:
-            return await self._wait_alone(self._place)
+        elif wanted is Delivered.QUARANTINE and self._quarantine is not None:
+            return await self._pass_on(self._quarantine)
+        elif wait_s := early_s(log.head, now_ms=self._adapter.clock.now_ms()):
+            _log(self._handle, logging.INFO, "early", "Delivery given back: its turn waits")
+            verdict = again(wait_s)
         else:
             verdict = await self._run(log, claims_first=wanted is Delivered.CLAIM)
         if log is not None and verdict.is_done:
             await self._cleanup()
         return verdict
 
-    async def _wait_alone(self, place: Place) -> Verdict | None:
-        """Wait until the process works on nothing else; return a verdict if it must not wait.
+    async def _pass_on(self, quarantine: FifoQueue[Operation]) -> Verdict:
+        """Hand the operation over to a process that has no other turn.
 
-        At the first redelivery the turn is given back instead: a free worker may take it at once.
+        If this process dies before it has acknowledged, the operation is sent once more under the
+        same deduplication id, or finds its turn finished.
         """
-        try:
-            async with AsyncExitStack() as stack:
-                is_kept = await self._keep_delivery(stack, until=self._deadline)
-                may_wait = self._handle.attempt > FIRST_AGAIN
-                self._is_alone = await place.alone(may_wait=may_wait)
-        except ConcurrencyError as error:
-            _log(self._handle, logging.WARNING, "fenced", f"Delivery not kept: {error}")
-            return LOST
-        if self._is_alone:
-            return None if is_kept() else LOST
-        text = "Delivery given back: a worker died with its turn, and neighbours run here"
-        _log(self._handle, logging.WARNING, "not_alone", text)
-        return again(0)
+        await quarantine.send(self._operation)
+        self._is_passed_on = True
+        text = "Delivery quarantined: a worker died with its turn, and neighbours run here"
+        _log(self._handle, logging.WARNING, "quarantined", text)
+        return DONE
 
     async def _cancel(self, log: Log) -> Verdict:
         faults.point("cancel-received")
@@ -363,7 +382,7 @@ class _Delivery:
                         until=self._limit(),
                     )
                     if claims_first:
-                        is_alone = self._is_alone or self._place is None
+                        is_alone = self._quarantine is None
                         head = await claim(
                             self._storage, log, own, adapter.retry, is_alone=is_alone
                         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import logging
+import os
+import re
 import sys
 import threading
 import traceback
@@ -15,7 +17,7 @@ from importlib.abc import Loader
 from pathlib import Path
 from threading import current_thread, main_thread
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
@@ -28,6 +30,11 @@ from a2a_serverless.worker.context import Worker, WorkerExecutor
 from a2a_serverless.worker.loops import called
 
 logger = logging.getLogger(__name__)
+
+SET_VARIABLE: Final = "set {}, on your machine in .env, where it is deployed in AgentSecretArn"
+"""What to do about a variable that the agent misses."""
+_VARIABLE: Final = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
+_SECRETS: Final = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
 class TurnAgents(ABC):
@@ -229,12 +236,29 @@ def _said(error: BaseException) -> str:
 
 
 def _way_out(error: BaseException) -> str:
-    """Return what to do about a module that is not there; empty for other errors."""
+    """Return what to do about a module or a variable that is not there; empty for other errors."""
     if isinstance(error, ImportError) and "relative import" in str(error):
         return ": the agent's file is in no package, write `import NAME`"
-    if not isinstance(error, ModuleNotFoundError):
-        return ""
-    return ": correct the import, or install the package and name it in requirements.in"
+    if isinstance(error, ModuleNotFoundError):
+        return ": correct the import, or install the package and name it in requirements.in"
+    name = missing_variable(error)
+    return f": {SET_VARIABLE.format(name)}" if name else ""
+
+
+def missing_variable(error: BaseException) -> str:
+    """Return the variable that an error asks for and that is not set; empty if it asks for none.
+
+    Clients of models name it in their text: as a key, or beside the word environment.
+    """
+    if isinstance(error, KeyError) and error.__traceback__ is not None:
+        *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+        if innermost.f_code is type(os.environ).__getitem__.__code__:
+            return str(error.args[0])
+    said = _said(error)
+    names = [name for name in _VARIABLE.findall(said) if not os.environ.get(name)]
+    if "environment" not in said.lower():
+        names = [name for name in names if name.endswith(_SECRETS)]
+    return names[0] if names else ""
 
 
 def _place(error: BaseException, folder: Path) -> str:

@@ -26,19 +26,22 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import DONE, Verdict, again
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import canceled, ending, gave_up
+from a2a_serverless.storage.endings import canceled, ending, gave_up, stated
 from a2a_serverless.storage.log import Look
 from a2a_serverless.tasks.attempts import (
+    MOST_STARTS,
     Failed,
+    Later,
     RetryPolicy,
     Returned,
+    after_passing,
     attempts_started,
     lease_end,
     on_failure,
     on_return,
 )
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import AttemptEnd, Head, plain_state
+from a2a_serverless.tasks.head import AttemptEnd, Head, Spared, plain_state
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.storing import counts_for
@@ -47,9 +50,11 @@ from a2a_serverless.worker.claims import Hold, Ownership
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import (
     AgentFailedError,
+    AgentNotLoadedError,
     DeadlineError,
     StaleStateError,
     WrongMethodError,
+    client_text_of,
     comes_of_forgetting,
     is_final,
     reason_of,
@@ -66,6 +71,7 @@ from a2a_serverless.worker.loops import (
     error_of,
     first_of,
 )
+from a2a_serverless.worker.services import Passing, Refusal, meaning_of, no_longer, waits
 from a2a_serverless.worker.translation import describe
 from a2a_serverless.worker.turn import Turn
 from a2a_serverless.worker.watch import Watch, Watched
@@ -234,7 +240,7 @@ class Attempt:
             return
         if queue.fault is not None:
             raise queue.fault
-        if isinstance(error, WrongMethodError | StateTooLargeError):
+        if isinstance(error, AgentNotLoadedError | WrongMethodError | StateTooLargeError):
             raise error  # the runtime's own sentence, which the client may read
         if error is None or comes_of_forgetting(error):
             queue.refuse_forgotten()
@@ -339,21 +345,30 @@ class Attempt:
         self._queue.shut()  # from here on the log is the runtime's
         if error is self._writer.failure:
             self._writer.discard()
-        head = self._writer.head
+        head, cause, retry = self._writer.head, error.__cause__, self.limits.retry
+        has_raised = isinstance(error, AgentFailedError) and not is_final(cause)
+        now_ms = self.clock.now_ms()
+        meaning = meaning_of(cause, now_ms) if has_raised else None
         attempts = attempts_started(head, is_claimed=self._writer.claimed)
-        wanted = on_failure(
-            attempts,
-            self.limits.retry,
-            is_at_fault=isinstance(error, InvalidAgentEventError | InvalidArgumentError),
-            is_final=is_final(error.__cause__),
-        )
-        end = self._writer.own.ended(reason_of(error))
+        why = meaning.text if isinstance(meaning, Refusal) else client_text_of(cause)
+        end = self._writer.own.ended(reason_of(error), at=now_ms)
         reference = end.correlation_id
         fields: dict[str, Any] = {
             "attempts": attempts,
-            "max_attempts": self.limits.retry.max_attempts,
+            "max_attempts": retry.max_attempts,
             "correlation_id": reference,
         }
+        if isinstance(meaning, Passing) and retry.window_s:
+            later = after_passing(head.spared, retry, now_ms=now_ms, asked_s=meaning.asked_s)
+            if later is not None:
+                return await self._wait(error, meaning, later, end, fields)
+            why = no_longer(meaning, head.spared, retry)
+        wanted = on_failure(
+            attempts,
+            retry,
+            is_at_fault=isinstance(error, InvalidAgentEventError | InvalidArgumentError),
+            is_final=bool(why) or is_final(cause),
+        )
         match wanted:
             case Failed.AGAIN:
                 return await self._give_back(error, end, fields)
@@ -364,7 +379,7 @@ class Attempt:
             case Failed.GAVE_UP:
                 text = "Task failed, %s"
                 self._log(logging.ERROR, "gave_up", text, reference, cause=error, **fields)
-                last = gave_up(head, reference)
+                last = gave_up(head, reference, why)
         await self._commit(replace(last, failed=end))
         return DONE
 
@@ -391,18 +406,63 @@ class Attempt:
         )
         return again(delay_s)
 
-    async def _release(self, end: AttemptEnd, delay_s: float) -> None:
+    async def _wait(
+        self,
+        error: Exception,
+        passing: Passing,
+        later: Later,
+        end: AttemptEnd,
+        fields: dict[str, Any],
+    ) -> Verdict:
+        """Give the turn back until a fault has passed; the attempt does not count.
+
+        The status says what the turn waits for. It is committed under the claim, so that the next
+        attempt takes it back.
+        """
+        self._writer.discard()
+        until = self.clock.now_ms() + int(later.delay_s * 1000)
+        text = waits(passing, until)
+        status = stated(self._writer.head, TaskState.TASK_STATE_WORKING, text)
+        self._writer.put(StatusChanged(status))
+        await self._writer.flush()
+        metrics.count("Retries")
+        end = replace(end, reason=f"{end.reason}: {passing.what}" if passing.what else end.reason)
+        counted = self._writer.head.attempts - 1
+        await self._release(end, later.delay_s, attempts=counted, spared=later.spared)
+        self._log(
+            logging.WARNING,
+            "retry_later",
+            "%s Start %d of %d",
+            text,
+            later.spared.faults,
+            MOST_STARTS,
+            cause=error,
+            delay_s=later.delay_s,
+            **fields | {"reason": end.reason},
+        )
+        return again(later.delay_s)
+
+    async def _release(
+        self,
+        end: AttemptEnd,
+        delay_s: float,
+        *,
+        attempts: int | None = None,
+        spared: Spared | None = None,
+    ) -> None:
         """Note in HEAD why the attempt ends, before its delivery goes back.
 
         If the lease could end before the delay, it is renewed: the turn comes back by itself, so
         the sweeper need not send a copy.
         """
-        due_at = None
+        due_at, again_ms = None, self.clock.now_ms() + int(delay_s * 1000)
         if delay_s > self.storage.timing.renew_before_s:
-            again_ms = self.clock.now_ms() + int(delay_s * 1000)
             due_at = lease_end(again_ms, self.storage.timing)
+        end = replace(end, until=again_ms if delay_s else 0)
         try:
-            await self.storage.release(self._writer.head, end, due_at=due_at)
+            await self.storage.release(
+                self._writer.head, end, due_at=due_at, attempts=attempts, spared=spared
+            )
         except UnavailableError as failure:  # at worst the sweeper sends a copy
             self._log(logging.WARNING, "release_failed", "Turn not released: %s", failure)
 

@@ -79,10 +79,13 @@ class Ownership:
             self.claimed = True
         return head
 
-    def ended(self, reason: str) -> AttemptEnd:
-        """Return the end of this attempt, with a correlation id for its line of the log."""
+    def ended(self, reason: str, *, at: int) -> AttemptEnd:
+        """Return the end of this attempt, with a correlation id for its line of the log.
+
+        `at` is the time of the end, in milliseconds since the epoch.
+        """
         reference = secrets.token_hex(8)
-        return AttemptEnd(token=self.token or "", reason=reason, correlation_id=reference)
+        return AttemptEnd(token=self.token or "", reason=reason, correlation_id=reference, at=at)
 
     async def commit(self, log: DurableStorage, head: Head, commit: Commit) -> Head:
         """Make a commit under the claim, or one that claims; return the new HEAD.

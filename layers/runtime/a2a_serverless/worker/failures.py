@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Any
 
 from a2a.utils import errors
 
@@ -32,14 +33,58 @@ The SDK's other errors report a fault that may pass, mostly of another agent tha
 """
 
 
+MOST_REASON = 200
+"""The most characters of a reason that are stored and shown."""
+MOST_WAIT_S = 1e10
+"""The most seconds of a wait that is asked for."""
+_SHOWN = 60
+"""The most characters of a wrong argument that are shown."""
+
+
 class FinalError(Exception):
     """Raised by an agent: trying again cannot help, so the task fails at once.
 
     An exception class of your own does the same with the attribute `final = True`. One such
     exception in an exception group is enough.
+
+    Args:
+        message: goes to the log.
+        client_text: the reason that the client reads; without it the client gets a fixed sentence.
     """
 
     final = True
+
+    def __init__(self, message: str = "", *, client_text: str = "") -> None:
+        super().__init__(message or client_text)
+        self.client_text = client_text
+
+
+class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
+    """Raised by an agent: start the turn again later, because what it needs is not there yet.
+
+    It uses up no attempt, and no worker waits meanwhile. The turn is started at most ten times in
+    all, within `RetryMinutes` of the first such end; then its task fails.
+
+    Args:
+        after_s: the least seconds until the next start. The wait is longer if the turn's growing
+            back-off is.
+        reason: what the turn waits for, in a few words; the client and the operator read it.
+
+    Raises:
+        WrongCallError: `after_s` is no number from 0 on, or `reason` is no text.
+    """
+
+    def __init__(self, after_s: float, reason: str = "") -> None:
+        given: Any = after_s
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        if not (is_number and 0 <= given <= MOST_WAIT_S) or not isinstance(reason, str):
+            raise WrongCallError(
+                f"RetryLater({_short(after_s)}, {_short(reason)}): give the seconds to wait, a"
+                " number from 0 on, and the reason as text: RetryLater(30, 'the index is built')."
+            )
+        self.after_s = float(after_s)
+        self.reason = " ".join(reason.split())[:MOST_REASON]
+        super().__init__(f"again in {self.after_s:g} s: {self.reason or 'no reason given'}")
 
 
 class WrongCallError(InvalidArgumentError, TypeError):
@@ -58,6 +103,10 @@ class WrongMethodError(InvalidAgentEventError):
     """
 
 
+class AgentNotLoadedError(InvalidAgentEventError):
+    """The agent of `dev` cannot be loaded: the turn fails, and its client reads why."""
+
+
 class AgentFailedError(A2AServerlessError):
     """The agent raised; the cause is its exception."""
 
@@ -73,6 +122,11 @@ class DeadlineError(A2AServerlessError):
     """The invocation's time is running out."""
 
 
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
 def is_final(error: BaseException | None) -> bool:
     """Return True if the exception says that no further attempt can succeed.
 
@@ -81,6 +135,14 @@ def is_final(error: BaseException | None) -> bool:
     if isinstance(error, BaseExceptionGroup) and any(map(is_final, error.exceptions)):
         return True
     return isinstance(error, REFUSALS) or bool(getattr(error, "final", False))
+
+
+def client_text_of(error: BaseException | None) -> str:
+    """Return what a final exception, or one of a group, says to the client; empty: nothing."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(client_text_of, error.exceptions)), "")
+    text = getattr(error, "client_text", "")
+    return text if isinstance(text, str) else ""
 
 
 def comes_of_forgetting(error: BaseException) -> bool:

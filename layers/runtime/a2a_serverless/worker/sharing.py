@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -41,24 +40,7 @@ FLUSH_EVERY_S: Final = 60.0
 """Seconds between two lines of metrics of a long invocation."""
 
 
-@dataclass(eq=False)
-class Place:
-    """The place of one delivery among those of its process."""
-
-    sharing: Sharing
-    begun_at: float
-
-    async def alone(self, *, may_wait: bool) -> bool:
-        """Return True once no other delivery is worked on, and none will be until this one ends.
-
-        Until then nothing is pulled. Return False if the delivery is to be given back: the wait
-        could be too long for the turn, another delivery waits to be alone as well, or there are
-        neighbours and `may_wait` is False.
-        """
-        return await self.sharing.alone(self, may_wait=may_wait)
-
-
-Process = Callable[[Handle[Operation], Place], Awaitable[bool]]
+Process = Callable[[Handle[Operation]], Awaitable[bool]]
 """Works on one delivery to its end; returns True if it is done and acknowledged."""
 
 
@@ -83,10 +65,8 @@ class Sharing:
     turn_limit_s: float
     deadline: float | None = None
     lag_s: Callable[[], float] = lambda: 0.0
-    _places: set[Place] = field(default_factory=set, init=False)
-    _alone: Place | None = field(default=None, init=False)
-    """The delivery that is alone, or waits to be alone."""
-    _is_polling: bool = field(default=False, init=False)
+    _begun: dict[object, float] = field(default_factory=dict, init=False)
+    """When the deliveries that are worked on have begun, in monotonic seconds, by their place."""
     _has_queue: bool = field(default=True, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
@@ -101,7 +81,7 @@ class Sharing:
         flushing = asyncio.create_task(flush_now_and_then(self.clock))
         try:
             async with asyncio.TaskGroup() as pulled:
-                while self._places or not own.done():
+                while self._begun or not own.done():
                     self._changed.clear()
                     if self._may_poll():
                         for handle in await self._poll():
@@ -114,46 +94,27 @@ class Sharing:
                 task.cancel()
             await asyncio.gather(own, flushing, return_exceptions=True)
 
-    async def run(self, handle: Handle[Operation], place: Place | None = None) -> bool:
+    async def run(self, handle: Handle[Operation], place: object = None) -> bool:
         """Work on one delivery; return True if it is done and acknowledged."""
-        with self._left(place or self._take()) as taken:
-            return await self.process(handle, taken)
-
-    async def alone(self, place: Place, *, may_wait: bool) -> bool:
-        """Do what `Place.alone` says."""
-        if self._alone is not None:
-            return self._alone is place
-        if self._has_neighbours(place) and not (may_wait and self._can_wait()):
-            return False
-        self._alone = place
-        while self._has_neighbours(place):
-            self._changed.clear()
-            await self._changed.wait()
-        return self._fits(self.clock.monotonic())
-
-    def _has_neighbours(self, place: Place) -> bool:
-        return self._is_polling or self._places != {place}
-
-    def _can_wait(self) -> bool:
-        """Return True if there is time for a turn after those that run or that a poll may bring."""
-        return self._fits(self.clock.monotonic() + self.turn_limit_s)
+        place = place or self._take()
+        try:
+            return await self.process(handle)
+        finally:
+            del self._begun[place]
+            self._changed.set()
 
     def _may_poll(self) -> bool:
         now = self.clock.monotonic()
-        is_long = any(now - place.begun_at >= LONG_TURN_S for place in self._places)
-        has_room = len(self._places) < self.turns and self._alone is None
-        is_in_time = self._fits(now + POLL_S) and self.lag_s() < LAG_S
-        return is_long and has_room and is_in_time and self._has_queue
-
-    def _fits(self, begins_at: float) -> bool:
-        """Return True if a turn that begins at `begins_at` ends before the deadline."""
-        ends_at = begins_at + self.turn_limit_s + SPARE_S
-        return self.deadline is None or ends_at <= self.deadline
+        is_long = any(now - begun_at >= LONG_TURN_S for begun_at in self._begun.values())
+        has_room = len(self._begun) < self.turns
+        ends_at = now + POLL_S + self.turn_limit_s + SPARE_S
+        is_in_time = self.deadline is None or ends_at <= self.deadline
+        is_free = self.lag_s() < LAG_S
+        return is_long and has_room and is_in_time and is_free and self._has_queue
 
     async def _poll(self) -> list[Handle[Operation]]:
         """Return what one poll brings; if it fails, return nothing and end all polling."""
-        free = self.turns - len(self._places)
-        self._is_polling = True
+        free = self.turns - len(self._begun)
         try:
             return await self.operations.pull(min(MOST_AT_ONCE, free), POLL_S)
         except A2AServerlessError as error:
@@ -161,25 +122,11 @@ class Sharing:
             extra = {"action": "pull_failed"}
             logger.error("No more turns are pulled: %s", error, extra=extra)  # noqa: TRY400 - its sentence says all
             return []
-        finally:
-            self._is_polling = False
-            self._changed.set()
 
-    def _take(self) -> Place:
-        place = Place(self, self.clock.monotonic())
-        self._places.add(place)
+    def _take(self) -> object:
+        place = object()
+        self._begun[place] = self.clock.monotonic()
         return place
-
-    @contextmanager
-    def _left(self, place: Place) -> Iterator[Place]:
-        """Leave the place at the end of the block."""
-        try:
-            yield place
-        finally:
-            self._places.discard(place)
-            if self._alone is place:
-                self._alone = None
-            self._changed.set()
 
 
 async def flush_now_and_then(clock: Clock) -> None:

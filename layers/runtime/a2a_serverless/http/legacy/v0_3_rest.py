@@ -3,36 +3,49 @@
 Bodies: a message may have `parts` with their `kind`, as over JSON-RPC, instead of `content`; a push
 configuration may come as it is returned, as the JavaScript SDK sends it, instead of inside a
 CreateTaskPushNotificationConfigRequest. All errors have `code` and `message` at their top as well,
-where the JavaScript SDK looks for them. A push configuration can be deleted.
+where the JavaScript SDK looks for them. A push configuration can be deleted. What the SDK's server
+cannot write in 0.3 is an error of the protocol.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from a2a.compat.v0_3 import conversions
 from a2a.compat.v0_3 import types as types_v03
 from a2a.compat.v0_3.context_builders import V03ServerCallContextBuilder
 from a2a.compat.v0_3.proto_utils import ToProto
+from a2a.compat.v0_3.rest_adapter import REST03Adapter
 from a2a.server.routes.common import ServerCallContextBuilder
-from a2a.types import DeleteTaskPushNotificationConfigRequest
-from a2a.utils.errors import A2A_REASON_TO_ERROR, JSON_RPC_ERROR_CODE_MAP, A2AError
+from a2a.types import DeleteTaskPushNotificationConfigRequest, Task
+from a2a.utils.errors import (
+    A2A_REASON_TO_ERROR,
+    JSON_RPC_ERROR_CODE_MAP,
+    A2AError,
+    UnsupportedOperationError,
+)
+from a2a.utils.proto_utils import to_stream_response
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from a2a_serverless.http import V0_3_PREFIX
 from a2a_serverless.http.checks import refused_field
 from a2a_serverless.http.context import names_1_0
-from a2a_serverless.http.errors import rest_error
+from a2a_serverless.http.errors import counted_errors, rest_error
 from a2a_serverless.http.handler import DurableRequestHandler
 from a2a_serverless.http.legacy import v0_3
+from a2a_serverless.tasks.events import Event
 
 if TYPE_CHECKING:
     from a2a.compat.v0_3 import a2a_v0_3_pb2 as pb2_v03
+    from a2a.server.request_handlers.request_handler import RequestHandler
 
 Json = dict[str, Any]
 Form = Callable[[Json, str], Json]
@@ -127,7 +140,69 @@ def with_code(body: bytes) -> bytes:
     return json.dumps({**content, **top}).encode()
 
 
-def deletion(handler: DurableRequestHandler, context: ServerCallContextBuilder) -> Route:
+class _Written:
+    """The handler for the SDK's routes of 0.3, which fail with what they cannot write.
+
+    They copy a task's parts into messages of their own, where a list in a data part stands deeper
+    than in 1.0: beyond what protobuf reads.
+    """
+
+    def __init__(self, handler: DurableRequestHandler) -> None:
+        self._handler = handler
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handler, name)
+
+    async def on_message_send(self, *call: Any) -> Any:
+        return _checked(await self._handler.on_message_send(*call))
+
+    async def on_get_task(self, *call: Any) -> Any:
+        return _checked(await self._handler.on_get_task(*call))
+
+    async def on_cancel_task(self, *call: Any) -> Any:
+        return _checked(await self._handler.on_cancel_task(*call))
+
+    async def on_message_send_stream(self, *call: Any) -> AsyncIterator[Any]:
+        async with aclosing(self._handler.on_message_send_stream(*call)) as events:
+            async for event in events:
+                yield _checked(event)
+
+    async def on_subscribe_to_task(self, *call: Any) -> AsyncIterator[Any]:
+        async with aclosing(self._handler.on_subscribe_to_task(*call)) as events:
+            async for event in events:
+                yield _checked(event)
+
+
+def _checked(event: Event) -> Event:
+    """Return a result or an event that the SDK can write in HTTP+JSON of 0.3.
+
+    Raises:
+        UnsupportedOperationError: a list in it is nested too deeply; names the ways to get it.
+    """
+    response = conversions.to_compat_stream_response(to_stream_response(event), "")
+    try:
+        ToProto.stream_response(response.result)
+    except DecodeError as error:
+        task_id = event.id if isinstance(event, Task) else event.task_id
+        with counted_errors():
+            raise UnsupportedOperationError(
+                message=f"Task {task_id} has a list that is nested too deeply for HTTP+JSON of A2A "
+                "0.3: get the task over JSON-RPC, or with A2A 1.0."
+            ) from error
+    return event
+
+
+def routes(handler: DurableRequestHandler, context: ServerCallContextBuilder) -> list[BaseRoute]:
+    """Return the SDK's routes of 0.3, and the one that it leaves out."""
+    adapter = REST03Adapter(cast("RequestHandler", _Written(handler)), context)
+    sdks: list[BaseRoute] = [
+        Route(path, endpoint, methods=[method])
+        for (path, method), endpoint in adapter.routes().items()
+    ]
+    return [_deletion(handler, context), *sdks]
+
+
+def _deletion(handler: DurableRequestHandler, context: ServerCallContextBuilder) -> Route:
     """Return the route that deletes a push configuration (0.3, section 7.8)."""
     builder = V03ServerCallContextBuilder(context)
 

@@ -1,0 +1,384 @@
+"""What an exception of a service that an agent calls means for the turn.
+
+Models and other services are called by libraries that the runtime does not import, so that their
+exceptions are known by name, by HTTP status and by error code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, TypeAlias
+
+from a2a_serverless.tasks.attempts import RetryPolicy
+from a2a_serverless.tasks.head import Spared
+from a2a_serverless.worker.failures import RetryLater
+
+MOST_CAUSES: Final = 100
+"""The most exceptions of a chain that are looked at."""
+
+REFUSED_CREDENTIALS: Final = "A service that the agent calls has refused its credentials ({what})."
+USED_UP: Final = "The agent's account at a service that it calls has no quota left ({what})."
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """A fault that passes by itself, so that the turn is started again later."""
+
+    what: str
+    """What the turn waits for: a status such as `HTTP 429`, or the agent's own reason."""
+    asked_s: float = 0
+    """The wait that the service or the agent has asked for, in seconds."""
+    is_own: bool = False
+    """True if the agent has asked for the wait itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that every further start would get as well; `text` says it to the client."""
+
+    text: str
+
+
+Meaning: TypeAlias = Passing | Refusal | None
+
+
+def meaning_of(error: BaseException | None, now_ms: int) -> Meaning:
+    """Return what an agent's exception means; None: it may be the agent's own fault.
+
+    The first exception in the chain that says something counts. Its causes may add what a library
+    has left out: a wait that was asked for, or that it is a refusal after all. A group passes if
+    each of its exceptions does, and is a refusal if one of them is. `now_ms`: the time with which
+    a date of the service is compared.
+    """
+    found: list[Passing] = []
+    for each, is_cause in _chain(error):
+        if found and not is_cause:
+            break
+        members = [meaning_of(one, now_ms) for one in _members(each)]
+        meanings = members or [_own_meaning(each, now_ms)]
+        for meaning in meanings:
+            if isinstance(meaning, Refusal):
+                return meaning
+        passing = [one for one in meanings if isinstance(one, Passing)]
+        if len(passing) == len(meanings):
+            found += passing
+        elif members:
+            break
+    return max(found, key=lambda one: one.asked_s, default=None)
+
+
+def _chain(error: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
+    """Yield an exception and those that led to it, each once, as a traceback shows them.
+
+    With each, True if it is the explicit cause of the one before.
+    """
+    seen: set[int] = set()
+    is_cause = True
+    while error is not None and id(error) not in seen and len(seen) < MOST_CAUSES:
+        seen.add(id(error))
+        yield error, is_cause
+        is_cause = error.__cause__ is not None or error.__suppress_context__
+        error = error.__cause__ if is_cause else error.__context__
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    return error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+
+
+def _own_meaning(error: BaseException, now_ms: int) -> Meaning:
+    """Return what one exception says, without those that led to it."""
+    if isinstance(error, RetryLater):
+        return Passing(error.reason, error.after_s, is_own=True)
+    names = _names(error)
+    status, code = _status_of(error, names), _code_of(error)
+    what = ", ".join(each for each in (f"HTTP {status}" if status else "", code) if each)
+    if code in _USED_UP or names & _USED_UP_ERRORS or _is_daily_quota(error):
+        return Refusal(USED_UP.format(what=what or type(error).__name__))
+    if status in _REFUSED or code in _REFUSED_CODES or names & _REFUSED_ERRORS:
+        text = USED_UP if status == _PAYMENT_REQUIRED else REFUSED_CREDENTIALS
+        return Refusal(text.format(what=what or type(error).__name__))
+    if status in _PASSING or 500 <= status < 600 or code in _PASSING_CODES:  # noqa: PLR2004 - HTTP's
+        return Passing(what, _asked_s(error, now_ms))
+    if not status and names & _PASSING_ERRORS and not names & _OWN_FAULTS:
+        timed_out = any("Timeout" in name for name in names)
+        return Passing("time-out" if timed_out else "no connection", _asked_s(error, now_ms))
+    return None
+
+
+# -- what an exception says ----------------------------------------------------------------------
+
+
+def _names(error: BaseException) -> frozenset[str]:
+    """Return the exception's classes, each as its package and its name."""
+    kinds = type(error).__mro__
+    return frozenset(f"{kind.__module__.split('.', 1)[0]}.{kind.__name__}" for kind in kinds)
+
+
+def _get(value: object, name: str) -> Any:
+    """Return an attribute, or an item of a mapping; None if there is none, or if it raises."""
+    try:
+        return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    except Exception:  # noqa: BLE001 - a property of a foreign exception may raise anything
+        return None
+
+
+def _status_of(error: BaseException, names: frozenset[str]) -> int:
+    """Return the HTTP status that the exception tells; 0: none."""
+    response = _get(error, "response")
+    told = [
+        _get(error, "status_code"),
+        _get(response, "status_code"),
+        _get(_get(response, "ResponseMetadata"), "HTTPStatusCode"),
+    ]
+    if any(name.split(".", 1)[0] in _STATUS_IN_CODE for name in names):
+        told += [_get(error, "code"), _get(error, "status")]
+    return next((int(each) for each in told if isinstance(each, int)), 0)
+
+
+def _code_of(error: BaseException) -> str:
+    """Return the service's name for the error, such as `ThrottlingException`; empty: none."""
+    body = _get(error, "body")
+    told = [
+        _get(_get(_get(error, "response"), "Error"), "Code"),
+        _get(error, "code"),
+        _get(error, "provider_error_code"),
+        _get(error, "type"),
+        _get(_get(body, "error"), "type"),
+    ]
+    known = (each for each in told if isinstance(each, str))
+    return next((each for each in known if each in _CODES), "") or _grpc_code(error)
+
+
+def _grpc_code(error: BaseException) -> str:
+    """Return the name of a gRPC status, which its exception returns by a method."""
+    if not any(kind.__module__.startswith("grpc") for kind in type(error).__mro__):
+        return ""
+    code = _get(error, "code")
+    name = _get(code() if callable(code) else code, "name")
+    return name if isinstance(name, str) and name in _CODES else ""
+
+
+def _asked_s(error: BaseException, now_ms: int) -> float:
+    """Return the seconds that the service asks to wait; 0 if it does not say, or nonsense."""
+    response = _get(error, "response")
+    headers = [
+        _get(response, "headers"),
+        _get(error, "headers"),
+        _get(_get(response, "ResponseMetadata"), "HTTPHeaders"),
+    ]
+    told = [_seconds(_get(each, "retry-after-ms")) / 1000 for each in headers]
+    told += [_seconds(_get(each, "retry-after")) for each in headers]
+    told += [_seconds_until(_get(each, "retry-after"), now_ms) for each in headers]
+    told += [_seconds(_get(error, "retry_after")), _google_delay_s(error)]
+    return next((each for each in told if each > 0), 0)
+
+
+def _seconds(value: object) -> float:
+    """Return a number of seconds from now on; 0 if it is none."""
+    try:
+        seconds = float(value) if isinstance(value, str | int | float) else 0
+    except (ValueError, OverflowError):
+        return 0
+    return seconds if math.isfinite(seconds) and seconds > 0 else 0
+
+
+def _seconds_until(date: object, now_ms: int) -> float:
+    """Return the seconds until a date of HTTP; 0 if it is past, or none."""
+    try:
+        at = parsedate_to_datetime(date[:_LONGEST_DATE]) if isinstance(date, str) else None
+        return 0 if at is None else max(0, at.timestamp() - now_ms / 1000)
+    except (ValueError, TypeError, OverflowError):
+        return 0
+
+
+def _google_details(error: BaseException) -> list[Any]:
+    """Return the details of an error of Google's APIs (google.rpc.Status)."""
+    details = _get(error, "details")
+    details = _get(_get(details, "error"), "details")
+    return details if isinstance(details, list) else []
+
+
+def _google_delay_s(error: BaseException) -> float:
+    delays = (_get(each, "retryDelay") for each in _google_details(error))
+    return next((_seconds(each.removesuffix("s")) for each in delays if isinstance(each, str)), 0)
+
+
+def _is_daily_quota(error: BaseException) -> bool:
+    """Return True if a day's quota of Google is used up: it does not pass within minutes."""
+    violations = (_get(each, "violations") for each in _google_details(error))
+    listed = [one for each in violations if isinstance(each, list) for one in each]
+    return any("PerDay" in str(_get(one, "quotaId")) for one in listed)
+
+
+_LONG_S: Final = 120
+"""Seconds from which on a time is told in minutes."""
+
+# -- what services say -----------------------------------------------------------------------------
+
+_LONGEST_DATE: Final = 64
+"""Characters of a date that are read."""
+
+_PASSING: Final = frozenset({408, 425, 429})
+"""HTTP statuses that pass, beside all from 500 on: 529 is a model's overload."""
+_PAYMENT_REQUIRED: Final = 402
+_REFUSED: Final = frozenset({401, _PAYMENT_REQUIRED, 403})
+_STATUS_IN_CODE: Final = frozenset({"google", "urllib", "aiohttp"})
+"""Packages whose exceptions have the status in `code` or `status`."""
+
+_PASSING_CODES: Final = frozenset(
+    {
+        # AWS
+        "InternalFailure",
+        "InternalServerError",
+        "InternalServerException",
+        "ModelNotReadyException",
+        "ModelStreamErrorException",
+        "ModelTimeoutException",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+        "internalServerException",
+        "modelStreamErrorException",
+        "modelTimeoutException",
+        "serviceUnavailableException",
+        "throttlingException",
+        # Anthropic and OpenAI, also inside a stream that has begun with 200
+        "api_error",
+        "overloaded_error",
+        "rate_limit_error",
+        "rate_limit_exceeded",
+        "server_error",
+        "timeout_error",
+        # gRPC
+        "ABORTED",
+        "DEADLINE_EXCEEDED",
+        "INTERNAL",
+        "RESOURCE_EXHAUSTED",
+        "UNAVAILABLE",
+    }
+)
+_REFUSED_CODES: Final = frozenset(
+    {
+        "AccessDenied",
+        "AccessDeniedException",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "IncompleteSignature",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+        "authentication_error",
+        "invalid_api_key",
+        "permission_error",
+        "PERMISSION_DENIED",
+        "UNAUTHENTICATED",
+    }
+)
+_USED_UP: Final = frozenset(
+    {
+        "ServiceQuotaExceededException",
+        "billing_error",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "insufficient_quota",
+    }
+)
+_CODES: Final = _PASSING_CODES | _REFUSED_CODES | _USED_UP
+
+_PASSING_ERRORS: Final = frozenset(
+    {
+        "a2a.A2AClientTimeoutError",
+        "a2a.InternalError",  # another agent's server: its 500
+        "agents.ModelTimeoutError",
+        "aiohttp.ClientConnectionError",
+        "aiohttp.ClientPayloadError",
+        "anthropic.APIConnectionError",
+        "botocore.ConnectionError",
+        "botocore.HTTPClientError",
+        "builtins.ConnectionError",
+        "google.RetryError",
+        "google.TransportError",
+        "httpx.TransportError",
+        "httpx2.TransportError",
+        "openai.APIConnectionError",
+        "pydantic_ai.ModelConnectionError",
+        "pydantic_ai.ModelRateLimitError",
+        "pydantic_ai.ModelServerError",
+        "pydantic_ai.ModelUnavailableError",
+        "requests.ConnectionError",
+        "requests.Timeout",
+        "socket.gaierror",
+        "strands.ModelThrottledException",
+        "urllib.URLError",
+        "urllib3.HTTPError",
+    }
+)
+"""Exceptions of connections and time-outs, which have no status."""
+_OWN_FAULTS: Final = frozenset(
+    {
+        "httpx.LocalProtocolError",
+        "httpx.UnsupportedProtocol",
+        "httpx2.LocalProtocolError",
+        "httpx2.UnsupportedProtocol",
+        "requests.InvalidURL",
+        "urllib3.LocationValueError",
+    }
+)
+"""Those of them that a wrong URL causes."""
+_REFUSED_ERRORS: Final = frozenset(
+    {
+        "botocore.NoCredentialsError",
+        "botocore.PartialCredentialsError",
+        "google.DefaultCredentialsError",
+        "google.RefreshError",
+        "pydantic_ai.ModelAuthenticationError",
+    }
+)
+_USED_UP_ERRORS: Final = frozenset({"pydantic_ai.ModelQuotaExceededError"})
+
+
+# -- sentences for the client ----------------------------------------------------------------------
+
+
+def waits(passing: Passing, until_ms: int) -> str:
+    """Return what a turn waits for, and until when."""
+    at = datetime.fromtimestamp(until_ms / 1000, UTC).isoformat(timespec="seconds")
+    at = at.replace("+00:00", "Z")
+    if passing.is_own:
+        return f"The agent waits{_for(passing)} and starts again at {at}."
+    return f"The agent waits for a service that it calls{_for(passing)} and starts again at {at}."
+
+
+def no_longer(passing: Passing, spared: Spared, retry: RetryPolicy) -> str:
+    """Return why a turn is not started again after a fault that passes."""
+    what = "What the agent waits for" if passing.is_own else "A service that the agent calls"
+    if passing.asked_s > retry.window_s:
+        return (
+            f"{what} will not be there for {_length(passing.asked_s)}{_for(passing)}, and this"
+            f" agent waits for {_length(retry.window_s)} at most: send the message again later."
+        )
+    return (
+        f"{what} was not there at {spared.faults + 1} starts{_for(passing)}: send the message again"
+        " later."
+    )
+
+
+def _length(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < _LONG_S else f"{seconds / 60:,.0f} minutes"
+
+
+def _for(passing: Passing) -> str:
+    return f" ({passing.what})" if passing.what else ""

@@ -1,0 +1,263 @@
+"""Random runs of the client against servers that number their events in their own ways.
+
+150 runs in each of seven ways in the suite, 5,000 with A2A_FAULTS=long. A failure names its seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import StreamResponse, SubscribeToTaskRequest, TaskState
+
+from tests.support.databases import LONG
+from tests.support.messages import artifact
+from tests.unit.client.conftest import World, collect
+from tests.unit.client.scripted_server import (
+    BINDINGS,
+    LOST,
+    TASK,
+    Fault,
+    ScriptedServer,
+    chunk,
+    opened,
+    status,
+)
+
+pytestmark = pytest.mark.timeout(1800 if LONG else 120)
+
+RUNS = 5000 if LONG else 150
+WORKING = TaskState.TASK_STATE_WORKING
+COMPLETED = TaskState.TASK_STATE_COMPLETED
+AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED
+INPUT_REQUIRED = TaskState.TASK_STATE_INPUT_REQUIRED
+WAITING = {AUTH_REQUIRED, INPUT_REQUIRED}
+
+
+def random_log(chance: random.Random, ends: list[TaskState], *, texts_repeat: bool) -> Any:
+    """A task's events: every status has its own time, and chunks may be equal."""
+
+    def timed(event: StreamResponse, second: int) -> StreamResponse:
+        is_task = event.HasField("task")
+        shown = event.task.status if is_task else event.status_update.status
+        shown.timestamp.FromSeconds(second)
+        return event
+
+    log = [timed(opened(), 0)]
+    for second in range(1, chance.randint(2, 12)):
+        kind = chance.random()
+        if kind < 0.3:
+            log.append(timed(status(chance.choice([WORKING, AUTH_REQUIRED])), second))
+            continue
+        event = chunk(chance.choice("xxy") if texts_repeat else f"{second} ")
+        if kind < 0.5:
+            event.artifact_update.artifact.artifact_id = "other"
+        if kind > 0.9:
+            event.artifact_update.CopyFrom(chunk(f"anew {second}").artifact_update)
+            event.artifact_update.append = False
+        log.append(event)
+    return [*log, timed(status(chance.choice(ends)), 99)]
+
+
+class NumberingServer(ScriptedServer):
+    """A server whose log goes on between requests, and whose streams are cut anywhere."""
+
+    texts_repeat = True
+
+    def __init__(self, chance: random.Random, ends: list[TaskState]) -> None:
+        super().__init__(random_log(chance, ends, texts_repeat=self.texts_repeat))
+        self.chance = chance
+        self.now = 1
+        self.has_shown = False
+        """True once an event has been sent: a subscription to a task that has ended is refused."""
+        self.holds_subscriptions = self.log[-1].status_update.status.state == INPUT_REQUIRED
+        self.at_request = self.go_on
+        self.set_up()
+
+    def set_up(self) -> None:
+        """Choose how this server numbers."""
+
+    def go_on(self) -> None:
+        """Let time pass before a request; decide how it is answered."""
+        if self.chance.random() < 0.7:
+            self.now = min(
+                len(self.log) - (not self.has_shown), self.now + self.chance.randint(0, 2)
+            )
+        if len(self.requests) < 12 and self.chance.random() < 0.8:
+            self.faults.append(self.chance.choice([self.cut, self.cut, self.refused])())
+
+    def refused(self) -> Fault:
+        return Fault(status=self.chance.choice([429, 502, 503, 504]))
+
+    def cut(self) -> Fault:
+        """A cut after some events, which have happened then, or in the middle of the next one."""
+        tail = self.chance.choice([b"", b": alive\r\n\r\n", b"id: 999\r\n", b'data: {"jso'])
+        return Fault(events=self.chance.randint(0, 4), error=LOST, tail=tail)
+
+    def _stream(self, request: httpx.Request, first: int, fault: Fault) -> httpx.Response:
+        copies = 2 if self.repeats else 1
+        shown = len(self.log) if fault.events is None else -(-fault.events // copies)
+        given = first + max(0, shown - 1)
+        self.now = min(len(self.log), max(self.now, given))
+        self.has_shown = self.has_shown or shown > 0
+        is_waiting = self.as_of(given).task.status.state in WAITING
+        if fault.events is not None and not is_waiting and self.chance.random() < 0.4:
+            fault = Fault(events=fault.events)  # it ends as if it were complete
+        return super()._stream(request, first, fault)
+
+
+class Honest(NumberingServer):
+    """One number for each event of the task, and streams that go on after the one asked for."""
+
+
+class Twice(Honest):
+    """The same, but each event comes twice."""
+
+    def set_up(self) -> None:
+        self.repeats = True
+
+    def cut(self) -> Fault:
+        return Fault(events=self.chance.randint(0, 7), error=LOST)
+
+
+class PerConnection(NumberingServer):
+    """The numbers begin again in each stream, as those of the Java SDK; no id is asked for."""
+
+    def set_up(self) -> None:
+        self.resumes = False
+        self.begin = self.chance.choice([0, 1])
+
+    def id_of(self, number: int, place: int) -> str:
+        return str(self.begin + place)
+
+
+class WithoutIds(NumberingServer):
+    """No event has an id."""
+
+    def set_up(self) -> None:
+        self.ids = self.resumes = False
+
+
+class NewIds(NumberingServer):
+    """Each event of each stream has a random id, as those of the Go SDK; no id is asked for."""
+
+    def set_up(self) -> None:
+        self.resumes = False
+
+    def id_of(self, number: int, place: int) -> str:
+        return f"{self.chance.getrandbits(64):x}"
+
+
+class Reused(NumberingServer):
+    """An id is given to several events: to all, to pairs, to every third one."""
+
+    texts_repeat = False
+
+    def set_up(self) -> None:
+        self.kind = self.chance.choice(["all", "pairs", "cycle"])
+        self.honours = self.chance.random() < 0.5
+
+    def id_of(self, number: int, place: int) -> str:
+        return {"all": "7", "pairs": str((number + 1) // 2), "cycle": str(number % 3)}[self.kind]
+
+    def place_of(self, last_id: str) -> int | None:
+        """A server that knows pairs goes on after the first or after the second of a pair."""
+        if not self.honours or self.kind != "pairs":
+            return None
+        return min(self.now, 2 * int(last_id) - self.chance.randint(0, 1)) or 1
+
+
+class StartingAgain(NumberingServer):
+    """The process is replaced now and then; each counts from 1, and knows its own ids alone."""
+
+    def set_up(self) -> None:
+        self.start = 0
+        self.resumes = self.chance.random() < 0.5
+
+    def go_on(self) -> None:
+        super().go_on()
+        if self.chance.random() < 0.4:
+            self.start = self.chance.randint(0, self.now - 1)
+
+    def id_of(self, number: int, place: int) -> str:
+        return str(number - self.start)
+
+    def place_of(self, last_id: str) -> int | None:
+        asked = self.start + int(last_id)
+        return asked if self.resumes and 1 <= asked <= self.now else None
+
+
+WAYS = [Honest, Twice, PerConnection, WithoutIds, NewIds, Reused, StartingAgain]
+
+
+def positions(server: NumberingServer, events: list[StreamResponse]) -> set[int]:
+    """Where in the log the events may end, if each follows on the one before; empty for a gap.
+
+    A Task stands for everything before it; every other event must be the log's next one.
+    """
+    found: set[int] = set()
+    for event in events:
+        if event.HasField("task"):
+            found = {n for n in range(1, len(server.log) + 1) if server.as_of(n) == event}
+        else:
+            found = {n + 1 for n in found if n < len(server.log) and server.log[n] == event}
+    return found
+
+
+async def followed(way: type[NumberingServer], seed: int) -> tuple[NumberingServer, list[Any]]:
+    """One run: a message or a subscription, over one of the bindings."""
+    chance = random.Random(f"{way.__name__} {seed}")  # noqa: S311 - repeatable
+    sends = chance.random() < 0.5
+    ends = [COMPLETED, COMPLETED, INPUT_REQUIRED] if sends else [COMPLETED]
+    world = World(chance.choice(BINDINGS), way(chance, ends))
+    server: Any = world.server
+    following = world.send(draw=chance.random) if sends else world.subscribe(draw=chance.random)
+    return server, await asyncio.wait_for(following, 60)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_nothing_is_lost(way: type[NumberingServer], record_property: Any) -> None:
+    """Whatever a server does with ids, the caller's events add up to the task, without a gap.
+
+    A server that continues after an id gives each event once, and one Task, at the beginning.
+    """
+    record_property("seeds", f"0 to {RUNS - 1}")
+    connections = 0
+    for seed in range(RUNS):
+        server, events = await followed(way, seed)
+        assert len(server.log) in positions(server, events), f"{way.__name__}, seed {seed}"
+        if issubclass(way, Honest):
+            assert not any(event.HasField("task") for event in events[1:]), f"seed {seed}"
+        connections += len(server.requests)
+    record_property("connections", connections)
+    assert connections > 2 * RUNS
+
+
+async def test_an_id_that_is_the_first_of_every_stream() -> None:
+    """A chunk that came while nobody listened is not lost with the Task that has its id."""
+    world = World(BINDINGS[0], PerConnection(random.Random(1), [COMPLETED]))  # noqa: S311
+    server: Any = world.server
+    server.log = [opened(), status(WORKING), chunk("x"), chunk("x"), status(COMPLETED)]
+    server.faults.append(Fault(events=1, error=LOST))
+
+    def later() -> None:
+        server.now = 1 if len(server.requests) == 1 else 3
+
+    server.at_request = later
+    shown = await collect(world.client().subscribe(SubscribeToTaskRequest(id=TASK)))
+    assert shown == [server.as_of(1), server.as_of(3), *server.log[3:]]
+
+
+def test_the_check_finds_a_gap() -> None:
+    """The check of these runs refuses a lost chunk, a repeated one, and one before its Task."""
+    server = Honest(random.Random(2), [COMPLETED])  # noqa: S311
+    server.log = [opened(), chunk("x"), chunk("y"), status(COMPLETED)]
+    task, *updates = server.log
+    assert positions(server, server.log) == {4}
+    assert not positions(server, [task, *updates[1:]])
+    assert not positions(server, [task, updates[0], *updates])
+    assert not positions(server, [server.as_of(2), *updates])
+    assert artifact("story", "x") == server.as_of(2).task.artifacts[0]

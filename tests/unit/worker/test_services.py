@@ -1,0 +1,256 @@
+"""What exceptions of models and other services mean for a turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import botocore.exceptions
+import httpx
+import httpx2
+import pydantic_ai.exceptions
+import pytest
+import requests
+from a2a.client.errors import A2AClientError, A2AClientTimeoutError, AgentCardResolutionError
+from a2a.utils.errors import InternalError
+from google.auth.exceptions import DefaultCredentialsError, TransportError
+
+from a2a_serverless.worker import FinalError, RetryLater
+from a2a_serverless.worker.services import MOST_CAUSES, Passing, Refusal, meaning_of
+
+NOW_MS = 1_700_000_000_000
+"""14 November 2023, 22:13:20 UTC."""
+
+
+def foreign(module: str, name: str, *bases: str, **fields: Any) -> Exception:
+    """An exception as a package that is not installed here raises it."""
+    kind: type[Exception] = Exception
+    for each in (*reversed(bases), name):
+        kind = type(each, (kind,), {"__module__": module})
+    error = kind("told by the service")
+    vars(error).update(fields)
+    return error
+
+
+def response(status: int, **headers: str) -> httpx.Response:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.Response(status, headers=names)
+
+
+def of_httpx(status: int, **headers: str) -> Exception:
+    request = httpx.Request("GET", "https://model.example")
+    return httpx.HTTPStatusError("no", request=request, response=response(status, **headers))
+
+
+def of_botocore(code: str, status: int, **headers: str) -> Exception:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    told: Any = {
+        "Error": {"Code": code},
+        "ResponseMetadata": {"HTTPStatusCode": status, "HTTPHeaders": names},
+    }
+    return botocore.exceptions.ClientError(told, "Converse")
+
+
+def of_stainless(module: str, name: str, status: int, **fields: Any) -> Exception:
+    bases = ("APIStatusError", "APIError")
+    return foreign(module, name, *bases, status_code=status, **fields)
+
+
+def of_google(status: int, *details: dict[str, Any]) -> Exception:
+    told = {"error": {"code": status, "details": list(details)}}
+    return foreign("google.genai.errors", "ClientError", "APIError", code=status, details=told)
+
+
+PASSING = {
+    "httpx 408": of_httpx(408),
+    "httpx 425": of_httpx(425),
+    "httpx 429": of_httpx(429),
+    "httpx 500": of_httpx(500),
+    "httpx 503": of_httpx(503),
+    "httpx connection": httpx.ConnectError("refused"),
+    "httpx time-out": httpx.ReadTimeout("late"),
+    "httpx cut": httpx.RemoteProtocolError("peer closed"),
+    "httpx2 connection": httpx2.ConnectError("refused"),
+    "openai 429": of_stainless("openai", "RateLimitError", 429),
+    "openai connection": foreign("openai", "APITimeoutError", "APIConnectionError"),
+    "anthropic 529": of_stainless("anthropic", "OverloadedError", 529),
+    "anthropic in a stream": of_stainless(
+        "anthropic", "APIStatusError", 200, type="overloaded_error"
+    ),
+    "google 429": of_google(429),
+    "google 503": foreign("google.genai.errors", "ServerError", "APIError", code=503),
+    "google transport": TransportError("no route"),  # type: ignore[no-untyped-call]
+    "grpc": foreign(
+        "grpc.aio", "AioRpcError", code=lambda: type("Code", (), {"name": "UNAVAILABLE"})
+    ),
+    "bedrock throttles": of_botocore("ThrottlingException", 429),
+    "throttled with 400": of_botocore("ProvisionedThroughputExceededException", 400),
+    "botocore 503": of_botocore("Other", 503),
+    "botocore connection": botocore.exceptions.EndpointConnectionError(endpoint_url="https://x"),
+    "botocore time-out": botocore.exceptions.ReadTimeoutError(endpoint_url="https://x"),
+    "another agent's time-out": A2AClientTimeoutError("late"),
+    "another agent's 500": InternalError("busy"),
+    "another agent's card": AgentCardResolutionError("no", status_code=503),
+    "pydantic ai": pydantic_ai.exceptions.ModelHTTPError(529, "model"),
+    "strands": foreign("strands.types.exceptions", "ModelThrottledException"),
+    "requests": requests.ConnectTimeout("late"),
+    "the machine's": ConnectionResetError("reset"),
+}
+REFUSED = {
+    "httpx 401": of_httpx(401),
+    "httpx 403": of_httpx(403),
+    "openai 401": of_stainless("openai", "AuthenticationError", 401),
+    "anthropic 403": of_stainless("anthropic", "PermissionDeniedError", 403),
+    "google 401": of_google(401),
+    "no credentials": botocore.exceptions.NoCredentialsError(),
+    "google without any": DefaultCredentialsError("none"),  # type: ignore[no-untyped-call]
+    "aws token": of_botocore("ExpiredTokenException", 400),
+    "aws denies": of_botocore("AccessDeniedException", 400),
+}
+USED_UP = {
+    "openai": of_stainless("openai", "RateLimitError", 429, code="insufficient_quota"),
+    "anthropic": of_stainless("anthropic", "APIStatusError", 402, type="billing_error"),
+    "payment": of_httpx(402),
+    "google's day": of_google(429, {"violations": [{"quotaId": "RequestsPerDayPerProject"}]}),
+    "bedrock": of_botocore("ServiceQuotaExceededException", 400),
+    "pydantic ai": pydantic_ai.exceptions.ModelQuotaExceededError("model", "used up"),
+}
+NEITHER = {
+    "own": ValueError("no"),
+    "own time-out": TimeoutError("the agent's own bound"),
+    "httpx 400": of_httpx(400),
+    "httpx 404": of_httpx(404),
+    "wrong url": httpx.UnsupportedProtocol("no scheme"),
+    "final": FinalError("no"),
+    "botocore 400": of_botocore("ValidationException", 400),
+    "another agent": A2AClientError("no"),
+    "own code": foreign("mine", "OwnError", code=503),
+    "openai 400": of_stainless("openai", "BadRequestError", 400),
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("error", PASSING.values(), ids=PASSING)
+def test_a_fault_that_passes(error: Exception) -> None:
+    """Connections, time-outs, 408, 425, 429 and 5xx pass, whatever client tells of them."""
+    assert isinstance(meaning_of(error, NOW_MS), Passing)
+
+
+@pytest.mark.parametrize("error", REFUSED.values(), ids=REFUSED)
+def test_refused_credentials(error: Exception) -> None:
+    """401, 403 and their names fail the task at once; the client reads no secret."""
+    meaning = meaning_of(error, NOW_MS)
+    assert isinstance(meaning, Refusal)
+    assert meaning.text.startswith("A service that the agent calls has refused its credentials (")
+    assert "told by the service" not in meaning.text
+
+
+@pytest.mark.parametrize("error", USED_UP.values(), ids=USED_UP)
+def test_a_used_up_quota(error: Exception) -> None:
+    """An account without quota does not come back within minutes, though it answers 429."""
+    meaning = meaning_of(error, NOW_MS)
+    assert isinstance(meaning, Refusal)
+    assert meaning.text.startswith("The agent's account at a service that it calls has no quota")
+
+
+@pytest.mark.parametrize("error", NEITHER.values(), ids=NEITHER)
+def test_other_failures_say_nothing(error: Exception | None) -> None:
+    """The agent's own failures, and requests that are wrong, keep their attempts."""
+    assert meaning_of(error, NOW_MS) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "asked_s"),
+    [
+        (of_httpx(429, retry_after="30"), 30),
+        (of_httpx(503, retry_after="1.5"), 1.5),
+        (of_httpx(429, retry_after_ms="1500", retry_after="2"), 1.5),
+        (of_httpx(429, retry_after="Tue, 14 Nov 2023 22:14:20 GMT"), 60),
+        (of_httpx(429, retry_after="Tue, 14 Nov 2023 22:12:20 GMT"), 0),
+        (of_httpx(429, retry_after="-1"), 0),
+        (of_httpx(429, retry_after="soon"), 0),
+        (of_httpx(429, retry_after="9" * 400), 0),
+        (of_botocore("ThrottlingException", 429, retry_after="7"), 7),
+        (of_google(429, {"retryDelay": "12s"}), 12),
+        (pydantic_ai.exceptions.ModelHTTPError(429, "m", headers={"Retry-After": "9"}), 9),
+        (
+            foreign(
+                "openai", "RateLimitError", status_code=429, response=response(429, retry_after="4")
+            ),
+            4,
+        ),
+        (RetryLater(5, "busy"), 5),
+    ],
+)
+def test_the_wait_that_was_asked_for(error: Exception, asked_s: float) -> None:
+    """Seconds, milliseconds, a date, or Google's own form; nonsense and the past ask for none."""
+    meaning = meaning_of(error, NOW_MS)
+    assert isinstance(meaning, Passing)
+    assert meaning.asked_s == pytest.approx(asked_s)
+
+
+def raised(error: BaseException, *causes: BaseException, implicit: bool = False) -> BaseException:
+    """`error` with a chain of exceptions that led to it."""
+    last = error
+    for cause in causes:
+        if implicit:
+            last.__context__ = cause
+        else:
+            last.__cause__ = cause
+        last = cause
+    return error
+
+
+@pytest.mark.parametrize("implicit", [True, False])
+def test_the_chain_is_looked_at(implicit: bool) -> None:  # noqa: FBT001 - pytest's
+    """A framework's exception around a client's says what the client's says."""
+    error = raised(RuntimeError("node failed"), KeyError(), of_httpx(503), implicit=implicit)
+    assert meaning_of(error, NOW_MS) == Passing("HTTP 503")
+
+
+def test_a_cause_adds_what_the_library_has_left_out() -> None:
+    """A throttling without a wait takes that of its cause; a used-up quota behind it is one."""
+    throttled = foreign("strands.types.exceptions", "ModelThrottledException")
+    waits = raised(throttled, of_httpx(429, retry_after="8"))
+    assert meaning_of(waits, NOW_MS) == Passing("HTTP 429", 8)
+    used_up = raised(
+        foreign("strands.types.exceptions", "ModelThrottledException"), USED_UP["openai"]
+    )
+    assert isinstance(meaning_of(used_up, NOW_MS), Refusal)
+
+
+def test_what_came_before_does_not_outweigh_a_fault() -> None:
+    """A refusal that a fallback has answered to is not the reason of the second model's 503."""
+    second = raised(of_httpx(503), of_httpx(401), implicit=True)
+    assert isinstance(meaning_of(second, NOW_MS), Passing)
+
+
+def test_a_group_says_what_all_of_it_say() -> None:
+    """A group passes if each of its exceptions does; one refusal is enough to refuse."""
+    both = ExceptionGroup("two", [of_httpx(503), of_httpx(429, retry_after="3")])
+    assert meaning_of(both, NOW_MS) == Passing("HTTP 429", 3)
+    assert meaning_of(ExceptionGroup("mixed", [of_httpx(503), ValueError()]), NOW_MS) is None
+    refused = ExceptionGroup("refused", [of_httpx(503), of_httpx(401)])
+    assert isinstance(meaning_of(refused, NOW_MS), Refusal)
+
+
+def test_a_circle_and_a_long_chain_end() -> None:
+    """Each exception is looked at once, and at most a hundred of a chain."""
+    one, two = ValueError(), KeyError()
+    raised(one, two, one)
+    assert meaning_of(one, NOW_MS) is None
+    links = [ValueError() for _ in range(MOST_CAUSES)]
+    assert meaning_of(raised(*links, of_httpx(503)), NOW_MS) is None
+    circle = of_httpx(503)
+    circle.__cause__ = circle
+    assert meaning_of(circle, NOW_MS) == Passing("HTTP 503")
+
+
+def test_a_property_that_raises_says_nothing() -> None:
+    """A foreign exception whose attributes raise is a failure as any other."""
+
+    class OddError(Exception):
+        @property
+        def response(self) -> object:
+            raise RuntimeError("not yet")
+
+    assert meaning_of(OddError(), NOW_MS) is None
