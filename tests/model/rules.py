@@ -9,17 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 
-from a2a_serverless.storage.durable import head_update
+from a2a_serverless.storage.durable import head_update, owned_by
 from a2a_serverless.storage.dynamodb_commits import Commits
-from a2a_serverless.storage.dynamodb_heads import head_of
-from a2a_serverless.storage.table import Update
+from a2a_serverless.storage.dynamodb_heads import head_item, head_of
+from a2a_serverless.storage.table import Update, holds
 from a2a_serverless.tasks import attempts, repairs, rules, storing
 from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.worker.translation import TurnView
+
+
+@cache
+def may_renew(head: Head | None, *, incarnation: str, token: str) -> bool:
+    """Whether a table would write what an attempt changes of HEAD without a commit."""
+    item = None if head is None else head_item(head)
+    return holds(item, owned_by(incarnation, token))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +58,7 @@ class Rules:
     view: type[TurnView] = TurnView
 
     # the thread beside the agent's loop
-    may_renew: Callable[..., bool] = attempts.may_renew
+    may_renew: Callable[..., bool] = may_renew
 
     # cancels
     on_cancel: Callable[..., attempts.Canceled] = attempts.on_cancel

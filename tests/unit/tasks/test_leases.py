@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from a2a_serverless.tasks.attempts import lease_end, may_renew
+from a2a_serverless.storage.durable import owned_by
+from a2a_serverless.storage.dynamodb_heads import head_item
+from a2a_serverless.storage.table import holds
+from a2a_serverless.tasks.attempts import lease_end
 from a2a_serverless.tasks.rules import Timing
 from tests.unit.tasks.heads import claimed
 
@@ -19,8 +22,9 @@ def test_a_lease_begins_with_the_claim() -> None:
 
 def test_only_the_owner_renews() -> None:
     """A finished turn has no token, another attempt another one, a later task another mark."""
-    assert may_renew(CLAIMED, incarnation=CLAIMED.incarnation, token="A")
-    assert not may_renew(CLAIMED, incarnation=CLAIMED.incarnation, token="B")
-    assert not may_renew(CLAIMED, incarnation="later", token="A")
-    assert not may_renew(replace(CLAIMED, token=None), incarnation=CLAIMED.incarnation, token="A")
-    assert not may_renew(None, incarnation=CLAIMED.incarnation, token="A")
+    mark, item = CLAIMED.incarnation, head_item(CLAIMED)
+    assert holds(item, owned_by(mark, "A"))
+    assert not holds(item, owned_by(mark, "B"))
+    assert not holds(item, owned_by("later", "A"))
+    assert not holds(head_item(replace(CLAIMED, token=None)), owned_by(mark, "A"))
+    assert not holds(None, owned_by(mark, "A"))

@@ -354,11 +354,9 @@ class DurableStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
 
     async def _note(self, head: Head, token: str, values: Mapping[str, Any]) -> bool:
         """Change attributes of HEAD if the attempt with `token` owns the turn."""
-        is_owner = are(incarnation=head.incarnation, token=token)
+        when = [*owned_by(head.incarnation, token), self._unexpired()]
         return await self.table.did(
-            Update(
-                key=self._head_key(head.task_id), values=values, when=[*is_owner, self._unexpired()]
-            )
+            Update(key=self._head_key(head.task_id), values=values, when=when)
         )
 
     def _unexpired(self) -> Check:
@@ -468,6 +466,15 @@ def body_of(step: Step) -> bytes:
     if size > MAX_COMMIT_BYTES:
         raise CommitTooLargeError(size, MAX_COMMIT_BYTES, advice_on_size(step.entries))
     return body
+
+
+def owned_by(incarnation: str, token: str) -> list[Check]:
+    """Return the condition that the attempt with `token` still owns the open turn.
+
+    Without it a renewal that comes late would put a finished turn back into the due index, or
+    postpone the turn of another attempt.
+    """
+    return are(incarnation=incarnation, token=token)
 
 
 def head_update(before: Head, after: Head) -> Update:

@@ -360,12 +360,3 @@ def on_failure(
 def lease_end(now_ms: int, timing: Timing) -> int:
     """Return the due time of a turn that is claimed, or whose lease is renewed, at `now_ms`."""
     return now_ms + int(timing.lease_s * 1000)
-
-
-def may_renew(head: Head | None, *, incarnation: str, token: str) -> bool:
-    """Return True when the attempt with `token` still owns the open turn.
-
-    Without this condition a renewal that comes late would put a finished turn back into the due
-    index, or postpone the turn of another attempt.
-    """
-    return head is not None and head.incarnation == incarnation and head.token == token

@@ -30,16 +30,6 @@ def is_still(current: Head | None, seen: Head) -> bool:
     return current.version == seen.version and has_heard
 
 
-def may_postpone(current: Head | None, seen: Head) -> bool:
-    """Return True if a due turn's time may be moved: neither turn nor time has changed since."""
-    return (
-        current is not None
-        and seen.due_at is not None
-        and (current.incarnation, current.version) == (seen.incarnation, seen.version)
-        and (current.due_at, current.sends) == (seen.due_at, seen.sends)
-    )
-
-
 def is_applied(stored_id: str | None, commit_id: str) -> bool:
     """Return True if a refused commit was stored by an earlier request whose answer was lost.
 
