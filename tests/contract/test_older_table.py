@@ -47,9 +47,9 @@ def stored_by_an_older_release(older: Database, head: Head) -> None:
 
 async def refuses_to_find(storage: DurableStorage, head: Head) -> None:
     """Both ways through the index say in one sentence what the table lacks."""
-    with pytest.raises(ConfigurationError, match=r"^The table has no index by-id yet, [^.]*\.$"):
+    with pytest.raises(ConfigurationError, match=r"^The table has no index by-id yet: [^.]*\.$"):
         await storage.find(head.task_id)
-    with pytest.raises(ConfigurationError, match=r"^The table has no index by-id yet, [^.]*\.$"):
+    with pytest.raises(ConfigurationError, match=r"^The table has no index by-id yet: [^.]*\.$"):
         await storage.created_in(head.created_at)
 
 

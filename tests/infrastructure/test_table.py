@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from a2a_serverless.local.template import Template
+from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.table import Index
 
 Json = dict[str, Any]
 
@@ -63,6 +65,18 @@ def test_indexes(template: Template, name: str, keys: list[str], projection: Jso
     indexes = {index["IndexName"]: index for index in template.table()["GlobalSecondaryIndexes"]}
     assert [key["AttributeName"] for key in indexes[name]["KeySchema"]] == keys
     assert indexes[name]["Projection"] == projection
+
+
+def test_the_code_asks_no_more_of_the_indexes(template: Template) -> None:
+    """The indexes of the layout, by which every table refuses what is not there, are these."""
+    indexes = {
+        index["IndexName"]: Index(
+            *(key["AttributeName"] for key in index["KeySchema"]),
+            projects=frozenset(index["Projection"].get("NonKeyAttributes", ())),
+        )
+        for index in template.table()["GlobalSecondaryIndexes"]
+    }
+    assert indexes == INDEXES
 
 
 def test_every_key_has_a_type_and_nothing_else_has(template: Template) -> None:
