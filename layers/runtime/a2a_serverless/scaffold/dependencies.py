@@ -27,12 +27,14 @@ from a2a_serverless.scaffold.source import (
     LAYER_LOCK,
     REQUIREMENTS,
     WORKER_LOCK,
+    own_place,
     source,
 )
 
 PACKAGE: Final = "a2a-serverless"
 DEVELOPMENT: Final = "requirements/dev.in"
 DEVELOPMENT_LOCK: Final = "requirements/dev.txt"
+LOCKS: Final = (LAYER_LOCK, WORKER_LOCK, AGENT_LOCK, DEVELOPMENT_LOCK)
 
 OLDEST_PYTHON: Final = "3.11"
 """Each lock is for every Python from this one on, whichever made it."""
@@ -279,7 +281,7 @@ class Dependencies:
             return ""
 
     def _write(self, name: str, text: str) -> None:
-        path = self._project / name
+        path = own_place(self._project, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
