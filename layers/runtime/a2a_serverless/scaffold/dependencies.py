@@ -22,12 +22,12 @@ from packaging.utils import canonicalize_name
 from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.scaffold import uv
+from a2a_serverless.scaffold.places import own_place
 from a2a_serverless.scaffold.source import (
     AGENT_LOCK,
     LAYER_LOCK,
     REQUIREMENTS,
     WORKER_LOCK,
-    own_place,
     source,
 )
 

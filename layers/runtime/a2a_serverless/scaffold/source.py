@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
-
-from a2a_serverless.errors import ConfigurationError
 
 TEMPLATE: Final = "template.yaml"
 AGENT: Final = "functions/worker/agent.py"
@@ -25,6 +22,7 @@ PROJECT_FILES: Final = (
     "samconfig.toml",
     "functions/**/*",
     "layers/runtime/Makefile",
+    "requirements/tools/sam.txt",
 )
 """Patterns of the files of the repository that a project has as well."""
 
@@ -52,24 +50,6 @@ def files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
     """Return the files below `root` that match, without leftovers of runs or of a machine."""
     found = {path for pattern in patterns for path in root.glob(pattern) if path.is_file()}
     return sorted(path for path in found if not _is_left(path.relative_to(root)))
-
-
-def own_place(project: Path, name: str) -> Path:
-    """Return the place of a project's file that may be written.
-
-    Raises:
-        ConfigurationError: a link leads out of the project.
-    """
-    root, place = os.path.realpath(project), project
-    for part in Path(name).parts:
-        place /= part
-        target = os.path.realpath(place)
-        if os.path.commonpath([root, target]) != root:
-            raise ConfigurationError(
-                f"{place} leads out of the project, to {target}: replace the link by a file or a"
-                " folder of the project's own."
-            )
-    return place
 
 
 def _is_left(path: Path) -> bool:
