@@ -145,7 +145,7 @@ validate: $(VENV)/.stamp $(TOOL)/sam/requirements.txt ## sam validate --lint
 
 .PHONY: build
 build: $(VENV)/.stamp $(TOOL)/sam/requirements.txt ## sam build
-	VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(SAM) build $(BUILD_ARGS)
+	UV="$(CURDIR)/$(UV)" VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(SAM) build $(BUILD_ARGS)
 
 .PHONY: artefact
 artefact: $(VENV)/.stamp emulators ## what is deployed, built for this machine and run; its sizes and times
