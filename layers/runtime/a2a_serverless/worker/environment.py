@@ -67,7 +67,10 @@ def check(name: str, value: Any, place: str, *, allowed: str = "") -> None:
     is_allowed = fnmatchcase(name.upper(), allowed)
     if not is_allowed and any(fnmatchcase(name.upper(), each) for each in reserved):
         names = ", ".join(reserved)
-        raise ConfigurationError(f"{place} has a reserved name: {names} are not the agent's.")
+        raise ConfigurationError(
+            f"{place} has a reserved name: {names} are not the agent's; what is to hold for the"
+            " whole process is set where it is started."
+        )
     if not _is_text(value):
         raise ConfigurationError(f"{place} has a value that is no text.")
 
