@@ -26,6 +26,8 @@ COPY --from=build /site /site
 COPY --from=build /app /app
 ENV PYTHONPATH=/app:/site PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
+# ECS mounts a volume here. It gets this folder's mode, by which everyone may write, only if declared.
+VOLUME /tmp
 USER 10001
 # The first process of the container: it drains on SIGTERM, as `docker stop` and ECS send it.
 STOPSIGNAL SIGTERM

@@ -3,13 +3,13 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-SAM_CLI := aws-sam-cli==1.170.0
-CHECKOV := checkov==3.3.30
-TWINE := twine>=6,<7
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
-SAM := $(BIN)/uvx --from $(SAM_CLI) sam
+# Tools whose packages exclude ours, each in an environment of its own, from hashed locks.
+TOOLS := sam checkov twine
+TOOL := $(VENV)/tools
+SAM := $(TOOL)/sam/bin/sam
 # Three processes on two cores: many tests wait for other processes.
 PYTEST_ARGS ?= -n 3 --dist worksteal
 
@@ -72,13 +72,13 @@ busy: $(VENV)/.stamp ## the suite twice in a row, beside four processes that kee
 REGIONS := us-east-1 eu-central-1 us-gov-west-1 cn-north-1
 
 .PHONY: check
-check: $(VENV)/.stamp ## format, lint, types, import contracts, the template
+check: $(VENV)/.stamp $(TOOL)/checkov/requirements.txt ## format, lint, types, import contracts, the template
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/cfn-lint template.yaml fargate.yaml --append-rules cfn_lint_serverless.rules --regions $(REGIONS)
-	$(BIN)/uvx --python $(BIN)/python --from $(CHECKOV) checkov --config-file .checkov.yaml
+	$(TOOL)/checkov/bin/checkov --config-file .checkov.yaml
 
 .PHONY: format
 format: $(VENV)/.stamp ## format, and fix what the linter can fix
@@ -140,12 +140,12 @@ live: $(VENV)/.stamp ## what only AWS can show: STACK=name REGION=region, or END
 emulators: tests/emulators/node_modules/.stamp ## DynamoDB Local and fauxqs (Node.js 20, Java 17)
 
 .PHONY: validate
-validate: $(VENV)/.stamp ## sam validate --lint
+validate: $(VENV)/.stamp $(TOOL)/sam/requirements.txt ## sam validate --lint
 	$(SAM) validate --lint --region us-east-1
 
 .PHONY: build
-build: $(VENV)/.stamp ## sam build
-	VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(SAM) build $(BUILD_ARGS)
+build: $(VENV)/.stamp $(TOOL)/sam/requirements.txt ## sam build
+	UV="$(CURDIR)/$(UV)" VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(SAM) build $(BUILD_ARGS)
 
 .PHONY: artefact
 artefact: $(VENV)/.stamp emulators ## what is deployed, built for this machine and run; its sizes and times
@@ -159,7 +159,7 @@ image: $(VENV)/.stamp ## the worker's image without Docker, for arm64: build/ima
 .PHONY: dist
 dist: $(VENV)/.stamp ## the wheel and the source archive, in dist/, without tests
 	rm -rf dist
-	$(UV) build --quiet --python $(BIN)/python
+	$(UV) build --quiet --python $(BIN)/python --no-build-isolation
 	@for list in "zipfile -l dist/*.whl" "tarfile -l dist/*.tar.gz"; do \
 		if $(BIN)/python -m $$list | grep -E '(^|/)(tests|benchmarks)/'; then \
 			echo "dist/ has tests: see [tool.hatch.build.targets] in pyproject.toml" >&2; exit 1; \
@@ -168,11 +168,11 @@ dist: $(VENV)/.stamp ## the wheel and the source archive, in dist/, without test
 	@ls dist
 
 .PHONY: release-check
-release-check: dist ## all of a release but the upload: RELEASE=version, where it is not that of pyproject.toml
+release-check: dist $(TOOL)/twine/requirements.txt ## all of a release but the upload: RELEASE=version, where it is not that of pyproject.toml
 	@version=$$($(BIN)/python -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])'); \
 		[ "$${RELEASE:-$$version}" = "$$version" ] || { echo "pyproject.toml has $$version, not $$RELEASE." >&2; exit 1; }
 	$(BIN)/python -m pytest tests/infrastructure/test_package.py tests/infrastructure/test_locks.py
-	$(BIN)/uvx --from '$(TWINE)' twine check --strict dist/*
+	$(TOOL)/twine/bin/twine check --strict dist/*
 	$(MAKE) projects
 
 .PHONY: projects
@@ -199,6 +199,9 @@ lock: $(VENV)/.stamp ## resolve the dependencies again
 		$(UV) pip compile tests/foreign/$$name/requirements.in $(LOCK) \
 			-o tests/foreign/$$name/requirements.txt || exit; \
 	done
+	for name in $(TOOLS); do \
+		$(UV) pip compile requirements/tools/$$name.in $(LOCK) -o requirements/tools/$$name.txt || exit; \
+	done
 	for name in $(PEERS); do \
 		$(UV) pip compile benchmarks/peers/requirements/$$name.in $(LOCK) \
 			-o benchmarks/peers/requirements/$$name.txt || exit; \
@@ -224,22 +227,29 @@ help: ## this list
 
 $(UV):
 	$(find_python); "$$python" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.13,<0.14'
+	sed -n '/^uv==/,/[^\\]$$/p' requirements/dev.txt > $(VENV)/uv.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(VENV)/uv.txt
 
 $(VENV)/.stamp: requirements/dev.txt pyproject.toml | $(UV)
 	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --editable .
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	touch $@
 
+# An environment of its own for the packages of a lock.
+define own_environment
+$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
+$(UV) pip sync --quiet --python $(@D)/bin/python --require-hashes $<
+cp $< $@
+endef
+
+$(TOOL)/%/requirements.txt: requirements/tools/%.txt | $(UV)
+	$(own_environment)
+
 $(CLIENTS): build/foreign/%/requirements.txt: tests/foreign/%/requirements.txt | $(UV)
-	$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
-	$(UV) pip sync --quiet --python $(@D)/bin/python --require-hashes $<
-	cp $< $@
+	$(own_environment)
 
 build/peers/%/requirements.txt: benchmarks/peers/requirements/%.txt | $(UV)
-	$(UV) venv --quiet --clear --python $(BIN)/python $(@D)
-	$(UV) pip sync --quiet --python $(@D)/bin/python --require-hashes $<
-	cp $< $@
+	$(own_environment)
 
 tests/emulators/node_modules/.stamp: tests/emulators/package.json tests/emulators/package-lock.json
 	cd tests/emulators && npm ci

@@ -15,9 +15,9 @@ from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.dynamodb_attributes import Typed
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import HOUR_MS, TaskKey
-from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, encode_entries
+from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, TurnOpened, encode_entries
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head
+from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head, Spared
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, Database, emulator_client, moto_database, new_scope
@@ -84,6 +84,32 @@ async def test_a_release_may_move_the_due_time(storage: DurableStorage) -> None:
     head = await claimed(storage, await opened(storage))
     assert await storage.release(head, END, due_at=4711)
     assert (await newest(storage, head)).due_at == 4711
+
+
+async def test_starts_that_are_spared_belong_to_their_turn(storage: DurableStorage) -> None:
+    """A release counts what used up no attempt; a claim keeps it, the next turn begins anew."""
+    head = await claimed(storage, await opened(storage))
+    spared, end = Spared(faults=2, since=4711, interruptions=1), replace(END, until=4712)
+    assert await storage.release(head, end, attempts=0, spared=spared)
+    after = await newest(storage, head)
+    assert (after.attempts, after.spared, after.released) == (0, spared, end)
+    head = await claimed(storage, after, "two")
+    assert (head.attempts, head.spared) == (1, spared)
+    assert (await record(storage, head)).ended == end
+    asks = StatusChanged(TaskStatus(state=S.TASK_STATE_INPUT_REQUIRED))
+    head = await storage.commit(head, Commit(entries=(asks,), token="two"))
+    head = await storage.commit(head, Commit(entries=(TurnOpened(request("more")),)))
+    assert head.spared == (await newest(storage, head)).spared == Spared()
+
+
+async def test_a_claim_that_has_not_read_a_release_keeps_what_is_spared(
+    storage: DurableStorage,
+) -> None:
+    """The count is no part of what a claim changes."""
+    head = await claimed(storage, await opened(storage))
+    assert await storage.release(head, END, attempts=0, spared=Spared(faults=1, since=1))
+    await claimed(storage, head, "two")
+    assert (await newest(storage, head)).spared == Spared(faults=1, since=1)
 
 
 async def test_only_the_owner_releases(storage: DurableStorage) -> None:

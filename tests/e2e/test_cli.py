@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -127,6 +128,64 @@ def test_api_without_authentication_is_for_programs_here(
             url = api.wait_for(r"A2A at (\S+),")
             response = httpx.get(f"{url}/tasks", headers=foreign, trust_env=False)
             assert response.status_code == status, response.text
+
+
+SENT = "S3CR3T"
+"""Stands in every place of the requests below where a client can write what it likes."""
+
+
+def refused(url: str) -> list[httpx.Response]:
+    """Send a request of each kind that is refused with its own words, over both bindings."""
+    message = {"messageId": SENT, "role": "ROLE_USER", "parts": [{"text": SENT}]}
+    odd = {**message, "parts": [{"text": SENT, "mediaType": f"{SENT}/TYPE"}]}
+    params = [
+        {"message": odd},
+        *({"message": {**message, "role": SENT}}, {"message": {**message, "taskId": SENT}}),
+        {"message": message, "configuration": {"historyLength": SENT}},
+    ]
+    new, old = {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}
+    versions = {"A2A-Version": SENT}
+    answers = []
+    with httpx.Client(base_url=url, trust_env=False) as http:
+        for method, bodies in (("SendMessage", params), ("GetTask", [{"id": SENT}]), (SENT, [{}])):
+            for body, headers in itertools.product(bodies, (new, old, versions)):
+                call = {"jsonrpc": "2.0", "id": SENT, "method": method, "params": body}
+                answers.append(http.post("/", json=call, headers=headers))
+        for body, headers in itertools.product(params, (new, versions)):
+            answers += [
+                http.post(path, json=body, headers=headers)
+                for path in ("/message:send", "/message:stream", f"/tasks/{SENT}:cancel")
+            ]
+        answers += [
+            http.post(path, content=f"{{{SENT}", headers=new) for path in ("/", "/message:send")
+        ]
+        answers += [http.get(f"/tasks/{SENT}?historyLength={SENT}", headers=new)]
+        answers += [http.get(f"/tasks?pageToken={SENT}", headers=new)]
+    return answers
+
+
+@pytest.mark.parametrize("verbose", [[], ["--verbose"]])
+def test_dev_prints_nothing_that_a_client_has_sent(verbose: list[str], tmp_path: Path) -> None:
+    """What is refused is not in the lines of `dev`, the SDK's own among them."""
+    serving = ("dev", *verbose, "--agent", AGENT, "--card", CARD, "--port", "0")
+    env = environment(PROBE_FOLDER=str(tmp_path))
+    with running(*serving, env=env, output=tmp_path / "log") as stack:
+        answers = refused(stack.wait_for(r"A2A at (\S+),"))
+        assert sum(SENT in answer.text for answer in answers) > 10, "these were refused with it"
+        assert SENT not in stack.said()
+
+
+@pytest.mark.emulators
+@pytest.mark.parametrize("verbose", [[], ["--verbose"]])
+def test_api_prints_nothing_that_a_client_has_sent(
+    verbose: list[str], provisioned: dict[str, str], tmp_path: Path
+) -> None:
+    """The same holds for `api`."""
+    env = environment(**provisioned, A2A_AUTH="none")
+    serving = ("api", *verbose, "--card", CARD, "--port", "0")
+    with running(*serving, env=env, output=tmp_path / "log") as api:
+        refused(api.wait_for(r"A2A at (\S+),"))
+        assert SENT not in api.said()
 
 
 async def test_signal_cuts_off_what_still_runs(tmp_path: Path) -> None:

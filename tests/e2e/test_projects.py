@@ -17,7 +17,8 @@ import pytest
 
 from a2a_serverless.scaffold.dependencies import LAYER_BYTES
 from a2a_serverless.scaffold.project import KINDS
-from tests.e2e.installed import built, installed, pythons, run, this_machine
+from a2a_serverless.scaffold.source import AGENT_LOCK
+from tests.e2e.installed import UV, built, installed, pythons, run, this_machine
 from tests.support.image import build_stage
 from tests.support.wheels import make_wheel
 
@@ -83,6 +84,25 @@ def test_a_project_of_each_kind(kind: str, wheel: Path, program: Path, tmp_path:
     if IS_LONG:
         _build(project)
         _conflicts(project)
+
+
+@pytest.mark.parametrize("python", pythons() if IS_LONG else pythons()[:1])
+def test_a_lock_is_for_each_python(python: str, wheel: Path, program: Path, tmp_path: Path) -> None:
+    """A project that the suite's Python has made runs on another one, which locks it the same."""
+    links = ["--find-links", wheel.parent]
+    run([program, "init", "mine", *links], cwd=tmp_path)
+    project = tmp_path / "mine"
+    run([UV, "venv", "--quiet", "--python", python, ".venv"], cwd=project)
+    sync = [UV, "pip", "sync", "--quiet", "--python", ".venv/bin/python", "--require-hashes"]
+    run([*sync, *links, "requirements/dev.txt"], cwd=project)
+
+    own = project / ".venv/bin/a2a-serverless"
+    assert "2 of the card's examples were answered." in run([own, "demo"], cwd=project)
+    locks = {path: path.read_bytes() for path in project.glob("requirements/*.txt")}
+    locks[project / AGENT_LOCK] = (project / AGENT_LOCK).read_bytes()
+    assert len(locks) == 4
+    run([own, "lock", *links], cwd=project)
+    assert {path: path.read_bytes() for path in locks} == locks
 
 
 @pytest.mark.skipif(not IS_LONG, reason="`make projects`: it asks an index four times")

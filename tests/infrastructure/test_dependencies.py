@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from a2a_serverless import __version__
 from a2a_serverless.cli import main
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.scaffold import dependencies
-from a2a_serverless.scaffold.dependencies import Dependencies
+from a2a_serverless.scaffold.dependencies import DEVELOPMENT, DEVELOPMENT_LOCK, Dependencies
 from a2a_serverless.scaffold.source import (
     AGENT_LOCK,
     LAYER_LOCK,
@@ -103,6 +104,35 @@ def test_what_the_layer_lacks_on_lambda_is_packaged(folder: Path) -> None:
     project.lock()
 
     assert bundled(project, folder) == ["model", "sniffio"]
+
+
+def test_a_lock_is_the_same_whichever_python_makes_it(folder: Path) -> None:
+    """What older interpreters need is in each lock, with its marker, and not in the function."""
+    own = folder / "functions/worker/wheels"
+    make_wheel(own, "backport", "1.0")
+    make_wheel(own, "model", "1.0", "backport ; python_version < '3.12'")
+    (folder / DEVELOPMENT).write_text("model\n")
+    project = asks(folder, "model")
+    project.lock()
+
+    for lock in (AGENT_LOCK, DEVELOPMENT_LOCK):
+        assert "backport==1.0 ; python_full_version < '3.12'" in (folder / lock).read_text()
+    assert bundled(project, folder) == ["model"]
+
+
+def test_a_package_for_newer_interpreters_alone_needs_its_marker(folder: Path) -> None:
+    """The sentence names the package, and the marker by which it is locked and deployed."""
+    own = folder / "functions/worker/wheels"
+    make_wheel(own, "modern", "1.0", requires_python=">=3.12")
+    with pytest.raises(ConfigurationError) as refused:
+        asks(folder, "modern>=1").lock()
+    way_out = re.search(r"such as `(.+?)`\.", str(refused.value))
+    assert way_out, refused.value
+    assert way_out[1] == 'modern; python_version >= "3.12"'
+
+    project = asks(folder, way_out[1])
+    project.lock()
+    assert bundled(project, folder) == ["modern"]
 
 
 def test_a_requirement_for_other_machines_is_no_conflict(folder: Path) -> None:

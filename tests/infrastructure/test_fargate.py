@@ -13,7 +13,8 @@ from a2a_serverless.cli import main
 from a2a_serverless.settings import Settings
 from a2a_serverless.worker.adapter import PULL_LIMIT_S
 from tests.infrastructure.test_address import refused
-from tests.support.image import instructions, sent
+from tests.support.image import instructions, sent, stages
+from tests.support.oci import configuration
 
 Json = dict[str, Any]
 
@@ -102,7 +103,30 @@ def test_a_worker_has_no_more_than_it_needs(fargate: Json, container: Json) -> N
     assert container["ReadonlyRootFilesystem"] is True
     assert container["User"] not in {"0", "root"}
     assert container["StopTimeout"] == 120
+
+
+def test_an_agent_can_write_temporary_files(project: Path, fargate: Json, container: Json) -> None:
+    """What is mounted for writing belongs to the image's user, or to everyone, as in the image.
+
+    Fargate copies a folder's owner and mode to a volume only from an image that declares the very
+    path as a VOLUME. It mounts any other volume as root's, with the mode 0755.
+    """
     assert container["MountPoints"] == [{"ContainerPath": "/tmp", "SourceVolume": "tmp"}]  # noqa: S108
+    assert fargate["Resources"]["Worker"]["Properties"]["Volumes"] == [{"Name": "tmp"}]
+    declared = configuration(project)["Volumes"]
+    assert set(declared) == {mount["ContainerPath"] for mount in container["MountPoints"]}
+    last = stages(project)[-1]
+    after = last[last.index(("VOLUME", "/tmp")) :]  # noqa: S108
+    assert not [words for name, words in after if name in {"RUN", "COPY"}]  # these are discarded
+
+
+def test_a_new_account_is_told_of_the_role_of_ecs(project: Path) -> None:
+    """The page has the one command without which the first cluster of an account fails."""
+    page = (project / "docs/operations.md").read_text(encoding="utf-8")
+    text = page.partition("### Workers outside of Lambda\n")[2].partition("\n### ")[0]
+    role = text.index("aws iam create-service-linked-role --aws-service-name ecs.amazonaws.com")
+    assert role > text.index("aws cloudformation deploy")
+    assert "Unable to assume the service linked role" in " ".join(text.split())
 
 
 def test_what_cannot_end_is_given_back_in_time(container: Json) -> None:

@@ -96,6 +96,7 @@ def with_file(image: Image, path: str, content: bytes = b"", mode: int = 0o644) 
         (lambda image: with_config(image, User="root"), "its user is root"),
         (lambda image: with_config(image, User="0:0"), "its user is root"),
         (lambda image: with_config(image, StopSignal="SIGKILL"), "not stopped by SIGTERM"),
+        (lambda image: with_config(image, Volumes={}), "no temporary files"),
         (lambda image: with_config(image, Entrypoint=["/bin/sh", "-c"]), "gets no signal"),
         (lambda image: replace(image, platform={"architecture": "amd64"}), "not for arm64"),
         (lambda image: with_file(image, "site/x.so", elf(62)), "another architecture"),

@@ -4,8 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 PIN = re.compile(r"^(?P<name>[a-z0-9._-]+)==(?P<version>\S+)", re.MULTILINE)
+TOOLS = ("tools/sam", "tools/checkov", "tools/twine")
+LOCKS = ("runtime", "local", "worker", "dev", *TOOLS)
+WRITTEN = "layers/runtime/a2a_serverless/scaffold/written"
+WORKFLOWS = (".github/workflows/release.yml", f"{WRITTEN}/deploy.yml")
+BUILDS = ("Makefile", f"{WRITTEN}/Makefile", *WORKFLOWS)
 
 
 def pins(project: Path, lock: str) -> dict[str, str]:
@@ -13,7 +19,7 @@ def pins(project: Path, lock: str) -> dict[str, str]:
     return dict(PIN.findall((project / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("lock", ["runtime", "local", "worker", "dev"])
+@pytest.mark.parametrize("lock", LOCKS)
 def test_locks_name_no_index(project: Path, lock: str) -> None:
     """A lock pins and hashes; where packages come from is the machine's affair."""
     text = (project / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")
@@ -38,3 +44,46 @@ def test_npm_lock_names_no_registry(project: Path) -> None:
     """The emulators' lock records no download address."""
     text = (project / "tests" / "emulators" / "package-lock.json").read_text(encoding="utf-8")
     assert '"resolved": "http' not in text
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_actions_are_commits(project: Path, name: str) -> None:
+    """A workflow takes each action by its commit, never by a tag; its version stands beside it."""
+    text = (project / name).read_text(encoding="utf-8")
+    used = re.findall(r"uses: (.*)", text)
+    assert used
+    assert [
+        each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)
+    ] == []
+
+
+def test_an_action_has_one_commit(project: Path) -> None:
+    """The workflows of the repository and of a project agree on each action."""
+    texts = [(project / name).read_text(encoding="utf-8") for name in WORKFLOWS]
+    used = {line for text in texts for line in re.findall(r"uses: (.*)", text)}
+    assert len({line.partition("@")[0] for line in used}) == len(used)
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_build_tools_have_hashes(project: Path, name: str) -> None:
+    """What builds, checks and deploys is installed from locks, by hash; nothing is resolved there.
+
+    The one exception is what a user of the package does: the release tries it without any right.
+    """
+    lines = (project / name).read_text(encoding="utf-8").splitlines()
+    installs = [each for each in lines if re.search(r"pip (install|sync)|uvx|tool run|pipx", each)]
+    unhashed = [each for each in installs if "--require-hashes" not in each]
+    own = [each for each in unhashed if "--no-deps --no-build-isolation --editable ." in each]
+    tried = [each for each in unhashed if '"$(ls dist/*.whl)[local]"' in each]
+    assert [each for each in unhashed if each not in {*own, *tried}] == []
+    assert bool(tried) is (name == WORKFLOWS[0])
+    for line in lines:
+        if re.search(r"\$\(UV\) build ", line):
+            assert "--no-build-isolation" in line  # the build backend is that of the lock
+
+
+def test_a_tried_package_has_no_rights(project: Path) -> None:
+    """The job that installs the package as users do may neither write nor ask for a token."""
+    workflow = yaml.safe_load((project / WORKFLOWS[0]).read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {"contents": "read"}
+    assert {name for name, job in workflow["jobs"].items() if "permissions" in job} == {"publish"}

@@ -1,6 +1,7 @@
 """The package's metadata."""
 
 import email
+import hashlib
 import re
 import sys
 import tarfile
@@ -43,6 +44,15 @@ def table(project: Path) -> dict[str, Any]:
     text = (project / "pyproject.toml").read_text(encoding="utf-8")
     read: dict[str, Any] = tomllib.loads(text)["project"]
     return read
+
+
+def test_the_license_is_the_text_of_the_one_it_names(project: Path) -> None:
+    """LICENSE is Apache-2.0, byte for byte as apache.org and other packages have it."""
+    assert table(project)["license"] == "Apache-2.0"
+    text = (project / "LICENSE").read_bytes()
+    assert hashlib.sha256(text).hexdigest() == (
+        "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+    )
 
 
 def names(requirements: list[str]) -> set[str]:

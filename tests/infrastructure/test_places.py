@@ -309,16 +309,64 @@ def test_tracing_is_a_choice(whole: Json, document: Json, chosen: str) -> None:
 
 
 def test_what_a_failed_first_deployment_leaves(document: Json) -> None:
-    """Table and undecodable queue outlive a deleted stack, but not a failed first creation."""
+    """What cannot be made again outlives a deleted stack, but not a failed first creation."""
     kept = {
-        name: resource["DeletionPolicy"]
+        name: (resource["DeletionPolicy"], resource["UpdateReplacePolicy"])
         for name, resource in document["Resources"].items()
         if resource.get("DeletionPolicy", "Delete") != "Delete"
     }
-    assert kept == {
-        "TaskTable": "RetainExceptOnCreate",
-        "UndecodableQueue": "RetainExceptOnCreate",
+    assert kept == dict.fromkeys(
+        ("TaskTable", "UndecodableQueue", "ApiKeys", "SigningSecret"),
+        ("RetainExceptOnCreate", "Retain"),
+    )
+
+
+def test_every_auth_is_in_a_set(document: Json) -> None:
+    """What is shown of the sets is shown of every value of Auth."""
+    parameter = document["Parameters"]["Auth"]
+    chosen = {values.get("Auth", parameter["Default"]) for values in SETS.values()}
+    assert chosen == set(parameter["AllowedValues"])
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_change_of_auth_keeps_the_clients_keys(whole: Json, name: str) -> None:
+    """Each Auth has the same two secrets, so an update from one to another replaces neither."""
+    plain = Deployed(whole, "aws", "us-east-1", "defaults", "agent").resources()
+    deployed = Deployed(whole, "aws", "us-east-1", name, "agent")
+    made = deployed.resources()
+    for secret in ("ApiKeys", "SigningSecret"):
+        kind, properties = made[secret]
+        assert kind == "AWS::SecretsManager::Secret"
+        properties = {key: value for key, value in properties.items() if key != "KmsKeyId"}
+        assert properties == plain[secret][1]
+        assert deployed.output(secret) == f"{secret}-physical"
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_keys_are_read_by_api_key_alone(whole: Json, name: str) -> None:
+    """Under another Auth no function knows the keys' secret, and no role may read it."""
+    made = Deployed(whole, "aws", "us-east-1", name, "agent").resources()
+    takes_keys = SETS[name].get("Auth", "api-key") == "api-key"
+    known = [it["Environment"]["Variables"] for kind, it in made.values() if "Lambda::F" in kind]
+    secrets = {each["A2A_API_KEYS_SECRET"] for each in known if "A2A_API_KEYS_SECRET" in each}
+    assert secrets == {"ApiKeys-physical" if takes_keys else ""}
+    readers = [it for kind, it in made.values() if "IAM" in kind and "ApiKeys" in json.dumps(it)]
+    assert bool(readers) is takes_keys
+    assert ("ApiKeysPolicy" in made) is takes_keys
+
+
+def test_what_a_deleted_stack_leaves_can_be_removed(document: Json, project: Path) -> None:
+    """The page's commands remove each thing that `sam delete` keeps."""
+    page = (project / "docs/operations.md").read_text(encoding="utf-8")
+    text = page.partition("\n## Delete\n")[2].partition("\n## ")[0]
+    before, _, after = text.partition("sam delete")
+    remembered = dict(re.findall(r"(\w+)=\$\(output (\w+)\)", before))
+    removed = re.findall(r"delete-(?:table|queue|secret) --\S+ \"\$(\w+)\"", after)
+    outputs = {document["Outputs"][remembered[name]]["Value"]["Ref"] for name in removed}
+    kept = {
+        n for n, it in document["Resources"].items() if "Retain" in it.get("DeletionPolicy", "")
     }
+    assert outputs == kept
 
 
 def section(project: Path, heading: str) -> str:

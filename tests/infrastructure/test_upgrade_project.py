@@ -14,7 +14,13 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.scaffold import dependencies
 from a2a_serverless.scaffold.dependencies import DEVELOPMENT, DEVELOPMENT_LOCK
 from a2a_serverless.scaffold.project import BASE, Project, write
-from a2a_serverless.scaffold.source import LAYER_LOCK, PACKAGED_FILES, WORKER_LOCK, files
+from a2a_serverless.scaffold.source import (
+    AGENT_LOCK,
+    LAYER_LOCK,
+    PACKAGED_FILES,
+    WORKER_LOCK,
+    files,
+)
 from a2a_serverless.scaffold.upgrade import Upgrade, plan
 
 PARAMETER = """\
@@ -283,3 +289,76 @@ def test_locks_wait_for_a_decision_about_them(
     (folder / DEVELOPMENT).write_text(asked.replace("==0.0.1", f"=={__version__}"))
     assert main(["upgrade"]) == 0
     assert locked == [""]
+
+
+def outside(path: Path, elsewhere: Path) -> None:
+    """Replace a file or a folder of a project by a link to one that is not of the project."""
+    shutil.move(path, elsewhere)
+    path.symlink_to(elsewhere, target_is_directory=elsewhere.is_dir())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("template.yaml", "functions", "functions/push", ".github/workflows", BASE),
+        *(DEVELOPMENT, DEVELOPMENT_LOCK, LAYER_LOCK, AGENT_LOCK, "requirements"),
+    ],
+)
+def test_nothing_is_written_through_a_link_out_of_the_project(
+    tmp_path: Path, versions: dict[str, Path], name: str
+) -> None:
+    """The sentence names the link, and neither the project nor what it leads to has changed."""
+    folder = made(tmp_path / "mine", versions["0.2.0"])
+    for lock in (DEVELOPMENT_LOCK, LAYER_LOCK, AGENT_LOCK):
+        (folder / lock).write_text("")
+    outside(folder / name, tmp_path / "elsewhere")
+    before = contents(tmp_path)
+    with pytest.raises(ConfigurationError) as refused:
+        upgraded(folder, versions, "0.4.0")
+    assert f"{folder / name} leads out of the project" in str(refused.value)
+    assert contents(tmp_path) == before
+
+
+def test_a_lock_is_not_written_through_a_link_out_of_the_project(tmp_path: Path) -> None:
+    """`lock` refuses as `upgrade` does."""
+    (tmp_path / "mine/layers/runtime/a2a_serverless").mkdir(parents=True)
+    lock = tmp_path / "mine" / AGENT_LOCK
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    outside(lock, tmp_path / "elsewhere")
+    with pytest.raises(ConfigurationError, match="leads out of the project"):
+        dependencies.Dependencies(tmp_path / "mine").lock()
+    assert (tmp_path / "elsewhere").read_text() == ""
+
+
+def test_a_link_within_the_project_is_followed(tmp_path: Path, versions: dict[str, Path]) -> None:
+    """The owner may keep a file elsewhere in the project, and the project behind a link."""
+    folder = made(tmp_path / "mine", versions["0.2.0"])
+    (folder / "stacks").mkdir()
+    outside(folder / "template.yaml", folder / "stacks/template.yaml")
+    (tmp_path / "link").symlink_to(folder)
+    upgraded(tmp_path / "link", versions, "0.3.0")
+    assert (folder / "template.yaml").is_symlink()
+    assert "NewerParameter" in (folder / "stacks/template.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        'mine"\nparameter_overrides = "Auth=none" #',
+        *("", "1st", "m" * 111, "a b", "../up", "mine\n", "$(id)"),
+    ],
+)
+def test_the_recorded_name_is_one_that_init_would_take(
+    tmp_path: Path, versions: dict[str, Path], name: str
+) -> None:
+    """A name that would be read as TOML, YAML or a command is refused; nothing is written."""
+    folder = made(tmp_path / "mine", versions["0.2.0"])
+    record = folder / BASE / "project.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "name": name}))
+    before = contents(folder)
+    with pytest.raises(ConfigurationError) as refused:
+        upgraded(folder, versions, "0.3.0")
+    assert str(refused.value).startswith(f"The name {name!r} in {record} is no name for a stack")
+    assert "\n" not in str(refused.value)
+    assert contents(folder) == before

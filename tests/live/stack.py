@@ -92,7 +92,7 @@ async def first_key(account: Account, stack: Stack) -> str:
         ConfigurationError: the stack takes no keys, or they cannot be read.
     """
     way_out = "set A2A_LIVE_CREDENTIAL to a key or token that it takes."
-    if "ApiKeys" not in stack.outputs:
+    if stack.parameters["Auth"] != "api-key":
         msg = f"The stack {stack.name} takes no API keys (Auth): {way_out}"
         raise ConfigurationError(msg)
     try:

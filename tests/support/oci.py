@@ -61,6 +61,8 @@ def configuration(context: Path) -> Json:
                 made["User"] = words
             case "WORKDIR":
                 made["WorkingDir"] = words
+            case "VOLUME":
+                made["Volumes"] = {path: {} for path in words.split()}
             case "STOPSIGNAL":
                 made["StopSignal"] = words
             case "ENTRYPOINT" | "CMD":  # a line without brackets would be run by a shell
@@ -146,6 +148,8 @@ def _faults_of_config(image: Image, context: Path) -> list[str]:
         found.append("its first process is not the worker, and gets no signal")
     if config.get("StopSignal") != "SIGTERM":
         found.append("it is not stopped by SIGTERM")
+    if "/tmp" not in config.get("Volumes", {}):  # noqa: S108
+        found.append("with a root file system that is read-only it can write no temporary files")
     needed = [*_started(config), *(f"{part}/" for part in _path(config))]
     found += [f"/{path} is not there" for path in needed if not _has(image, path)]
     return found

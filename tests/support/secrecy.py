@@ -24,7 +24,7 @@ import pytest
 from google.protobuf.message import Message
 
 from a2a_serverless.observability.json_lines import JsonLines
-from a2a_serverless.observability.logs import LIBRARIES, ContextFields
+from a2a_serverless.observability.logs import ContextFields, quiet_libraries
 from a2a_serverless.storage import durable, endings
 from a2a_serverless.tasks import push
 
@@ -65,7 +65,8 @@ class LogWatch(logging.Handler):
         self._own.add(text)
 
     def begin(self) -> None:
-        """Forget what was before."""
+        """Forget what was before, also a command's levels."""
+        quiet_libraries(logging.DEBUG)
         self._records, self._contents = [], []
 
     def leaks(self) -> list[str]:
@@ -145,8 +146,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     logging.getLogger().addHandler(WATCH)
     logging.getLogger("a2a_serverless").setLevel(logging.DEBUG)
-    for name, level in LIBRARIES.items():
-        logging.getLogger(name).setLevel(level)
     config.option.log_level = config.option.log_level or "WARNING"
     _watch(durable, "encode_entries", WATCH.saw)
     _watch(durable, "checked", WATCH.saw)

@@ -148,7 +148,7 @@ def test_nothing_is_written_before_the_agent_is_known(
         (
             {
                 "cloudformation.DescribeStacks": described(
-                    Outputs=[{"OutputKey": "Endpoint", "OutputValue": ENDPOINT}]
+                    Parameters=[{"ParameterKey": "Auth", "ParameterValue": "oidc"}]
                 )
             },
             "takes no API keys (Auth): set A2A_LIVE_CREDENTIAL",

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import select
+import socket
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from aws_lambda_powertools.shared import constants
+from botocore import configprovider
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.local.dotenv import Dotenv
+from a2a_serverless.local.template import find_template
 from a2a_serverless.settings import Settings
-from a2a_serverless.worker.environment import take_environment
+from a2a_serverless.worker.environment import RESERVED, check, take_environment
 
 SECRET = "arn:aws:secretsmanager:us-east-1:123456789012:secret:agent"
 VALUE = "sk-a-key-that-no-message-shows"
@@ -60,6 +72,11 @@ def test_variables_of_the_secret(secret: dict[str, str]) -> None:
             "PATH",
             "path",
             "aws_region",
+            *("HTTP_PROXY", "https_proxy", "All_Proxy", "no_proxy", "ftp_proxy"),
+            *("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE", "OPENSSL_CONF", "OPENSSL_MODULES"),
+            *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "POWERTOOLS_LOG_LEVEL", "BOTO_CONFIG"),
+            *("LAMBDA_TASK_ROOT", "_LAMBDA_TELEMETRY_LOG_FD", "_X_AMZN_TRACE_ID"),
+            *("HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS"),
         ),
         *("", "1ST", "A B", "A=B", "Ä", f"{VALUE}\n"),
     ],
@@ -73,6 +90,109 @@ def test_a_refused_name_sets_nothing_and_is_not_shown(secret: dict[str, str], na
     assert str(refused.value).startswith(f"The secret {SECRET}: entry 2 has ")
     assert VALUE not in str(refused.value)
     assert environment == {}
+
+
+@pytest.fixture
+def listeners() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A service of AWS and a proxy, on this machine."""
+    here = ("127.0.0.1", 0)
+    with socket.create_server(here) as service, socket.create_server(here) as proxy:
+        yield service, proxy
+
+
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "SSLKEYLOGFILE"])
+def test_the_agents_settings_do_not_move_the_runtimes_requests(
+    listeners: tuple[socket.socket, socket.socket],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A proxy, and a file for the keys of TLS, that the agent's settings name get nothing."""
+    service, proxy = listeners
+    keys = tmp_path / "keys"
+    where = f"http://127.0.0.1:{proxy.getsockname()[1]}" if "proxy" in name.lower() else str(keys)
+    for variable in ("AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(variable, "nowhere")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"https://127.0.0.1:{service.getsockname()[1]}")
+    monkeypatch.setenv(name, "")  # so that it is taken back in the end
+    monkeypatch.delenv(name)
+    with suppress(ConfigurationError):
+        take_environment(Settings(agent_environment=f"{name}={where}"), os.environ)
+    aws.forget_clients()
+    try:
+        client = aws.client("dynamodb")
+        with ThreadPoolExecutor() as pool:
+            pool.submit(client.list_tables)
+            is_asked, _, _ = select.select(listeners, [], [], 30)
+            for listener in listeners:
+                listener.close()
+    finally:
+        aws.forget_clients()
+    assert is_asked == [service]
+    assert not keys.exists()
+
+
+def variables_read(package: str) -> set[str]:
+    """The names of variables that the modules of a package read, as they stand there."""
+    read = r"""(?:environ(?:\.get)?|getenv)\s*[\[(]\s*['"]([A-Za-z_0-9]+)['"]"""
+    found = find_spec(package)
+    assert found is not None
+    assert found.origin is not None
+    modules = Path(found.origin).parent.rglob("*.py")
+    return {name for module in modules for name in re.findall(read, module.read_text("utf-8"))}
+
+
+OWN = {"AWS_EXECUTION_ENV", "REQUESTS_CA_BUNDLE", "SSLKEYLOGFILE", "_X_AMZN_TRACE_ID"}
+"""Some of the variables that are found."""
+HARMLESS = {"FOO"}
+"""An example in a docstring."""
+
+
+def test_what_the_runtimes_libraries_read_is_not_the_agents() -> None:
+    """Each variable that a client of AWS, TLS or Powertools reads is refused."""
+    configured = {
+        name
+        for _, names, *_ in configprovider.BOTOCORE_DEFAUT_SESSION_VARIABLES.values()
+        for name in ([names] if isinstance(names, str) else names or [])
+    }
+    of_powertools = {v for n, v in vars(constants).items() if n.endswith("_ENV")}
+    found = {
+        name
+        for package in ("botocore", "urllib3", "awslambdaric")
+        for name in variables_read(package)
+    }
+    assert found >= OWN
+    paths = ssl.get_default_verify_paths()
+    of_python = {paths.openssl_cafile_env, paths.openssl_capath_env}
+    legacy = {"LOG_LEVEL"}  # of a logger of Powertools that the runtime does not use
+    names = configured | of_powertools | found | of_python
+    taken = {name for name in names - HARMLESS - legacy if not is_refused(name)}
+    assert taken == set()
+
+
+def test_the_page_has_the_names_that_are_refused() -> None:
+    """docs/model-key.md lists them all."""
+    page = (find_template().parent / "docs/model-key.md").read_text(encoding="utf-8")
+    rule = page.partition("are refused, in any\n  case:")[2].partition("\n- ")[0]
+    assert set(re.findall("`(.+?)`", rule)) == set(RESERVED)
+
+
+def is_refused(name: str) -> bool:
+    """Whether the agent's settings may not have a variable."""
+    try:
+        check(name, "x", "it")
+    except ConfigurationError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HOME", "TZ", "LOG_LEVEL", "OPENAI_API_KEY", "OTEL_SERVICE_NAME", "MY_SSL_MODE", "PROXY"],
+)
+def test_what_agents_need_is_taken(name: str) -> None:
+    """Names of the agent's own libraries are no names of the runtime's."""
+    assert not is_refused(name)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     UnreadableTaskError,
 )
+from a2a_serverless.observability.logs import quiet_libraries
 
 COMMANDS = (
     *(demo, init, dev, console, lock, upgrade),
@@ -117,7 +118,9 @@ def _parser() -> Parser:
 def _log_to_stderr(*, verbose: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, handlers=[handler])
+    quiet_libraries(level)
     logging.captureWarnings(capture=True)  # for example that a coroutine was never awaited
 
 

@@ -83,5 +83,5 @@ def _entries(path: Path) -> Iterator[tuple[str, str]]:
         if not equals or found is None:
             raise ConfigurationError(f"{path}, line {number}: it is not of the form NAME=value.")
         name, value = name.strip(), found["plain" if found["quote"] is None else "quoted"]
-        check(name, value, f"{path}, line {number}: it", allowed="AWS_")
+        check(name, value, f"{path}, line {number}: it", allowed="AWS_*")
         yield name, value

@@ -112,12 +112,17 @@ def write_json(
     root = logging.getLogger()
     root.handlers[:] = [json_handler(stream or Stdout(), service, shows_texts=shows_texts)]
     root.setLevel(lowest)
-    for name, harmless in LIBRARIES.items():
-        logging.getLogger(name).setLevel(max(lowest, harmless))
+    quiet_libraries(lowest)
     for name in _WEB_SERVER:  # uvicorn sets up its own loggers before it imports the application
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
+
+
+def quiet_libraries(lowest: int) -> None:
+    """Keep data of requests out of the log of this process, whose lowest level is `lowest`."""
+    for name, harmless in LIBRARIES.items():
+        logging.getLogger(name).setLevel(max(lowest, harmless))
 
 
 def json_handler(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from packaging.utils import canonicalize_name
 from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.scaffold import uv
+from a2a_serverless.scaffold.places import own_place
 from a2a_serverless.scaffold.source import (
     AGENT_LOCK,
     LAYER_LOCK,
@@ -34,8 +34,10 @@ from a2a_serverless.scaffold.source import (
 PACKAGE: Final = "a2a-serverless"
 DEVELOPMENT: Final = "requirements/dev.in"
 DEVELOPMENT_LOCK: Final = "requirements/dev.txt"
+LOCKS: Final = (LAYER_LOCK, WORKER_LOCK, AGENT_LOCK, DEVELOPMENT_LOCK)
 
-LAMBDA_PYTHON: Final = (3, 13)
+OLDEST_PYTHON: Final = "3.11"
+"""Each lock is for every Python from this one on, whichever made it."""
 LAMBDA: Final[Mapping[str, str]] = {
     "implementation_name": "cpython",
     "os_name": "posix",
@@ -205,12 +207,17 @@ class Dependencies:
             wanted, fixed, made = (Path(folder, name) for name in ("in", "constraints", "lock"))
             wanted.write_text("\n".join(requirements), encoding="utf-8")
             fixed.write_text("\n".join([*layer, *constraints]), encoding="utf-8")
-            python = ".".join(map(str, min(sys.version_info[:2], LAMBDA_PYTHON)))
             try:
                 uv.run(
                     (
                         *("compile", str(wanted), "-c", str(fixed), "-o", str(made)),
-                        *("--universal", "--python-version", python, "--only-binary", ":all:"),
+                        *(
+                            "--universal",
+                            "--python-version",
+                            OLDEST_PYTHON,
+                            "--only-binary",
+                            ":all:",
+                        ),
                         *(*_HASHED, *options, *self._links),
                     ),
                     folder=self._project,
@@ -274,7 +281,7 @@ class Dependencies:
             return ""
 
     def _write(self, name: str, text: str) -> None:
-        path = self._project / name
+        path = own_place(self._project, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
@@ -289,6 +296,13 @@ class Dependencies:
                 f"{package} has no wheel for {platform}: build one, for a package without compiled"
                 f" code with `pip wheel --no-deps -w {uv.WHEELS} {package}`, and run"
                 f" `{PACKAGE} lock`."
+            )
+        if newer := uv.package_for_newer_python(said):
+            package, python = newer
+            return ConfigurationError(
+                f"{package} needs Python {python}, and locks are for {OLDEST_PYTHON} and later:"
+                f" give its line in {REQUIREMENTS}, or that of the package that asks for it, a"
+                f' marker such as `{package}; python_version >= "{python}"`.'
             )
         if f"{PACKAGE} was not found" in said or f"no version of {PACKAGE}==" in said:
             return ConfigurationError(

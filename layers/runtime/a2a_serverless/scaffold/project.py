@@ -59,6 +59,10 @@ OWNERS: Final = frozenset({AGENT, CARD, REQUIREMENTS, "README.md", "tests/test_a
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,109}")
 """A stack's name by CloudFormation's rule, short enough for names that add an ending to it."""
+_NO_NAME: Final = (
+    "is no name for a stack of AWS: it has 1 to 110 letters, digits and hyphens, and begins with a"
+    " letter"
+)
 
 
 @dataclass(frozen=True)
@@ -74,18 +78,23 @@ class Project:
         """Return the project that `record` has kept in a folder.
 
         Raises:
-            ConfigurationError: nothing was kept there, or it cannot be read.
+            ConfigurationError: nothing was kept there, it cannot be read, or `init` would refuse
+                the name.
         """
         path = folder / BASE / _RECORD
         try:
             read = json.loads(path.read_text(encoding="utf-8"))
             Version(read["version"]), KINDS[read["agent"]]  # each raises for what is unknown
-            return cls(agent=read["agent"], name=str(read["name"]), version=read["version"])
+            made = cls(agent=read["agent"], name=read["name"], version=read["version"])
+            is_name = bool(_NAME.fullmatch(made.name))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
                 f"{path} cannot be read: only a project that {PACKAGE} init has made, with its"
                 f" folder {BASE}, can be upgraded."
             ) from error
+        if not is_name:
+            raise ConfigurationError(f"The name {made.name!r} in {path} {_NO_NAME}; correct it.")
+        return made
 
     def render(self, repository: Path | None = None) -> dict[str, bytes]:
         """Return the project's files by their paths, without the locks.
@@ -135,10 +144,7 @@ def checked_name(named: str | None, folder: Path) -> str:
         shown = f"--name {named or repr(named)}"
         if named is None:
             shown = f"The name of the folder, {own},"
-        raise ConfigurationError(
-            f"{shown} is no name for a stack of AWS: it has 1 to 110 letters, digits and hyphens,"
-            " and begins with a letter; choose one with --name."
-        )
+        raise ConfigurationError(f"{shown} {_NO_NAME}; choose one with --name.")
     return name
 
 

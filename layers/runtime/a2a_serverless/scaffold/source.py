@@ -22,6 +22,7 @@ PROJECT_FILES: Final = (
     "samconfig.toml",
     "functions/**/*",
     "layers/runtime/Makefile",
+    "requirements/tools/sam.txt",
 )
 """Patterns of the files of the repository that a project has as well."""
 

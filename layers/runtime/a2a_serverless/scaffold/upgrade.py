@@ -18,7 +18,8 @@ from packaging.version import Version
 
 from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.scaffold.dependencies import PACKAGE
+from a2a_serverless.scaffold.dependencies import LOCKS, PACKAGE
+from a2a_serverless.scaffold.places import own_place
 from a2a_serverless.scaffold.project import BASE, OWNERS, Project, write
 
 _MARKER: Final = b"<<<<<<< yours\n"
@@ -78,8 +79,8 @@ def plan(folder: Path, *, repository: Path | None = None, version: str = __versi
         version: the framework's version.
 
     Raises:
-        ConfigurationError: it is no project of `init`, or one of a newer version; a file has
-            conflicts of an earlier upgrade; or there is no git.
+        ConfigurationError: it is no project of `init`, or one of a newer version; a link leads out
+            of it; a file has conflicts of an earlier upgrade; or there is no git.
     """
     before = Project.recorded_in(folder)
     if Version(before.version) > Version(version):
@@ -90,6 +91,8 @@ def plan(folder: Path, *, repository: Path | None = None, version: str = __versi
     after = replace(before, version=version)
     rendered = after.render(repository)
     names = sorted({*rendered, *_names(folder / BASE / "written")} - OWNERS)
+    for name in (*names, *LOCKS, BASE):
+        own_place(folder, name)
     open_conflicts = [name for name in names if _MARKER in _unix(_read(folder / name) or b"")]
     if open_conflicts:
         raise ConfigurationError(

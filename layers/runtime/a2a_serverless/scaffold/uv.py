@@ -25,6 +25,9 @@ _NEEDS = re.compile(r"(?P<who>[A-Za-z0-9._-]+\S*) depends? on (?P<what>[^\s]+)")
 _NO_WHEEL = re.compile(
     r"(?P<package>[A-Za-z0-9._-]+)(?:==(?P<version>\S+))? has no (?:usable )?wheels"
 )
+_NEWER_PYTHON = re.compile(
+    r"(?P<package>[A-Za-z0-9._-]+)(?:[=<>!~]\S*)? requires? Python >=(?P<python>3\.\d+)"
+)
 _OTHER_CONTENT = re.compile(r"[Hh]ash mismatch for `(?P<package>[^`]+)`")
 _UNHASHED = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s;]+)[^\\\n]*$", re.MULTILINE)
 
@@ -87,6 +90,12 @@ def package_without_wheel(said: str) -> str | None:
     """Return the package, with its version if it is named, that has no wheel to install."""
     found = _NO_WHEEL.search(said)
     return found and "==".join(filter(None, (found["package"], found["version"])))
+
+
+def package_for_newer_python(said: str) -> tuple[str, str] | None:
+    """Return the package, and its oldest Python, that no lock for older ones can have."""
+    found = _NEWER_PYTHON.search(said)
+    return found and (found["package"], found["python"])
 
 
 def package_of_other_content(said: str) -> str | None:

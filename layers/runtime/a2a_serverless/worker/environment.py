@@ -11,16 +11,22 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, MutableMapping
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 
-RESERVED: Final = ("A2A_", "AWS_", "LD_", "PYTHON")
-"""Beginnings of names that belong to the runtime, the machine and the interpreter."""
+RESERVED: Final = (
+    *("A2A_*", "AWS_*", "BOTO*", "POWERTOOLS_*", "LAMBDA_*", "_LAMBDA_*", "_X_AMZN_*"),
+    *("*_PROXY", "*_CA_BUNDLE", "SSL_CERT_*", "SSLKEYLOGFILE", "OPENSSL_*"),
+    *("HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS", "LD_*", "PYTHON*", "PATH"),
+)
+"""Names, in any case, by which the runtime, its requests or its interpreter would be changed: those
+of the runtime and of its libraries; of proxies and of trust in TLS; of the resolver; of what loads
+code."""
 
-_RESERVED_NAMES: Final = frozenset({"PATH"})
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -48,7 +54,7 @@ def check(name: str, value: Any, place: str, *, allowed: str = "") -> None:
         name: of the variable.
         value: of the variable.
         place: the entry in question, for the message.
-        allowed: a beginning of names that is not refused here, though it is reserved.
+        allowed: an entry of `RESERVED` whose names are not refused here.
 
     Raises:
         ConfigurationError: one sentence names the place and the rule.
@@ -58,9 +64,13 @@ def check(name: str, value: Any, place: str, *, allowed: str = "") -> None:
             f"{place} has no name of a variable: letters, digits and _, no digit first."
         )
     reserved = [each for each in RESERVED if each != allowed]
-    if name.upper() in _RESERVED_NAMES or name.upper().startswith(tuple(reserved)):
-        names = ", ".join([*(f"{each}*" for each in reserved), *_RESERVED_NAMES])
-        raise ConfigurationError(f"{place} has a reserved name: {names} are not the agent's.")
+    is_allowed = fnmatchcase(name.upper(), allowed)
+    if not is_allowed and any(fnmatchcase(name.upper(), each) for each in reserved):
+        names = ", ".join(reserved)
+        raise ConfigurationError(
+            f"{place} has a reserved name: {names} are not the agent's; what is to hold for the"
+            " whole process is set where it is started."
+        )
     if not _is_text(value):
         raise ConfigurationError(f"{place} has a value that is no text.")
 
