@@ -71,8 +71,9 @@ def test_the_code_asks_no_more_of_the_indexes(template: Template) -> None:
     """The indexes of the layout, by which every table refuses what is not there, are these."""
     indexes = {
         index["IndexName"]: Index(
-            *(key["AttributeName"] for key in index["KeySchema"]),
-            projects=frozenset(index["Projection"].get("NonKeyAttributes", ())),
+            index["KeySchema"][0]["AttributeName"],
+            index["KeySchema"][1]["AttributeName"],
+            frozenset(index["Projection"].get("NonKeyAttributes", ())),
         )
         for index in template.table()["GlobalSecondaryIndexes"]
     }

@@ -156,9 +156,9 @@ def is_always_applied(stored_id: str | None, commit_id: str) -> bool:
 
 
 def runs_finished_turns(
-    head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
+    head: Head | None, operation: Operation, *, receives: int, **delivery: bool
 ) -> Delivered:
-    wanted = attempts.on_delivery(head, operation, receives=receives, is_cancelled=is_cancelled)
+    wanted = attempts.on_delivery(head, operation, receives=receives, **delivery)
     if wanted is Delivered.DROP and head is not None:
         return Delivered.CLAIM if receives > 1 else Delivered.START
     return wanted
