@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,7 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.storage import sqlite_table
 from a2a_serverless.storage.dynamodb_layout import BY_ID, INDEXES
 from a2a_serverless.storage.sqlite_table import FORMAT, SqliteTable
-from a2a_serverless.storage.table import Delete, Key, Put, Range
+from a2a_serverless.storage.table import Delete, Key, Put, Range, beginning
 
 PLACE = Key("P", "A")
 ITEM = PLACE._asdict() | {"v": 1, "body": b"\x00\xff", "none": None, "text": "é"}
@@ -157,11 +158,62 @@ def test_a_file_without_an_index_is_named(path: Path) -> None:
     assert refused(path).startswith("The file FILE has no index by-id: ")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_file_that_may_not_be_written_is_named(path: Path) -> None:
-    """A file in a folder of somebody else is not used."""
-    path.parent.chmod(0o500)
+async def test_a_file_that_may_not_be_written_is_named(table: SqliteTable, path: Path) -> None:
+    """A write to a file that can only be read is refused with a sentence; reads go on."""
+    await table.write(Put(item=ITEM))
+    table._connection.execute("PRAGMA query_only = 1")
+    with pytest.raises(UnavailableError, match="cannot be written: make it and its folder wri"):
+        await table.write(Delete(key=PLACE))
+    assert await table.get(PLACE) == ITEM
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    """A path that cannot be opened is named with the system's reason."""
+    assert refused(tmp_path).startswith("The file FILE cannot be opened (Is a directory): ")
+
+
+WRITER = """
+import asyncio, itertools, pathlib, sys
+from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.sqlite_table import SqliteTable
+from a2a_serverless.storage.table import Added, Key, Put, Update
+
+async def write(table, name):
+    for number in itertools.count():
+        row = Put(item={"PK": name, "SK": f"{number:06}", "v": "x" * 1000})
+        counts = [Update(key=Key(p, "COUNT"), values={"n": Added(1)}) for p in (name, "both")]
+        await table.write(row, *counts)
+
+asyncio.run(write(SqliteTable(pathlib.Path(sys.argv[1]), INDEXES), sys.argv[2]))
+"""
+
+
+async def test_killed_writers_leave_whole_transactions(table: SqliteTable, path: Path) -> None:
+    """Two processes write to the file and are killed in the middle: rows and counts agree."""
+    names = ("a", "b")
+    writers = [started(path, name) for name in names]
     try:
-        assert "make both writable" in refused(path)
+        with table.watch("both") as watch:
+            async with asyncio.timeout(120):
+                while not all([(await counted(table, name)) > 20 for name in names]):
+                    await watch.wait(1)
     finally:
-        path.parent.chmod(0o700)
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+    counts = [await counted(table, name) for name in names]
+    rows = [await table.count(beginning(name, "0")) for name in names]
+    assert counts == [found.passed for found in rows]
+    assert await counted(table, "both") == sum(counts)
+    assert table._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def started(path: Path, name: str) -> subprocess.Popen[bytes]:
+    """A process that writes until it is killed."""
+    return subprocess.Popen([sys.executable, "-c", WRITER, path, name])
+
+
+async def counted(table: SqliteTable, name: str) -> int:
+    """The transactions of a writer, or of both."""
+    item = await table.get(Key(name, "COUNT"))
+    return 0 if item is None else int(item["n"])

@@ -43,7 +43,6 @@ TASKS_A_COUNT: Final = 100
 AT_ONCE: Final = 8
 """Tasks that a step deletes, or counts, at the same time."""
 
-
 DELETED: Final = 1
 """`expires_at` of a HEAD whose task is being deleted, in seconds since the epoch."""
 

@@ -1,4 +1,4 @@
-"""What the parts of `DurableStorage` have in common, one for each kind of item."""
+"""A table seen through one scope: HEADs and logs, and what the parts of the storage share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TORN_READS: Final = 10
 
 
 class TableStorage:
-    """A table seen through one scope."""
+    """What the parts of `DurableStorage` have in common, one part for each kind of item."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TableStorage:
         self.timing = timing or Timing()
 
     def for_scope(self, scope: Scope) -> Self:
-        """Return the same log seen by another owner; cheap."""
+        """Return the same storage seen by another owner; cheap."""
         return type(self)(self.table, scope=scope, clock=self.clock, timing=self.timing)
 
     async def head(self, task_id: str) -> Head | None:
@@ -58,10 +58,10 @@ class TableStorage:
 
         What is seen may be out of date: a HEAD may be an earlier one, or missing although its task
         was just created. So a look only gives notice, and a consistent read or a commit's condition
-        decides. A task that the backend had no capacity for is left out.
+        decides. A task that the table had no capacity for is left out.
 
         Raises:
-            Exception: any error of the backend's client; the next look may succeed.
+            UnavailableError: there was no answer; the next look may succeed.
         """
         asked = {layout.task_partition(*task): task for task in tasks if is_task_id(task[1])}
         if not asked:
