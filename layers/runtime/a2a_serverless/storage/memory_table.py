@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from a2a_serverless.clock import Waker
-from a2a_serverless.errors import ConditionFailedError
 from a2a_serverless.storage.table import (
     Delete,
     Index,
@@ -21,15 +20,14 @@ from a2a_serverless.storage.table import (
     Table,
     Watch,
     Write,
-    changed,
     holds,
 )
 from a2a_serverless.storage.table_limits import (
     TABLE,
     check_keys,
     check_range,
-    check_stored,
     check_writes,
+    outcome,
 )
 
 
@@ -100,15 +98,7 @@ class MemoryTable(Table):
         check_writes(writes)
         with self._lock:
             before = [self._items.get(write.key) for write in writes]
-            failed = {
-                place: item
-                for place, (write, item) in enumerate(zip(writes, before, strict=True))
-                if not holds(item, write.when)
-            }
-            if failed:
-                raise ConditionFailedError(failed)
-            after = [changed(item, write) for item, write in zip(before, writes, strict=True)]
-            check_stored(after, self._indexes)
+            after = outcome(writes, before, self._indexes)
             for write, old, new in zip(writes, before, after, strict=True):
                 self._store(write.key, old, new)
             for waker in {w for write in writes for w in self._wakers.get(write.key.PK, ())}:

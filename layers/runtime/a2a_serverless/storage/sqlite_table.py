@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 from a2a_serverless.clock import Waker
-from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
+from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.storage.memory_table import some
 from a2a_serverless.storage.table import (
     Delete,
@@ -36,14 +36,13 @@ from a2a_serverless.storage.table import (
     Table,
     Watch,
     Write,
-    changed,
     holds,
 )
 from a2a_serverless.storage.table_limits import (
     check_keys,
     check_range,
-    check_stored,
     check_writes,
+    outcome,
 )
 
 FORMAT: Final = 1
@@ -275,15 +274,7 @@ class SqliteTable(Table):
         connection.execute("BEGIN IMMEDIATE")
         try:
             before = [self._get(write.key) for write in writes]
-            failed = {
-                place: item
-                for place, (write, item) in enumerate(zip(writes, before, strict=True))
-                if not holds(item, write.when)
-            }
-            if failed:
-                raise ConditionFailedError(failed)
-            after = [changed(item, write) for item, write in zip(before, writes, strict=True)]
-            check_stored(after, self._indexes)
+            after = outcome(writes, before, self._indexes)
             for write, item in zip(writes, after, strict=True):
                 self._store(write.key, item)
             connection.execute("COMMIT")

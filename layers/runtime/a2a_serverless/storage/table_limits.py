@@ -1,11 +1,11 @@
-"""What every table refuses, because DynamoDB does. Pure code, for the tables that need not."""
+"""What a transaction does, and what every table refuses because DynamoDB does. Pure code."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.errors import ConditionFailedError, ConfigurationError
 from a2a_serverless.storage.table import (
     Check,
     Index,
@@ -16,6 +16,8 @@ from a2a_serverless.storage.table import (
     Update,
     When,
     Write,
+    changed,
+    holds,
 )
 
 MAX_WRITES: Final = 100
@@ -62,6 +64,27 @@ def check_keys(keys: Collection[Key], *, once: bool = False) -> None:
         for part, longest in zip(key, MAX_KEY_BYTES, strict=True):
             if not part or len(part.encode()) > longest:
                 raise RefusedError("A key is empty or too long.")
+
+
+def outcome(
+    writes: Sequence[Write], before: Sequence[Item | None], indexes: Mapping[str, Index]
+) -> list[Item | None]:
+    """Return the items that a transaction leaves, given those that it finds.
+
+    Raises:
+        ConditionFailedError: with the items whose conditions fail, by the places of their writes.
+        RefusedError: as `changed` and `check_stored`.
+    """
+    failed = {
+        place: item
+        for place, (write, item) in enumerate(zip(writes, before, strict=True))
+        if not holds(item, write.when)
+    }
+    if failed:
+        raise ConditionFailedError(failed)
+    after = [changed(item, write) for item, write in zip(before, writes, strict=True)]
+    check_stored(after, indexes)
+    return after
 
 
 def check_stored(items: Iterable[Item | None], indexes: Mapping[str, Index]) -> None:
