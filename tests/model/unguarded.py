@@ -155,9 +155,9 @@ def is_always_applied(stored_id: str | None, commit_id: str) -> bool:
 
 
 def runs_finished_turns(
-    head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
+    head: Head | None, operation: Operation, *, receives: int, **delivery: bool
 ) -> Delivered:
-    wanted = attempts.on_delivery(head, operation, receives=receives, is_cancelled=is_cancelled)
+    wanted = attempts.on_delivery(head, operation, receives=receives, **delivery)
     if wanted is Delivered.DROP and head is not None:
         return Delivered.CLAIM if receives > 1 else Delivered.START
     return wanted
@@ -169,18 +169,18 @@ def starts_without_a_claim(*args: Any, **kwargs: Any) -> Delivered:
 
 
 def starts_copies_without_a_claim(
-    head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
+    head: Head | None, operation: Operation, *, receives: int, **delivery: bool
 ) -> Delivered:
     params = operation.params.model_copy(update={"copy_number": 0})
     first = operation.model_copy(update={"params": params})
-    return attempts.on_delivery(head, first, receives=receives, is_cancelled=is_cancelled)
+    return attempts.on_delivery(head, first, receives=receives, **delivery)
 
 
 def does_not_see_the_flag(
-    head: Head | None, operation: Operation, *, receives: int, is_cancelled: bool
+    head: Head | None, operation: Operation, *, receives: int, **delivery: bool
 ) -> Delivered:
-    del is_cancelled
-    return attempts.on_delivery(head, operation, receives=receives, is_cancelled=False)
+    unseen = delivery | {"is_cancelled": False}
+    return attempts.on_delivery(head, operation, receives=receives, **unseen)
 
 
 def works_on_its_own_turn(params: OperationParams, head: Head) -> OperationParams:
