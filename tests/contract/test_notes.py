@@ -89,7 +89,7 @@ async def test_a_release_may_move_the_due_time(storage: DurableStorage) -> None:
 async def test_starts_that_are_spared_belong_to_their_turn(storage: DurableStorage) -> None:
     """A release counts what used up no attempt; a claim keeps it, the next turn begins anew."""
     head = await claimed(storage, await opened(storage))
-    spared, end = Spared(faults=2, since=4711, interruptions=1), replace(END, until=4712)
+    spared, end = Spared(faults=2, waited=4711, interruptions=1), replace(END, until=4712)
     assert await storage.release(head, end, attempts=0, spared=spared)
     after = await newest(storage, head)
     assert (after.attempts, after.spared, after.released) == (0, spared, end)
@@ -107,9 +107,9 @@ async def test_a_claim_that_has_not_read_a_release_keeps_what_is_spared(
 ) -> None:
     """The count is no part of what a claim changes."""
     head = await claimed(storage, await opened(storage))
-    assert await storage.release(head, END, attempts=0, spared=Spared(faults=1, since=1))
+    assert await storage.release(head, END, attempts=0, spared=Spared(faults=1, waited=1))
     await claimed(storage, head, "two")
-    assert (await newest(storage, head)).spared == Spared(faults=1, since=1)
+    assert (await newest(storage, head)).spared == Spared(faults=1, waited=1)
 
 
 async def test_only_the_owner_releases(storage: DurableStorage) -> None:

@@ -302,7 +302,7 @@ def test_a_turn_that_waits_for_a_service(run: Run, storage: DurableStorage) -> N
     head = claimed(storage, opened(storage), "a")
     until = head.created_at + 90_000
     end = AttemptEnd(token="a", reason="HTTPStatusError: HTTP 429", until=until)
-    spared = Spared(faults=2, since=head.created_at, interruptions=1)
+    spared = Spared(faults=2, waited=4_000, interruptions=1)
     wait(storage.release(head, end, attempts=0, spared=spared))
     fields = lines_of(run(TASK).out)
     assert fields["worker"] == (

@@ -26,7 +26,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged, Unknown, encode_entries
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
@@ -203,6 +203,21 @@ def test_a_turn_is_sent_again(run: Run, storage: DurableStorage, clock: ManualCl
     assert (code, "has no open turn" in err) == (2, True)
     code, _, err = run("tasks", "resend", "unknown", "--yes")
     assert (code, "has no task unknown" in err) == (2, True)
+
+
+def test_a_turn_that_waits_is_not_sent_again(
+    run: Run, storage: DynamoStorage, clock: ManualClock
+) -> None:
+    """Its message is in the queue already: `resend` says until when it waits, and for what."""
+    opening = opened(storage, "t")
+    head = wait(storage.commit(opening, Commit(token="a", claims=True)))
+    until = clock.now_ms() + 60_000
+    end = AttemptEnd(token="a", reason="HTTPStatusError: HTTP 429", until=until)
+    wait(storage.release(head, end))
+    code, _, err = run("tasks", "resend", "t", "--yes")
+    assert code == 2
+    assert "The turn waits until 2026-" in err
+    assert "for HTTPStatusError: HTTP 429" in err
 
 
 def test_nothing_is_done_without_a_yes(

@@ -521,7 +521,7 @@ async def test_a_turn_that_waits_for_a_service_says_so(clock: ManualClock) -> No
     end = AttemptEnd(
         token="a", reason="ConnectError: no connection", at=now_ms, until=now_ms + 90_000
     )
-    assert await storage.release(head, end, attempts=0, spared=Spared(faults=1, since=now_ms))
+    assert await storage.release(head, end, attempts=0, spared=Spared(faults=1, waited=90_000))
     clock.advance(30)
     path = f"/task/{head.scope}/t"
     text = " ".join(re.sub(r"<.*?>", " ", await stack.page(path)).split())

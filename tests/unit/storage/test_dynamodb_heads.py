@@ -30,7 +30,8 @@ FULL = replace(
     size=1_000_000,
     cancel=CancelMark(at=1_700_000_400_000, by="someone"),
     released=AttemptEnd(token="token", reason="ValueError", correlation_id="0123", at=7, until=9),
-    spared=Spared(faults=2, since=1_700_000_300_000, interruptions=1),
+    spared=Spared(faults=2, waited=300_000, interruptions=1),
+    alone=True,
 )
 
 

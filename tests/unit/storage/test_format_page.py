@@ -141,12 +141,13 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     claim = Commit(entries=(said, MetadataMerged(metadata)), token="one", claims=True, worker="w")
     head = await storage.commit(head, claim)
     failed = AttemptEnd(token="one", reason="ValueError", correlation_id="c1", at=1, until=1)
-    assert await storage.release(head, failed, due_at=1, spared=Spared(faults=1, since=1))
+    assert await storage.release(head, failed, due_at=1, spared=Spared(faults=1, waited=1))
     written.look()
     head = await newest(storage, head)
     assert await storage.renew(head, token="one", due_at=2)
     assert await storage.postpone(await newest(storage, head), due_at=3, sends=1)
     head = await newest(storage, head)
+    head = await storage.commit(head, Commit(token="lost", claims=True, worker="w", restores=0))
     head = await storage.commit(head, Commit(token="two", claims=True, worker="w", restores=0))
     written.look()
     asks = StatusChanged(TaskStatus(state=S.TASK_STATE_AUTH_REQUIRED))
@@ -237,7 +238,7 @@ def test_every_new_attribute_says_what_it_belongs_to() -> None:
     new = {name for name, cells in rows("HEAD", "attribute").items() if cells[3] == "0.2"}
     rules = section("Rules")
     named = {"generation", "generation_at", "released", "cancel_for", "size", "id_key", "needs"}
-    named |= {"spared_for"}
+    named |= {"spared_for", "alone_for"}
     assert all(f"`{name}`" in rules for name in named)
     belonging = {
         name for name in new - named if name.startswith(("released_", "cancel_", "spared_"))

@@ -27,7 +27,7 @@ from a2a_serverless.tasks.head import Head, Spared
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.testing import AgentBench
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker import RetryLater, TaskContext, Worker
+from a2a_serverless.worker import FinalError, RetryLater, TaskContext, Worker
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.workers import (
     Agent,
@@ -144,7 +144,7 @@ async def test_a_service_that_asks_for_a_year_fails_the_task_at_once() -> None:
     assert (head.state, model.asked[task.task_id]) == (S.TASK_STATE_FAILED, 1)
     text = status_text(await bench.task(task))
     assert "will not be there for 525,600 minutes (HTTP 429)" in text
-    assert "waits for 15 minutes at most" in text
+    assert "of the 15 minutes for which this agent waits 15 minutes are left" in text
 
 
 @pytest.mark.parametrize("value", ["-5", "Mon, 01 Jan 2001 00:00:00 GMT", "soon", "nan", "1e999"])
@@ -168,7 +168,8 @@ async def test_the_wait_stands_on_the_task() -> None:
     head, shown = await bench.head(task), await bench.task(task)
     assert head.released is not None
     assert head.was_released
-    assert (head.attempts, head.spared.faults, head.spared.since) == (0, 1, clock.now_ms())
+    assert (head.attempts, head.spared.faults) == (0, 1)
+    assert head.spared.waited == head.released.until - clock.now_ms()
     assert head.released.reason == "HTTPStatusError: HTTP 429"
     assert 40_000 <= head.released.until - clock.now_ms() <= 44_000
     assert shown.status.state == S.TASK_STATE_WORKING
@@ -202,7 +203,9 @@ def test_an_agent_says_that_it_has_to_wait() -> None:
         assert run.head.attempts == 1
 
 
-@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), "30", True, None])
+@pytest.mark.parametrize(
+    "wrong", [-1, float("nan"), float("inf"), pytest.param(10**5000, id="huge"), "30", True, None]
+)
 def test_a_wrong_wait_fails_the_task_with_the_right_call(wrong: Any) -> None:
     """`RetryLater(-1)` is the author's mistake: one sentence, one start."""
 
@@ -267,6 +270,114 @@ async def test_a_delivery_that_comes_early_starts_nothing(monkeypatch: pytest.Mo
     model.away_s = 0
     await clock.pass_time(50)
     assert await bench.work() is True
+
+
+async def test_the_time_in_which_the_agent_works_is_no_wait() -> None:
+    """A turn of hours that meets two short faults goes on, as two short waits are behind it."""
+    clock = PacedClock()
+    starts: list[int] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        starts.append(len(starts))
+        if len(starts) == 2:
+            await clock.sleep(3600)
+        if len(starts) < 3:
+            raise answer(503)
+        await complete(context, queue)
+
+    bench = bench_of(Agent(execute), clock, visibility_s=10_000)
+    task = await bench.send()
+    (head,) = await served(bench, clock, [task], within_s=4000)
+    assert (head.state, head.attempts, len(starts)) == (S.TASK_STATE_COMPLETED, 1, 3)
+
+
+async def test_without_retry_minutes_an_asked_wait_still_counts() -> None:
+    """`RetryLater(90)` uses up an attempt then, and the next one does not start earlier."""
+    clock = PacedClock()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        raise RetryLater(90, "busy")
+
+    bench = bench_of(Agent(execute), clock, retry_minutes=0)
+    task = await bench.send()
+    assert await bench.work() is False
+    released = (await bench.head(task)).released
+    assert released is not None
+    assert released.until - clock.now_ms() == 90_000
+
+
+async def test_a_fault_is_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the turn waits for, and that the attempt does not count, are stored or not together."""
+    clock = PacedClock()
+    model = Model(clock, 3600, lambda: answer(503))
+    bench = bench_of(Agent(model.execute), clock, max_attempts=1)
+    task = await bench.send()
+
+    async def unheard(*_: Any, **__: Any) -> bool:
+        raise UnavailableError("no answer")
+
+    monkeypatch.setattr(type(bench.storage), "release", unheard)
+    assert await bench.work() is False
+    head = await bench.head(task)
+    assert (head.attempts, head.spared.faults, head.was_released) == (0, 1, True)
+
+
+async def test_a_shutdown_behind_a_wait_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is told to stop while it gives a turn back changes nothing of the wait."""
+    clock = PacedClock()
+    model = Model(clock, 3600, lambda: answer(429, retry_after="600"))
+    bench = bench_of(Agent(model.execute), clock)
+    task = await bench.send()
+    handle = await bench.deliver()
+    stopping = asyncio.Event()
+
+    async def held(*, delay_s: float = 0) -> None:
+        if not stopping.is_set():
+            stopping.set()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(handle, "nack", held)
+    working = asyncio.create_task(bench.adapter.process(handle))
+    await stopping.wait()
+    head = await bench.head(task)
+    bench.operations.is_closed = True
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert await bench.head(task) == head
+    assert head.spared.faults == 1
+
+
+@pytest.mark.parametrize("text", ["half \ud800 of a character", "x" * 2_000_000])
+async def test_a_text_that_cannot_be_stored_as_it_is(text: str) -> None:
+    """A final text is cut and mended, so that the task fails with it."""
+    clock = PacedClock()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        raise FinalError("for the log", client_text=text)
+
+    bench = bench_of(Agent(execute), clock)
+    task = await bench.send()
+    assert await bench.work() is True
+    said = status_text(await bench.task(task))
+    assert said.startswith((text[:5], "xxxxx"))
+    assert len(said) < 1100
+
+
+async def test_a_text_of_another_exception_is_not_told() -> None:
+    """An attribute `client_text` of an exception that is not final says nothing to the client."""
+    clock = PacedClock()
+
+    class OwnError(Exception):
+        client_text = "password"
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        raise OwnError
+
+    bench = bench_of(Agent(execute), clock, max_attempts=1)
+    task = await bench.send()
+    assert await bench.work() is True
+    assert "password" not in status_text(await bench.task(task))
 
 
 async def test_the_sweeper_leaves_a_turn_that_waits() -> None:
@@ -361,8 +472,8 @@ def test_the_first_interruptions_use_up_no_attempt(interruptions: int, attempts:
 def test_the_starts_are_spread_over_the_window(jitter: float, minutes: float) -> None:
     """Ten starts cover a third of the window or more, and all of them lie within it."""
     retry = RetryPolicy(window_s=minutes * 60, jitter=lambda: jitter)
-    spared, at_ms = Spared(), 1_000
-    while (later := after_passing(spared, retry, now_ms=at_ms)) is not None:
-        spared, at_ms = later.spared, at_ms + int(later.delay_s * 1000)
+    spared = Spared()
+    while (later := after_passing(spared, retry)) is not None:
+        spared = later.spared
     assert spared.faults == MOST_STARTS - 1
-    assert retry.window_s / 3 <= (at_ms - 1_000) / 1000 <= retry.window_s
+    assert retry.window_s / 3 <= spared.waited / 1000 <= retry.window_s

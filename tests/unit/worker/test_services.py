@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
+import urllib.error
+from email.message import Message
 from typing import Any
 
 import botocore.exceptions
@@ -15,7 +18,7 @@ from a2a.utils.errors import InternalError
 from google.auth.exceptions import DefaultCredentialsError, TransportError
 
 from a2a_serverless.worker import FinalError, RetryLater
-from a2a_serverless.worker.services import MOST_CAUSES, Passing, Refusal, meaning_of
+from a2a_serverless.worker.services import MOST_SEEN, Passing, Refusal, meaning_of
 
 NOW_MS = 1_700_000_000_000
 """14 November 2023, 22:13:20 UTC."""
@@ -124,6 +127,8 @@ NEITHER = {
     "botocore 400": of_botocore("ValidationException", 400),
     "another agent": A2AClientError("no"),
     "own code": foreign("mine", "OwnError", code=503),
+    "own name of it": foreign("mine", "OwnError", code="INTERNAL", type="server_error"),
+    "own status": foreign("mine", "OwnError", status_code=10**5000),
     "openai 400": of_stainless("openai", "BadRequestError", 400),
     "none": None,
 }
@@ -238,11 +243,67 @@ def test_a_circle_and_a_long_chain_end() -> None:
     one, two = ValueError(), KeyError()
     raised(one, two, one)
     assert meaning_of(one, NOW_MS) is None
-    links = [ValueError() for _ in range(MOST_CAUSES)]
+    links = [ValueError() for _ in range(MOST_SEEN)]
     assert meaning_of(raised(*links, of_httpx(503)), NOW_MS) is None
     circle = of_httpx(503)
     circle.__cause__ = circle
     assert meaning_of(circle, NOW_MS) == Passing("HTTP 503")
+
+
+@pytest.mark.parametrize("each", [ValueError(), of_httpx(503)])
+def test_an_exception_taken_out_of_its_group(each: Exception) -> None:
+    """`raise group.exceptions[0]` makes a circle of the group and its member."""
+    group = ExceptionGroup("two", [each, KeyError()])
+    raised(each, group, implicit=True)
+    expected = None if isinstance(each, ValueError) else Passing("HTTP 503")
+    assert meaning_of(each, NOW_MS) == expected
+    each.__context__ = None
+    raised(each, group)
+    assert meaning_of(each, NOW_MS) == expected
+
+
+def test_groups_in_groups_are_looked_at_once() -> None:
+    """Neither depth nor breadth costs more than a hundred looks."""
+    deep: Exception = ValueError()
+    for _ in range(3000):
+        deep = ExceptionGroup("deep", [deep])
+    assert meaning_of(deep, NOW_MS) is None
+    broad: list[Exception] = [ValueError()]
+    for _ in range(8):
+        group = ExceptionGroup("broad", broad)
+        broad = [raised(ValueError(), group, implicit=True) for _ in range(6)]  # type: ignore[misc]
+    assert meaning_of(ExceptionGroup("all", broad), NOW_MS) is None
+
+
+def test_what_the_agent_says_is_not_overruled() -> None:
+    """The causes of RetryLater change nothing of it."""
+    for cause in (of_httpx(401), of_httpx(429, retry_after="3600")):
+        later = raised(RetryLater(5, "the key is being rotated"), cause)
+        assert meaning_of(later, NOW_MS) == Passing("the key is being rotated", 5, is_own=True)
+
+
+def test_a_certificate_that_does_not_hold_is_no_absence() -> None:
+    """It does not begin to hold by itself."""
+    error = raised(httpx.ConnectError("tls"), ssl.SSLCertVerificationError())
+    assert meaning_of(error, NOW_MS) is None
+
+
+def test_a_token_that_is_not_refreshed_for_a_moment_passes() -> None:
+    """Google says of its RefreshError whether it may be tried again."""
+    passing = foreign("google.auth.exceptions", "RefreshError", retryable=True)
+    assert isinstance(meaning_of(passing, NOW_MS), Passing)
+    refused = foreign("google.auth.exceptions", "RefreshError", retryable=False)
+    assert isinstance(meaning_of(refused, NOW_MS), Refusal)
+
+
+def test_headers_of_any_kind() -> None:
+    """Names of headers have no case, and urllib's headers are those of a mail."""
+    headers = Message()
+    headers["Retry-After"] = "3"
+    of_urllib = urllib.error.HTTPError("https://x", 503, "no", headers, None)
+    plain = foreign("mine", "OwnError", status_code=503, headers={"Retry-After": "3"})
+    for error in (of_urllib, plain):
+        assert meaning_of(error, NOW_MS) == Passing("HTTP 503", 3)
 
 
 def test_a_property_that_raises_says_nothing() -> None:

@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.memory import MemoryQueue
-from a2a_serverless.tasks.attempts import runs_alone
+from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, runs_alone
 from a2a_serverless.worker.sharing import POLL_S, SPARE_S, Sharing
 from tests.support.workers import Agent, Bench, PacedClock, complete
 
@@ -224,6 +225,21 @@ async def test_head_says_who_runs_alone() -> None:
     assert not runs_alone(await bench.head(head))
     ended = await bench.storage.commit(head, Commit(token="one", ends_turn=True))
     assert not runs_alone(ended)
+
+
+async def test_a_turn_that_lost_a_worker_runs_alone_to_its_end() -> None:
+    """Also when its next attempt gives it back in order: all its operations go the same way."""
+    bench = Bench(Agent(complete))
+    head = await bench.send()
+    for token in ("lost", "alone"):
+        head = await bench.storage.commit(head, Commit(token=token, claims=True))
+    await bench.storage.release(head, AttemptEnd(token="alone", reason="raised"))
+    given_back = await bench.head(head)
+    assert given_back.was_released
+    assert runs_alone(given_back)
+    asks = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED))
+    head = await bench.storage.commit(given_back, Commit(entries=(asks,), token="alone"))
+    assert not runs_alone(await bench.follow_up(head, "next"))
 
 
 async def test_the_release_of_an_earlier_attempt_does_not_count() -> None:

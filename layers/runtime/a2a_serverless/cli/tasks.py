@@ -201,6 +201,7 @@ def _on_one(options: Namespace, verb: str, act: _Act, *, needs_queue: bool) -> i
         TaskNotCancelableError,
         TaskNotFoundError,
         TurnFinishedError,
+        UnsupportedOperationError,
     )
 
     if (fault := fault_of(options.id, options.scope)) is not None:
@@ -225,6 +226,8 @@ def _on_one(options: Namespace, verb: str, act: _Act, *, needs_queue: bool) -> i
             return refuse(f"The task {options.id} has gone meanwhile.")
         except TurnFinishedError:
             return refuse(f"The task {options.id} has no open turn: there is nothing to send.")
+        except UnsupportedOperationError as error:
+            return refuse(str(error))
         except TaskNotCancelableError:
             return refuse(f"The task {options.id} has ended: nothing is left to cancel.")
 

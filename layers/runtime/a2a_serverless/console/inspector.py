@@ -177,6 +177,7 @@ class Inspector(ABC):
         Raises:
             TaskNotFoundError: there is no such task.
             TurnFinishedError: no turn is open.
+            UnsupportedOperationError: the turn waits for a time of its own.
         """
 
     @abstractmethod

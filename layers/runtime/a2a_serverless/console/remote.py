@@ -19,6 +19,7 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     TurnFinishedError,
     UnavailableError,
+    UnsupportedOperationError,
 )
 from a2a_serverless.inspect.timeline import Timeline
 from a2a_serverless.storage.deletion import Counted, Deleted
@@ -43,6 +44,7 @@ ERRORS: Final[Mapping[str, type[A2AServerlessError]]] = {
         TaskNotFoundError,
         TaskNotCancelableError,
         TurnFinishedError,
+        UnsupportedOperationError,
         ConfigurationError,
         UnavailableError,
     )

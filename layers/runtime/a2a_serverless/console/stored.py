@@ -29,6 +29,7 @@ from a2a_serverless.errors import (
     PageTokenError,
     TaskNotFoundError,
     TurnFinishedError,
+    UnsupportedOperationError,
 )
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.inspect.timeline import Timeline, timeline
@@ -214,6 +215,12 @@ class StoredInspector(Inspector):
             raise TaskNotFoundError
         if not head.turn_is_open:
             raise TurnFinishedError
+        released, now_ms = head.released, storage.clock.now_ms()
+        if released is not None and head.was_released and released.until > now_ms:
+            raise UnsupportedOperationError(
+                f"The turn waits until {_iso(released.until)} for {released.reason}: its message is"
+                " in the queue, and starts it then."
+            )
         return await storage.postpone(head, due_at=storage.clock.now_ms(), sends=head.sends)
 
     async def count_data(

@@ -100,9 +100,13 @@ class _Attempt:
         self.outcome, self.over_at, self.end = outcome, at, end
 
     def give_back(self, end: AttemptEnd) -> None:
-        """End as the attempt has said; a time before its last commit is not of this end."""
-        last = self.records[-1].at or 0
-        self.close("gave back", end.at if end.at is not None and end.at >= last else None, end)
+        """End as the attempt has said; a time before its claim is not of this end.
+
+        The commit that gives the turn back may be the attempt's last.
+        """
+        claimed, last = self.records[0].at or 0, self.records[-1].at or 0
+        is_its_own = end.at is not None and end.at >= claimed
+        self.close("gave back", max(end.at or 0, last) if is_its_own else None, end)
 
     def frozen(self, number: int) -> Attempt:
         end = self.end

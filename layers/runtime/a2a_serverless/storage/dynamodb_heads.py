@@ -70,6 +70,8 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
         values |= cancel_values(head, head.cancel)
     if head.released is not None:
         values |= released_values(head.released)
+    if head.alone:
+        values["alone_for"] = head.turn
     if head.spared != Spared():
         values |= spared_values(head, head.spared)
     return values
@@ -106,7 +108,7 @@ def spared_values(head: Head, spared: Spared) -> dict[str, str | int | bytes | N
     return {
         "spared_for": head.turn,
         "spared_faults": spared.faults,
-        "spared_since": spared.since,
+        "spared_waited": spared.waited,
         "spared_interruptions": spared.interruptions,
     }
 
@@ -180,6 +182,7 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
         cancel=_cancel_of(values),
         released=end_of(values, "released"),
         spared=_spared_of(values),
+        alone=values.get("alone_for") == values["turn"],
         **{name: values[name] for name in _OPTIONAL if name in values}
         | ({} if is_known else {"needs": NEVER}),
     )
@@ -203,7 +206,7 @@ def _spared_of(values: Mapping[str, Any]) -> Spared:
         return Spared()
     return Spared(
         faults=values.get("spared_faults", 0),
-        since=values.get("spared_since", 0),
+        waited=values.get("spared_waited", 0),
         interruptions=values.get("spared_interruptions", 0),
     )
 
@@ -262,7 +265,8 @@ HEAD_FORMS: Final[Forms] = {
     "released_until": int,
     "spared_for": int,
     "spared_faults": int,
-    "spared_since": int,
+    "spared_waited": int,
+    "alone_for": int,
     "spared_interruptions": int,
 }
 """The forms of all attributes that are read."""
@@ -272,7 +276,8 @@ _COPIES: Final = frozenset({"status", "metadata"})
 _INFORMING: Final = frozenset(
     {"size", "generation", "generation_at", "cancel_at", "cancel_by"}
     | {"released", "released_reason", "released_id", "released_at", "released_until"}
-    | {"spared_for", "spared_faults", "spared_since", "spared_interruptions"}
+    | {"spared_for", "spared_faults", "spared_waited", "spared_interruptions"}
+    | {"alone_for"}
 )
 """Attributes that only inform: the task is run and written with or without them."""
 

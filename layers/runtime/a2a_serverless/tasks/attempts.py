@@ -12,7 +12,7 @@ from a2a.types import TaskState
 
 from a2a_serverless.tasks.head import Head, Spared, is_terminal
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.rules import Timing
+from a2a_serverless.tasks.rules import Timing, runs_alone
 
 NEWER_DELAY_S: Final = 30.0
 """Seconds until a delivery comes again that only a newer release may work on."""
@@ -105,16 +105,6 @@ def on_delivery(
         return Delivered.CANCEL
     is_first = receives == 1 and params.copy_number == 0
     return Delivered.START if is_first and head.token is None else Delivered.CLAIM
-
-
-def runs_alone(head: Head) -> bool:
-    """Return True if the turn's next attempt must have no neighbours in its process.
-
-    The last attempt has neither ended the turn nor given it back, so its worker died during it. If
-    the turn was the cause, the next worker dies as well, and must not interrupt healthy turns. If
-    the turn was only a neighbour of the cause, it is safe from it when it runs alone.
-    """
-    return head.turn_is_open and head.token is not None and not head.was_released
 
 
 def on_current_turn(params: OperationParams, head: Head) -> OperationParams:
@@ -291,23 +281,26 @@ class Later:
     spared: Spared
 
 
-def after_passing(
-    spared: Spared, retry: RetryPolicy, *, now_ms: int, asked_s: float = 0
-) -> Later | None:
+def after_passing(spared: Spared, retry: RetryPolicy, *, asked_s: float = 0) -> Later | None:
     """Return when a turn starts again after a fault that passes; None: its task fails.
 
-    `asked_s` is the wait that the service has asked for. The turn does not start earlier, and not
-    at all if that wait is longer than what is left of the window.
+    All waits together are at most `retry.window_s`; the time in which the agent runs is no part of
+    them. `asked_s` is the wait that the service has asked for. The turn does not start earlier, and
+    not at all if that wait is longer than what is left of the window.
     """
-    since = spared.since or now_ms
-    faults = spared.faults + 1
-    left_s = retry.window_s - max(0, now_ms - since) / 1000
+    faults, left_s = spared.faults + 1, left_of(spared, retry)
     if faults >= MOST_STARTS or left_s <= 0 or asked_s > left_s:
         return None
     # Turns that were told the same time do not start together.
     spread_s = asked_s * (1 + retry.jitter() / 10)
     delay_s = min(left_s, max(spread_s, retry.passing_s(faults)))
-    return Later(delay_s, replace(spared, faults=faults, since=since))
+    waited = spared.waited + int(delay_s * 1000)
+    return Later(delay_s, replace(spared, faults=faults, waited=waited))
+
+
+def left_of(spared: Spared, retry: RetryPolicy) -> float:
+    """Return the seconds for which a turn may still wait for faults to pass."""
+    return retry.window_s - spared.waited / 1000
 
 
 def after_interruption(head: Head) -> tuple[int, Spared]:

@@ -64,8 +64,8 @@ class Spared:
 
     faults: int = 0
     """Starts that ended with a fault that passes, such as a model that does not answer."""
-    since: int = 0
-    """The time of the first such end, in milliseconds since the epoch."""
+    waited: int = 0
+    """Milliseconds that the turn was told to wait after such ends."""
     interruptions: int = 0
     """Starts whose worker was told to stop."""
 
@@ -113,6 +113,9 @@ class Head:
     attempts: int = 0
     """Attempts started on the current turn, without those that are spared."""
     spared: Spared = Spared()
+    alone: bool = False
+    """True once a worker has died during the current turn: it runs without neighbours to its end,
+    because it may be the cause."""
     due_at: int | None = None
     """The time at which the sweeper looks at the task; None: it does not have to."""
     sends: int = 0

@@ -98,6 +98,14 @@ class ContextWrite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """How an attempt gives its turn back until `end.until`, without using up an attempt."""
+
+    end: AttemptEnd
+    spared: Spared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
     """One atomic change of a task.
 
@@ -121,6 +129,8 @@ class Commit:
     restores: int | None = None
     failed: AttemptEnd | None = None
     """Why this attempt, the turn's last one, ends the task as failed."""
+    waits: Waits | None = None
+    """With this commit the attempt gives its turn back."""
     commit_id: str = field(default_factory=new_token)
 
 
@@ -208,6 +218,8 @@ def advance(
     if opens:
         after = _opened(after, commit, entries, now_ms, timing)
     after, entries = _with_content(after, entries, now_ms)
+    if commit.waits is not None:
+        after = _waiting(after, commit.waits, timing)
     ends = commit.ends_turn or is_terminal(after.state) or _pauses(entries)
     if ends and after.turn_is_open:
         after = _ended(after, now_ms, timing)
@@ -329,6 +341,16 @@ def _generation(head: Head, entries: tuple[Entry, ...], restores: int | None) ->
     return head.generation + updates + ((restores or 0) if restarts else 0)
 
 
+def runs_alone(head: Head) -> bool:
+    """Return True if the open turn's attempts must have no neighbours in their process.
+
+    An attempt has neither ended the turn nor given it back, so its worker died during it. If the
+    turn was the cause, the next worker dies as well, and must not interrupt healthy turns. If the
+    turn was only a neighbour of the cause, it is safe from it when it runs alone.
+    """
+    return head.turn_is_open and (head.alone or (head.token is not None and not head.was_released))
+
+
 def left_by(head: Head) -> AttemptEnd | None:
     """Return the end of the attempt that a claim takes the turn from; None: there was none."""
     if head.token is None:
@@ -343,11 +365,23 @@ def _claimed(head: Head, commit: Commit, now_ms: int, timing: Timing) -> Head:
         head,
         token=commit.token,
         attempts=head.attempts + 1,
+        alone=runs_alone(head),
         due_at=now_ms + int(timing.lease_s * 1000),
         # A restart brings back the metadata of the turn's start, which only the log knows.
         metadata=head.metadata if head.token is None or head.metadata == b"" else None,
         replied=head.replied and head.token is None,
         released=None,
+    )
+
+
+def _waiting(head: Head, waits: Waits, timing: Timing) -> Head:
+    """Give the turn back. The sweeper looks at it a lease after the wait: it comes by itself."""
+    return replace(
+        head,
+        released=waits.end,
+        attempts=head.attempts - 1,
+        spared=waits.spared,
+        due_at=waits.end.until + int(timing.lease_s * 1000),
     )
 
 
@@ -379,6 +413,7 @@ def _current(head: Head, turn: int, now_ms: int, timing: Timing) -> Head:
         token=None,
         attempts=0,
         spared=Spared(),
+        alone=False,
         sends=0,
         due_at=now_ms + int(timing.waiting_s * 1000),
     )

@@ -244,6 +244,7 @@ class _Delivery:
         self._deadline = deadline
         scope = Scope(self._params.scope)
         self._storage = adapter.backends.storage.for_scope(scope)
+        self._running: Attempt | None = None
         self._attempted: tuple[Head, Ownership] | None = None
         """HEAD with the attempts before this one, and this one's claim."""
         self._is_passed_on = False
@@ -276,7 +277,8 @@ class _Delivery:
         The note takes `RELEASE_S` at most, and changes nothing if the attempt does not own its turn
         any more, for instance after the commit that ended the turn.
         """
-        if self._attempted is None or self._attempted[1].must_claim:
+        is_noted = self._running is not None and self._running.has_given_back
+        if self._attempted is None or self._attempted[1].must_claim or is_noted:
             _log(self._handle, level, action, text, exc_info=error or False)
             return
         head, own = self._attempted
@@ -375,6 +377,7 @@ class _Delivery:
             timing = self._storage.timing
             with observed_attempt(log, self._operation, clock=adapter.clock, timing=timing):
                 attempt = self._attempt(log, params, await self._agent(log))
+                self._running = attempt
                 async with AsyncExitStack() as stack:
                     may_write = await self._keep_delivery(
                         stack,

@@ -41,9 +41,9 @@ from a2a_serverless.tasks.attempts import (
     on_return,
 )
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import AttemptEnd, Head, Spared, plain_state
+from a2a_serverless.tasks.head import AttemptEnd, Head, plain_state
 from a2a_serverless.tasks.operations import OperationParams
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, Waits
 from a2a_serverless.tasks.storing import counts_for
 from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.claims import Hold, Ownership
@@ -129,6 +129,8 @@ class Attempt:
     _stop_reason: Exception | None = field(default=None, init=False)
     _was_blocked: bool = field(default=False, init=False)
     _started: StartedTasks = field(default_factory=StartedTasks, init=False)
+    has_given_back: bool = field(default=False, init=False)
+    """True once HEAD says how this attempt has given its turn back."""
 
     @property
     def has_failed_task(self) -> bool:
@@ -351,6 +353,7 @@ class Attempt:
         meaning = meaning_of(cause, now_ms) if has_raised else None
         attempts = attempts_started(head, is_claimed=self._writer.claimed)
         why = meaning.text if isinstance(meaning, Refusal) else client_text_of(cause)
+        asked_s = meaning.asked_s if isinstance(meaning, Passing) else 0
         end = self._writer.own.ended(reason_of(error), at=now_ms)
         reference = end.correlation_id
         fields: dict[str, Any] = {
@@ -359,7 +362,7 @@ class Attempt:
             "correlation_id": reference,
         }
         if isinstance(meaning, Passing) and retry.window_s:
-            later = after_passing(head.spared, retry, now_ms=now_ms, asked_s=meaning.asked_s)
+            later = after_passing(head.spared, retry, asked_s=asked_s)
             if later is not None:
                 return await self._wait(error, meaning, later, end, fields)
             why = no_longer(meaning, head.spared, retry)
@@ -371,7 +374,7 @@ class Attempt:
         )
         match wanted:
             case Failed.AGAIN:
-                return await self._give_back(error, end, fields)
+                return await self._give_back(error, end, fields, asked_s)
             case Failed.AT_FAULT:
                 text, place = "Task failed: %s%s", where(error)
                 self._log(logging.ERROR, "agent_at_fault", text, error, place, **fields)
@@ -384,9 +387,12 @@ class Attempt:
         return DONE
 
     async def _give_back(
-        self, error: Exception, end: AttemptEnd, fields: dict[str, Any]
+        self, error: Exception, end: AttemptEnd, fields: dict[str, Any], asked_s: float
     ) -> Verdict:
-        """Count the attempt in HEAD and drop its uncommitted entries; the next one starts over."""
+        """Count the attempt in HEAD and drop its uncommitted entries; the next one starts over.
+
+        `asked_s`: the wait that a service has asked for, which counts up to the longest back-off.
+        """
         self._writer.discard()
         if not self._writer.claimed:
             self._writer.put(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)))
@@ -394,7 +400,9 @@ class Attempt:
             await self._writer.flush()
         metrics.count("Retries")
         at_once = isinstance(error, DeadlineError)
-        delay_s = 0 if at_once else self.limits.retry.delay_s(fields["attempts"])
+        retry = self.limits.retry
+        own_s = 0 if at_once else retry.delay_s(fields["attempts"])
+        delay_s = max(own_s, min(asked_s, retry.cap_s))
         await self._release(end, delay_s)
         self._log(
             logging.WARNING,
@@ -416,19 +424,19 @@ class Attempt:
     ) -> Verdict:
         """Give the turn back until a fault has passed; the attempt does not count.
 
-        The status says what the turn waits for. It is committed under the claim, so that the next
-        attempt takes it back.
+        The status that says what the turn waits for is in the same commit, so that the next attempt
+        takes it back.
         """
         self._writer.discard()
         until = self.clock.now_ms() + int(later.delay_s * 1000)
+        reason = f"{end.reason}: {passing.what}" if passing.what else end.reason
+        end = replace(end, reason=reason, until=until)
         text = waits(passing, until)
         status = stated(self._writer.head, TaskState.TASK_STATE_WORKING, text)
-        self._writer.put(StatusChanged(status))
+        self._writer.put(StatusChanged(status), waits=Waits(end=end, spared=later.spared))
         await self._writer.flush()
+        self.has_given_back = True
         metrics.count("Retries")
-        end = replace(end, reason=f"{end.reason}: {passing.what}" if passing.what else end.reason)
-        counted = self._writer.head.attempts - 1
-        await self._release(end, later.delay_s, attempts=counted, spared=later.spared)
         self._log(
             logging.WARNING,
             "retry_later",
@@ -442,14 +450,7 @@ class Attempt:
         )
         return again(later.delay_s)
 
-    async def _release(
-        self,
-        end: AttemptEnd,
-        delay_s: float,
-        *,
-        attempts: int | None = None,
-        spared: Spared | None = None,
-    ) -> None:
+    async def _release(self, end: AttemptEnd, delay_s: float) -> None:
         """Note in HEAD why the attempt ends, before its delivery goes back.
 
         If the lease could end before the delay, it is renewed: the turn comes back by itself, so
@@ -460,9 +461,8 @@ class Attempt:
             due_at = lease_end(again_ms, self.storage.timing)
         end = replace(end, until=again_ms if delay_s else 0)
         try:
-            await self.storage.release(
-                self._writer.head, end, due_at=due_at, attempts=attempts, spared=spared
-            )
+            await self.storage.release(self._writer.head, end, due_at=due_at)
+            self.has_given_back = True
         except UnavailableError as failure:  # at worst the sweeper sends a copy
             self._log(logging.WARNING, "release_failed", "Turn not released: %s", failure)
 

@@ -35,6 +35,8 @@ The SDK's other errors report a fault that may pass, mostly of another agent tha
 
 MOST_REASON = 200
 """The most characters of a reason that are stored and shown."""
+MOST_CLIENT_TEXT = 1000
+"""The most characters of a final exception's text for the client."""
 MOST_WAIT_S = 1e10
 """The most seconds of a wait that is asked for."""
 _SHOWN = 60
@@ -53,10 +55,11 @@ class FinalError(Exception):
     """
 
     final = True
+    client_text = ""
 
     def __init__(self, message: str = "", *, client_text: str = "") -> None:
         super().__init__(message or client_text)
-        self.client_text = client_text
+        self.client_text = sayable(client_text, MOST_CLIENT_TEXT)
 
 
 class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
@@ -83,7 +86,7 @@ class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
                 " number from 0 on, and the reason as text: RetryLater(30, 'the index is built')."
             )
         self.after_s = float(after_s)
-        self.reason = " ".join(reason.split())[:MOST_REASON]
+        self.reason = sayable(" ".join(reason.split()), MOST_REASON)
         super().__init__(f"again in {self.after_s:g} s: {self.reason or 'no reason given'}")
 
 
@@ -122,8 +125,16 @@ class DeadlineError(A2AServerlessError):
     """The invocation's time is running out."""
 
 
+def sayable(text: str, most: int) -> str:
+    """Return a text that can be stored: its first characters, without halves of characters."""
+    return text[:most].encode(errors="replace").decode()
+
+
 def _short(value: object) -> str:
-    text = repr(value)
+    try:
+        text = sayable(repr(value), _SHOWN + 1)
+    except ValueError:  # a number with too many digits
+        text = type(value).__name__
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
@@ -141,8 +152,7 @@ def client_text_of(error: BaseException | None) -> str:
     """Return what a final exception, or one of a group, says to the client; empty: nothing."""
     if isinstance(error, BaseExceptionGroup):
         return next(filter(None, map(client_text_of, error.exceptions)), "")
-    text = getattr(error, "client_text", "")
-    return text if isinstance(text, str) else ""
+    return error.client_text if isinstance(error, FinalError) else ""
 
 
 def comes_of_forgetting(error: BaseException) -> bool:

@@ -7,18 +7,20 @@ exceptions are known by name, by HTTP status and by error code.
 from __future__ import annotations
 
 import math
+import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.message import Message
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeAlias
 
-from a2a_serverless.tasks.attempts import RetryPolicy
+from a2a_serverless.tasks.attempts import MOST_STARTS, RetryPolicy, left_of
 from a2a_serverless.tasks.head import Spared
 from a2a_serverless.worker.failures import RetryLater
 
-MOST_CAUSES: Final = 100
-"""The most exceptions of a chain that are looked at."""
+MOST_SEEN: Final = 100
+"""The most exceptions, of chains and groups, that are looked at."""
 
 REFUSED_CREDENTIALS: Final = "A service that the agent calls has refused its credentials ({what})."
 USED_UP: Final = "The agent's account at a service that it calls has no quota left ({what})."
@@ -50,43 +52,61 @@ def meaning_of(error: BaseException | None, now_ms: int) -> Meaning:
     """Return what an agent's exception means; None: it may be the agent's own fault.
 
     The first exception in the chain that says something counts. Its causes may add what a library
-    has left out: a wait that was asked for, or that it is a refusal after all. A group passes if
-    each of its exceptions does, and is a refusal if one of them is. `now_ms`: the time with which
-    a date of the service is compared.
+    has left out: a wait that was asked for, or that it is a refusal after all. What the agent says
+    itself, by RetryLater, its causes do not change. A group passes if each of its exceptions does,
+    and is a refusal if one of them is. `now_ms`: the time with which a date of the service is
+    compared.
     """
+    return _of_chain(error, now_ms, set())
+
+
+def _of_chain(error: BaseException | None, now_ms: int, seen: set[int]) -> Meaning:
+    """Return what a chain of exceptions means, without those that were `seen`."""
     found: list[Passing] = []
-    for each, is_cause in _chain(error):
+    for each, is_cause in _chain(error, seen):
+        if isinstance(each, ssl.SSLCertVerificationError):
+            return None  # it does not begin to hold by itself
         if found and not is_cause:
             break
-        members = [meaning_of(one, now_ms) for one in _members(each)]
-        meanings = members or [_own_meaning(each, now_ms)]
+        if isinstance(each, BaseExceptionGroup):
+            meanings = [_of_chain(one, now_ms, seen) for one in _members(each, seen)]
+        else:
+            meanings = [_own_meaning(each, now_ms)]
         for meaning in meanings:
-            if isinstance(meaning, Refusal):
+            if isinstance(meaning, Refusal) or (isinstance(meaning, Passing) and meaning.is_own):
                 return meaning
         passing = [one for one in meanings if isinstance(one, Passing)]
         if len(passing) == len(meanings):
             found += passing
-        elif members:
+        elif isinstance(each, BaseExceptionGroup):
             break
     return max(found, key=lambda one: one.asked_s, default=None)
 
 
-def _chain(error: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
-    """Yield an exception and those that led to it, each once, as a traceback shows them.
+def _chain(error: BaseException | None, seen: set[int]) -> Iterator[tuple[BaseException, bool]]:
+    """Yield an exception and those that led to it, as a traceback shows them, each once.
 
-    With each, True if it is the explicit cause of the one before.
+    With each, True if it is the explicit cause of the one before. `MOST_SEEN` are looked at in all.
     """
-    seen: set[int] = set()
     is_cause = True
-    while error is not None and id(error) not in seen and len(seen) < MOST_CAUSES:
+    while error is not None and id(error) not in seen and len(seen) < MOST_SEEN:
         seen.add(id(error))
         yield error, is_cause
         is_cause = error.__cause__ is not None or error.__suppress_context__
         error = error.__cause__ if is_cause else error.__context__
 
 
-def _members(error: BaseException) -> tuple[BaseException, ...]:
-    return error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+def _members(group: BaseExceptionGroup[BaseException], seen: set[int]) -> list[BaseException]:
+    """Return the exceptions of a group that were not seen, those of inner groups among them."""
+    members: list[BaseException] = []
+    waiting = list(group.exceptions)
+    while waiting and len(members) < MOST_SEEN:
+        one = waiting.pop(0)
+        if isinstance(one, BaseExceptionGroup):
+            waiting[:0] = one.exceptions
+        elif id(one) not in seen:
+            members.append(one)
+    return members
 
 
 def _own_meaning(error: BaseException, now_ms: int) -> Meaning:
@@ -95,15 +115,19 @@ def _own_meaning(error: BaseException, now_ms: int) -> Meaning:
         return Passing(error.reason, error.after_s, is_own=True)
     names = _names(error)
     status, code = _status_of(error, names), _code_of(error)
-    what = ", ".join(each for each in (f"HTTP {status}" if status else "", code) if each)
+    told = (f"HTTP {status}" if status >= _FIRST_ERROR else "", code)
+    what = ", ".join(each for each in told if each)
     if code in _USED_UP or names & _USED_UP_ERRORS or _is_daily_quota(error):
         return Refusal(USED_UP.format(what=what or type(error).__name__))
-    if status in _REFUSED or code in _REFUSED_CODES or names & _REFUSED_ERRORS:
+    is_named = bool(names & _REFUSED_ERRORS)
+    passes = is_named and _get(error, "retryable") is True  # google's, while it refreshes a token
+    if status in _REFUSED or code in _REFUSED_CODES | _GRPC_REFUSED or (is_named and not passes):
         text = USED_UP if status == _PAYMENT_REQUIRED else REFUSED_CREDENTIALS
         return Refusal(text.format(what=what or type(error).__name__))
-    if status in _PASSING or 500 <= status < 600 or code in _PASSING_CODES:  # noqa: PLR2004 - HTTP's
+    if status in _PASSING or 500 <= status < 600 or code in _PASSING_CODES | _GRPC_PASSING:  # noqa: PLR2004 - HTTP's
         return Passing(what, _asked_s(error, now_ms))
-    if not status and names & _PASSING_ERRORS and not names & _OWN_FAULTS:
+    passes = passes or bool(names & _PASSING_ERRORS)
+    if not status and passes and not names & _OWN_FAULTS:
         timed_out = any("Timeout" in name for name in names)
         return Passing("time-out" if timed_out else "no connection", _asked_s(error, now_ms))
     return None
@@ -136,19 +160,24 @@ def _status_of(error: BaseException, names: frozenset[str]) -> int:
     ]
     if any(name.split(".", 1)[0] in _STATUS_IN_CODE for name in names):
         told += [_get(error, "code"), _get(error, "status")]
-    return next((int(each) for each in told if isinstance(each, int)), 0)
+    known = (each for each in told if isinstance(each, int))
+    return next((int(each) for each in known if 0 <= each < _NO_STATUS), 0)
 
 
 def _code_of(error: BaseException) -> str:
-    """Return the service's name for the error, such as `ThrottlingException`; empty: none."""
-    body = _get(error, "body")
-    told = [
-        _get(_get(_get(error, "response"), "Error"), "Code"),
-        _get(error, "code"),
-        _get(error, "provider_error_code"),
-        _get(error, "type"),
-        _get(_get(body, "error"), "type"),
-    ]
+    """Return the service's name for the error, such as `ThrottlingException`; empty: none.
+
+    Names beside a status or an answer's body alone are a service's: an agent may use the same ones.
+    """
+    body, response = _get(error, "body"), _get(error, "response")
+    told = [_get(_get(response, "Error"), "Code")]
+    if hasattr(error, "body") or hasattr(error, "status_code"):
+        told += [
+            _get(error, "code"),
+            _get(error, "provider_error_code"),
+            _get(error, "type"),
+            _get(_get(body, "error"), "type"),
+        ]
     known = (each for each in told if isinstance(each, str))
     return next((each for each in known if each in _CODES), "") or _grpc_code(error)
 
@@ -158,8 +187,11 @@ def _grpc_code(error: BaseException) -> str:
     if not any(kind.__module__.startswith("grpc") for kind in type(error).__mro__):
         return ""
     code = _get(error, "code")
-    name = _get(code() if callable(code) else code, "name")
-    return name if isinstance(name, str) and name in _CODES else ""
+    try:
+        name = _get(code() if callable(code) else code, "name")
+    except Exception:  # noqa: BLE001 - as in `_get`
+        return ""
+    return name if isinstance(name, str) and name in _GRPC_CODES else ""
 
 
 def _asked_s(error: BaseException, now_ms: int) -> float:
@@ -170,11 +202,19 @@ def _asked_s(error: BaseException, now_ms: int) -> float:
         _get(error, "headers"),
         _get(_get(response, "ResponseMetadata"), "HTTPHeaders"),
     ]
-    told = [_seconds(_get(each, "retry-after-ms")) / 1000 for each in headers]
-    told += [_seconds(_get(each, "retry-after")) for each in headers]
-    told += [_seconds_until(_get(each, "retry-after"), now_ms) for each in headers]
+    told = [_seconds(_header(each, "retry-after-ms")) / 1000 for each in headers]
+    told += [_seconds(_header(each, "retry-after")) for each in headers]
+    told += [_seconds_until(_header(each, "retry-after"), now_ms) for each in headers]
     told += [_seconds(_get(error, "retry_after")), _google_delay_s(error)]
     return next((each for each in told if each > 0), 0)
+
+
+def _header(headers: object, name: str) -> object:
+    """Return a header of a mapping, whatever the case of its names, or of a message; or None."""
+    if isinstance(headers, Mapping):
+        return next((value for key, value in headers.items() if str(key).lower() == name), None)
+    get = _get(headers, "get")
+    return get(name) if isinstance(headers, Message) and callable(get) else None
 
 
 def _seconds(value: object) -> float:
@@ -222,6 +262,8 @@ _LONG_S: Final = 120
 _LONGEST_DATE: Final = 64
 """Characters of a date that are read."""
 
+_FIRST_ERROR: Final = 400
+_NO_STATUS: Final = 1000
 _PASSING: Final = frozenset({408, 425, 429})
 """HTTP statuses that pass, beside all from 500 on: 529 is a model's overload."""
 _PAYMENT_REQUIRED: Final = 402
@@ -260,12 +302,6 @@ _PASSING_CODES: Final = frozenset(
         "rate_limit_exceeded",
         "server_error",
         "timeout_error",
-        # gRPC
-        "ABORTED",
-        "DEADLINE_EXCEEDED",
-        "INTERNAL",
-        "RESOURCE_EXHAUSTED",
-        "UNAVAILABLE",
     }
 )
 _REFUSED_CODES: Final = frozenset(
@@ -283,8 +319,6 @@ _REFUSED_CODES: Final = frozenset(
         "authentication_error",
         "invalid_api_key",
         "permission_error",
-        "PERMISSION_DENIED",
-        "UNAUTHENTICATED",
     }
 )
 _USED_UP: Final = frozenset(
@@ -297,6 +331,11 @@ _USED_UP: Final = frozenset(
     }
 )
 _CODES: Final = _PASSING_CODES | _REFUSED_CODES | _USED_UP
+_GRPC_PASSING: Final = frozenset(
+    {"ABORTED", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
+)
+_GRPC_REFUSED: Final = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED"})
+_GRPC_CODES: Final = _GRPC_PASSING | _GRPC_REFUSED
 
 _PASSING_ERRORS: Final = frozenset(
     {
@@ -365,13 +404,15 @@ def waits(passing: Passing, until_ms: int) -> str:
 def no_longer(passing: Passing, spared: Spared, retry: RetryPolicy) -> str:
     """Return why a turn is not started again after a fault that passes."""
     what = "What the agent waits for" if passing.is_own else "A service that the agent calls"
-    if passing.asked_s > retry.window_s:
+    if spared.faults + 1 < MOST_STARTS:
+        left_s = max(0.0, left_of(spared, retry))
         return (
-            f"{what} will not be there for {_length(passing.asked_s)}{_for(passing)}, and this"
-            f" agent waits for {_length(retry.window_s)} at most: send the message again later."
+            f"{what} will not be there for {_length(passing.asked_s)}{_for(passing)}, and of the"
+            f" {_length(retry.window_s)} for which this agent waits {_length(left_s)} are left:"
+            " send the message again later."
         )
     return (
-        f"{what} was not there at {spared.faults + 1} starts{_for(passing)}: send the message again"
+        f"{what} was not there at {MOST_STARTS} starts{_for(passing)}: send the message again"
         " later."
     )
 

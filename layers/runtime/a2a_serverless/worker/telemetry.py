@@ -62,7 +62,7 @@ def observed_attempt(
     kills its process.
     """
     head = log.head
-    number = head.attempts + 1
+    number = head.attempts + head.spared.faults + head.spared.interruptions + 1
     metrics.count("Attempts")
     if number == 1 and head.state == TaskState.TASK_STATE_SUBMITTED:
         queued_ms = clock.now_ms() - head.status_at

@@ -19,7 +19,7 @@ from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage
 from a2a_serverless.tasks.attempts import counted_as
 from a2a_serverless.tasks.entries import Entry, encode_entries
 from a2a_serverless.tasks.head import AttemptEnd, Head
-from a2a_serverless.tasks.rules import Commit, ContextWrite
+from a2a_serverless.tasks.rules import Commit, ContextWrite, Waits
 from a2a_serverless.tasks.storing import is_still
 from a2a_serverless.worker.claims import MAX_REBASES, Ownership
 from a2a_serverless.worker.failures import StaleStateError
@@ -45,6 +45,7 @@ class _Batch:
     ends_turn: bool = False
     state: ContextWrite | None = None
     failed: AttemptEnd | None = None
+    waits: Waits | None = None
     urgent: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
@@ -118,11 +119,12 @@ class TurnWriter:
         *entries: Entry,
         state: ContextWrite | None = None,
         failed: AttemptEnd | None = None,
+        waits: Waits | None = None,
     ) -> None:
         """Add entries to the batch that waits.
 
         If the entries end the turn, `state` is the conversation's state to store with them, and
-        `failed` the reason why the attempt has failed.
+        `failed` the reason why the attempt has failed. `waits`: the commit gives the turn back.
         """
         if self.failure is not None:
             return
@@ -131,6 +133,7 @@ class TurnWriter:
         batch.size += len(encode_entries(entries))
         batch.state = state or batch.state
         batch.failed = failed or batch.failed
+        batch.waits = waits or batch.waits
         if batch.size >= FLUSH_BYTES:
             batch.urgent.set()
 
@@ -266,6 +269,7 @@ class TurnWriter:
                 ends_turn=batch.ends_turn,
                 context_write=batch.state,
                 failed=batch.failed,
+                waits=batch.waits,
             )
             try:
                 self.adopt(await self.own.commit(self.log, seen, commit))
