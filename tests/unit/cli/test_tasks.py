@@ -206,7 +206,7 @@ def test_a_turn_is_sent_again(run: Run, storage: DurableStorage, clock: ManualCl
 
 
 def test_a_turn_that_waits_is_not_sent_again(
-    run: Run, storage: DynamoStorage, clock: ManualClock
+    run: Run, storage: DurableStorage, clock: ManualClock
 ) -> None:
     """Its message is in the queue already: `resend` says until when it waits, and for what."""
     opening = opened(storage, "t")
