@@ -48,6 +48,7 @@ def names_of_queues() -> dict[str, str]:
     prefix = f"e2e-{uuid.uuid4().hex[:8]}"
     return {
         "A2A_QUEUE": f"{prefix}-operations.fifo",
+        "A2A_QUARANTINE_QUEUE": f"{prefix}-quarantine.fifo",
         "A2A_DEAD_LETTER_QUEUE": f"{prefix}-dead-letters.fifo",
         "A2A_UNDECODABLE_QUEUE": f"{prefix}-undecodable",
     }

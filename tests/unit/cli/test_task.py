@@ -297,6 +297,16 @@ def test_a_turn_that_no_worker_has(run: Run, storage: DurableStorage) -> None:
     assert (fields["worker"], fields["due"]) == ("none", "never")
 
 
+@pytest.mark.parametrize(("sends", "said"), [(1, "once"), (2, "2 times")])
+def test_a_turn_that_was_sent_again(
+    run: Run, storage: DurableStorage, sends: int, said: str
+) -> None:
+    """`task` says how often."""
+    head = opened(storage)
+    assert wait(storage.postpone(head, due_at=head.created_at, sends=sends))
+    assert lines_of(run(TASK).out)["turn"] == f"1 (open), attempts 0, sent again {said}"
+
+
 def test_a_turn_that_waits_for_a_service(run: Run, storage: DurableStorage) -> None:
     """`task` says what it waits for and until when, and which starts used up no attempt."""
     head = claimed(storage, opened(storage), "a")

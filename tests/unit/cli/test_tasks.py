@@ -159,6 +159,15 @@ def test_a_list_says_what_waits(run: Run, storage: DurableStorage, clock: Manual
     assert (row["sends"], row["is_claimed"], row["waits_since"]) == (2, False, head.status_at)
 
 
+def test_a_reason_does_not_change_the_terminal(run: Run, storage: DurableStorage) -> None:
+    """What an agent waits for is its own text: control characters and turned lines are escaped."""
+    head = wait(storage.commit(opened(storage, "t"), Commit(token="a", claims=True)))
+    end = AttemptEnd(token="a", reason="\x1b[2J\u202ebusy\n", until=10**13)
+    assert wait(storage.release(head, end))
+    (line,) = run("tasks", "--user", "ann")[1].splitlines()
+    assert r": \x1b[2J\u202ebusy\n" in line
+
+
 def test_states_and_counts_of_a_caller(
     run: Run, storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,7 +236,7 @@ class ScriptedServer(httpx.AsyncBaseTransport):
         content = b"".join(blocks[: fault.events])[: fault.cut] + fault.tail
         return httpx.Response(
             200,
-            headers={"content-type": "text/event-stream; charset=utf-8"},
+            headers={"content-type": "text/event-stream; charset=utf-8", **fault.headers},
             stream=_Body(
                 self, content, fault.error if is_cut else None, hangs=fault.hangs or is_open
             ),

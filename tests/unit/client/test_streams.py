@@ -282,6 +282,13 @@ class TestBounds:
         assert len(world.server.requests) == 1
         return line.read
 
+    async def test_a_compressed_stream(self, world: World) -> None:
+        """It is refused at once, by a sentence with its encoding: its ids cannot be read."""
+        world.server.faults.append(Fault(headers={"content-encoding": "gzip"}))
+        with pytest.raises(A2AClientError, match="has the Content-Encoding 'gzip', in which"):
+            await world.send()
+        assert len(world.server.requests) == 1
+
     @pytest.mark.parametrize("begin", [b"data: ", b": ", b"event"])
     async def test_an_endless_line(
         self, world: World, begin: bytes, monkeypatch: pytest.MonkeyPatch

@@ -48,6 +48,14 @@ async def fetch(
     return fetched
 
 
+def test_an_application_is_made_without_a_warning(
+    backends: Backends, card: AgentCard, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An author's card lacks its interfaces, which a deployment adds: nothing is wrong with it."""
+    create_app(Settings(auth="none"), backends, card)
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize("entrypoint", ["api", "stream"])
 @pytest.mark.parametrize(
     ("public_url", "base"), [("", OWN), (PUBLIC, PUBLIC), (f"{PUBLIC}/", PUBLIC)]

@@ -187,15 +187,23 @@ class TestSubscriptions:
         so_far = payload(resumed[0])["task"].get("artifacts", [{"parts": []}])[0]["parts"]
         assert "".join(p["text"] for p in so_far) + chunks(resumed) == "Once upon a time."
 
-    @pytest.mark.parametrize("place", [0, -1], ids=["its task", "its last event"])
+    @pytest.mark.parametrize(
+        ("place", "prefer"),
+        [
+            (0, "wait=5, until=turn"),
+            (-1, "wait=5, until=turn"),
+            (-1, 'foo="a, \\"until=task", Until = "turn"; x="1"'),
+            (-1, "until=turn;x, until=task"),
+        ],
+    )
     async def test_a_subscription_may_end_with_the_turn(
-        self, app: FastAPI, binding: str, worker: ScriptedWorker, place: int
+        self, app: FastAPI, binding: str, worker: ScriptedWorker, place: int, prefer: str
     ) -> None:
         """With Prefer: until=turn it ends as the stream of the message would, at any pause."""
         sent = {"message": message("login")}
         events = await all_events(app, binding, "SendStreamingMessage", sent)
         task_id = payload(events[0])["task"]["id"]
-        headers = {"Last-Event-ID": events[place].id or "", "Prefer": "wait=5, until=turn"}
+        headers = {"Last-Event-ID": events[place].id or "", "Prefer": prefer}
         async with asyncio.timeout(10):
             resumed = await all_events(app, binding, "SubscribeToTask", {"id": task_id}, headers)
         assert [event.id for event in resumed] == [event.id for event in events[place:]]

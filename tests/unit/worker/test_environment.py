@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from aws_lambda_powertools.shared import constants
 from botocore import configprovider
+from botocore.session import Session
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
@@ -51,6 +52,27 @@ def test_variables_of_the_parameters(text: str) -> None:
     environment: dict[str, str] = {"PATH": "/bin"}
     take_environment(Settings(agent_environment=text), environment)
     assert environment == {"PATH": "/bin", "REGION": "eu", "KEY": "x"}
+
+
+@pytest.mark.parametrize("named", ["", "~/.aws/config", "$HOME/.aws/config"])
+def test_a_home_of_the_agents_does_not_move_the_files_of_aws(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests go on as they were set where the process was started."""
+    for home, url in (("old", "http://127.0.0.1:1"), ("new", "http://127.0.0.1:2")):
+        (tmp_path / home / ".aws").mkdir(parents=True)
+        (tmp_path / home / ".aws/config").write_text(f"[default]\nendpoint_url = {url}\n")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_PROFILE"):
+        monkeypatch.setenv(name, "")  # so that it is taken back in the end
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "old"))
+    if named:
+        monkeypatch.setenv("AWS_CONFIG_FILE", named)
+    take_environment(Settings(agent_environment=f"HOME={tmp_path / 'new'}"))
+    assert os.environ["HOME"] == str(tmp_path / "new")
+    assert Session().full_config["profiles"]["default"]["endpoint_url"] == "http://127.0.0.1:1"
+    credentials = os.environ["AWS_SHARED_CREDENTIALS_FILE"]
+    assert credentials == str(tmp_path / "old/.aws/credentials")
 
 
 def test_variables_of_the_secret(secret: dict[str, str]) -> None:

@@ -45,7 +45,7 @@ async def _place(options: Namespace) -> tuple[Place, str]:
     """Return the place; for `dev`, also a URL that opens its console."""
     from a2a_serverless.console.remote import RemoteInspector
 
-    place = await place_of(options, may_lack_queue=True)
+    place = await place_of(options, changes=True, may_lack_queue=True)
     inspector = place.inspector
     return place, await inspector.open_url() if isinstance(inspector, RemoteInspector) else ""
 

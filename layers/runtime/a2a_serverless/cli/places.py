@@ -61,7 +61,7 @@ async def place_of(
 
     Args:
         options: the arguments, with those of `add_place`.
-        changes: as for `dev_of`.
+        changes: as for `dev_of`; also True where a person may change something afterwards.
         needs_queue: True for a command that sends to the queue.
         may_lack_queue: True for a command that sends to the queue only if the queue is named.
 
@@ -129,7 +129,8 @@ def dev_of(options: Namespace, *, changes: bool) -> RunningDev | None:
 
     That is the one that `--dev` names, or that of the current folder, or of the project around it.
     Otherwise it is the one that was started last; but a command that `changes` something takes it
-    only if no other one runs, and if the folder has no agent of its own.
+    only if no other one runs, and if the folder has no agent of its own. If the folder has one, a
+    command that reads says that this dev is not the folder's.
 
     Raises:
         ConfigurationError: it is not clear which one is to be changed, or none runs at `--dev`.
@@ -143,21 +144,30 @@ def dev_of(options: Namespace, *, changes: bool) -> RunningDev | None:
         raise ConfigurationError(msg)
     if not devs:
         return None
-    is_clear = len(own) == 1 or (len(devs) == 1 and not has_own_agent())
+    is_foreign = not own and has_own_agent()
+    is_clear = len(own) == 1 or (len(devs) == 1 and not is_foreign)
     if changes and not is_clear:
         what = f"{len(own)} devs of {here} are" if own else f"no dev of {here} is"
-        msg = f"Nothing was changed: {what} running. Choose with --dev ADDRESS: {_places(devs)}."
+        msg = f"Nothing was done: {what} running. Choose with --dev ADDRESS: {_places(devs)}."
         raise ConfigurationError(msg)
     chosen = (own or devs)[0]
+    foreign = ", which is not of this folder" if is_foreign else ""
     others = "" if len(devs) == 1 or is_clear else f"; {len(devs) - 1} more run: see --dev"
-    print(printable(f"dev at {_places([chosen])}{others}"), file=sys.stderr)
+    print(printable(f"dev at {_places([chosen])}{foreign}{others}"), file=sys.stderr)
     return chosen
 
 
 def _named(devs: Sequence[RunningDev], address: str) -> list[RunningDev]:
     """Return the devs at an address, or at a port of this machine."""
-    address = address.rstrip("/")
-    return [dev for dev in devs if address in (dev.url, dev.url.rpartition(":")[2])]
+    named = _host_and_port(address)
+    return [dev for dev in devs if named in (at := _host_and_port(dev.url), at.rpartition(":")[2])]
+
+
+def _host_and_port(address: str) -> str:
+    """Return what an address says beside `http://`, with the number of `localhost`."""
+    bare = address.lower().removeprefix("http://").rstrip("/")
+    host, colon, port = bare.rpartition(":")
+    return f"{'127.0.0.1' if host == 'localhost' else host}{colon}{port}"
 
 
 def _started_in(devs: Sequence[RunningDev], here: Path) -> list[RunningDev]:

@@ -23,6 +23,7 @@ from a2a_serverless.inspect.wording import (
     outcome,
     sentence,
     starts,
+    times,
     webhook,
     what_holds,
 )
@@ -103,7 +104,7 @@ def _fields(shown: Timeline) -> Iterator[tuple[str, object]]:
     yield "changed", _or_unreadable(iso(shown.changed_at))
     yield "expires", _or_unreadable(iso(shown.expires_at))
     turn = _or_unreadable(shown.turn)
-    sent = f", sent again {shown.sends} times" if shown.sends else ""
+    sent = f", sent again {times(shown.sends)}" if shown.sends else ""
     yield "turn", f"{turn} ({'open' if shown.turn_is_open else 'over'}), {starts(shown)}{sent}"
     yield "worker", what_holds(shown)
     yield "due", due(shown)

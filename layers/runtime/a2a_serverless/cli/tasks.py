@@ -137,7 +137,7 @@ async def _list(options: Namespace, scope: str | None) -> int:
             print(json.dumps(asdict(row)))
         else:
             line = row_text(row.scope, row.task_id, row.state, row.created_at)
-            print("  ".join([line, *row.notes(now)]))
+            print("  ".join([line, *map(printable, row.notes(now))]))
     if is_empty:
         print("No task matches.", file=sys.stderr)
     if seen:

@@ -60,15 +60,25 @@ class Watch:
             _current.reset(token)
 
     def see(self, response: httpx.Response) -> None:
-        """Note the fields of `response` while it is read, if it is a readable event stream."""
+        """Note the fields of `response` while it is read, if it is an event stream.
+
+        Raises:
+            A2AClientError: the stream is compressed.
+        """
         self.has_answer = True
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             return
         self.is_stream = True
         self._response = response
         self._parser = _Parser()
-        is_plain = response.headers.get("content-encoding", "identity") == "identity"
-        if is_plain and isinstance(response.stream, httpx.AsyncByteStream):
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            raise A2AClientError(
+                f"The server's stream has the Content-Encoding {encoding!r}, in which the ids and "
+                "the sizes of its events cannot be read: the stream is given up. Call get_task to "
+                "see how the task stands."
+            )
+        if isinstance(response.stream, httpx.AsyncByteStream):
             response.stream = _Read(response.stream, self._parser)
 
     @property

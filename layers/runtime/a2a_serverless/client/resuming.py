@@ -129,8 +129,8 @@ class ResumingClient(Client):
     it until the task ends.
 
     *Bounds.* An event of more than 64 million characters, or with an id of more than 4,096, ends
-    the call with an `A2AClientError`. A compressed stream, which comes only if the caller or the
-    server wants it so, is read without ids and bounds.
+    the call with an `A2AClientError`. So does a compressed stream, which comes only if the
+    caller or the server wants it so: its ids and sizes could not be read.
 
     **Sends.** Each message has the header `Idempotency-Key`: that of the caller's
     `ClientCallContext.service_parameters`, or a random one. A message whose answer was lost is sent

@@ -12,7 +12,7 @@ from a2a.types import TaskState
 from a2a_serverless.console.letters import Aside, Letters
 from a2a_serverless.console.lines import LogLine
 from a2a_serverless.inspect.timeline import Timeline
-from a2a_serverless.inspect.wording import age
+from a2a_serverless.inspect.wording import age, times
 from a2a_serverless.storage.deletion import Counted, Deleted
 from a2a_serverless.tasks.head import KNOWN, plain_state
 
@@ -63,8 +63,7 @@ class TaskRow:
         if self.attempts > 1:
             notes.append(f"attempt {self.attempts}")
         if self.sends:
-            times = "once" if self.sends == 1 else f"{self.sends} times"
-            notes.append(f"sent again {times}")
+            notes.append(f"sent again {times(self.sends)}")
         if self.due_at is not None and self.due_at < now_ms:
             notes.append("overdue")
         return notes

@@ -247,8 +247,10 @@ def _card_routes(
 ) -> list[BaseRoute]:
     """Return the routes of an author's card, as `deployed` at the address of each request."""
     last_modified = formatdate(usegmt=True)
+    whole = deployed(card)
 
-    async def at_this_address(card: AgentCard) -> AgentCard:
+    async def at_this_address(_: AgentCard) -> AgentCard:
+        # From the author's card, because its signatures hold only if it is served unchanged.
         return deployed(card)
 
     def wrap(route: Route) -> Endpoint:
@@ -264,7 +266,7 @@ def _card_routes(
     routes = [
         route
         for path in CARD_PATHS
-        for route in create_agent_card_routes(card, at_this_address, path, cache_control)
+        for route in create_agent_card_routes(whole, at_this_address, path, cache_control)
     ]
     return rewired(routes, wrap)
 

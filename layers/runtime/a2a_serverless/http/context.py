@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from email.utils import unquote
 from typing import Any
 
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
@@ -235,10 +236,20 @@ def last_event_id(context: ServerCallContext) -> Cursor | None:
     return cursor
 
 
+_PREFERENCE = re.compile(r'(?:[^,"]|"(?:\\.|[^"\\])*"?)+')
+"""One entry of a list between commas: those of a quoted text are part of it."""
+
+
 def ends_with_turn(context: ServerCallContext) -> bool:
-    """Return True if a subscription is to end with the turn, by `Prefer: until=turn` (RFC 7240)."""
-    preferences = _headers(context).get("prefer", "").split(",")
-    return "until=turn" in (preference.strip().lower() for preference in preferences)
+    """Return True if a subscription is to end with the turn, by `Prefer: until=turn` (RFC 7240).
+
+    A value may be quoted and have parameters; of a preference that comes twice the first counts.
+    """
+    preferences: dict[str, str] = {}
+    for preference in _PREFERENCE.findall(_headers(context).get("prefer", "")):
+        name, _, value = preference.partition(";")[0].partition("=")
+        preferences.setdefault(name.strip().lower(), unquote(value.strip()).lower())
+    return preferences.get("until") == "turn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

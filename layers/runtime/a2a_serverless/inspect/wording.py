@@ -50,7 +50,7 @@ def _of_turn(one: Happening) -> str:
         case "waited for its turn":
             return "began when the turn before had ended"
         case _:
-            return f"the sweeper has sent it again {_times(one.count)} in all"
+            return f"the sweeper has sent it again {times(one.count)} in all"
 
 
 def _of_attempt(one: Happening) -> str:
@@ -137,7 +137,7 @@ def starts(shown: Timeline) -> str:
     if spared.faults:
         said.append(f"{_number(spared.faults, 'start')} met a fault that passes")
     if spared.interruptions:
-        said.append(f"interrupted {_times(spared.interruptions)}")
+        said.append(f"interrupted {times(spared.interruptions)}")
     return ", ".join(said)
 
 
@@ -231,7 +231,8 @@ def amounts(tasks: int, contexts: int, webhooks: int) -> str:
     )
 
 
-def _times(count: int) -> str:
+def times(count: int) -> str:
+    """Return how often something was done: `once`, `2 times`."""
     return "once" if count == 1 else f"{count} times"
 
 

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, MutableMapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Final
 
 from a2a_serverless import aws
@@ -26,6 +27,14 @@ RESERVED: Final = (
 """Names, in any case, by which the runtime, its requests or its interpreter would be changed: those
 of the runtime and of its libraries; of proxies and of trust in TLS; of the resolver; of what loads
 code."""
+
+_HOMES: Final = frozenset({"HOME", "USERPROFILE"})
+"""Variables that say where `~` is."""
+_AWS_FILES: Final = {
+    "AWS_CONFIG_FILE": "~/.aws/config",
+    "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
+}
+"""Variables that name files of AWS' settings and credentials, and the files without them."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -44,7 +53,16 @@ def take_environment(
         place = f"The secret {settings.agent_secret}"
         text = aws.SecretText(settings.agent_secret).read_now()
         variables |= _checked(_members(text, place), place)
+    if not _HOMES.isdisjoint(variables):
+        _keep_aws_files(environment)
     environment.update(variables)
+
+
+def _keep_aws_files(environment: MutableMapping[str, str]) -> None:
+    """Name the files of AWS' settings by full paths, so that another home does not move them."""
+    for name, default in _AWS_FILES.items():
+        path = os.path.expandvars(environment.get(name) or default)
+        environment[name] = str(Path(path).expanduser().absolute())
 
 
 def check(name: str, value: Any, place: str, *, allowed: str = "") -> None:
