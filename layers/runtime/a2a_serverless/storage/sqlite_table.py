@@ -1,6 +1,6 @@
 """A table in an SQLite file, which any number of processes of one machine share.
 
-The file is in WAL mode: readers wait for nobody, and one transaction writes at a time. A process
+The file is in WAL mode: readers do not wait, and one transaction writes at a time. A process
 that is killed loses nothing that was answered. A power cut may lose the last commits, but leaves
 the file whole.
 
