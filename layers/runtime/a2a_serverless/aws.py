@@ -134,14 +134,14 @@ async def repeat(
     /,
     *,
     clock: Clock | None = None,
-    attempts: int = ATTEMPTS,
+    attempts: int = 0,
     **kwargs: Any,
 ) -> Any:
     """Run `call` again with jittered back-off while its error is of the kind `REPEAT`.
 
     Use it only for requests that may be sent twice: reads, writes with a request token, and writes
     with a condition. If such a condition fails, the caller has to find out whether the item was
-    changed by its own earlier request whose answer was lost.
+    changed by its own earlier request whose answer was lost. `attempts`: at most; 0: `ATTEMPTS`.
 
     Raises:
         ConditionFailedError: the error is of the kind `LOST`. Its items are those that the answer
@@ -151,7 +151,7 @@ async def repeat(
         ClientError, BotoCoreError: the error is of the kind `FATAL`.
     """
     clock = clock or SystemClock()
-    deadline = clock.monotonic() + BUDGET_S
+    deadline, attempts = clock.monotonic() + BUDGET_S, attempts or ATTEMPTS
     for attempt in range(1, attempts + 1):
         try:
             return await call(method, **kwargs)
