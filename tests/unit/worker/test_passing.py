@@ -29,6 +29,7 @@ from a2a_serverless.testing import AgentBench
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker import FinalError, RetryLater, TaskContext, Worker
 from a2a_serverless.worker.sweeper import Sweeper
+from tests.support.heads import SMALL
 from tests.support.workers import (
     Agent,
     Bench,
@@ -437,33 +438,14 @@ async def test_interruptions_are_bounded(caplog: pytest.LogCaptureFixture) -> No
     assert [r.__dict__["interruptions"] for r in said] == [21, 22, 23]
 
 
-def head_with(spared: Spared) -> Head:
-    return Head(
-        scope="s",
-        task_id="t",
-        context_id="c",
-        incarnation="i",
-        version=1,
-        state=S.TASK_STATE_WORKING,
-        status_at=0,
-        status=None,
-        metadata=b"",
-        created_at=0,
-        expires_at=1,
-        turn=1,
-        turn_base=1,
-        attempts=1,
-        spared=spared,
-    )
-
-
 @pytest.mark.parametrize(
     ("interruptions", "attempts"),
     [(0, 1), (MOST_INTERRUPTIONS - 1, 1), (MOST_INTERRUPTIONS, 2), (MOST_INTERRUPTIONS + 1, 2)],
 )
 def test_the_first_interruptions_use_up_no_attempt(interruptions: int, attempts: int) -> None:
     """Up to the bound the count of attempts stays; beyond it each one counts."""
-    counted, spared = after_interruption(head_with(Spared(interruptions=interruptions)))
+    head = replace(SMALL, attempts=1, spared=Spared(interruptions=interruptions))
+    counted, spared = after_interruption(head)
     assert (counted, spared.interruptions) == (attempts, interruptions + 1)
 
 

@@ -17,8 +17,10 @@ from a2a.client.errors import A2AClientError, A2AClientTimeoutError, AgentCardRe
 from a2a.utils.errors import InternalError
 from google.auth.exceptions import DefaultCredentialsError, TransportError
 
+from a2a_serverless.tasks.attempts import RetryPolicy
+from a2a_serverless.tasks.head import Spared
 from a2a_serverless.worker import FinalError, RetryLater
-from a2a_serverless.worker.services import MOST_SEEN, Passing, Refusal, meaning_of
+from a2a_serverless.worker.services import MOST_SEEN, Passing, Refusal, meaning_of, no_longer
 
 NOW_MS = 1_700_000_000_000
 """14 November 2023, 22:13:20 UTC."""
@@ -304,6 +306,13 @@ def test_headers_of_any_kind() -> None:
     plain = foreign("mine", "OwnError", status_code=503, headers={"Retry-After": "3"})
     for error in (of_urllib, plain):
         assert meaning_of(error, NOW_MS) == Passing("HTTP 503", 3)
+
+
+def test_the_end_of_the_waits_is_told_as_it_is() -> None:
+    """Without a wait that was asked for, the client reads how often the service was not there."""
+    waited = Spared(faults=4, waited=900_000)
+    text = no_longer(Passing("HTTP 503"), waited, RetryPolicy())
+    assert text.startswith("A service that the agent calls was not there at 5 starts (HTTP 503):")
 
 
 def test_a_property_that_raises_says_nothing() -> None:

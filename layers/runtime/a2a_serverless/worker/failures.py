@@ -66,7 +66,7 @@ class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
     """Raised by an agent: start the turn again later, because what it needs is not there yet.
 
     It uses up no attempt, and no worker waits meanwhile. The turn is started at most ten times in
-    all, within `RetryMinutes` of the first such end; then its task fails.
+    all, and all its waits together are at most `RetryMinutes`; beyond that its task fails.
 
     Args:
         after_s: the least seconds until the next start. The wait is longer if the turn's growing

@@ -404,16 +404,16 @@ def waits(passing: Passing, until_ms: int) -> str:
 def no_longer(passing: Passing, spared: Spared, retry: RetryPolicy) -> str:
     """Return why a turn is not started again after a fault that passes."""
     what = "What the agent waits for" if passing.is_own else "A service that the agent calls"
-    if spared.faults + 1 < MOST_STARTS:
-        left_s = max(0.0, left_of(spared, retry))
+    left_s = max(0.0, left_of(spared, retry))
+    if spared.faults + 1 < MOST_STARTS and passing.asked_s > left_s:
         return (
             f"{what} will not be there for {_length(passing.asked_s)}{_for(passing)}, and of the"
             f" {_length(retry.window_s)} for which this agent waits {_length(left_s)} are left:"
             " send the message again later."
         )
     return (
-        f"{what} was not there at {MOST_STARTS} starts{_for(passing)}: send the message again"
-        " later."
+        f"{what} was not there at {spared.faults + 1} starts{_for(passing)}: send the message"
+        " again later."
     )
 
 
