@@ -26,11 +26,11 @@ from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskSta
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.local.template import Template
+from a2a_serverless.storage.codec import head_item
+from a2a_serverless.storage.commits import event_items
 from a2a_serverless.storage.durable import DurableStorage, body_of
 from a2a_serverless.storage.dynamodb_attributes import typed
-from a2a_serverless.storage.dynamodb_commits import event_items
-from a2a_serverless.storage.dynamodb_heads import head_item
-from a2a_serverless.storage.dynamodb_layout import count_partition, count_sort
+from a2a_serverless.storage.layout import count_partition, count_sort
 from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult, status_key
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import Head

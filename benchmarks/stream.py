@@ -28,7 +28,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from a2a_serverless.storage.dynamodb_attributes import attribute
-from a2a_serverless.storage.dynamodb_layout import event_sort, task_partition
+from a2a_serverless.storage.layout import event_sort, task_partition
 from benchmarks.processes import running
 from benchmarks.stream_clients import Load, run_streams, streaming, subscribing
 from benchmarks.stream_figures import TARGET_STREAMS, Figures, Notes, figures, missed, report

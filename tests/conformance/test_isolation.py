@@ -31,7 +31,7 @@ from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import Deleted
-from a2a_serverless.storage.dynamodb_layout import task_partition
+from a2a_serverless.storage.layout import task_partition
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
 from tests.conformance.conftest import FUNCTIONS, WAYS

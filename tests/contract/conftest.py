@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_layout import INDEXES
-from a2a_serverless.storage.memory_table import MemoryTable
-from a2a_serverless.storage.sqlite_table import SqliteTable
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Table
 from tests.contract.queues import MemoryQueues, SqsQueues, fauxqs_queues, moto_queues
 from tests.support.clocks import ManualClock

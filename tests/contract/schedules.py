@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Any
 
-from a2a_serverless.storage.dynamodb_table import DynamoTable
+from a2a_serverless.storage.dynamodb import DynamoTable
 
 
 class Schedule:

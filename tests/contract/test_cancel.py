@@ -18,9 +18,9 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError, UnavailableError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.log import OverdueCancel
-from a2a_serverless.storage.sqlite_table import SqliteTable
+from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.tasks.head import TERMINAL, state_name
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.wiring import memory_backends

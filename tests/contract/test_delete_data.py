@@ -18,7 +18,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage import deletion
 from a2a_serverless.storage.deletion import Counted, Deleted
 from a2a_serverless.storage.durable import DurableStorage, context_write
-from a2a_serverless.storage.dynamodb_layout import (
+from a2a_serverless.storage.layout import (
     context_partition,
     count_partition,
     task_partition,

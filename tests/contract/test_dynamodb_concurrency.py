@@ -13,7 +13,7 @@ from a2a.types import TaskState
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.log import Log, Opened
 from a2a_serverless.storage.reading import task_of_head
 from a2a_serverless.tasks.entries import StatusChanged

@@ -16,10 +16,10 @@ from a2a_serverless.console.stored import StoredInspector
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb_attributes import typed
-from a2a_serverless.storage.dynamodb_heads import head_item
-from a2a_serverless.storage.dynamodb_layout import HEAD, task_partition
+from a2a_serverless.storage.layout import HEAD, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import HOUR_MS
 from a2a_serverless.storage.reading import FIRST_COMMITS

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import SLOTS_A_ROOM, Lease, Slot, Slots, StreamLeases
-from a2a_serverless.storage.memory_table import MemoryTable
 from a2a_serverless.storage.table import Table
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, new_scope

@@ -12,7 +12,7 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_layout import BY_ID, HEAD, event_sort, task_partition
+from a2a_serverless.storage.layout import BY_ID, HEAD, event_sort, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit

@@ -28,9 +28,9 @@ from a2a_serverless.errors import (
 from a2a_serverless.http.context import scope_of
 from a2a_serverless.http.intake import Intake
 from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_layout import INDEXES, event_sort, task_partition
-from a2a_serverless.storage.memory_table import MemoryTable
+from a2a_serverless.storage.layout import INDEXES, event_sort, task_partition
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.events import LAST

@@ -21,8 +21,8 @@ from a2a_serverless.errors import (
     UnavailableError,
 )
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_layout import HEAD, INDEXES
-from a2a_serverless.storage.dynamodb_push import PUTS
+from a2a_serverless.storage.layout import HEAD, INDEXES
+from a2a_serverless.storage.pushes import PUTS
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push

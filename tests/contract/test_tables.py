@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage.dynamodb_layout import BY_DUE, BY_ID, INDEXES
-from a2a_serverless.storage.memory_table import MemoryTable
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.layout import BY_DUE, BY_ID, INDEXES
 from a2a_serverless.storage.table import (
     Added,
     Check,

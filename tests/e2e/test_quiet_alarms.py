@@ -32,7 +32,7 @@ from a2a_serverless.local.web_adapter import WebAdapter
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.memory_table import MemoryTable
+from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.agents import load_agent

@@ -11,7 +11,7 @@ import pytest
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.local.template import Template
-from a2a_serverless.storage.dynamodb_layout import BY_ID
+from a2a_serverless.storage.layout import BY_ID
 from a2a_serverless.tasks.rules import Commit
 from tests.e2e.commands import environment, run
 from tests.support.databases import Database, drop_index, emulator_client

@@ -19,7 +19,7 @@ from google.protobuf.json_format import ParseDict
 
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage.dynamodb_layout import BY_ID
+from a2a_serverless.storage.layout import BY_ID
 from a2a_serverless.storage.log import HOUR_MS, Log
 from a2a_serverless.tasks.events import events_of
 from a2a_serverless.tasks.fold import Fold, Record

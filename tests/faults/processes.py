@@ -23,7 +23,7 @@ from a2a_serverless import cli, settings
 from a2a_serverless.cli import worker as worker_command
 from a2a_serverless.local import sweeping
 from a2a_serverless.queues import sqs  # noqa: F401 - as above
-from a2a_serverless.storage import dynamodb_table as table  # noqa: F401 - as above
+from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
 from tests.faults import bad_days, functions, traps
 
 ROOT = Path(__file__).parents[2]

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from a2a_serverless.inspect.timeline import Timeline, timeline
 from a2a_serverless.storage.dynamodb_attributes import plain
-from a2a_serverless.storage.dynamodb_layout import EVENTS, HEAD, PUSH, task_partition
-from a2a_serverless.storage.dynamodb_push_items import push_of
-from a2a_serverless.storage.dynamodb_survey import survey_of
+from a2a_serverless.storage.layout import EVENTS, HEAD, PUSH, task_partition
+from a2a_serverless.storage.push_items import push_of
+from a2a_serverless.storage.survey import survey_of
 from a2a_serverless.tasks.head import Head
 from tests.faults.harness import World
 

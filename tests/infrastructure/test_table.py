@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.local.template import Template
-from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Index
 
 Json = dict[str, Any]

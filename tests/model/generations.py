@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.storage.codec import head_item, head_of
 from a2a_serverless.storage.durable import head_update
-from a2a_serverless.storage.dynamodb_heads import head_item, head_of
 from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.table import Item, changed
 from a2a_serverless.tasks.entries import Restarted

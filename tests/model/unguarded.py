@@ -17,9 +17,9 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     TurnFinishedError,
 )
+from a2a_serverless.storage.codec import head_of
+from a2a_serverless.storage.commits import Commits
 from a2a_serverless.storage.durable import head_update
-from a2a_serverless.storage.dynamodb_commits import Commits
-from a2a_serverless.storage.dynamodb_heads import head_of
 from a2a_serverless.storage.table import Update
 from a2a_serverless.tasks import attempts, repairs, rules, storing
 from a2a_serverless.tasks.attempts import Canceled, Delivered, Refused, RetryPolicy, Returned

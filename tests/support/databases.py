@@ -21,9 +21,9 @@ from moto.dynamodb.responses import DynamoHandler
 from a2a_serverless.clock import Clock
 from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.dynamodb_attributes import Typed, typed
-from a2a_serverless.storage.dynamodb_layout import INDEXES
-from a2a_serverless.storage.dynamodb_table import DynamoTable
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Key
 from a2a_serverless.tasks.identity import Scope
 from tests.support.clocks import ManualClock

@@ -14,7 +14,7 @@ from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import PLACES, Slots, StreamLeases
 from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.operations import Operation
@@ -92,7 +92,7 @@ class Backends:
 def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
     """Return backends in this process's memory."""
     from a2a_serverless.queues.memory import MemoryQueue
-    from a2a_serverless.storage.memory_table import MemoryTable
+    from a2a_serverless.storage.dictionaries import MemoryTable
 
     clock = clock or SystemClock()
     table = MemoryTable(INDEXES)
@@ -159,7 +159,7 @@ def aws_storage(settings: Settings, clock: Clock | None = None) -> DurableStorag
 
 
 def _table_on_aws(settings: Settings, clock: Clock) -> Table:
-    from a2a_serverless.storage.dynamodb_table import DynamoTable
+    from a2a_serverless.storage.dynamodb import DynamoTable
 
     return DynamoTable(settings.table, INDEXES, clock=clock)
 

@@ -12,7 +12,7 @@ from google.protobuf.json_format import ParseDict
 from a2a_serverless.errors import NewerReleaseError, UnavailableError
 from a2a_serverless.http.intake import storable
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.dynamodb_layout import event_sort, task_partition
+from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Key, Update
 from a2a_serverless.tasks.entries import CRITICAL, Unknown, encode_entries
 from a2a_serverless.tasks.head import Head

@@ -17,8 +17,8 @@ from fastapi import FastAPI
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.memory_table import MemoryTable
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit

@@ -18,8 +18,8 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.local import sources
 from a2a_serverless.local.simulated_aws import one_step, simulated_aws
 from a2a_serverless.local.sources import MemoryStream, Records, StreamSource, TableStream
-from a2a_serverless.storage.dynamodb_layout import event_position, owner_of
-from a2a_serverless.storage.memory_table import MemoryTable
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.layout import event_position, owner_of
 from a2a_serverless.tasks.identity import Scope
 from tests.support.databases import dynamo_storage
 from tests.support.emulators import CREDENTIALS

@@ -20,9 +20,9 @@ from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import Slot, Slots
-from a2a_serverless.storage.memory_table import MemoryTable
 from a2a_serverless.tasks.head import Head
 from tests.support.memory import commits_of, memory_keys, memory_storage
 from tests.support.messages import request

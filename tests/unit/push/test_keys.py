@@ -14,8 +14,8 @@ import pytest
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.push.keys import KEY_LIFETIME_S, PARTITION, RENEW_S, KeyStore, jwks
-from a2a_serverless.storage.dynamodb_layout import INDEXES
-from a2a_serverless.storage.sqlite_table import SqliteTable
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.sqlite import SqliteTable
 from tests.support.clocks import ManualClock
 from tests.support.databases import (
     BACKENDS,

@@ -15,9 +15,9 @@ from a2a_serverless.push import places
 from a2a_serverless.push.client import Meaning, Outcome
 from a2a_serverless.push.deliverer import Budget
 from a2a_serverless.push.places import NO_PLACE, PlaceLeases, Places
-from a2a_serverless.storage.dynamodb_layout import INDEXES
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import Slot, Slots
-from a2a_serverless.storage.memory_table import MemoryTable
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.identity import Scope
 from tests.support.memory import memory_slots
@@ -174,7 +174,7 @@ async def test_sixty_tarpits_of_one_client_delay_nobody_else(
     The one client is one, however many tenants it names. Without places of its own for each client
     it waits until the tarpits' time is over.
     """
-    monkeypatch.setattr(places, "GRACE_S", 1.0)  # long enough to reach the receiver beside other work
+    monkeypatch.setattr(places, "GRACE_S", 1.0)  # long enough to reach the receiver
     world = World()
     world.timeout_s = 20.0
     world.deliverer.places = limited(PLACES // places.SHARE)
@@ -193,7 +193,9 @@ async def test_sixty_tarpits_of_one_client_delay_nobody_else(
         await world.pass_on()
         took_s = await in_places(world, receiver)
         assert took_s < world.timeout_s / 2
-        assert len([r for r in receiver.requests if r.target == "/tarpit"]) >= PLACES // places.SHARE
+        assert (
+            len([r for r in receiver.requests if r.target == "/tarpit"]) >= PLACES // places.SHARE
+        )
 
 
 async def in_places(world: World, receiver: Receiver) -> float:

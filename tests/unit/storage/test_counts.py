@@ -10,8 +10,8 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.contract.storage import Storage
+from a2a_serverless.storage.counts import Counted, count_key
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_counts import Counted, count_key
 from a2a_serverless.storage.listing import MAX_TOTAL, Listing, ListTasksQuery
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, key, moto_database

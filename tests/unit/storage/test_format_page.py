@@ -17,8 +17,7 @@ from a2a_serverless.local.template import Template
 from a2a_serverless.observability import tracing
 from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.push.keys import KeyStore
-from a2a_serverless.storage import dynamodb_commits, dynamodb_heads
-from a2a_serverless.storage import dynamodb_layout as layout
+from a2a_serverless.storage import codec, commits, layout
 from a2a_serverless.storage.attributes import Forms
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.dynamodb_attributes import Typed
@@ -205,7 +204,7 @@ def assert_parts(events: list[Typed]) -> None:
 def test_a_heads_required_attributes_are_those_that_are_always_there() -> None:
     """The page's "always" of HEAD are the attributes without which the code cannot read it."""
     always = {name for name, cells in rows("HEAD", "attribute").items() if cells[2] == "always"}
-    assert always == {"PK", "SK", *dynamodb_heads.REQUIRED}
+    assert always == {"PK", "SK", *codec.REQUIRED}
 
 
 @pytest.mark.parametrize(
@@ -213,12 +212,12 @@ def test_a_heads_required_attributes_are_those_that_are_always_there() -> None:
     [
         (
             "HEAD",
-            dynamodb_heads.HEAD_FORMS,
+            codec.HEAD_FORMS,
             {"PK", "SK", "id_key", "scope_key", "context_key", "due_key", "push_at", "push_writes"},
         ),
         (
             "EVENT",
-            dynamodb_commits.EVENT_FORMS,
+            commits.EVENT_FORMS,
             {"PK", "SK", "id_key", "created_key", "expires_at", "state", "body"},
         ),
     ],

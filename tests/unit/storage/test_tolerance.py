@@ -37,9 +37,9 @@ from a2a_serverless.push.signing import ProcessSecret, Signer
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.commits import EVENT_FORMS
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.dynamodb_attributes import Typed
-from a2a_serverless.storage.dynamodb_commits import EVENT_FORMS
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.attempts import RetryPolicy

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from a2a_serverless.storage.dynamodb_heads import head_of
+from a2a_serverless.storage.codec import head_of
 from a2a_serverless.tasks.attempts import counted_as, still_counts
 from a2a_serverless.tasks.head import CancelMark
 from tests.model.generations import (

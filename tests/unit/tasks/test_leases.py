@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.durable import owned_by
-from a2a_serverless.storage.dynamodb_heads import head_item
 from a2a_serverless.storage.table import holds
 from a2a_serverless.tasks.attempts import lease_end
 from a2a_serverless.tasks.rules import Timing

@@ -15,7 +15,7 @@ from a2a.types import TaskState
 from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskTerminalStateError
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_layout import CANCEL, task_partition
+from a2a_serverless.storage.layout import CANCEL, task_partition
 from a2a_serverless.storage.table import Key, Put
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head

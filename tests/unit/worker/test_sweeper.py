@@ -12,8 +12,8 @@ from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_layout import CANCEL, task_partition
 from a2a_serverless.storage.endings import CANCELED, REBASES
+from a2a_serverless.storage.layout import CANCEL, task_partition
 from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.table import Key, Put
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened

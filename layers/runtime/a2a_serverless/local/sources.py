@@ -22,8 +22,8 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs_requests import SqsRequests
+from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.dynamodb_attributes import typed
-from a2a_serverless.storage.memory_table import MemoryTable
 from a2a_serverless.storage.table import Item, key_of
 
 logger = logging.getLogger(__name__)

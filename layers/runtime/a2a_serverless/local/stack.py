@@ -39,7 +39,7 @@ from a2a_serverless.local.web_adapter import WebAdapter
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.memory_table import MemoryTable
+from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends, aws_backends, check_backends, memory_backends
 from a2a_serverless.worker.agents import TurnAgents, load_agent

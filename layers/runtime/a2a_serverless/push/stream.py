@@ -20,7 +20,7 @@ from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.notifications import PushEvents
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_layout import event_position, owner_of
+from a2a_serverless.storage.layout import event_position, owner_of
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, state_name
 from a2a_serverless.tasks.identity import Scope
 

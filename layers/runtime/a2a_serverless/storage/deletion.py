@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from a2a_serverless.errors import ConditionFailedError, InvalidArgumentError, UnavailableError
-from a2a_serverless.storage import dynamodb_layout as layout
-from a2a_serverless.storage.dynamodb_heads import incarnation_of
+from a2a_serverless.storage import layout
+from a2a_serverless.storage.codec import incarnation_of
 from a2a_serverless.storage.table import (
     STORED,
     Check,

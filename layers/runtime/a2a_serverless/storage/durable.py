@@ -37,17 +37,17 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.storage import dynamodb_layout as layout
+from a2a_serverless.storage import layout
 from a2a_serverless.storage.attributes import seconds
+from a2a_serverless.storage.codec import head_item, released_values, spared_values
+from a2a_serverless.storage.commits import event_items
 from a2a_serverless.storage.deletion import DeletedItems
 from a2a_serverless.storage.dynamodb_cancels import CancelItems
-from a2a_serverless.storage.dynamodb_commits import event_items
-from a2a_serverless.storage.dynamodb_heads import head_item, released_values, spared_values
-from a2a_serverless.storage.dynamodb_push import PushItems, counted
-from a2a_serverless.storage.dynamodb_push_items import push_inline
-from a2a_serverless.storage.dynamodb_survey import survey_of
 from a2a_serverless.storage.log import Log, Opened, Survey
+from a2a_serverless.storage.push_items import push_inline
+from a2a_serverless.storage.pushes import PushItems, counted
 from a2a_serverless.storage.reading import IndexedTasks
+from a2a_serverless.storage.survey import survey_of
 from a2a_serverless.storage.table import (
     NEW,
     Added,

@@ -22,10 +22,10 @@ from a2a_serverless.errors import (
     UnavailableError,
     UnreadableTaskError,
 )
-from a2a_serverless.storage import dynamodb_layout as layout
+from a2a_serverless.storage import layout
 from a2a_serverless.storage.attributes import due_of
-from a2a_serverless.storage.dynamodb_commits import FOLDED, PART_BYTES, Commits
-from a2a_serverless.storage.dynamodb_counts import Counted, count_key
+from a2a_serverless.storage.commits import FOLDED, PART_BYTES, Commits
+from a2a_serverless.storage.counts import Counted, count_key
 from a2a_serverless.storage.listing import (
     Fitting,
     Found,

@@ -10,10 +10,10 @@ from typing import Any, Final, Self
 
 from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import UnavailableError, UnreadableTaskError
-from a2a_serverless.storage import dynamodb_layout as layout
+from a2a_serverless.storage import layout
 from a2a_serverless.storage.attributes import due_of
-from a2a_serverless.storage.dynamodb_commits import Commits
-from a2a_serverless.storage.dynamodb_heads import head_of, incarnation_of
+from a2a_serverless.storage.codec import head_of, incarnation_of
+from a2a_serverless.storage.commits import Commits
 from a2a_serverless.storage.log import Due, Log, Look, Place, TaskKey
 from a2a_serverless.storage.table import Check, Item, Key, Range, Table
 from a2a_serverless.tasks.head import Head

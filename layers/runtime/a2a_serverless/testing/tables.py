@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from a2a_serverless.errors import ConditionFailedError
-from a2a_serverless.storage.dynamodb_layout import BY_DUE, BY_SCOPE, INDEXES
-from a2a_serverless.storage.memory_table import MemoryTable
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.layout import BY_DUE, BY_SCOPE, INDEXES
 from a2a_serverless.storage.table import (
     Added,
     Check,

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from a2a_serverless.storage.attributes import Forms, misfits_of, seconds
-from a2a_serverless.storage.dynamodb_heads import end_of, end_values
-from a2a_serverless.storage.dynamodb_layout import (
+from a2a_serverless.storage.codec import end_of, end_values
+from a2a_serverless.storage.layout import (
     event_position,
     event_sort,
     id_key,

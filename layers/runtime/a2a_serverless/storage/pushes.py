@@ -27,8 +27,8 @@ from a2a_serverless.errors import (
     UnavailableError,
     UnreadablePushError,
 )
-from a2a_serverless.storage import dynamodb_layout as layout
-from a2a_serverless.storage.dynamodb_push_items import (
+from a2a_serverless.storage import layout
+from a2a_serverless.storage.push_items import (
     PUSH_DEFAULTS,
     awaits_cursor,
     push_names,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from a2a_serverless.storage import dynamodb_layout as layout
+from a2a_serverless.storage import layout
 
 
 def test_shards_are_used_evenly() -> None:

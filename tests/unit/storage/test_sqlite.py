@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from a2a_serverless.errors import ConfigurationError, UnavailableError
-from a2a_serverless.storage import sqlite_table
-from a2a_serverless.storage.dynamodb_layout import BY_ID, INDEXES
-from a2a_serverless.storage.sqlite_table import FORMAT, SqliteTable
+from a2a_serverless.storage import sqlite
+from a2a_serverless.storage.layout import BY_ID, INDEXES
+from a2a_serverless.storage.sqlite import FORMAT, SqliteTable
 from a2a_serverless.storage.table import Delete, Key, Put, Range, beginning
 
 PLACE = Key("P", "A")
@@ -76,7 +76,7 @@ async def test_a_range_of_many_rows_comes_in_pages(
     table: SqliteTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page goes on behind the last row, in both orders, also among rows of one sort key."""
-    monkeypatch.setattr(sqlite_table, "ROWS_A_PAGE", 2)
+    monkeypatch.setattr(sqlite, "ROWS_A_PAGE", 2)
     for number in range(5):
         item = {"PK": f"P{number}", "SK": "A", "id_key": "i", "created_key": "c"}
         await table.write(Put(item=item))
@@ -101,13 +101,13 @@ async def test_a_file_that_stays_locked_is_unavailable(
     table: SqliteTable, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer waits for others while its event loop goes on, and then says what to do."""
-    monkeypatch.setattr(sqlite_table, "BUSY_S", 0.2)
+    monkeypatch.setattr(sqlite, "BUSY_S", 0.2)
     with closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(UnavailableError, match="locked by another process: end it, or try"):
             await table.write(Put(item=ITEM))
         assert await table.get(PLACE) is None
-        monkeypatch.setattr(sqlite_table, "BUSY_S", 60)
+        monkeypatch.setattr(sqlite, "BUSY_S", 60)
         writing = asyncio.create_task(table.write(Put(item=ITEM)))
         await asyncio.sleep(0.05)
         assert not writing.done()
@@ -174,8 +174,8 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 WRITER = """
 import asyncio, itertools, pathlib, sys
-from a2a_serverless.storage.dynamodb_layout import INDEXES
-from a2a_serverless.storage.sqlite_table import SqliteTable
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Added, Key, Put, Update
 
 async def write(table, name):

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from a2a_serverless.clock import Waker
 from a2a_serverless.errors import ConfigurationError, UnavailableError
-from a2a_serverless.storage.memory_table import some
+from a2a_serverless.storage.dictionaries import some
 from a2a_serverless.storage.table import (
     Delete,
     Index,

@@ -10,9 +10,9 @@ from typing import Final
 from a2a.types import TaskState
 
 from a2a_serverless.storage.attributes import Forms, misfits_of
-from a2a_serverless.storage.dynamodb_commits import EVENT_FORMS, Commits
-from a2a_serverless.storage.dynamodb_heads import HEAD_FORMS, REQUIRED, head_of
-from a2a_serverless.storage.dynamodb_layout import HEAD, event_position
+from a2a_serverless.storage.codec import HEAD_FORMS, REQUIRED, head_of
+from a2a_serverless.storage.commits import EVENT_FORMS, Commits
+from a2a_serverless.storage.layout import HEAD, event_position
 from a2a_serverless.storage.log import Survey
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.fold import Record

@@ -13,7 +13,7 @@ from a2a.types import TaskState
 
 from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.storage.attributes import Forms, misfits_of, seconds
-from a2a_serverless.storage.dynamodb_layout import (
+from a2a_serverless.storage.layout import (
     HEAD,
     context_key,
     hour_key,

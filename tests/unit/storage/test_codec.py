@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from a2a_serverless.storage.dynamodb_heads import head_item, head_of
+from a2a_serverless.storage.codec import head_item, head_of
 from a2a_serverless.tasks.head import KNOWN, AttemptEnd, CancelMark, Head, Spared
 from tests.support.heads import SMALL
 
