@@ -45,15 +45,6 @@ NETWORK: Final = (
 )
 """What Lambda calls with the role of a function that runs in a VPC."""
 
-BEFORE: Final = (
-    ("ApiFunction", "dynamodb:ConditionCheckItem", "TaskTable"),
-    ("StreamFunction", "dynamodb:ConditionCheckItem", "TaskTable"),
-)
-"""What functions of the release before call, and those of this one do not.
-
-An update changes the roles before it replaces the functions.
-"""
-
 
 def transform(template: Path) -> Json:
     """The resources after SAM's transform, with code as if uploaded."""
@@ -140,10 +131,9 @@ def _named(statement: Json) -> Iterator[tuple[str, str]]:
 
 
 def implied(resources: Json) -> set[Permission]:
-    """What is needed beside this release's calls: by pollers, runtime, and the release before."""
+    """What is needed beside this release's calls: by pollers and runtime."""
     return {
         *_polled(resources),
-        *BEFORE,
         *((function, *need) for function in functions(resources) for need in RUNTIME),
         *((function, action, "*") for function in in_a_vpc(resources) for action in NETWORK),
     }

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from a2a.types import Message, SendMessageRequest
-from google.protobuf.json_format import ParseDict
+from a2a.types import SendMessageRequest
 
 from a2a_serverless.errors import NewerReleaseError, UnavailableError
 from a2a_serverless.http.intake import storable
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Key, Update
 from a2a_serverless.tasks.entries import CRITICAL, Unknown, encode_entries
@@ -374,110 +374,26 @@ async def test_the_same_message_in_one_context_of_two_callers(agent: Agent, tena
     assert answers[0] != answers[1]
 
 
-class TestUpgrade:
-    """Tasks that the release before has opened under ids without a scope."""
+@pytest.mark.parametrize(
+    "sent", [{}, {"contextId": "ours"}, {"headers": {"Idempotency-Key": "key-1"}}]
+)
+async def test_a_creation_reads_nothing(
+    agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch, sent: dict[str, Any]
+) -> None:
+    """A message that opens a task is one write, with a key or in a context that it names, too."""
+    asked: list[str] = []
+    for name in ("load", "query", "write"):
+        monkeypatch.setattr(MemoryTable, name, counted(asked, name, getattr(MemoryTable, name)))
+    answer = await agent.send("go", configuration=IMMEDIATELY, **sent)
+    assert answer.state == "SUBMITTED"
+    assert asked == ["write"]
 
-    KEYED = "6f361b15-2647-4068-b928-c09e75c4d20e"
-    """Of the header's key `key-1` in the context that the key gave."""
-    KEYED_IN_OURS = "ea920331-3670-48f7-85ba-a4153fb9a008"
-    OF_THE_MESSAGE = "27979f39-a39b-4377-9faf-e07017228fbb"
-    """Of `message-1` in the context `ours`, whatever it says."""
 
-    async def opened(self, backends: Backends, task_id: str, context_id: str) -> str:
-        """A task as the release before has made it of the message `go`."""
-        said = ParseDict(message("go"), Message())
-        storage = backends.storage.for_scope(ANONYMOUS)
-        made = await storage.open_task(
-            context_id, SendMessageRequest(message=said), task_id=task_id
-        )
-        return made.head.task_id
+def counted(asked: list[str], name: str, request: Any) -> Any:
+    """A request of a table that notes that it was made."""
 
-    @pytest.mark.parametrize(
-        ("task_id", "context_id", "key", "named"),
-        [
-            (KEYED, "221kBLxYpJ9OOO7hTNa8gQ", "key-1", {}),
-            (KEYED_IN_OURS, "ours", "key-1", {"contextId": "ours"}),
-            (OF_THE_MESSAGE, "ours", "", {"contextId": "ours"}),
-        ],
-    )
-    async def test_a_retry_finds_the_first_task(
-        self,
-        agent: Agent,
-        backends: Backends,
-        worker: ScriptedWorker,
-        task_id: str,
-        context_id: str,
-        key: str,
-        named: dict[str, Any],
-    ) -> None:
-        """Sent before the upgrade and again after it: one task, one run."""
-        await self.opened(backends, task_id, context_id)
-        headers = {"Idempotency-Key": key} if key else {}
-        for _ in range(2):
-            answer = await agent.send("go", headers=headers, **named)
-            assert answer.task["id"] == task_id
-            assert answer.state == "COMPLETED"
-        assert len(worker.started) == 1
+    def made(*arguments: Any, **options: Any) -> Any:
+        asked.append(name)
+        return request(*arguments, **options)
 
-    async def test_other_content(
-        self, agent: Agent, backends: Backends, worker: ScriptedWorker
-    ) -> None:
-        """Under a key it is refused; under a messageId it opens a task of its own."""
-        await self.opened(backends, self.KEYED, "221kBLxYpJ9OOO7hTNa8gQ")
-        await self.opened(backends, self.OF_THE_MESSAGE, "ours")
-        refused = await agent.send("cancel", headers={"Idempotency-Key": "key-1"})
-        assert refused.reason == "INVALID_PARAMS"
-        taken = await agent.send("cancel", contextId="ours")
-        assert taken.task["id"] != self.OF_THE_MESSAGE
-        assert [turn.text for turn in worker.started] == ["cancel"]
-
-    @pytest.mark.parametrize(
-        ("task_id", "context_id", "sent"),
-        [
-            (KEYED, "221kBLxYpJ9OOO7hTNa8gQ", {"headers": {"Idempotency-Key": "key-1"}}),
-            (OF_THE_MESSAGE, "ours", {"contextId": "ours"}),
-        ],
-    )
-    async def test_content_that_cannot_be_compared(
-        self, agent: Agent, backends: Backends, task_id: str, context_id: str, sent: dict[str, Any]
-    ) -> None:
-        """The message may have opened the task, so that it is refused with one sentence."""
-        await self.opened(backends, task_id, context_id)
-        await written_by_a_newer_release(backends, task_id, CRITICAL)
-        refused = await agent.send("go", configuration=IMMEDIATELY, **sent)
-        assert refused.reason == "UNSUPPORTED_OPERATION"
-        assert refused.message == str(NewerReleaseError())
-
-    async def test_another_callers_task_is_not_found(
-        self, agent: Agent, backends: Backends
-    ) -> None:
-        """A task from before the upgrade is not found by the same key under another tenant."""
-        await self.opened(backends, self.KEYED_IN_OURS, "ours")
-        body = {"message": message(contextId="ours"), "configuration": IMMEDIATELY}
-        headers = {"Idempotency-Key": "key-1", "A2A-Version": "1.0"}
-        response = await agent.client.post("/acme/message:send", json=body, headers=headers)
-        assert response.json()["task"]["id"] != self.KEYED_IN_OURS
-
-    @pytest.mark.parametrize(
-        ("sent", "reads"),
-        [({}, 0), ({"contextId": "ours"}, 1), ({"headers": {"Idempotency-Key": "key-1"}}, 1)],
-    )
-    async def test_only_a_keyed_creation_pays_for_it(
-        self,
-        agent: Agent,
-        backends: Backends,
-        monkeypatch: pytest.MonkeyPatch,
-        sent: dict[str, Any],
-        reads: int,
-    ) -> None:
-        """One read of HEAD; an ordinary message costs what it did."""
-        found: list[str] = []
-        head = type(backends.storage).head
-
-        async def counted(storage: Any, task_id: str) -> Any:
-            found.append(task_id)
-            return await head(storage, task_id)
-
-        monkeypatch.setattr(type(backends.storage), "head", counted)
-        await agent.send("go", configuration=IMMEDIATELY, **sent)
-        assert len(found) == reads
+    return made

@@ -35,8 +35,6 @@ from a2a_serverless.tasks.events import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head, is_interrupted
 from a2a_serverless.tasks.identity import (
     digest,
-    former_context_id,
-    former_task_id,
     keyed_context_id,
     new_context_id,
 )
@@ -112,18 +110,13 @@ class Intake:
         check_may_open(context)
         message, key = request.message, idempotency_key(context)
         chosen = chosen_id(context)
-        creation_key = None if chosen else _creation_key(request, key)
-        if creation_key is not None:
-            former = await _opened_before(storage, request, key)
-            if former is not None:
-                return await self._rejoin(storage, former, 1, request, context)
         derived = keyed_context_id(storage.scope, key) if key else new_context_id()
         opened = await storage.open_task(
             message.context_id or derived,
             storable(request),
             caller=caller_of(context, self._carried),
             task_id=chosen.task_id if chosen else None,
-            idempotency_key=creation_key,
+            idempotency_key=None if chosen else _creation_key(request, key),
             ttl_s=chosen.ttl_s if chosen else None,
             push=inline_push(request),
         )
@@ -241,24 +234,6 @@ def _creation_key(request: SendMessageRequest, key: str | None) -> str | None:
     if key is None and message.context_id:
         return digest("message-key", message.message_id, content_digest(message))
     return _header_key(key)
-
-
-async def _opened_before(
-    storage: DurableStorage, request: SendMessageRequest, key: str | None
-) -> Head | None:
-    """Return HEAD of the task that a copy of the message has opened by the last release's rules.
-
-    That release left the scope out of the id, and the content out of a message's key. The look-up
-    costs a keyed creation one read, in the caller's own scope; the next release can drop it.
-    """
-    message = request.message
-    former_key = _header_key(key) or digest("message-key", message.message_id)
-    context_id = message.context_id or former_context_id(key or "")
-    head = await storage.head(former_task_id(context_id, former_key))
-    if head is None or key is not None:
-        return head
-    first, _ = (await Tail.open(storage, head.task_id)).fold.opening(1)
-    return head if content_digest(first.message) == content_digest(message) else None
 
 
 def _header_key(key: str | None) -> str | None:

@@ -83,22 +83,13 @@ def keyed_task_id(scope: Scope, context_id: str, idempotency_key: str) -> str:
     """
     if not 0 < _size(idempotency_key) <= MAX_KEY_BYTES:
         raise InvalidArgumentError(f"An idempotency key must have 1 to {MAX_KEY_BYTES} bytes.")
-    return _uuid_of(digest("task", scope.digest, context_id, idempotency_key))
+    raw = base64.urlsafe_b64decode(digest("task", scope.digest, context_id, idempotency_key) + "==")
+    return str(uuid.UUID(bytes=raw, version=4))
 
 
 def keyed_context_id(scope: Scope, idempotency_key: str) -> str:
     """Return the context of a keyed message that names none: a repetition finds its task there."""
     return digest("keyed-context", scope.digest, idempotency_key)
-
-
-def former_context_id(idempotency_key: str) -> str:
-    """Return the context that the previous release gave to such a message, in every scope."""
-    return digest("context", idempotency_key)
-
-
-def former_task_id(context_id: str, idempotency_key: str) -> str:
-    """Return the id that the previous release gave to (context, key), in every scope."""
-    return _uuid_of(digest("task", context_id, idempotency_key))
 
 
 def is_task_id(task_id: str) -> bool:
@@ -127,12 +118,6 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _uuid_of(text_digest: str) -> str:
-    """Return a digest in the form of a UUID."""
-    raw = base64.urlsafe_b64decode(text_digest + "==")
-    return str(uuid.UUID(bytes=raw, version=4))
 
 
 def _size(text: str) -> int:
