@@ -3,11 +3,11 @@
 #   docker build --platform linux/arm64 -t a2a-worker .
 #
 # All packages are installed by their hashes: the framework's of requirements/worker.txt, and the
-# agent's of functions/worker/requirements.txt. The framework itself comes from layers/runtime in its
-# own repository, and with the lock in a project. As in Lambda the agent's packages go first.
+# agent's of functions/worker/requirements.txt. The framework itself comes from layers/runtime and src
+# in its own repository, and with the lock in a project. As in Lambda the agent's packages go first.
 FROM public.ecr.aws/docker/library/python:3.13-slim AS build
 COPY requirements/worker.txt /build/worker.txt
-COPY layers/runtime /build/runtime
+COPY layers/runtime src* /build/runtime/
 COPY functions/worker /build/agent
 ENV PIP_FIND_LINKS=/build/agent/wheels
 RUN mkdir -p /site /app /build/agent/wheels \
@@ -15,7 +15,7 @@ RUN mkdir -p /site /app /build/agent/wheels \
         --target /site --requirement /build/worker.txt \
     && pip install --no-cache-dir --require-hashes --no-deps --only-binary :all: \
         --target /app --requirement /build/agent/requirements.txt
-RUN if [ -d /build/runtime/a2a_serverless ]; then cp -R /build/runtime/a2a_serverless /site; fi \
+RUN rm -f /build/runtime/Makefile && cp -R /build/runtime/. /site \
     && rm -rf /app/bin && cp -R /build/agent/. /app \
     && cd /app && rm -rf Makefile worker.py requirements.in requirements.txt wheels \
     && python -m compileall -q --invalidation-mode unchecked-hash /site /app
@@ -31,5 +31,5 @@ VOLUME /tmp
 USER 10001
 # The first process of the container: it drains on SIGTERM, as `docker stop` and ECS send it.
 STOPSIGNAL SIGTERM
-ENTRYPOINT ["python", "-m", "a2a_serverless.cli", "worker", "--agent", "/app/agent.py:agent"]
+ENTRYPOINT ["python", "-m", "a2a_serverless_tools.cli", "worker", "--agent", "/app/agent.py:agent"]
 CMD ["--concurrency", "64", "--drain", "100", "--health-port", "8080"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SCAFFOLD = "layers/runtime/a2a_serverless/scaffold"
+SCAFFOLD = "src/a2a_serverless_tools/scaffold"
 
 
 class RepositoryFiles(BuildHookInterface):  # type: ignore[type-arg]
@@ -21,4 +21,6 @@ class RepositoryFiles(BuildHookInterface):  # type: ignore[type-arg]
         source = runpy.run_path(str(root / SCAFFOLD / "source.py"))
         for file in source["files"](root, source["PACKAGED_FILES"]):
             name = file.relative_to(root).as_posix()
-            build_data["force_include"][str(file)] = f"a2a_serverless/scaffold/repository/{name}"
+            build_data["force_include"][str(file)] = (
+                f"a2a_serverless_tools/scaffold/repository/{name}"
+            )

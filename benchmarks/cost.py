@@ -18,7 +18,7 @@ from typing import Any
 
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.local.template import find_template
+from a2a_serverless_tools.local.template import find_template
 from benchmarks import cost_prices as prices
 from benchmarks.cost_prices import MILLION, SECONDS_OF_MONTH, Counts, bill, sampled
 from benchmarks.cost_system import DELIVERY_S, System, Tally, counted_system

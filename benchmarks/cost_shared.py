@@ -21,7 +21,7 @@ from statistics import fmean
 
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.local.template import find_template
+from a2a_serverless_tools.local.template import find_template
 from benchmarks import cost
 from benchmarks.cost import (
     CHUNKS,

@@ -23,14 +23,14 @@ from typing import Any
 import httpx
 
 from a2a_serverless import aws
-from a2a_serverless.local.environments import Environments
-from a2a_serverless.local.gateway import response_of
-from a2a_serverless.local.http_server import HttpServer, bind
-from a2a_serverless.local.provision import Names, Provisioned, provision
-from a2a_serverless.local.pushing import stream_filter
-from a2a_serverless.local.routes import Routes
-from a2a_serverless.local.template import Template
 from a2a_serverless.settings import load_settings
+from a2a_serverless_tools.local.environments import Environments
+from a2a_serverless_tools.local.gateway import response_of
+from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.provision import Names, Provisioned, provision
+from a2a_serverless_tools.local.pushing import stream_filter
+from a2a_serverless_tools.local.routes import Routes
+from a2a_serverless_tools.local.template import Template
 from benchmarks.cost_prices import billed_requests
 from benchmarks.meter import Meter, Usage, item_bytes
 from tests.support.emulators import dynamodb_local, fauxqs

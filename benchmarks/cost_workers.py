@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from a2a_serverless.cli.worker import VISIBILITY_S
-from a2a_serverless.local.environments import Environments, Handler
-from a2a_serverless.local.pumps import QueuePump
-from a2a_serverless.local.sources import SqsSource
 from a2a_serverless.settings import load_settings
 from a2a_serverless.wiring import aws_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.agents import load_agent
+from a2a_serverless_tools.cli.worker import VISIBILITY_S
+from a2a_serverless_tools.local.environments import Environments, Handler
+from a2a_serverless_tools.local.pumps import QueuePump
+from a2a_serverless_tools.local.sources import SqsSource
 from benchmarks.cost_system import FUNCTIONS, System
 
 LIMIT_S = 900

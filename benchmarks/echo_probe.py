@@ -12,8 +12,9 @@ import threading
 import time
 from typing import Any
 
-from a2a_serverless import aws, cli
+from a2a_serverless import aws
 from a2a_serverless.worker.context import TaskContext, Worker
+from a2a_serverless_tools import cli
 
 
 class Echo(Worker):

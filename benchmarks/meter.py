@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from a2a_serverless.local.template import Template
+from a2a_serverless_tools.local.template import Template
 
 Item = Mapping[str, Any]
 

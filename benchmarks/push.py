@@ -119,7 +119,7 @@ def deployed(folder: Path) -> Iterator[str]:
         }
         url = ""
         for ready, arguments in parts.items():
-            command = [sys.executable, "-m", "a2a_serverless.cli", *arguments]
+            command = [sys.executable, "-m", "a2a_serverless_tools.cli", *arguments]
             pattern = ready if "(" in ready else f"({ready})"
             url = stack.enter_context(running(command, pattern, folder, **names)).said
         yield url

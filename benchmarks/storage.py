@@ -24,8 +24,6 @@ import httpx
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.contract.storage import Storage
-from a2a_serverless.local.template import Template
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.commits import event_items
 from a2a_serverless.storage.durable import DurableStorage, body_of
@@ -36,6 +34,8 @@ from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, new_incarnation, new_task_id
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task
+from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.local.template import Template
 from benchmarks.meter import Meter, Usage
 from benchmarks.processes import running
 from benchmarks.stream import CARD, provision
@@ -197,7 +197,7 @@ def report_client(dynamodb: Emulator, tasks: int) -> None:
     """Print how long a client waits for the first page that an `api` process sends."""
     with tempfile.TemporaryDirectory() as folder, fauxqs() as sqs:
         names = provision({**dynamodb.environment(), **sqs.environment()}) | {"A2A_TABLE": TABLE}
-        command = [sys.executable, "-m", "a2a_serverless.cli", "api", "--card", str(CARD)]
+        command = [sys.executable, "-m", "a2a_serverless_tools.cli", "api", "--card", str(CARD)]
         api = [*command, "--port", "0"]
         with running(api, r"A2A at (\S+),", Path(folder), **names) as server:
             for kind, asked in (("with history", {}), ("without", {"historyLength": "0"})):

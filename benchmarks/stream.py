@@ -106,7 +106,7 @@ STOCK_COMMAND = (
 def provision(environment: Mapping[str, str]) -> dict[str, str]:
     """Create table and queues; return all variables that lead to them."""
     made = subprocess.run(
-        [sys.executable, "-m", "a2a_serverless.cli", "provision"],
+        [sys.executable, "-m", "a2a_serverless_tools.cli", "provision"],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

@@ -16,11 +16,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from a2a_serverless import aws, cli
+from a2a_serverless import aws
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools import cli
 
 
 class Notes:

@@ -19,12 +19,12 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import Role, SendMessageRequest, TaskState, TaskStatus, TaskStatusUpdateEvent
 
-from a2a_serverless.local.template import Template
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless_tools.local.template import Template
 from tests.support.databases import dynamo_storage
 from tests.support.emulators import dynamodb_local
 

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["a2a_serverless.testing.fixtures"]
+pytest_plugins = ["a2a_serverless_tools.testing.fixtures"]

@@ -12,7 +12,7 @@ import pytest
 from tests.support.collection import Made, check
 
 pytest_plugins = [
-    "a2a_serverless.testing.fixtures",
+    "a2a_serverless_tools.testing.fixtures",
     "tests.artefact.report",
     "tests.e2e.flood_report",
     "tests.emulators.fixtures",

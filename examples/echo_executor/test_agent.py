@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from a2a_serverless.testing import AgentBench
-from a2a_serverless.testing.fixtures import MakeBench
+from a2a_serverless_tools.testing import AgentBench
+from a2a_serverless_tools.testing.fixtures import MakeBench
 
 AGENT = f"{Path(__file__).with_name('agent.py')}:agent"
 

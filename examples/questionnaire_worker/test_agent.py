@@ -8,8 +8,8 @@ import pytest
 from a2a.types import Part
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.testing import AgentBench, Run
-from a2a_serverless.testing.fixtures import MakeBench
+from a2a_serverless_tools.testing import AgentBench, Run
+from a2a_serverless_tools.testing.fixtures import MakeBench
 
 AGENT = f"{Path(__file__).with_name('agent.py')}:agent"
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.local.provision import Names, Provisioned, provision
-from a2a_serverless.local.template import Template
+from a2a_serverless_tools.local.provision import Names, Provisioned, provision
+from a2a_serverless_tools.local.template import Template
 from tests.artefact.build import Artefact
 from tests.artefact.environment import Function
 from tests.artefact.secrets_manager import secrets_manager

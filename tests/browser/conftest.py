@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from a2a_serverless.cli import dev
-from a2a_serverless.console.app import Console
-from a2a_serverless.console.lines import KeptLines, kept_lines
-from a2a_serverless.local.stack import Options, Stack
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.rules import Timing
+from a2a_serverless_tools.cli import dev
+from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.lines import KeptLines, kept_lines
+from a2a_serverless_tools.local.stack import Options, Stack
 from tests.browser.seeds import Scribe
 from tests.support.clocks import ManualClock
 from tests.support.required import report_not_run

@@ -24,11 +24,11 @@ from a2a.types import (
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 
-from a2a_serverless.console.lines import KeptLines
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.console.lines import KeptLines
 from tests.browser.agent import REPORT
 
 _thread = ThreadPoolExecutor(1)

@@ -67,7 +67,7 @@ def observations(framework: str) -> dict[str, dict[str, Any]]:
     run = subprocess.run(
         [*map(str, command), framework],
         cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT / 'layers/runtime'}:{ROOT}"},
+        env={"PYTHONPATH": f"{ROOT / 'layers/runtime'}:{ROOT / 'src'}:{ROOT}"},
         capture_output=True,
         text=True,
         check=False,

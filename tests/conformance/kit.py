@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from a2a_serverless.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer, bind
 from tests.conformance.key_proxy import key_proxy
 from tests.e2e.commands import environment, run_anew, running_with
 from tests.support.emulators import dynamodb_local, fauxqs

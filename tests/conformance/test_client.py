@@ -44,9 +44,9 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 
-from a2a_serverless.local.http_server import bind
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
+from a2a_serverless_tools.local.http_server import bind
 from tests.conformance.conftest import FUNCTIONS
 from tests.support.gateway import deployed
 from tests.support.scripted_worker import ScriptedWorker

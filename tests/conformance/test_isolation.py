@@ -26,14 +26,14 @@ from pydantic import SecretStr
 from starlette.types import ASGIApp
 
 from a2a_serverless import aws
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.http.handler import Entrypoint
-from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import Deleted
 from a2a_serverless.storage.layout import task_partition
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
+from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.local.simulated_aws import simulated_aws
 from tests.conformance.conftest import FUNCTIONS, WAYS
 from tests.support.a2a_calls import JSONRPC, Agent, Answer, message, target
 from tests.support.gateway import deployed

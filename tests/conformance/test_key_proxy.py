@@ -11,7 +11,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from a2a_serverless.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer, bind
 from tests.conformance.key_proxy import key_proxy
 from tests.conformance.kit import merged, summary
 

@@ -13,12 +13,12 @@ import pytest
 from moto import mock_aws
 from pydantic import BaseModel
 
-from a2a_serverless.contract.broker import Broker
-from a2a_serverless.local.template import Template
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless_tools.contract.broker import Broker
+from a2a_serverless_tools.local.template import Template
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
 
 PATIENCE_S = 15

@@ -13,8 +13,6 @@ import pytest
 from a2a.types import TaskState
 from botocore.exceptions import EndpointConnectionError
 
-from a2a_serverless.contract.cancels import CancelRegistry
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError, UnavailableError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
@@ -24,6 +22,8 @@ from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.tasks.head import TERMINAL, state_name
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.wiring import memory_backends
+from a2a_serverless_tools.contract.cancels import CancelRegistry
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database, new_scope
 from tests.support.memory import memory_storage

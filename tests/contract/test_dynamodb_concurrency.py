@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES
@@ -18,6 +17,7 @@ from a2a_serverless.storage.log import Log, Opened
 from a2a_serverless.storage.reading import task_of_head
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import TERMINAL
+from a2a_serverless_tools.contract.storage import Storage
 from tests.contract.schedules import Schedule, ScheduledTable
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, Database, new_clock, new_scope

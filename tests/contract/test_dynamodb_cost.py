@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
-from a2a_serverless.console.inspector import TaskQuery
-from a2a_serverless.console.stored import StoredInspector
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import head_item
@@ -28,6 +25,9 @@ from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
+from a2a_serverless_tools.console.inspector import TaskQuery
+from a2a_serverless_tools.console.stored import StoredInspector
+from a2a_serverless_tools.contract.storage import Storage
 from benchmarks.meter import Usage, item_bytes
 from benchmarks.storage import (
     BATCH,

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import (
     ConcurrencyError,
     TaskNotFoundError,
@@ -22,6 +21,7 @@ from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.table import Range
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import (
     LONG,

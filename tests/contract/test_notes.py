@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from a2a.types import TaskState, TaskStatus
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError
-from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.dynamodb_attributes import Typed
 from a2a_serverless.storage.listing import ListTasksQuery
@@ -19,6 +17,8 @@ from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, TurnOpe
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head, Spared
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, Database, emulator_client, moto_database, new_scope
 from tests.support.emulators import Emulator

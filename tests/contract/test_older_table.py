@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import BY_ID, HEAD, event_sort, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, add_index, drop_index, key
 from tests.support.messages import chunk, request

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from a2a_serverless import aws, cli
+from a2a_serverless import aws
 from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless_tools import cli
 from tests.support.databases import TABLE, Database
 from tests.support.emulators import Emulator
 from tests.support.messages import request

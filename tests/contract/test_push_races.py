@@ -13,7 +13,6 @@ import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 from botocore.exceptions import ClientError
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import (
     ConcurrencyError,
     InvalidArgumentError,
@@ -27,6 +26,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.contract.storage import Storage
 from tests.contract.schedules import Schedule, ScheduledTable
 from tests.support.clocks import ManualClock
 from tests.support.databases import (

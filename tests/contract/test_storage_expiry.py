@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, chunk, message, request, said
 

@@ -10,12 +10,12 @@ import pytest
 from a2a.types import Task, TaskState
 from pydantic import ValidationError
 
-from a2a_serverless.contract.storage import ArtifactWrite, Storage
 from a2a_serverless.errors import AnswerTooLargeError, InvalidArgumentError, PageTokenError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import Found, Listing, ListTasksQuery, ListTasksResult
 from a2a_serverless.storage.reading import FIRST_COMMITS
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES
+from a2a_serverless_tools.contract.storage import ArtifactWrite, Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import new_scope
 from tests.support.messages import agent_message, artifact, message, said

@@ -9,7 +9,6 @@ import pytest
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import (
     ConcurrencyError,
     FencedError,
@@ -31,6 +30,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, artifact, request, said, texts
 

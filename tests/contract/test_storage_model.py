@@ -20,7 +20,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import A2AServerlessError, ConcurrencyError
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult
@@ -34,6 +33,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.head import KNOWN, Head
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.databases import LONG, Database, new_clock, new_scope
 from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, artifact, chunk, message, request

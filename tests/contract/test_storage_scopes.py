@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import InvalidArgumentError, TaskNotFoundError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.databases import new_scope
 from tests.support.messages import message, request
 

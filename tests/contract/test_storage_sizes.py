@@ -8,12 +8,12 @@ import pytest
 from a2a.types import Artifact, Part, TaskState
 from google.protobuf.json_format import ParseDict
 
-from a2a_serverless.contract.storage import ArtifactWrite, Storage
 from a2a_serverless.errors import CommitTooLargeError, InvalidArgumentError
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage, context_write
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.contract.storage import ArtifactWrite, Storage
 from tests.support.databases import versions
 from tests.support.messages import agent_message, chunk, message, request, said, texts
 

@@ -25,7 +25,7 @@ from a2a_serverless.storage.table import (
     Update,
     Write,
 )
-from a2a_serverless.testing.tables import VALUES, compare
+from a2a_serverless_tools.testing.tables import VALUES, compare
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, LONG, moto_database, new_scope
 

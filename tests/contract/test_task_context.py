@@ -11,7 +11,6 @@ import pytest
 from a2a.helpers import get_data_parts, new_data_part
 from a2a.types import Part, SendMessageConfiguration, Task
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head
@@ -21,6 +20,7 @@ from a2a_serverless.worker import FinalError, TaskContext, Worker
 from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.writer import FLUSH_BYTES
+from a2a_serverless_tools.contract.storage import Storage
 from tests.contract.queues import fauxqs_queues
 from tests.support.databases import Database, new_scope
 from tests.support.emulators import Emulator

@@ -15,9 +15,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import a2a_serverless
+import a2a_serverless_tools
 from tests.e2e import forks
 
-COMMAND = "a2a_serverless.cli"
+COMMAND = "a2a_serverless_tools.cli"
 RUN_S = 100.0
 START_S = 100.0
 STOP_S = 40.0
@@ -28,8 +29,9 @@ _OURS = ("A2A_", "AWS_", "AGENT_", "PROBE_", "NO_COLOR")
 def environment(**variables: str) -> dict[str, str]:
     """This process's environment without settings of its own, and `variables`."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-    package_root = str(Path(a2a_serverless.__file__).parents[1])
-    return {**inherited, "PYTHONPATH": package_root, "PYTHONWARNINGS": "ignore", **variables}
+    packages = (a2a_serverless, a2a_serverless_tools)
+    roots = os.pathsep.join(str(Path(str(package.__file__)).parents[1]) for package in packages)
+    return {**inherited, "PYTHONPATH": roots, "PYTHONWARNINGS": "ignore", **variables}
 
 
 def run(

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from a2a_serverless import cli
+from a2a_serverless_tools import cli
 from tests.faults import processes
 
 

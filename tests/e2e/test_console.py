@@ -16,14 +16,15 @@ import pytest
 from botocore.stub import Stubber
 from pydantic import SecretStr
 
-from a2a_serverless import aws, cli
-from a2a_serverless.console import letters
-from a2a_serverless.local.stack import Options, Stack
+from a2a_serverless import aws
 from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Timing
+from a2a_serverless_tools import cli
+from a2a_serverless_tools.console import letters
+from a2a_serverless_tools.local.stack import Options, Stack
 from tests.support.databases import dynamo_storage
 from tests.support.messages import request
 
@@ -125,7 +126,7 @@ def console(visit: Visit, monkeypatch: pytest.MonkeyPatch, said: Callable[[], st
 
         yield Ended()
 
-    monkeypatch.setattr("a2a_serverless.cli.serving.until_signal", visited)
+    monkeypatch.setattr("a2a_serverless_tools.cli.serving.until_signal", visited)
     assert cli.main(["console", "--stack", "mine", "--region", "us-east-1"]) == 0
 
 

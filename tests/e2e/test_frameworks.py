@@ -75,7 +75,7 @@ async def test_a_conversation_outlives_its_processes(
             *("worker", "--agent", f"{example}:agent"),
             env={**env, **dies, "PYTHONPATH": f"{env['PYTHONPATH']}:{ROOT}"},
             output=tmp_path / name,
-            module="tests.foreign.dying" if dies else "a2a_serverless.cli",
+            module="tests.foreign.dying" if dies else "a2a_serverless_tools.cli",
         )
 
     card = str(framework.folder / "agent_card.json")

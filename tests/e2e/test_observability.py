@@ -25,8 +25,6 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card
 from a2a_serverless.http.function import lambda_handler
-from a2a_serverless.local.simulated_aws import simulated_aws
-from a2a_serverless.local.sources import EventSource, MemorySource, SqsSource
 from a2a_serverless.observability import metrics
 from a2a_serverless.observability.json_lines import WITHHELD
 from a2a_serverless.queues.memory import MemoryQueue
@@ -35,6 +33,8 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.function import WorkerFunction
+from a2a_serverless_tools.local.simulated_aws import simulated_aws
+from a2a_serverless_tools.local.sources import EventSource, MemorySource, SqsSource
 from tests.e2e.commands import environment, running
 from tests.e2e.conftest import AGENT, CARD
 from tests.support.a2a_calls import Agent

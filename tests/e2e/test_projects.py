@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from a2a_serverless.scaffold.dependencies import LAYER_BYTES
-from a2a_serverless.scaffold.project import KINDS
-from a2a_serverless.scaffold.source import AGENT_LOCK
+from a2a_serverless_tools.scaffold.dependencies import LAYER_BYTES
+from a2a_serverless_tools.scaffold.project import KINDS
+from a2a_serverless_tools.scaffold.source import AGENT_LOCK
 from tests.e2e.installed import UV, built, installed, pythons, run, this_machine
 from tests.support.image import build_stage
 from tests.support.wheels import make_wheel
@@ -187,7 +187,15 @@ def _image(context: Path, wheel: Path) -> None:
     *of_image, agent = json.loads(said.splitlines()[-1])
     assert all(name == "namespace" or name.startswith(f"{root}/site") for name in of_image)
     assert agent == f"{root}/app/agent.py"
-    command = [python, "-S", "-m", "a2a_serverless.cli", "worker", "--agent", f"{agent}:agent"]
+    command = [
+        python,
+        "-S",
+        "-m",
+        "a2a_serverless_tools.cli",
+        "worker",
+        "--agent",
+        f"{agent}:agent",
+    ]
     with pytest.raises(AssertionError, match="A2A_TABLE is not set"):
         run(command, cwd=root / "app", **path)
 

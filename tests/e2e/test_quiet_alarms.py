@@ -21,14 +21,6 @@ import pytest
 from pydantic import SecretStr
 
 from a2a_serverless.http.card import load_card
-from a2a_serverless.local.background import Background
-from a2a_serverless.local.environments import Environments, ThrottledError
-from a2a_serverless.local.pumps import QueuePump, StreamFilter
-from a2a_serverless.local.pushing import PushSources, pushing
-from a2a_serverless.local.sources import MemorySource, MemoryStream
-from a2a_serverless.local.stack import front
-from a2a_serverless.local.template import find_template
-from a2a_serverless.local.web_adapter import WebAdapter
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
@@ -38,6 +30,14 @@ from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless_tools.local.background import Background
+from a2a_serverless_tools.local.environments import Environments, ThrottledError
+from a2a_serverless_tools.local.pumps import QueuePump, StreamFilter
+from a2a_serverless_tools.local.pushing import PushSources, pushing
+from a2a_serverless_tools.local.sources import MemorySource, MemoryStream
+from a2a_serverless_tools.local.stack import front
+from a2a_serverless_tools.local.template import find_template
+from a2a_serverless_tools.local.web_adapter import WebAdapter
 from tests.e2e.hostile_agent import PREFIX
 from tests.support.a2a_calls import message
 from tests.support.alarms import STACK, CloudWatch, alarms_of, rung

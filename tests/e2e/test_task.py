@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from a2a_serverless.clock import SystemClock
-from a2a_serverless.local.template import Template
 from a2a_serverless.storage.layout import BY_ID
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.local.template import Template
 from tests.e2e.commands import environment, run
 from tests.support.databases import Database, drop_index, emulator_client
 from tests.support.emulators import Emulator
@@ -66,7 +66,7 @@ async def test_a_reader_that_leaves_is_no_error(
     reader, writer = os.pipe()
     os.close(reader)
     ended = subprocess.run(  # noqa: ASYNC221 - nothing else runs here
-        [sys.executable, "-m", "a2a_serverless.cli", "task", head.task_id],
+        [sys.executable, "-m", "a2a_serverless_tools.cli", "task", head.task_id],
         env=env,
         stdout=writer,
         stderr=subprocess.PIPE,

@@ -17,13 +17,13 @@ import pytest
 from a2a.types import Task, TaskState
 from google.protobuf.json_format import ParseDict
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage.layout import BY_ID
 from a2a_serverless.storage.log import HOUR_MS, Log
 from a2a_serverless.tasks.events import events_of
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
+from a2a_serverless_tools.contract.storage import Storage
 from tests.e2e.releases import BEFORE_FORMAT, NoReleaseError, Release, unpack
 from tests.e2e.upgrades import Process, Upgrade, Version, upgrading
 from tests.faults.harness import End, World, numbers

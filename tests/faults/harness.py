@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 import httpx
 from a2a.types import Task, TaskState
 
-from a2a_serverless.local.provision import Names, Provisioned, provision
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import TERMINAL, Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
+from a2a_serverless_tools.local.provision import Names, Provisioned, provision
 from tests.faults import bad_days, functions, processes, traps
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running

@@ -19,20 +19,21 @@ from multiprocessing import current_process, get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from a2a_serverless import cli, settings
-from a2a_serverless.cli import worker as worker_command
-from a2a_serverless.local import sweeping
+from a2a_serverless import settings
 from a2a_serverless.queues import sqs  # noqa: F401 - as above
 from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
+from a2a_serverless_tools import cli
+from a2a_serverless_tools.cli import worker as worker_command
+from a2a_serverless_tools.local import sweeping
 from tests.faults import bad_days, functions, traps
 
 ROOT = Path(__file__).parents[2]
 PRELOADED = [
     __name__,
     "tests.e2e.forks",
-    "a2a_serverless.cli.serving",
-    "a2a_serverless.local.pushing",
-    "a2a_serverless.local.stack",
+    "a2a_serverless_tools.cli.serving",
+    "a2a_serverless_tools.local.pushing",
+    "a2a_serverless_tools.local.stack",
 ]
 """The modules that the fork server loads before it starts any process."""
 START_S = 30.0

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from a2a_serverless.inspect.timeline import Timeline, timeline
 from a2a_serverless.storage.dynamodb_attributes import plain
 from a2a_serverless.storage.layout import EVENTS, HEAD, PUSH, task_partition
 from a2a_serverless.storage.push_items import push_of
 from a2a_serverless.storage.survey import survey_of
 from a2a_serverless.tasks.head import Head
+from a2a_serverless_tools.inspect.timeline import Timeline, timeline
 from tests.faults.harness import World
 
 LOGS: Final = Path(__file__).parent / "logs"

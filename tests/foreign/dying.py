@@ -13,8 +13,8 @@ import signal
 import sys
 from typing import Any
 
-from a2a_serverless import cli
 from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless_tools import cli
 
 VARIABLE = "FAULTS_DIES_AT_STATE"
 

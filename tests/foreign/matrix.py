@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2a_serverless.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer, bind
 from tests.conformance.key_proxy import key_proxy
 from tests.e2e.commands import environment, running_with
 from tests.support.foreign_clients import install_javascript
@@ -192,7 +192,7 @@ def _run(client: Client, binding: str, scripts: Path) -> tuple[Told, list[Reques
         done = subprocess.run(
             command,
             cwd=scripts if is_node else ROOT,
-            env=environment(PYTHONPATH=f"{ROOT}:{ROOT / 'layers' / 'runtime'}"),
+            env=environment(PYTHONPATH=f"{ROOT}:{ROOT / 'layers/runtime'}:{ROOT / 'src'}"),
             capture_output=True,
             text=True,
             timeout=CLIENT_S,

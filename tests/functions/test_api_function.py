@@ -21,12 +21,12 @@ import pytest
 from a2a.types import Message, Part, Role, SendMessageRequest, TaskState
 
 from a2a_serverless import aws
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
+from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.local.simulated_aws import simulated_aws
 from tests.support.gateway import HOST, adapted, rest_event
 from tests.support.messages import chunk
 

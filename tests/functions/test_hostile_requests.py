@@ -21,12 +21,12 @@ from pydantic import SecretStr
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler, observed
-from a2a_serverless.local.web_adapter import WebAdapter
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.listing import Listing, ListTasksQuery
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import memory_backends
+from a2a_serverless_tools.local.web_adapter import WebAdapter
 from tests.support.a2a_calls import message
 from tests.support.gateway import rest_event
 

@@ -19,14 +19,14 @@ from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from pydantic import SecretStr
 
 from a2a_serverless import aws
-from a2a_serverless.cli import PlainLines
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler
-from a2a_serverless.local.environments import Environments
-from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.observability.logs import json_handler
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, aws_backends, memory_backends
+from a2a_serverless_tools.cli import PlainLines
+from a2a_serverless_tools.local.environments import Environments
+from a2a_serverless_tools.local.simulated_aws import simulated_aws
 from tests.support.a2a_calls import JSONRPC, REST, message, target
 from tests.support.gateway import rest_event
 

@@ -14,17 +14,17 @@ import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless import aws
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
-from a2a_serverless.local.provision import Provisioned
-from a2a_serverless.local.simulated_aws import simulated_aws
-from a2a_serverless.local.sources import SqsSource
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.keys import jwks
 from a2a_serverless.push.signing import signing_key
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.wiring import Backends, aws_backends
+from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.local.provision import Provisioned
+from a2a_serverless_tools.local.simulated_aws import simulated_aws
+from a2a_serverless_tools.local.sources import SqsSource
 from tests.support.messages import request
 from tests.unit.push.receivers import Receiver, status
 

@@ -14,14 +14,14 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless import aws
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
-from a2a_serverless.local.provision import Provisioned
-from a2a_serverless.local.simulated_aws import simulated_aws
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.local.provision import Provisioned
+from a2a_serverless_tools.local.simulated_aws import simulated_aws
 from tests.support.clocks import ManualClock
 from tests.support.messages import message, request
 

@@ -16,8 +16,6 @@ from a2a.types import Task, TaskState
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.local.simulated_aws import simulated_aws
-from a2a_serverless.local.sources import SqsSource
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
@@ -25,6 +23,8 @@ from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless.worker.agents import load_agent
+from a2a_serverless_tools.local.simulated_aws import simulated_aws
+from a2a_serverless_tools.local.sources import SqsSource
 from tests.support.messages import request, said, texts
 from tests.support.workers import Bench, PacedClock, S, status_text
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.local.template import Template, find_template
+from a2a_serverless_tools.local.template import Template, find_template
 from tests.support.permissions import transform
 
 Json = dict[str, Any]

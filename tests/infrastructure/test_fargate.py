@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.cli import main
 from a2a_serverless.settings import Settings
 from a2a_serverless.worker.adapter import PULL_LIMIT_S
+from a2a_serverless_tools.cli import main
 from tests.infrastructure.test_address import refused
 from tests.support.image import instructions, sent, stages
 from tests.support.oci import configuration
@@ -170,11 +170,12 @@ def test_the_longest_turn_is_the_commands(fargate: Json) -> None:
 
 def test_the_image_has_what_it_copies(project: Path) -> None:
     """Every file that the Dockerfile copies is there, and not left out of its context."""
-    copied = [words.split()[0] for name, words in instructions(project) if name == "COPY"]
+    copied = [words.split()[:-1] for name, words in instructions(project) if name == "COPY"]
     assert copied
-    for source in copied:
-        assert (project / source).exists(), source
-        assert sent(project, source), source
+    for source in (source for sources in copied for source in sources):
+        found = [path.relative_to(project).as_posix() for path in project.glob(source)]
+        assert found, source
+        assert all(sent(project, path) for path in found), source
 
 
 @pytest.mark.parametrize(
@@ -183,6 +184,7 @@ def test_the_image_has_what_it_copies(project: Path) -> None:
         ("functions/worker/agent.py", True),
         ("functions/worker/wheels/own-1-py3-none-any.whl", True),
         ("layers/runtime/Makefile", True),
+        ("src/a2a_serverless_tools/cli/worker.py", True),
         (".env", False),
         ("functions/worker/.env", False),
         ("functions/worker/__pycache__/agent.pyc", False),

@@ -53,7 +53,7 @@ def test_the_image_is_what_the_dockerfile_says(image: Image, project: Path) -> N
     """It is for arm64, its user is not root, and SIGTERM reaches the worker, its first process."""
     assert oci.faults(image, project) == []
     config = image.config["config"]
-    assert config["Entrypoint"][:4] == ["python", "-m", "a2a_serverless.cli", "worker"]
+    assert config["Entrypoint"][:4] == ["python", "-m", "a2a_serverless_tools.cli", "worker"]
     assert config["User"] == "10001"
     assert config["StopSignal"] == "SIGTERM"
     assert config["WorkingDir"] == "/app"
@@ -62,9 +62,11 @@ def test_the_image_is_what_the_dockerfile_says(image: Image, project: Path) -> N
 def test_its_layers_hold_framework_and_agent(image: Image, project: Path) -> None:
     """One layer has the framework, the other one the agent, without what only Lambda needs."""
     assert oci.copied(project) == ["/site", "/app"]
-    package = project / "layers/runtime/a2a_serverless"
-    for name in ("cli/worker.py", "worker/adapter.py"):
-        assert image.contents[f"site/a2a_serverless/{name}"] == (package / name).read_bytes()
+    for place, name in (
+        ("src", "a2a_serverless_tools/cli/worker.py"),
+        ("layers/runtime", "a2a_serverless/worker/adapter.py"),
+    ):
+        assert image.contents[f"site/{name}"] == (project / place / name).read_bytes()
     agent = (project / "functions/worker/agent.py").read_bytes()
     assert image.contents["app/agent.py"] == agent
     left_out = {"Makefile", "worker.py", "requirements.in", "requirements.txt", "wheels", ".env"}

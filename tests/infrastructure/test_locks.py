@@ -9,7 +9,7 @@ import yaml
 PIN = re.compile(r"^(?P<name>[a-z0-9._-]+)==(?P<version>\S+)", re.MULTILINE)
 TOOLS = ("tools/sam", "tools/checkov", "tools/twine")
 LOCKS = ("runtime", "local", "worker", "dev", *TOOLS)
-WRITTEN = "layers/runtime/a2a_serverless/scaffold/written"
+WRITTEN = "src/a2a_serverless_tools/scaffold/written"
 WORKFLOWS = (".github/workflows/release.yml", f"{WRITTEN}/deploy.yml")
 BUILDS = ("Makefile", f"{WRITTEN}/Makefile", *WORKFLOWS)
 

@@ -16,15 +16,12 @@ import grimp
 import yaml
 
 import a2a_serverless
-from a2a_serverless.scaffold.project import KINDS
-from a2a_serverless.scaffold.source import PACKAGED_FILES, files
+from a2a_serverless_tools.scaffold.project import KINDS
+from a2a_serverless_tools.scaffold.source import PACKAGED_FILES, files
 from tests.e2e.installed import built
 
 PACKAGE = "a2a_serverless"
-BESIDE_THE_LAYER = (
-    *(f"{PACKAGE}.cli", f"{PACKAGE}.console"),
-    *(f"{PACKAGE}.local", f"{PACKAGE}.scaffold", f"{PACKAGE}.testing"),
-)
+TOOLS = "a2a_serverless_tools"
 ADAPTERS = f"{PACKAGE}.frameworks"
 """Each module there imports its framework, which is an extra."""
 BROUGHT_BY = {
@@ -62,14 +59,15 @@ def names(requirements: list[str]) -> set[str]:
 
 @cache
 def imported() -> dict[str, set[str]]:
-    """The modules of this package by what they import that is neither its own nor Python's.
+    """The modules of both packages by what they import that is neither their own nor Python's.
 
     Adapters of frameworks are left out.
     """
     graph = grimp.build_graph(
-        PACKAGE, include_external_packages=True, exclude_type_checking_imports=True
+        PACKAGE, TOOLS, include_external_packages=True, exclude_type_checking_imports=True
     )
-    outside = graph.modules - graph.find_descendants(PACKAGE) - {PACKAGE}
+    own = {name for package in (PACKAGE, TOOLS) for name in graph.find_descendants(package)}
+    outside = graph.modules - own - {PACKAGE, TOOLS}
     importers = {
         module: {
             importer
@@ -98,7 +96,7 @@ def test_what_the_layer_imports_is_declared(project: Path) -> None:
     modules = {
         module
         for module, importers in imported().items()
-        if any(not importer.startswith(BESIDE_THE_LAYER) for importer in importers)
+        if any(not importer.startswith(TOOLS) for importer in importers)
     }
     assert undeclared(modules - IN_LAMBDA, table(project)["dependencies"]) == set()
 
@@ -152,14 +150,18 @@ def test_the_archives_have_what_they_should(tmp_path: Path, project: Path) -> No
     with tarfile.open(archive) as opened_archive:
         sources = {name.partition("/")[2] for name in opened_archive.getnames()}
     packaged = {path.relative_to(project).as_posix() for path in files(project, PACKAGED_FILES)}
-    assert {f"{PACKAGE}/scaffold/repository/{name}" for name in packaged} == {
+    assert {f"{TOOLS}/scaffold/repository/{name}" for name in packaged} == {
         name for name in names if "/scaffold/repository/" in name
     }
     assert packaged <= sources
     assert not [name for name in names | sources if re.search(r"(^|/)(tests|benchmarks)/", name)]
     checks = {name for name in names | sources if re.search(r"/(test_\w+|conftest)\.py$", name)}
     assert all("/scaffold/written/checks/" in name for name in checks), "a project's, and no other"
-    assert {f"{PACKAGE}/py.typed", f"{PACKAGE}/scaffold/written/Makefile"} <= names
+    assert {
+        f"{PACKAGE}/py.typed",
+        f"{TOOLS}/py.typed",
+        f"{TOOLS}/scaffold/written/Makefile",
+    } <= names
     assert metadata["Metadata-Version"] == "2.4", "the newest that twine uploads"
     assert metadata["Name"] == "a2a-serverless"
     assert metadata["License-Expression"] == "Apache-2.0"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.local.template import Template
+from a2a_serverless_tools.local.template import Template
 from tests.support.permissions import (
     NETWORK,
     as_list,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from a2a_serverless.local.template import Template
+from a2a_serverless_tools.local.template import Template
 
 Json = dict[str, Any]
 

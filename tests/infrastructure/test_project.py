@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.cli import main
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.card import load_card
-from a2a_serverless.scaffold import project as project_module
-from a2a_serverless.scaffold.project import BASE, KINDS, Project, checked_name, create, write
-from a2a_serverless.scaffold.source import AGENT, CARD
+from a2a_serverless_tools.cli import main
+from a2a_serverless_tools.scaffold import project as project_module
+from a2a_serverless_tools.scaffold.project import BASE, KINDS, Project, checked_name, create, write
+from a2a_serverless_tools.scaffold.source import AGENT, CARD
 from tests.support.permissions import granted, transform
 
 

@@ -10,8 +10,8 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from a2a_serverless.local.provision import Names, Provisioned, ProvisionError, provision
-from a2a_serverless.local.template import Template
+from a2a_serverless_tools.local.provision import Names, Provisioned, ProvisionError, provision
+from a2a_serverless_tools.local.template import Template
 from tests.support import emulators
 
 NAMES = Names.with_prefix("provision-test")

@@ -6,14 +6,14 @@ from typing import Any, get_args
 
 import pytest
 
-from a2a_serverless.local.pushing import TIMEOUT_S, stream_filter
-from a2a_serverless.local.sources import BATCH
-from a2a_serverless.local.template import Template
 from a2a_serverless.push.notifications import PushEvents
 from a2a_serverless.push.signing import signing_key
 from a2a_serverless.push.stream import committed_by
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import KNOWN, state_name
+from a2a_serverless_tools.local.pushing import TIMEOUT_S, stream_filter
+from a2a_serverless_tools.local.sources import BATCH
+from a2a_serverless_tools.local.template import Template
 
 Json = dict[str, Any]
 

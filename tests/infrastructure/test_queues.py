@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.local.template import Template
 from a2a_serverless.tasks.attempts import MOST_STARTS
+from a2a_serverless_tools.local.template import Template
 
 Json = dict[str, Any]
 

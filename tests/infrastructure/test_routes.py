@@ -18,10 +18,10 @@ from starlette.routing import Route as AppRoute
 from a2a_serverless.http import JSONRPC_PATHS, SUBMIT_PATH
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card
-from a2a_serverless.local.routes import Route, Routes
-from a2a_serverless.local.template import Template
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
+from a2a_serverless_tools.local.routes import Route, Routes
+from a2a_serverless_tools.local.template import Template
 
 Json = dict[str, Any]
 

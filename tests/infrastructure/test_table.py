@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.local.template import Template
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Index
+from a2a_serverless_tools.local.template import Template
 
 Json = dict[str, Any]
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from a2a_serverless import __version__
-from a2a_serverless.cli import main
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.scaffold import dependencies
-from a2a_serverless.scaffold.dependencies import DEVELOPMENT, DEVELOPMENT_LOCK
-from a2a_serverless.scaffold.project import BASE, Project, write
-from a2a_serverless.scaffold.source import (
+from a2a_serverless_tools.cli import main
+from a2a_serverless_tools.scaffold import dependencies
+from a2a_serverless_tools.scaffold.dependencies import DEVELOPMENT, DEVELOPMENT_LOCK
+from a2a_serverless_tools.scaffold.project import BASE, Project, write
+from a2a_serverless_tools.scaffold.source import (
     AGENT_LOCK,
     LAYER_LOCK,
     PACKAGED_FILES,
     WORKER_LOCK,
     files,
 )
-from a2a_serverless.scaffold.upgrade import Upgrade, plan
+from a2a_serverless_tools.scaffold.upgrade import Upgrade, plan
 
 PARAMETER = """\
   {name}:

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import BotoCoreError
 
-from a2a_serverless.cli.arguments import EXIT_UNUSABLE
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE
 from tests.live import report
 from tests.live.account import Account, credentials_fault
 from tests.live.checks import CHECKS

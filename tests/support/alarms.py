@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.local.template import Template
 from a2a_serverless.observability import metrics
+from a2a_serverless_tools.local.template import Template
 
 Json = dict[str, Any]
 Value = float | None

@@ -19,13 +19,13 @@ from moto import mock_aws
 from moto.dynamodb.responses import DynamoHandler
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.local.template import Template
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.dynamodb_attributes import Typed, typed
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Key
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
 

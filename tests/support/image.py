@@ -73,8 +73,8 @@ def build_stage(
     for name, arguments in instructions(context):
         here = _FOLDERS.sub(f"{root}/", arguments)
         if name == "COPY":
-            source, target = here.split()
-            _copy(context, source, Path(target))
+            *sources, target = here.split()
+            _copy(context, sources, Path(target))
         elif name == "ENV":
             variables |= dict([here.split("=", 1)])
         else:
@@ -87,13 +87,16 @@ def build_stage(
             run(["sh", "-ec", script], cwd=root, **variables)
 
 
-def _copy(context: Path, source: str, target: Path) -> None:
-    """Copy a file, or what a folder has, as COPY does: `source` has to be in the context."""
-    found = [context / source] if (context / source).is_file() else [*(context / source).rglob("*")]
-    files = [path for path in found if path.is_file()]
-    files = [path for path in files if sent(context, path.relative_to(context).as_posix())]
-    assert files, f"COPY {source}: nothing of it is in the context"
-    for path in files:
-        place = target / path.relative_to(context / source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, place)
+def _copy(context: Path, sources: Sequence[str], target: Path) -> None:
+    """Copy files, and what folders have, as COPY does: a pattern may match nothing, a name not."""
+    for source in sources:
+        found = [*context.glob(source)]
+        files = [path for each in found for path in (each, *each.rglob("*")) if path.is_file()]
+        files = [path for path in files if sent(context, path.relative_to(context).as_posix())]
+        assert files or "*" in source, f"COPY {source}: nothing of it is in the context"
+        for path in files:
+            place = target / path.relative_to(
+                next(each for each in found if path.is_relative_to(each))
+            )
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, place)

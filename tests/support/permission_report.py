@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.local.template import find_template
+from a2a_serverless_tools.local.template import find_template
 from tests.support import emulators
 from tests.support.permissions import granted, implied, transform
 from tests.support.recorded_calls import Permission, recorded, recording

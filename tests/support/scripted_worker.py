@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 
-from a2a_serverless.contract.cancels import CancelRegistry
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.durable import DurableStorage
@@ -23,6 +21,8 @@ from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
+from a2a_serverless_tools.contract.cancels import CancelRegistry
+from a2a_serverless_tools.contract.storage import Storage
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED

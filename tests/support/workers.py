@@ -25,10 +25,10 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
-from a2a_serverless.testing.clock import PacedClock, idle
-from a2a_serverless.testing.engine import Engine, InlineKeeper
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import TurnAgents
+from a2a_serverless_tools.testing.clock import PacedClock, idle
+from a2a_serverless_tools.testing.engine import Engine, InlineKeeper
 from tests.support.messages import request
 
 __all__ = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from a2a.types import TaskState, TaskStatus
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.settings import Settings
@@ -19,6 +18,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters, ids_in
 from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.observed import Line, logged

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 import a2a_serverless
+import a2a_serverless_tools
 
-PACKAGE = Path(a2a_serverless.__file__).parent
 ROOT = Path(__file__).parents[2]
+PACKAGES = (Path(a2a_serverless.__file__).parent, Path(a2a_serverless_tools.__file__).parent)
 PAGES = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
-FOLDERS = (ROOT, PACKAGE, PACKAGE.parent, ROOT / "tests")
+FOLDERS = (ROOT, *PACKAGES, *(package.parent for package in PACKAGES), ROOT / "tests")
 """What the pages' paths begin at."""
 
 MAP = re.compile(
-    r"^    layers/runtime/a2a_serverless/\n(.*?)^    functions/", re.DOTALL | re.MULTILINE
+    r"^    layers/runtime/a2a_serverless/ [^\n]*\n(.*?)^    functions/", re.DOTALL | re.MULTILINE
 )
 ONE_PURPOSE = {"cli", "local"}
 """Folders of which the map says only what they are for."""
@@ -42,6 +43,8 @@ def mapped() -> dict[str, str]:
     texts: defaultdict[str, str] = defaultdict(str)
     folder = ""
     for line in found[1].splitlines():
+        if line.startswith("    src/"):
+            continue
         begins = re.match(r" {6}(?:(\w+)/|(?=\w))", line)
         if begins is not None:
             folder = begins[1] or ""
@@ -56,15 +59,18 @@ def modules(folder: Path) -> set[str]:
 
 
 def test_the_map_has_every_module_and_no_other() -> None:
-    """The map names every module of the package and no other; words are in parentheses."""
-    texts = mapped()
-    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert texts.keys() - {""} == folders
-    for folder in folders - ONE_PURPOSE:
-        named = set(re.findall(r"\w+", re.sub(r"\([^)]*\)", "", texts[folder])))
-        assert named == modules(PACKAGE / folder), folder
-    beside = set(re.findall(r"\w+", re.sub(r"\([^)]*\)", "", texts[""])))
-    assert beside == modules(PACKAGE) - folders
+    """The map names every module of both packages and no other; words are in parentheses."""
+    texts = {
+        folder: set(re.findall(r"\w+", re.sub(r"\([^)]*\)", "", text)))
+        for folder, text in mapped().items()
+    }
+    rooms = {path.parent for package in PACKAGES for path in package.glob("*/__init__.py")}
+    assert texts.keys() - {""} == {room.name for room in rooms}
+    for room in rooms:
+        if room.name not in ONE_PURPOSE:
+            assert texts[room.name] == modules(room), room
+    beside = set[str]().union(*map(modules, PACKAGES)) - {room.name for room in rooms}
+    assert texts[""] == beside
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

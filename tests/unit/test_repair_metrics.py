@@ -14,7 +14,6 @@ from a2a.types import TaskState
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.http.function import observed
@@ -29,6 +28,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.sweeper import STUCK_AFTER, Sweeper
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.observed import counted, logged

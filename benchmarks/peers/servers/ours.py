@@ -10,8 +10,9 @@ import os
 import sys
 from typing import Any
 
-from a2a_serverless import aws, cli
+from a2a_serverless import aws
 from a2a_serverless.worker.context import TaskContext, Worker
+from a2a_serverless_tools import cli
 from benchmarks.peers.agent import work
 
 WRITES = ("TransactWriteItems", "PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem")

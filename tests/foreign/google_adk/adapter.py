@@ -12,9 +12,9 @@ from google.adk.models import BaseLlm, LlmRequest, LlmResponse
 from google.adk.tools import LongRunningFunctionTool, ToolContext
 from google.genai import types
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.frameworks.adk import AdkExecutor
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
+from a2a_serverless_tools.contract.storage import Storage
 from tests.unit.frameworks.talks import Talk, answered, fails, waits
 
 

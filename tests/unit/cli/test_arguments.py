@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from a2a_serverless.cli.arguments import Parser
+from a2a_serverless_tools.cli.arguments import Parser
 
 DASHED = "-bcdefghijklmnopqrstuv"
 TWICE_DASHED = "--cdEfghijklmnopqrstu1"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from a2a_serverless.cli import PlainLines
-from a2a_serverless.cli.author_lines import AuthorLines, for_authors
 from a2a_serverless.worker.failures import AgentFailedError
+from a2a_serverless_tools.cli import PlainLines
+from a2a_serverless_tools.cli.author_lines import AuthorLines, for_authors
 from tests.support.observed import root_logger
 
 HERE = Path(__file__)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from a2a_serverless import cli
-from a2a_serverless.console.dev_file import RunningDev, announced
+from a2a_serverless_tools import cli
+from a2a_serverless_tools.console.dev_file import RunningDev, announced
 
 READING = [
     ("task", "t"),

@@ -13,18 +13,19 @@ import pytest
 from a2a.types import Message, Part, SendMessageRequest, TaskPushNotificationConfig
 from botocore.stub import Stubber
 
-from a2a_serverless import aws, cli
-from a2a_serverless.cli import dev
-from a2a_serverless.console.app import Console
-from a2a_serverless.console.dev_file import RunningDev, announced
-from a2a_serverless.console.lines import KeptLines
+from a2a_serverless import aws
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.inspect.wording import amounts
-from a2a_serverless.local.stack import Options, Stack
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless_tools import cli
+from a2a_serverless_tools.cli import dev
+from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.dev_file import RunningDev, announced
+from a2a_serverless_tools.console.lines import KeptLines
+from a2a_serverless_tools.inspect.wording import amounts
+from a2a_serverless_tools.local.stack import Options, Stack
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
 

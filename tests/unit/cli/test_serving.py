@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from a2a_serverless.cli.serving import serve
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
+from a2a_serverless_tools.cli.serving import serve
 
 PATIENCE_S = 20
 

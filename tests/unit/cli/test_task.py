@@ -22,7 +22,7 @@ from a2a.types import (
     TaskStatus,
 )
 
-from a2a_serverless import aws, cli
+from a2a_serverless import aws
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -34,6 +34,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools import cli
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
 from tests.support.newer import (

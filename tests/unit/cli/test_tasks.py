@@ -17,11 +17,7 @@ import pytest
 from a2a.types import Message, Part, SendMessageRequest, TaskState, TaskStatus
 from botocore.stub import Stubber
 
-from a2a_serverless import aws, cli
-from a2a_serverless.console import dev_file, letters
-from a2a_serverless.console.app import Console
-from a2a_serverless.console.pages import VIEWS
-from a2a_serverless.console.stored import StoredInspector
+from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
@@ -29,6 +25,11 @@ from a2a_serverless.tasks.entries import StatusChanged, Unknown, encode_entries
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools import cli
+from a2a_serverless_tools.console import dev_file, letters
+from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.pages import VIEWS
+from a2a_serverless_tools.console.stored import StoredInspector
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
 from tests.support.newer import append_to_body, event_key, head_key, remove_attributes
@@ -526,7 +527,7 @@ def test_the_console_of_a_table(
 
         yield Ended()
 
-    monkeypatch.setattr("a2a_serverless.cli.serving.until_signal", visited)
+    monkeypatch.setattr("a2a_serverless_tools.cli.serving.until_signal", visited)
     assert cli.main(["console"]) == 0
     (_, listed), (code, shown) = seen
     assert "the table tasks" in listed

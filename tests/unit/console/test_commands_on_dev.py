@@ -13,13 +13,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from a2a_serverless import cli
-from a2a_serverless.cli import dev
-from a2a_serverless.console.app import Console
-from a2a_serverless.console.dev_file import RunningDev, announced
-from a2a_serverless.console.lines import KeptLines, kept_lines
-from a2a_serverless.local.stack import Options, Stack
 from a2a_serverless.settings import Settings
+from a2a_serverless_tools import cli
+from a2a_serverless_tools.cli import dev
+from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.dev_file import RunningDev, announced
+from a2a_serverless_tools.console.lines import KeptLines, kept_lines
+from a2a_serverless_tools.local.stack import Options, Stack
 from tests.unit.push.receivers import Receiver, status
 
 ROOT = Path(__file__).parents[3]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from a2a_serverless.console.dev_file import RunningDev, announced, dev_file, running_devs
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.console.dev_file import RunningDev, announced, dev_file, running_devs
 
 FIRST, SECOND, THIRD = (
     RunningDev(f"http://127.0.0.1:{port}", "secret", f"/home/{port}") for port in (1, 2, 3)

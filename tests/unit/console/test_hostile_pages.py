@@ -11,18 +11,18 @@ from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskSta
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 
-from a2a_serverless.console.app import Console
-from a2a_serverless.console.conversation import LEFT_OUT, MOST_OF_ALL, MOST_TEXT
-from a2a_serverless.console.markdown import html_of
-from a2a_serverless.console.pages import MOST_OF_AN_EVENT
-from a2a_serverless.console.rendering import visible
-from a2a_serverless.console.stored import StoredInspector
-from a2a_serverless.console.trying import Call
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusChanged
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.conversation import LEFT_OUT, MOST_OF_ALL, MOST_TEXT
+from a2a_serverless_tools.console.markdown import html_of
+from a2a_serverless_tools.console.pages import MOST_OF_AN_EVENT
+from a2a_serverless_tools.console.rendering import visible
+from a2a_serverless_tools.console.stored import StoredInspector
+from a2a_serverless_tools.console.trying import Call
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
 

@@ -11,12 +11,7 @@ import httpx
 import pytest
 from a2a.types import AgentCard, TaskPushNotificationConfig, TaskState, TaskStatus
 
-from a2a_serverless.console.app import Console
-from a2a_serverless.console.lines import LogLine, Logs
-from a2a_serverless.console.stored import StoredInspector
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import UnreadableTaskError
-from a2a_serverless.inspect.cost import WRITE_UNIT_DOLLARS
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
@@ -29,6 +24,11 @@ from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.lines import LogLine, Logs
+from a2a_serverless_tools.console.stored import StoredInspector
+from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.inspect.cost import WRITE_UNIT_DOLLARS
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, request
@@ -429,7 +429,7 @@ async def test_queues_are_not_calm_while_turns_wait(
     assert text.count("sent again 2 times") == 9
     assert "taken" not in text
     assert "not shown" not in text
-    monkeypatch.setattr("a2a_serverless.console.queues.SHOWN", 4)
+    monkeypatch.setattr("a2a_serverless_tools.console.queues.SHOWN", 4)
     assert "5 more are not shown." in await stack.page("/queues")
     listed = await stack.page("/tasks")
     assert listed.count("no worker for 4 min") == listed.count("sent again 2 times") == 9
@@ -439,7 +439,7 @@ async def test_queues_say_how_many_turns_were_looked_at(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where there are more, and where one cannot be read, the page says so and is not calm."""
-    monkeypatch.setattr("a2a_serverless.console.queues.LOOKED", 2)
+    monkeypatch.setattr("a2a_serverless_tools.console.queues.LOOKED", 2)
     stack = Stack(clock)
     for name in ("one", "two", "three"):
         head = await stack.send(name)
@@ -450,7 +450,7 @@ async def test_queues_say_how_many_turns_were_looked_at(
     text = await stack.page("/queues")
     assert "2 open turns, those that the sweeper looks at next; there are more: 2 claimed" in text
     assert 'class="calm"' not in text
-    monkeypatch.setattr("a2a_serverless.console.queues.LOOKED", 3)
+    monkeypatch.setattr("a2a_serverless_tools.console.queues.LOOKED", 3)
     assert 'class="calm"' in await stack.page("/queues")
 
     async def nothing(_: object) -> dict[object, object]:

@@ -17,15 +17,15 @@ import pytest
 from a2a.types import Message, Part, SendMessageRequest
 from botocore.exceptions import ClientError
 
-from a2a_serverless.cli import dev
-from a2a_serverless.console.app import STATIC, Console
-from a2a_serverless.console.dev_file import RunningDev
-from a2a_serverless.console.inspector import TaskQuery
-from a2a_serverless.console.lines import kept_lines
-from a2a_serverless.console.remote import RemoteInspector
 from a2a_serverless.errors import ConfigurationError, TaskNotFoundError
-from a2a_serverless.local.stack import Options, Stack
 from a2a_serverless.settings import Settings
+from a2a_serverless_tools.cli import dev
+from a2a_serverless_tools.console.app import STATIC, Console
+from a2a_serverless_tools.console.dev_file import RunningDev
+from a2a_serverless_tools.console.inspector import TaskQuery
+from a2a_serverless_tools.console.lines import kept_lines
+from a2a_serverless_tools.console.remote import RemoteInspector
+from a2a_serverless_tools.local.stack import Options, Stack
 
 ROOT = Path(__file__).parents[3]
 AGENT = f"{ROOT / 'examples/echo_executor/agent.py'}:agent"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.frameworks.conversation import (
     MOST_WAITING,
     Conversation,
@@ -17,6 +16,7 @@ from a2a_serverless.frameworks.conversation import (
     is_consent,
 )
 from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless_tools.contract.storage import Storage
 from tests.unit.frameworks.talks import Talk, question
 
 S = TaskState

@@ -20,7 +20,7 @@ def test_the_adapter_of_a_framework(framework: str) -> None:
     run = subprocess.run(
         [python_of(framework), "-W", "ignore", "-m", "tests.foreign.adapters", framework],
         cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT / 'layers/runtime'}:{ROOT}"},
+        env={"PYTHONPATH": f"{ROOT / 'layers/runtime'}:{ROOT / 'src'}:{ROOT}"},
         capture_output=True,
         text=True,
         check=False,

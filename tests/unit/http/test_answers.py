@@ -16,7 +16,6 @@ import pytest
 from a2a.types import AgentCard, Artifact, ListTasksResponse, Part, Task, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Value
 
-from a2a_serverless.contract.storage import ArtifactWrite, Storage
 from a2a_serverless.http.answers import MAX_ANSWER_BYTES, fitting, sent_bytes
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler
@@ -27,6 +26,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import Replied, StatusChanged
 from a2a_serverless.wiring import Backends
+from a2a_serverless_tools.contract.storage import ArtifactWrite, Storage
 from tests.support.a2a_calls import JSONRPC, REST, Agent, message
 from tests.support.gateway import deployed, rest_event
 from tests.support.messages import agent_message, artifact, request

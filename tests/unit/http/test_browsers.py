@@ -10,10 +10,10 @@ from a2a.types import AgentCard
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.app import create_app
-from a2a_serverless.local.own_address import OwnAddress, guarded
-from a2a_serverless.local.stack import front
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
+from a2a_serverless_tools.local.own_address import OwnAddress, guarded
+from a2a_serverless_tools.local.stack import front
 
 PAGE = "https://shop.example"
 PREFLIGHT = {

@@ -17,9 +17,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import LambdaHandler, lambda_handler
-from a2a_serverless.local.http_server import HttpServer, bind
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
+from a2a_serverless_tools.local.http_server import HttpServer, bind
 from tests.support.a2a_calls import message
 from tests.support.gateway import rest_event
 

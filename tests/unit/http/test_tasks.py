@@ -9,13 +9,13 @@ import pytest
 from a2a.types import TaskState
 from fastapi import FastAPI
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.a2a_calls import Agent, message
 from tests.support.asgi_streams import live
 from tests.support.scripted_worker import ScriptedWorker

@@ -16,8 +16,6 @@ from a2a.types import (
     TaskStatus,
 )
 
-from a2a_serverless.inspect.timeline import Holder, Timeline, timeline, with_logs
-from a2a_serverless.inspect.wording import delivery, sentence, webhook, what_holds
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -35,6 +33,8 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, Head
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import NewTask, Timing, open_task
+from a2a_serverless_tools.inspect.timeline import Holder, Timeline, timeline, with_logs
+from a2a_serverless_tools.inspect.wording import delivery, sentence, webhook, what_holds
 from tests.unit.tasks.heads import claimed, opened
 
 CHUNK = ArtifactWritten(Artifact(artifact_id="a"), append=True)

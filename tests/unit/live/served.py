@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from a2a_serverless.local.stack import Options, Stack
 from a2a_serverless.settings import Settings
+from a2a_serverless_tools.local.stack import Options, Stack
 from tests.live import agent
 
 AGENT = Path(agent.__file__)

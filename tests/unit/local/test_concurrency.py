@@ -14,11 +14,11 @@ from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from pydantic import SecretStr
 
 from a2a_serverless.http.streams import TOO_MANY
-from a2a_serverless.local.gateway import Gateway
-from a2a_serverless.local.stack import ACCOUNT_CONCURRENCY, front
-from a2a_serverless.local.template import Template
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
+from a2a_serverless_tools.local.gateway import Gateway
+from a2a_serverless_tools.local.stack import ACCOUNT_CONCURRENCY, front
+from a2a_serverless_tools.local.template import Template
 from tests.support.asgi_streams import LiveResponse, ServerEvent, live
 
 STREAMS = ACCOUNT_CONCURRENCY

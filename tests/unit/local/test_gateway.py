@@ -13,14 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
-from a2a_serverless.local import gateway
-from a2a_serverless.local.asgi import ASGIApp, Message, Receive, Scope, Send
-from a2a_serverless.local.environments import Concurrency, Environments, Handler
-from a2a_serverless.local.gateway import Gateway
-from a2a_serverless.local.routes import Routes, refusals
-from a2a_serverless.local.template import Template
-from a2a_serverless.local.throttle import Throttle
-from a2a_serverless.local.web_adapter import WebAdapter
+from a2a_serverless_tools.local import gateway
+from a2a_serverless_tools.local.asgi import ASGIApp, Message, Receive, Scope, Send
+from a2a_serverless_tools.local.environments import Concurrency, Environments, Handler
+from a2a_serverless_tools.local.gateway import Gateway
+from a2a_serverless_tools.local.routes import Routes, refusals
+from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.throttle import Throttle
+from a2a_serverless_tools.local.web_adapter import WebAdapter
 from tests.support.asgi_streams import live
 from tests.support.clocks import ManualClock
 from tests.support.gateway import rest_event

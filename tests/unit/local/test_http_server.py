@@ -7,7 +7,7 @@ import socket
 import httpx
 from starlette.applications import Starlette
 
-from a2a_serverless.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer, bind
 
 
 def test_an_answer_leaves_at_once() -> None:

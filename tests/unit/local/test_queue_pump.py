@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from a2a_serverless import aws
-from a2a_serverless.local import pumps
-from a2a_serverless.local.environments import Environments, Handler
-from a2a_serverless.local.pumps import QueuePump
-from a2a_serverless.local.simulated_aws import simulated_aws
-from a2a_serverless.local.sources import EventSource, MemorySource, SqsSource
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless_tools.local import pumps
+from a2a_serverless_tools.local.environments import Environments, Handler
+from a2a_serverless_tools.local.pumps import QueuePump
+from a2a_serverless_tools.local.simulated_aws import simulated_aws
+from a2a_serverless_tools.local.sources import EventSource, MemorySource, SqsSource
 
 PARAMS = OperationParams(scope="scope", task_id="task", incarnation="incarnation", turn=1)
 RECORDED = json.loads((Path(__file__).parents[3] / "events" / "worker-sqs-run.json").read_text())[

@@ -18,11 +18,11 @@ from a2a.types import TaskState
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.local import own_modules
-from a2a_serverless.local.dotenv import Dotenv
-from a2a_serverless.local.own_modules import OwnModules
-from a2a_serverless.local.reloading import ReloadedAgent
 from a2a_serverless.worker.agents import TurnAgents
+from a2a_serverless_tools.local import own_modules
+from a2a_serverless_tools.local.dotenv import Dotenv
+from a2a_serverless_tools.local.own_modules import OwnModules
+from a2a_serverless_tools.local.reloading import ReloadedAgent
 from tests.support.workers import Bench, artifact_texts
 
 AGENT = """
@@ -103,7 +103,7 @@ class News(logging.Handler):
 @pytest.fixture
 def news() -> Iterator[News]:
     heard = News()
-    logger = logging.getLogger("a2a_serverless.local.reloading")
+    logger = logging.getLogger("a2a_serverless_tools.local.reloading")
     logger.setLevel(logging.INFO)
     logger.addHandler(heard)
     yield heard

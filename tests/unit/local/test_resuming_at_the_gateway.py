@@ -12,12 +12,12 @@ from a2a.client import ClientConfig
 from a2a.types import AgentCapabilities, AgentCard, AgentSkill, ListTasksRequest, StreamResponse
 
 from a2a_serverless.client import ResumingClient, Retries, create_resuming_client
-from a2a_serverless.local import stack
-from a2a_serverless.local.gateway import Gateway
-from a2a_serverless.local.http_server import HttpServer, bind
-from a2a_serverless.local.template import Template
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless_tools.local import stack
+from a2a_serverless_tools.local.gateway import Gateway
+from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.scripted_worker import ScriptedWorker

@@ -12,15 +12,15 @@ import yaml
 from pydantic import SecretStr
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.local.stack import (
+from a2a_serverless.settings import Settings
+from a2a_serverless_tools.local.stack import (
     API_TIMEOUT_S,
     STREAM_MARGIN_S,
     BackendName,
     Options,
     Stack,
 )
-from a2a_serverless.local.template import _Loader
-from a2a_serverless.settings import Settings
+from a2a_serverless_tools.local.template import _Loader
 
 ROOT = Path(__file__).parents[3]
 AGENT = f"{ROOT / 'functions' / 'worker' / 'agent.py'}:agent"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.local import pumps
-from a2a_serverless.local.environments import Environments, Handler
-from a2a_serverless.local.pumps import StreamFilter, StreamPump
-from a2a_serverless.local.sources import Consume, StreamSource
+from a2a_serverless_tools.local import pumps
+from a2a_serverless_tools.local.environments import Environments, Handler
+from a2a_serverless_tools.local.pumps import StreamFilter, StreamPump
+from a2a_serverless_tools.local.sources import Consume, StreamSource
 
 MakeFunction = Callable[[Handler], Environments]
 

@@ -13,14 +13,14 @@ import pytest
 from a2a.types import TaskState
 from botocore.exceptions import ClientError
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.local import sources
-from a2a_serverless.local.simulated_aws import one_step, simulated_aws
-from a2a_serverless.local.sources import MemoryStream, Records, StreamSource, TableStream
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import event_position, owner_of
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.local import sources
+from a2a_serverless_tools.local.simulated_aws import one_step, simulated_aws
+from a2a_serverless_tools.local.sources import MemoryStream, Records, StreamSource, TableStream
 from tests.support.databases import dynamo_storage
 from tests.support.emulators import CREDENTIALS
 from tests.support.memory import memory_storage

@@ -18,7 +18,6 @@ import pytest
 from a2a.types import Artifact, Part, StreamResponse, TaskStatus
 from google.protobuf import json_format
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import UnavailableError, UnreadableTaskError
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.queues.memory import MemoryQueue
@@ -28,6 +27,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1, Push
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request as request_of
 from tests.support.observed import counted

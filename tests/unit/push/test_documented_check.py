@@ -16,8 +16,8 @@ import pytest
 from a2a.types import TaskPushNotificationConfig
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from a2a_serverless.local.template import find_template
 from a2a_serverless.push.keys import KeyStore, jwks
+from a2a_serverless_tools.local.template import find_template
 from tests.support.clocks import ManualClock
 from tests.unit.push.receivers import OK, Receiver, Request, status
 from tests.unit.push.world import COMPLETED, TOKEN, World, config

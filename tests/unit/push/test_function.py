@@ -12,7 +12,6 @@ import jwt
 import pytest
 
 from a2a_serverless.clock import SystemClock
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.observability import metrics
 from a2a_serverless.push.function import PushFunction
@@ -24,6 +23,7 @@ from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import Slot, Slots
 from a2a_serverless.tasks.head import Head
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.memory import commits_of, memory_keys, memory_storage
 from tests.support.messages import request
 from tests.unit.push.receivers import OK, Receiver, listening, status

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push import places
 from a2a_serverless.push.client import Meaning, Outcome
@@ -20,6 +19,7 @@ from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import Slot, Slots
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.memory import memory_slots
 from tests.support.messages import request as request_of
 from tests.unit.push.receivers import OK, Receiver, Request

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.storage.counts import Counted, count_key
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import MAX_TOTAL, Listing, ListTasksQuery
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, key, moto_database
 from tests.support.messages import request

@@ -13,7 +13,6 @@ from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 from pydantic import BaseModel
 
-from a2a_serverless.local.template import Template
 from a2a_serverless.observability import tracing
 from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.push.keys import KeyStore
@@ -41,6 +40,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head, Spared
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database
 from tests.support.messages import agent_message, artifact, message, request

@@ -16,10 +16,10 @@ from a2a.server.events import EventQueue
 from a2a.types import Message, Part, Role, TaskArtifactUpdateEvent, TaskState
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.testing import AgentBench, StuckError, file_part
-from a2a_serverless.testing.bench import AgentSource
-from a2a_serverless.testing.fixtures import MakeBench
 from a2a_serverless.worker import FinalError, TaskContext, Worker
+from a2a_serverless_tools.testing import AgentBench, StuckError, file_part
+from a2a_serverless_tools.testing.bench import AgentSource
+from a2a_serverless_tools.testing.fixtures import MakeBench
 from tests.support.workers import chunk, status
 
 S = TaskState

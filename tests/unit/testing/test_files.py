@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from a2a_serverless.testing import FakeFiles, file_part
-from a2a_serverless.testing.fixtures import MakeBench
 from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless_tools.testing import FakeFiles, file_part
+from a2a_serverless_tools.testing.fixtures import MakeBench
 
 
 class Summary(Worker):

@@ -21,17 +21,17 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.local.template import find_template
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.testing.engine import Engine, InlineKeeper
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.function import WorkerFunction
+from a2a_serverless_tools.local.template import find_template
+from a2a_serverless_tools.testing.engine import Engine, InlineKeeper
 from tests.infrastructure.test_address import refused
 from tests.support.messages import request
 from tests.support.workers import Agent, complete

@@ -12,7 +12,6 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import TaskTerminalStateError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import CANCEL, task_partition
@@ -21,6 +20,7 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.messages import request
 from tests.support.workers import (
     Agent,

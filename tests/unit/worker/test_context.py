@@ -14,7 +14,6 @@ import pytest
 from a2a.helpers import get_data_parts, new_data_part
 from a2a.types import Part, SendMessageConfiguration, SendMessageRequest, Task
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.errors import InvalidArgumentError, StateTooLargeError
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.operations import Operation
@@ -22,6 +21,7 @@ from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.writer import FLUSH_BYTES
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.messages import said
 from tests.support.workers import (
     Agent,

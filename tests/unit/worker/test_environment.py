@@ -21,10 +21,10 @@ from botocore.session import Session
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.local.dotenv import Dotenv
-from a2a_serverless.local.template import find_template
 from a2a_serverless.settings import Settings
 from a2a_serverless.worker.environment import RESERVED, check, take_environment
+from a2a_serverless_tools.local.dotenv import Dotenv
+from a2a_serverless_tools.local.template import find_template
 
 SECRET = "arn:aws:secretsmanager:us-east-1:123456789012:secret:agent"
 VALUE = "sk-a-key-that-no-message-shows"

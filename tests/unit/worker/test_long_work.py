@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from a2a_serverless.testing import AgentBench
-from a2a_serverless.testing.fixtures import MakeBench
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless_tools.testing import AgentBench
+from a2a_serverless_tools.testing.fixtures import MakeBench
 
 WAIT_S = 20.0
 NAME: ContextVar[str] = ContextVar("name", default="")

@@ -19,7 +19,6 @@ from a2a.server.events import EventQueue
 from a2a.types import Task, TaskState
 
 from a2a_serverless.errors import A2AServerlessError, UnavailableError
-from a2a_serverless.local.template import Template
 from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
@@ -31,6 +30,7 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless_tools.local.template import Template
 from tests.support.messages import request
 from tests.support.workers import Agent, PacedClock, complete, params_of, status_text
 

@@ -25,10 +25,10 @@ from a2a_serverless.tasks.attempts import (
 )
 from a2a_serverless.tasks.head import Head, Spared
 from a2a_serverless.tasks.operations import Operation
-from a2a_serverless.testing import AgentBench
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker import FinalError, RetryLater, TaskContext, Worker
 from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless_tools.testing import AgentBench
 from tests.support.heads import SMALL
 from tests.support.workers import (
     Agent,

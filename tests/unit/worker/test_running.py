@@ -9,13 +9,13 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless.contract.storage import Storage
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.attempt import NO_ENDING
+from a2a_serverless_tools.contract.storage import Storage
 from tests.support.messages import request
 from tests.support.workers import (
     Agent,

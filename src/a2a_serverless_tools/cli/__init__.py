@@ -1,0 +1,138 @@
+"""The command line: the local stack, and the parts of a deployment as plain processes.
+
+Each command is a module: `add` describes its arguments, `run` does its work. The imports for that
+work are inside `run`: a worker loads no web framework, and `--help` loads nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from a2a_serverless.errors import (
+    ConfigurationError,
+    NewerReleaseError,
+    TaskNotFoundError,
+    UnreadableTaskError,
+)
+from a2a_serverless.observability.logs import quiet_libraries
+from a2a_serverless_tools.cli import (
+    api,
+    bundle,
+    console,
+    demo,
+    dev,
+    init,
+    letters,
+    lock,
+    provision,
+    push,
+    sweep,
+    task,
+    tasks,
+    upgrade,
+    worker,
+)
+from a2a_serverless_tools.cli.arguments import PROGRAM, Parser
+from a2a_serverless_tools.cli.text import printable, refuse
+
+COMMANDS = (
+    *(demo, init, dev, console, lock, upgrade),
+    *(api, worker, push, sweep, task, tasks, letters, provision, bundle),
+)
+"""The commands in the order of `--help`."""
+
+EXIT_INTERRUPTED = 130
+EXIT_UNREAD = 141
+"""The exit code if the reader of stdout, such as `head`, has gone."""
+
+_EXTRA = frozenset(
+    {"boto3", "botocore", "jinja2", "markdown_it", "moto", "packaging", "responses", "rich", "yaml"}
+)
+
+_SENTENCES = (ConfigurationError, NewerReleaseError, TaskNotFoundError, UnreadableTaskError)
+"""Errors that say all that a person has to know."""
+
+_EXAMPLES = """\
+examples:
+  a2a-serverless demo                          see it work, on this machine alone
+  a2a-serverless init my-agent                 make a project of your own
+  a2a-serverless dev                           its agent as if deployed, in memory
+  export $(a2a-serverless provision)           make the table and the queues, remember their names
+  A2A_AUTH=none a2a-serverless api             the HTTP application on real DynamoDB and SQS
+  a2a-serverless worker --concurrency 4        run agents for it
+  a2a-serverless push                          tell its clients' webhooks
+  a2a-serverless task ID                       look at one task: its state, and what happened to it
+  a2a-serverless tasks --state failed --since 1h    which tasks have failed
+
+environment:
+  A2A_TABLE, A2A_QUEUE, A2A_PUSH_QUEUE, ...            names, as `provision` prints them
+  A2A_TEMPLATE                                         template.yaml, by default that of the project
+                                                       around the current folder
+  A2A_AUTH=api-key|oidc|none                           who may call
+  A2A_API_KEYS=name=key,...                            with api-key: the clients' keys by name
+  A2A_OIDC_ISSUER, A2A_OIDC_AUDIENCE                   with oidc: whose tokens, and for whom
+  A2A_PUSH_ALLOWED_HOSTS                               webhooks that may be private
+  AWS_ENDPOINT_URL_DYNAMODB, AWS_ENDPOINT_URL_SQS      emulators instead of AWS
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; 2 means that the start was refused."""
+    options = _parser().parse_args(arguments)
+    _log_to_stderr(verbose=options.verbose)
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+    except _SENTENCES as error:
+        return refuse(str(error))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        return refuse(f"{error.name} is missing; install a2a-serverless[local].")
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more when it ends: that must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_UNREAD
+    return code
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog=PROGRAM,
+        description="A durable task runtime for A2A agents on AWS; here, on this machine.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add(commands)
+    return parser
+
+
+def _log_to_stderr(*, verbose: bool) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, handlers=[handler])
+    quiet_libraries(level)
+    logging.captureWarnings(capture=True)  # for example that a coroutine was never awaited
+
+
+class PlainLines(logging.Formatter):
+    """Formats a record as one line, and a traceback below it, indented.
+
+    A client can neither forge nor colour a line: characters that do not print, such as those that
+    begin an escape sequence of a terminal, are shown as Python writes them in a string.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n  ".join(map(printable, super().format(record).split("\n")))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return printable(super().formatMessage(record))

@@ -1,0 +1,193 @@
+"""What `dev` prints of its log: one block for each failure, with the author's own lines."""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from a2a_serverless.worker.agents import SET_VARIABLE, missing_variable
+from a2a_serverless.worker.failures import AgentFailedError
+from a2a_serverless.worker.frames import own_lines
+from a2a_serverless_tools.cli import PlainLines
+from a2a_serverless_tools.cli.text import printable
+
+_NEWS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "agent_reloaded": "green",
+        "agent_kept": "red",
+        "agent_shared": "yellow",
+        "restart_needed": "yellow",
+        "kept_in_memory": "yellow",
+        "many_events": "yellow",
+        "never_awaited": "yellow",
+        "loop_blocked": "yellow",
+        "background_tasks_ended": "yellow",
+        "call_after_end": "yellow",
+    }
+)
+"""The actions of log lines for the author, and their colours."""
+_RELOADING: Final = "a2a_serverless_tools.local.reloading"
+_ENDS: Final = 3
+"""Lines of a deep recursion that are shown at its beginning, and as many at its end."""
+
+
+@contextmanager
+def for_authors(*, verbose: bool) -> Iterator[None]:
+    """Print what the command line logs to stderr as blocks for the agent's author.
+
+    Handlers other than the command line's stay as they are. `verbose` adds whole tracebacks.
+    """
+    root, reloading = logging.getLogger(), logging.getLogger(_RELOADING)
+    before, level = root.handlers[:], reloading.level
+    handler = AuthorLines(Console(stderr=True), verbose=verbose)
+    root.handlers[:] = [
+        handler if isinstance(each.formatter, PlainLines) else each for each in before
+    ]
+    reloading.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.handlers[:] = before
+        reloading.setLevel(level)
+
+
+class AuthorLines(logging.Handler):
+    """Prints records to a terminal.
+
+    A failure of the agent is a block: the task, its turn and attempt, and what becomes of it; then
+    the author's lines in the traceback, and the exception's text. Other records are lines as the
+    other commands print them.
+    """
+
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        super().__init__()
+        self._console = console
+        self._verbose = verbose
+        self._plain = PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            # Not wrapped: people copy a line of code, and click on a place to open it.
+            self._console.print(self._text(record), soft_wrap=True)
+        except Exception:  # noqa: BLE001 - logging's edge: a log call must not fail
+            self.handleError(record)
+
+    def _text(self, record: logging.LogRecord) -> Text:
+        action = getattr(record, "action", "")
+        if action in _NEWS:
+            about = f"{_task(record)}: " if hasattr(record, "task_id") else ""
+            return Text(about + _short(printable(record.getMessage())), style=_NEWS[action])
+        if record.name == "py.warnings":
+            said = map(printable, record.getMessage().rstrip().split("\n"))
+            return Text(_short("\n  ".join(said)), style="yellow")
+        outcome = _outcome(action, record)
+        if not outcome:
+            return Text(self._plain.format(record))
+        style = "yellow" if action == "retry_later" else "bold red"
+        text = Text(f"{_task(record)}{outcome}", style=style)
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, AgentFailedError) and error.__cause__ is not None:
+            error = error.__cause__
+        if error is not None:
+            text.append_text(_block(error))
+            if self._verbose:
+                rest = "".join(traceback.format_exception(error)).rstrip().split("\n")
+                text.append("".join(f"\n  {printable(line)}" for line in rest), style="dim")
+        return text
+
+
+def _outcome(action: str, record: logging.LogRecord) -> str:
+    """Return what becomes of a task after a failure; empty for a record of another kind."""
+    match action:
+        case "retry_later":
+            return f": {_short(printable(record.getMessage()))}"
+        case "retry":
+            return f", next in {_seconds(vars(record).get('delay_s', 0))}"
+        case "deadline" if hasattr(record, "attempts"):
+            return " came to its time limit, next at once"
+        case "gave_up" if vars(record).get("attempts") != vars(record).get("max_attempts"):
+            return ": the error is final, the task has failed"
+        case "gave_up":
+            return ": the task has failed"
+        case "agent_at_fault":
+            said = record.getMessage().removeprefix("Task failed: ")
+            return f": the task has failed, not tried again\n  {_short(printable(said))}"
+        case "cancel_raised":
+            return ": cancel() has raised, the task is canceled all the same"
+        case "error_after_end":
+            return ": raised after its ending, which counts"
+    return ""
+
+
+def _task(record: logging.LogRecord) -> str:
+    """Return `task 3a2e… turn 1 attempt 2 of 3`, as far as the record knows it."""
+    known: dict[str, Any] = vars(record)
+    said = [f"task {printable(str(known.get('task_id', '')))[:4]}…"]
+    if "turn" in known:
+        said.append(f"turn {known['turn']}")
+    if "attempts" in known:
+        said.append(f"attempt {known['attempts']}")
+    if "max_attempts" in known:
+        said.append(f"of {known['max_attempts']}")
+    return " ".join(said)
+
+
+def _seconds(delay_s: float) -> str:
+    return f"{delay_s:.0f} s" if delay_s >= 10 else f"{delay_s:.1f} s".replace(".0 s", " s")  # noqa: PLR2004 - two digits are enough
+
+
+def _block(error: BaseException) -> Text:
+    """Return the author's lines and the texts of an exception and of those that led to it."""
+    text = Text()
+    for each in _chain(error):
+        lines = own_lines(each)
+        if not lines and each is not error:
+            continue
+        left_out = len(lines) - 2 * _ENDS
+        for number, line in enumerate(lines):
+            if left_out > 0 and _ENDS <= number < len(lines) - _ENDS:
+                if number == _ENDS:
+                    text.append(f"\n  … {left_out} more")
+                continue
+            where = f"{_short(printable(line.filename))}, line {line.lineno}"
+            text.append(f"\n  {where}", style="cyan")
+            text.append(f", in {printable(line.name)}")
+            if line.line:
+                text.append(f"\n    {printable(line.line)}", style="bold")
+        said = "".join(traceback.format_exception_only(each)).rstrip().split("\n")
+        text.append("".join(f"\n  {printable(one)}" for one in said))
+        if name := missing_variable(each):
+            text.append(f"\n  {printable(SET_VARIABLE.format(name))}", style="yellow")
+        if isinstance(each, BaseExceptionGroup):
+            for part in each.exceptions:
+                text.append_text(_block(part))
+    return text
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return an exception after those that led to it."""
+    chain = [error]
+    while True:
+        earlier = chain[0].__cause__
+        if earlier is None and not chain[0].__suppress_context__:
+            earlier = chain[0].__context__
+        if earlier is None or earlier in chain:
+            return chain
+        chain.insert(0, earlier)
+
+
+def _short(text: str) -> str:
+    """Return a text in which the files below the current folder are named from there."""
+    try:
+        return text.replace(f"{Path.cwd()}{os.sep}", "")
+    except FileNotFoundError:  # the folder is gone
+        return text

@@ -1,0 +1,170 @@
+"""`a2a-serverless dev`: the local stack, until a signal."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from a2a_serverless_tools.cli.arguments import Commands, add_command, agent_spec, card_path
+
+if TYPE_CHECKING:
+    from a2a_serverless_tools.console.app import Console
+    from a2a_serverless_tools.console.lines import KeptLines
+    from a2a_serverless_tools.local.asgi import ASGIApp
+    from a2a_serverless_tools.local.stack import Options, Running, Stack
+
+HERE = "127.0.0.1,::1,localhost,example.com"
+"""Hosts of webhooks that are allowed in `dev`: this machine's own, and example.com, with which
+people try clients even without a name server.
+"""
+
+_LOADS = {
+    "once": "the agent is loaded once: start again after a change",
+    "changed": "a change of a module in {folder} or of .env counts from the next turn on",
+    "turn": "the agent is loaded anew for every turn",
+}
+
+
+def add(commands: Commands) -> None:
+    """Describe the command and its arguments."""
+    dev = add_command(
+        commands,
+        "dev",
+        run,
+        summary="the whole stack in one process, for working on an agent",
+        description="Serves the agent at --port as a deployment does: template.yaml says which "
+        "requests are answered while the answer comes, and which through API Gateway events and "
+        "Mangum, in one piece. Messages pass through the worker's Lambda handler, and webhooks on "
+        "this machine are called. The agent gets the variables of .env in the current folder or "
+        "the project around it, also after a change. Without A2A_AUTH every program on this "
+        "machine may call, and no page in a browser but its own console.",
+    )
+    dev.add_agent()
+    dev.add_card()
+    dev.add_port()
+    dev.add_argument(
+        "--backend",
+        choices=("memory", "moto", "aws"),
+        default="memory",
+        help="memory: nothing is kept; moto: the AWS calls, simulated; aws: the endpoints, the "
+        "table and the queues of the environment (default: %(default)s)",
+    )
+    loading = dev.add_mutually_exclusive_group()
+    loading.add_argument(
+        "--no-reload",
+        action="store_true",
+        help="load the agent once; else a change of its files counts from the next turn on",
+    )
+    loading.add_argument(
+        "--fresh",
+        action="store_true",
+        help="load the agent anew for every turn, as a Lambda that has scaled would, and name what "
+        "a turn leaves in memory",
+    )
+    dev.add_argument(
+        "--keep-agent",
+        action="store_true",
+        help="after an edit that cannot be loaded, run the agent before it; else messages fail "
+        "with the reason until it is repaired",
+    )
+    dev.add_argument("--no-push", action="store_true", help="offer no push notifications")
+    dev.add_argument("--no-console", action="store_true", help="serve no console at /")
+
+
+def run(options: Namespace) -> int:
+    """Keep the stack up until SIGINT or SIGTERM."""
+    from a2a_serverless.settings import load_settings
+    from a2a_serverless.worker.environment import take_environment
+    from a2a_serverless_tools.cli.author_lines import for_authors
+    from a2a_serverless_tools.cli.serving import named_aws_errors, say, until_signal
+    from a2a_serverless_tools.console.dev_file import RunningDev, announced
+    from a2a_serverless_tools.console.lines import kept_lines
+    from a2a_serverless_tools.local.dotenv import Dotenv
+    from a2a_serverless_tools.local.stack import Stack
+
+    settings = load_settings()
+    update = {
+        "auth": settings.auth or "none",
+        "push_allowed_hosts": settings.push_allowed_hosts or HERE,
+    }
+    settings = settings.model_copy(update=update)
+    variables = Dotenv(Path.cwd())
+    how = replace(_asked_for(options), variables=variables)
+    read = variables.read()
+    take_environment(settings)
+    consoles: list[Console] = []
+    with ExitStack() as running:
+        running.enter_context(for_authors(verbose=options.verbose))
+        if not options.no_console:
+            lines = running.enter_context(kept_lines())
+            how = replace(how, beside=partial(_beside, consoles, lines))
+        running.enter_context(named_aws_errors())
+        ended = running.enter_context(until_signal())
+        stack = running.enter_context(Stack(settings, how))
+        _say_what_runs(stack, how, read)
+        for console in consoles:
+            token = console.sessions.command_token
+            running.enter_context(announced(RunningDev(stack.url, token, str(Path.cwd()))))
+            say(f"console, once: {console.open_url()}")
+        say("Ctrl-C ends it")
+        ended.wait()
+    return 0
+
+
+def _asked_for(options: Namespace) -> Options:
+    """Return how the command's arguments want the stack, without a console."""
+    from a2a_serverless_tools.local.stack import Options
+
+    agent = agent_spec(options.agent)
+    return Options(
+        backend=options.backend,
+        agent=agent,
+        card=card_path(options.card, agent),
+        port=options.port,
+        push=not options.no_push,
+        loads="turn" if options.fresh else "once" if options.no_reload else "changed",
+        keeps_agent=options.keep_agent,
+    )
+
+
+def _say_what_runs(stack: Stack, how: Options, variables: Path | None) -> None:
+    """Print agent, card, loading, files and address; `variables` is the .env that was read."""
+    from a2a_serverless_tools.cli.serving import say
+    from a2a_serverless_tools.local.template import find_template
+
+    say(f"agent {how.agent}, its card {how.card}, on {how.backend}")
+    say(_LOADS[how.loads].format(folder=Path(how.agent.rpartition(":")[0]).resolve().parent))
+    if variables:
+        say(f"environment of {variables}")
+    say(f"routes, table and queues of {find_template()}")
+    say(f"A2A at {stack.url}, its card at {stack.url}/.well-known/agent-card.json")
+
+
+def _beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGIApp:
+    """Return the agent's application with a console at `/`; add the console to `consoles`.
+
+    `lines` keeps what this process logs about tasks.
+    """
+    from a2a_serverless_tools.console.app import Beside, Console
+    from a2a_serverless_tools.console.stored import StoredInspector
+    from a2a_serverless_tools.local.own_address import OwnAddress
+
+    console = Console(
+        StoredInspector(
+            running.backends.storage,
+            running.settings,
+            place="dev",
+            backends=running.backends,
+            logs=lines,
+        ),
+        url=running.url,
+        endpoint=running.url,
+        card=running.card,
+    )
+    consoles.append(console)
+    port = int(running.url.rsplit(":", 1)[1])
+    return Beside(running.app, console, OwnAddress(console.app, port=port))

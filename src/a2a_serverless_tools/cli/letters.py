@@ -1,0 +1,130 @@
+"""`a2a-serverless undecodable` and `notifications`: what was set aside, for a person to look at."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING, Final
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.cli.arguments import Commands, add_command
+from a2a_serverless_tools.cli.places import add_place, dev_of, settings_of
+from a2a_serverless_tools.cli.text import printable, refuse
+
+if TYPE_CHECKING:
+    from a2a_serverless_tools.console.letters import Aside, Letter, Letters
+
+_QUEUES: Final[dict[str, Aside]] = {
+    "undecodable": "undecodable_queue",
+    "notifications": "push_dead_letter_queue",
+}
+_WHAT: Final = {
+    "undecodable": "messages that cannot be read",
+    "notifications": "notifications that were given up",
+}
+_SHOWN: Final = 80
+"""The most characters of a body that a list shows."""
+
+
+def add(commands: Commands) -> None:
+    """Describe the commands and their arguments."""
+    for name, what in _WHAT.items():
+        command = add_command(
+            commands,
+            name,
+            run,
+            summary=f"lists the {what}; shows or deletes one",
+            description=f"Lists the {what}, which are kept for 14 days and which no function "
+            "consumes: of a stack, of the queue that the environment names, or of your dev, until "
+            "it ends. docs/operations.md says what to do about them.",
+        )
+        command.set_defaults(queue=name)
+        command.add_argument(
+            "verb", choices=("list", "show", "delete"), nargs="?", default="list", metavar="VERB"
+        )
+        command.add_argument("message", metavar="MESSAGE", nargs="?", help="its id, as listed")
+        command.add_argument("--yes", action="store_true", help="delete without asking first")
+        command.add_argument("--json", action="store_true", help="one JSON object a line")
+        add_place(command)
+
+
+def run(options: Namespace) -> int:
+    """List, show or delete; return 2 if the queue or the message cannot be used."""
+    from a2a_serverless_tools.cli.serving import named_aws_errors
+
+    if options.verb != "list" and not options.message:
+        return refuse(f"{options.queue} {options.verb} needs the id of a message, as listed.")
+    with named_aws_errors():
+        return asyncio.run(_run(options))
+
+
+async def _run(options: Namespace) -> int:
+    letters = await _letters(options)
+    if options.verb == "delete":
+        if not options.yes and not _agreed(options.message):
+            return refuse("Nothing was deleted: answer y, or say --yes.")
+        if not await letters.delete(options.message):
+            return refuse(f"There is no message {options.message}: it is gone, or held elsewhere.")
+        print(f"Deleted {options.message}.")
+        return 0
+    found = await letters.all()
+    if options.verb == "show":
+        found = [letter for letter in found if letter.message_id == options.message]
+        if not found:
+            return refuse(f"There is no message {options.message}: it is gone, or held elsewhere.")
+    for letter in found:
+        print(_json(letter) if options.json else _text(letter, is_whole=options.verb == "show"))
+    return 0
+
+
+async def _letters(options: Namespace) -> Letters:
+    """Return the messages of the queue that stack or environment names, else of the user's `dev`.
+
+    Raises:
+        ConfigurationError: none of them has the queue.
+    """
+    from a2a_serverless_tools.console.letters import SqsLetters
+    from a2a_serverless_tools.console.remote import RemoteInspector
+
+    settings = (await settings_of(options))[0]
+    field = _QUEUES[options.queue]
+    queue: str = getattr(settings, field)
+    if queue:
+        return SqsLetters(queue, _WHAT[options.queue])
+    dev = None if settings.table else dev_of(options, changes=options.verb == "delete")
+    if dev is None:
+        what = _WHAT[options.queue]
+        msg = f"A2A_{field.upper()} is not set, and no --stack is named: it has the {what}."
+        raise ConfigurationError(msg)
+    return RemoteInspector(dev).letters(field)
+
+
+def _json(letter: Letter) -> str:
+    from a2a_serverless_tools.inspect.wording import iso
+
+    return json.dumps(
+        {
+            "message_id": letter.message_id,
+            "sent_at": iso(letter.sent_at),
+            "attributes": dict(letter.attributes),
+            "body": letter.body,
+        }
+    )
+
+
+def _text(letter: Letter, *, is_whole: bool) -> str:
+    from a2a_serverless_tools.inspect.wording import iso
+
+    reason = letter.attributes.get("reason", "")
+    first = f"{iso(letter.sent_at)}  {letter.message_id}  {reason}".rstrip()
+    if not is_whole:
+        return printable(f"{first}  {letter.body[:_SHOWN]}")
+    return f"{printable(first)}\n{printable(letter.body)}"
+
+
+def _agreed(message_id: str) -> bool:
+    if not sys.stdin.isatty():
+        return False
+    return input(printable(f"Delete {message_id} for good? [y/N] ")).strip().lower() == "y"

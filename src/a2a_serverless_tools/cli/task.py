@@ -1,0 +1,200 @@
+"""`a2a-serverless task`: shows one task, and what each of its committed versions did."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from a2a_serverless_tools.cli.arguments import Commands, Parser, add_command
+from a2a_serverless_tools.cli.places import add_place, place_of
+from a2a_serverless_tools.cli.text import printable, refuse
+
+if TYPE_CHECKING:
+    from a2a_serverless_tools.cli.places import Place
+    from a2a_serverless_tools.console.lines import LogLine
+    from a2a_serverless_tools.inspect.timeline import Timeline
+
+_TOLD: Final = ("reason", "wait_s")
+"""Fields of a line of the log that are shown after its message."""
+_SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{22}")
+
+
+def add(commands: Commands) -> None:
+    """Describe the command and its arguments."""
+    task = add_command(
+        commands,
+        "task",
+        run,
+        summary="shows one task: its state, who has claimed it, and what happened to it",
+        description="Reads a task of a stack, of the table A2A_TABLE or of your dev, and changes "
+        "nothing. Shows its state, and its turns with their attempts and versions, without the "
+        "contents of messages and artifacts.",
+    )
+    add_task_id(task)
+    shown = task.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    shown.add_argument(
+        "--events", action="store_true", help="its events as subscribers get them, one JSON a line"
+    )
+    shown.add_argument("--cost", action="store_true", help="the write units of each version")
+    shown.add_argument("--story", action="store_true", help="what happened, one sentence a line")
+    task.add_argument(
+        "--follow", action="store_true", help="go on with its events until the task has ended"
+    )
+    task.add_argument(
+        "--logs",
+        action="store_true",
+        help="the lines about it in the logs, too, and each delivery to its webhooks: of a stack, "
+        "or of your dev",
+    )
+    add_place(task)
+    task.add_backend()
+
+
+def add_task_id(command: Parser) -> None:
+    """Add the id of a task, and `--scope`."""
+    command.add_argument("id", metavar="ID", help="the task's id")
+    command.add_argument(
+        "--scope",
+        metavar="SCOPE",
+        help="the owner's digest, as the command shows it: for an id that several owners have, a "
+        "task of a release without the index by-id, or a table without it",
+    )
+
+
+def fault_of(task_id: str, scope: str | None) -> str | None:
+    """Return what is wrong with an id or a scope; None if nothing is."""
+    from a2a_serverless.tasks.identity import is_task_id
+
+    if not is_task_id(task_id):
+        return f"{task_id} is no task id: it has 1 to 100 characters of A-Z a-z 0-9 . _ : -"
+    if scope is not None and not _SCOPE.fullmatch(scope):
+        return (
+            f"--scope {scope} is no scope: it has 22 characters of A-Z a-z 0-9 _ -, as this"
+            " command shows it without --scope."
+        )
+    return None
+
+
+def run(options: Namespace) -> int:
+    """Print the task to stdout; if a part or all of it is not shown, say why and return 2."""
+    from a2a_serverless_tools.cli.serving import named_aws_errors
+
+    fault = fault_of(options.id, options.scope)
+    if fault is None and options.follow and (options.json or options.cost or options.story):
+        fault = "--follow shows events: leave --json, --cost and --story out."
+    if fault is not None:
+        return refuse(fault)
+    with named_aws_errors():
+        return asyncio.run(_run(options))
+
+
+async def _run(options: Namespace) -> int:
+    from a2a_serverless_tools.inspect.timeline import with_logs
+
+    place = await place_of(options)
+    if options.logs and not place.inspector.has_logs:
+        return refuse("--logs reads the logs of a deployment: name it with --stack.")
+    found = await place.inspector.timelines(options.id, options.scope)
+    if len(found) != 1:
+        return _not_one(options, place, found)
+    (shown,) = found
+    if options.events or options.follow:
+        await _tell_events(place, shown, is_followed=options.follow)
+    lines = await _lines(place, shown) if options.logs else []
+    if not options.events and not options.follow:
+        _print(options, with_logs(shown, ((line.at, line.fields) for line in lines)), lines)
+    if options.logs and not options.json:
+        print("\n".join(["", *map(_line_text, lines)]))
+    return refuse(_damage(shown)) if shown.unreadable else 0
+
+
+def _not_one(options: Namespace, place: Place, found: Sequence[Timeline]) -> int:
+    from a2a_serverless_tools.cli.task_text import summary
+
+    if not found:
+        return refuse(not_found(options.id, options.scope, place))
+    print(_several_json(found) if options.json else "\n".join(map(summary, found)))
+    scopes = ", ".join(one.scope for one in found)
+    return refuse(f"{len(found)} scopes have a task {options.id}: choose with --scope: {scopes}.")
+
+
+def _print(options: Namespace, shown: Timeline, lines: Sequence[LogLine]) -> None:
+    from a2a_serverless_tools.cli.task_text import cost_lines, lines_of, story_lines
+    from a2a_serverless_tools.inspect.as_json import as_json
+
+    if options.json:
+        logs = {"logs": [_line_json(line) for line in lines]} if options.logs else {}
+        print(json.dumps(as_json(shown) | logs))
+        return
+    view = cost_lines if options.cost else story_lines if options.story else lines_of
+    print("\n".join(view(shown)))
+
+
+async def _tell_events(place: Place, shown: Timeline, *, is_followed: bool) -> None:
+    """Print the events, one on each line: the cursor, and the event as clients get it."""
+    events = place.inspector.events(shown.task_id, shown.scope, is_followed=is_followed)
+    async for line in events:
+        print(json.dumps({"id": line.cursor, **line.event}), flush=is_followed)
+
+
+async def _lines(place: Place, shown: Timeline) -> list[LogLine]:
+    from a2a_serverless_tools.cli.progress import counting
+
+    found: list[LogLine] = []
+    with counting("reading the logs", prints_lines=False) as so_far:
+        async for line in place.inspector.lines(shown.task_id, shown.created_at or 0):
+            found.append(line)
+            so_far(len(found))
+    return found
+
+
+def _line_text(line: LogLine) -> str:
+    from a2a_serverless_tools.inspect.wording import iso
+
+    named = [f"{name} {line.fields[name]}" for name in _TOLD if line.fields.get(name) is not None]
+    said = "; ".join([f"{line.level:<8} {line.action:<20} {line.message}", *named])
+    return printable(f"{iso(line.at)}  {said}")
+
+
+def _line_json(line: LogLine) -> dict[str, Any]:
+    from a2a_serverless_tools.inspect.wording import iso
+
+    own = {"at": iso(line.at), "level": line.level, "action": line.action, "message": line.message}
+    return {**line.fields, **own}
+
+
+def not_found(task_id: str, scope: str | None, place: Place) -> str:
+    """Return why a task may not be found, and how to find it."""
+    where = place.inspector.place
+    if scope is not None:
+        return (
+            f"{where[0].upper()}{where[1:]} has no task {task_id} in the scope {scope}: it has"
+            " expired or was deleted, or is in another scope; without --scope all are searched."
+        )
+    return (
+        f"{where[0].upper()}{where[1:]} has no task {task_id}: it has expired, was deleted or never"
+        " was. If an older release has created it or its first commit is damaged, --scope SCOPE"
+        f" shows it: its items are under TASK#SCOPE#{task_id}."
+    )
+
+
+def _damage(shown: Timeline) -> str:
+    return (
+        f"Not all of the task {shown.task_id} can be read: {'; '.join(shown.unreadable)}."
+        " Look with the newest release that has run here, or restore the table:"
+        " docs/operations.md."
+    )
+
+
+def _several_json(found: Sequence[Timeline]) -> str:
+    from a2a_serverless_tools.inspect.wording import iso
+
+    scopes = [
+        {"scope": one.scope, "state": one.state, "created_at": iso(one.created_at)} for one in found
+    ]
+    return json.dumps({"task_id": found[0].task_id, "scopes": scopes})

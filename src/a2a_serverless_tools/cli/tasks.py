@@ -1,0 +1,259 @@
+"""`a2a-serverless tasks`: lists tasks; cancels or resends one; deletes all data of a caller."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from a2a_serverless_tools.cli import purge
+from a2a_serverless_tools.cli.arguments import Commands, add_command, positive
+from a2a_serverless_tools.cli.places import Place, add_place, place_of
+from a2a_serverless_tools.cli.task import add_task_id, fault_of, not_found
+from a2a_serverless_tools.cli.text import printable, refuse
+
+if TYPE_CHECKING:
+    from a2a_serverless_tools.console.inspector import Looked, TaskRow
+    from a2a_serverless_tools.inspect.timeline import Timeline
+
+_UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_Act: TypeAlias = "Callable[[Place, Timeline], Awaitable[int]]"
+_AGO: Final = re.compile(r"(\d{1,6})([smhd])")
+
+
+def add(commands: Commands) -> None:
+    """Describe the command, its arguments, and its commands about one task."""
+    tasks = add_command(
+        commands,
+        "tasks",
+        run,
+        summary="lists tasks; cancels one, has its turn sent again, deletes a caller's",
+        description="Lists the tasks of one owner, the newest change first; or of all owners, the "
+        "newest first, of those that were created in the last day or as --created and --since say.",
+    )
+    owner = tasks.add_mutually_exclusive_group()
+    owner.add_argument("--user", metavar="NAME", help="the tasks of this caller")
+    owner.add_argument("--scope", metavar="SCOPE", help="the tasks of the owner with this digest")
+    tasks.add_argument("--tenant", metavar="NAME", default="", help="the caller's tenant")
+    tasks.add_argument("--state", metavar="STATE", help="only those in this state, such as failed")
+    tasks.add_argument(
+        "--since", type=_ago, metavar="TIME", help="only those changed since: 30m, 1h, 7d ago"
+    )
+    tasks.add_argument(
+        "--created",
+        type=_ago,
+        metavar="TIME",
+        help="of all owners: look at those created since then (default: --since, at least 1d)",
+    )
+    tasks.add_argument(
+        "--limit", type=positive, default=50, metavar="N", help="at most (default: %(default)s)"
+    )
+    tasks.add_argument(
+        "--counts", action="store_true", help="the number of the owner's tasks in each state"
+    )
+    tasks.add_argument("--json", action="store_true", help="one JSON object a line")
+    add_place(tasks)
+    _add_verbs(tasks.add_subparsers(title="on one task, or all of a caller", metavar="VERB"))
+
+
+def _add_verbs(verbs: Commands) -> None:
+    cancel = add_command(
+        verbs,
+        "cancel",
+        run_cancel,
+        summary="cancels a task",
+        description="Asks the agent to end the task, and ends it without the agent if that "
+        "takes longer than A2A_CANCEL_TIMEOUT_S.",
+    )
+    resend = add_command(
+        verbs,
+        "resend",
+        run_resend,
+        summary="has the open turn of a task sent again",
+        description="Makes the open turn of a task due now: the next run of the sweeper sends it.",
+    )
+    purge.add(verbs)
+    for verb in (cancel, resend):
+        add_task_id(verb)
+        verb.add_argument("--yes", action="store_true", help="do not ask first")
+        add_place(verb, is_verb=True)
+
+
+def run(options: Namespace) -> int:
+    """Print the tasks, one on each line; return 2 if they cannot be listed."""
+    from a2a_serverless.tasks.identity import Scope
+    from a2a_serverless_tools.cli.serving import named_aws_errors
+    from a2a_serverless_tools.console.inspector import STATES
+
+    scope = Scope.of(options.tenant, options.user).digest if options.user else options.scope
+    if options.state is not None and options.state not in STATES:
+        return refuse(f"--state {options.state} is no state: choose one of {', '.join(STATES)}.")
+    if options.created is not None and scope is not None:
+        return refuse("--created bounds the list of all owners: leave it out, or the owner.")
+    if options.tenant and not options.user:
+        return refuse("--tenant is part of a caller's name: leave it out, or give --user, too.")
+    if options.counts and scope is None:
+        return refuse("--counts counts the tasks of one owner: name it with --user or --scope.")
+    if scope is not None and (fault := fault_of("any", scope)):
+        return refuse(fault)
+    with named_aws_errors():
+        return asyncio.run(_counts(options, scope) if options.counts else _list(options, scope))
+
+
+async def _counts(options: Namespace, scope: str) -> int:
+    from a2a_serverless_tools.cli.progress import counting
+    from a2a_serverless_tools.console.inspector import STATES
+
+    place = await place_of(options)
+    counts: dict[str, int] = {}
+    with counting("counting by state", total=len(STATES), prints_lines=False) as done:
+        for state in STATES:
+            counts[state] = await place.inspector.count(scope, state)
+            done(len(counts))
+    if options.json:
+        print(json.dumps(counts))
+    else:
+        print("\n".join(f"{state:<16}{number:>9}" for state, number in counts.items()))
+    return 0
+
+
+async def _list(options: Namespace, scope: str | None) -> int:
+    from dataclasses import asdict
+
+    from a2a_serverless.clock import SystemClock
+    from a2a_serverless_tools.cli.task_text import row_text
+    from a2a_serverless_tools.inspect.wording import iso
+
+    place = await place_of(options)
+    now, is_empty = SystemClock().now_ms(), True
+    seen: list[Looked] = []
+    async for row in _rows(place, options, scope, now, seen):
+        is_empty = False
+        if options.json:
+            print(json.dumps(asdict(row)))
+        else:
+            line = row_text(row.scope, row.task_id, row.state, row.created_at)
+            print("  ".join([line, *map(printable, row.notes(now))]))
+    if is_empty:
+        print("No task matches.", file=sys.stderr)
+    if seen:
+        count, oldest = sum(one.count for one in seen), iso(min(one.oldest for one in seen))
+        tasks = "one task" if count == 1 else f"{count:,} tasks"
+        print(
+            f"Looked at {tasks} created since {oldest}; at none created before, even if it has"
+            " changed since: --created 7d looks further back.",
+            file=sys.stderr,
+        )
+    return 0
+
+
+async def _rows(
+    place: Place, options: Namespace, scope: str | None, now: int, seen: list[Looked]
+) -> AsyncIterator[TaskRow]:
+    """Yield up to `--limit` tasks, page after page; on a terminal, show a progress bar.
+
+    Of all owners, `seen` gets what each page has looked at.
+    """
+    from a2a_serverless_tools.cli.progress import counting
+    from a2a_serverless_tools.console.inspector import PAGE, TaskQuery
+
+    since = None if options.since is None else now - options.since
+    looked_at = options.created or max(options.since or 0, _UNITS["d"])
+    left, token = options.limit, ""
+    with counting("looking for tasks") as found:
+        while left > 0:
+            query = TaskQuery(
+                scope=scope,
+                state=options.state,
+                since_ms=since,
+                created_ms=None if scope else now - looked_at,
+                limit=min(left, PAGE),
+                token=token,
+            )
+            page = await place.inspector.tasks(query)
+            seen += [page.looked] if page.looked else []
+            for row in page.rows[:left]:
+                yield row
+            left -= len(page.rows)
+            found(options.limit - max(0, left))
+            token = page.next_token
+            if not token:
+                return
+
+
+def run_cancel(options: Namespace) -> int:
+    """Cancel a task; return 2 if there is none, or it has ended already."""
+    return _on_one(options, "Cancel", _cancel, needs_queue=True)
+
+
+def run_resend(options: Namespace) -> int:
+    """Make the open turn of a task due; return 2 if none is open."""
+    return _on_one(options, "Send again", _resend, needs_queue=False)
+
+
+def _on_one(options: Namespace, verb: str, act: _Act, *, needs_queue: bool) -> int:
+    from a2a_serverless.errors import (
+        TaskNotCancelableError,
+        TaskNotFoundError,
+        TurnFinishedError,
+        UnsupportedOperationError,
+    )
+    from a2a_serverless_tools.cli.serving import named_aws_errors
+
+    if (fault := fault_of(options.id, options.scope)) is not None:
+        return refuse(fault)
+
+    async def doing() -> int:
+        place = await place_of(options, changes=True, needs_queue=needs_queue)
+        found = await place.inspector.timelines(options.id, options.scope)
+        if not found:
+            return refuse(not_found(options.id, options.scope, place))
+        if len(found) > 1:
+            scopes = ", ".join(one.scope for one in found)
+            return refuse(f"{len(found)} owners have a task {options.id}: --scope {scopes}.")
+        if not options.yes and not _agreed(f"{verb} {options.id}, which is {found[0].state}?"):
+            return refuse("Nothing was done: answer y, or say --yes.")
+        return await act(place, found[0])
+
+    with named_aws_errors():
+        try:
+            return asyncio.run(doing())
+        except TaskNotFoundError:
+            return refuse(f"The task {options.id} has gone meanwhile.")
+        except TurnFinishedError:
+            return refuse(f"The task {options.id} has no open turn: there is nothing to send.")
+        except UnsupportedOperationError as error:
+            return refuse(str(error))
+        except TaskNotCancelableError:
+            return refuse(f"The task {options.id} has ended: nothing is left to cancel.")
+
+
+async def _cancel(place: Place, shown: Timeline) -> int:
+    state = await place.inspector.cancel(shown.task_id, shown.scope)
+    print(f"The task {shown.task_id} is {state}.")
+    return 0
+
+
+async def _resend(place: Place, shown: Timeline) -> int:
+    if not await place.inspector.resend(shown.task_id, shown.scope):
+        return refuse(f"The task {shown.task_id} has moved on meanwhile: look at it again.")
+    print(f"The turn of {shown.task_id} is due: the sweeper's next run sends it.")
+    return 0
+
+
+def _agreed(question: str) -> bool:
+    """Ask on the terminal; return False if stdin is no terminal."""
+    if not sys.stdin.isatty():
+        return False
+    return input(printable(f"{question} [y/N] ")).strip().lower() in ("y", "yes")
+
+
+def _ago(text: str) -> int:
+    match = _AGO.fullmatch(text)
+    if match is None:
+        raise ArgumentTypeError(f"{text} is no time such as 90s, 30m, 1h or 7d")
+    return int(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,314 @@
+"""The console as an ASGI application: server-rendered pages, and JSON for this user's commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from a2a.types import AgentCard
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from a2a_serverless import aws
+from a2a_serverless.errors import (
+    A2AServerlessError,
+    ConfigurationError,
+    InvalidArgumentError,
+)
+from a2a_serverless_tools.console.inspector import EventLine
+from a2a_serverless_tools.console.letters import ASIDE, Letters
+from a2a_serverless_tools.console.pages import Pages
+from a2a_serverless_tools.console.remote import (
+    COUNTED,
+    DELETED,
+    ERRORS,
+    EVENT,
+    LETTERS,
+    LINES,
+    QUERY,
+    ROWS,
+    TIMELINES,
+)
+from a2a_serverless_tools.console.rendering import BASE, page
+from a2a_serverless_tools.console.session import Sessions
+from a2a_serverless_tools.console.stored import StoredInspector
+
+STATIC: Final = Path(__file__).parent / "static"
+
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+_HEADERS: Final = {
+    # Only our own scripts and styles, nothing from other servers, and not inside a frame.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self';"
+    " img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none';"
+    " frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Console:
+    """The console of one place.
+
+    Args:
+        inspector: reads the tasks of the place.
+        url: the console's own address, without a `/` at its end; its port is the last part.
+        endpoint: the agent's URL, without a `/` at its end; empty: the agent cannot be tried.
+        card: the agent's card, if this process serves it.
+    """
+
+    def __init__(
+        self,
+        inspector: StoredInspector,
+        *,
+        url: str,
+        endpoint: str = "",
+        card: AgentCard | None = None,
+    ) -> None:
+        self._url = url
+        self._inspector = inspector
+        self.sessions = Sessions(int(url.rsplit(":", 1)[1]))
+        self._pages = Pages(inspector, endpoint=endpoint, card=card)
+        self.app: ASGIApp = Starlette(
+            routes=[
+                Route("/", self._root),
+                Route(BASE, self._open),
+                Route(f"{BASE}/open", self._open),
+                Mount(f"{BASE}/static", StaticFiles(directory=STATIC)),
+                *(
+                    Route(f"{BASE}/api{path}", self._for_commands(endpoint_of), methods=[method])
+                    for method, path, endpoint_of in (
+                        ("GET", "/task", self._timelines),
+                        ("GET", "/tasks", self._tasks),
+                        ("GET", "/count", self._count),
+                        ("GET", "/events", self._events),
+                        ("GET", "/lines", self._lines),
+                        ("GET", "/letters", self._letters),
+                        ("POST", "/letters/delete", self._delete_letter),
+                        ("POST", "/cancel", self._cancel),
+                        ("POST", "/resend", self._resend),
+                        ("GET", "/data", self._count_data),
+                        ("POST", "/data/delete", self._delete_data),
+                        ("POST", "/open", self._new_url),
+                    )
+                ),
+                *(
+                    Route(BASE + path, self._for_people(answer), methods=[method])
+                    for method, path, answer in self._pages.routes()
+                ),
+            ],
+            middleware=[Middleware(_Safe)],
+        )
+
+    def open_url(self) -> str:
+        """Return a URL that opens the console once."""
+        return f"{self._url}{BASE}/open?token={self.sessions.one_time_token()}"
+
+    def owns(self, scope: Scope) -> bool:
+        """Return True if a request is the console's, and not the agent's.
+
+        At `/` a browser gets the console, and a client gets the agent.
+        """
+        if scope["type"] != "http":
+            return False
+        path: str = scope["path"]
+        if path == "/":
+            accept = dict(scope["headers"]).get(b"accept", b"")
+            return scope["method"] == "GET" and b"text/html" in accept
+        return path == BASE or path.startswith(f"{BASE}/")
+
+    async def _root(self, _: Request) -> Response:
+        """Lead to the console: its cookie is for its own path."""
+        return _to(BASE)
+
+    async def _open(self, request: Request) -> Response:
+        """Exchange the token of the printed URL for a cookie; with a cookie, lead to the tasks."""
+        token = request.query_params.get("token", "")
+        value = self.sessions.exchange(token) if token else None
+        if value is None and self.sessions.is_person(request.cookies):
+            return _to(f"{BASE}/tasks")
+        if value is None:
+            return page("closed.html", status=403, was_used=bool(token))
+        answer = _to(f"{BASE}/tasks")
+        answer.set_cookie(self.sessions.cookie, value, httponly=True, samesite="strict", path=BASE)
+        return answer
+
+    def _for_people(self, answer: Endpoint) -> Endpoint:
+        """Answer only requests with the cookie; a write also has to come from our own page."""
+
+        async def guarded(request: Request) -> Response:
+            if not self.sessions.is_person(request.cookies):
+                return page("closed.html", status=403, was_used=False)
+            if request.method != "GET" and request.headers.get("origin", "") not in self._origins:
+                return PlainTextResponse("This came from another page.", 403)
+            try:
+                return await answer(request)
+            except (A2AServerlessError, *aws.ERRORS) as error:
+                text = str(error) or type(error).__name__
+                status = 400 if isinstance(error, InvalidArgumentError) else 502
+                return page("problem.html", status=status, place=self._inspector.place, text=text)
+
+        return guarded
+
+    @property
+    def _origins(self) -> tuple[str, ...]:
+        port = self._url.rsplit(":", 1)[1]
+        return (self._url, f"http://localhost:{port}", f"http://[::1]:{port}")
+
+    def _for_commands(self, answer: Endpoint) -> Endpoint:
+        """Answer in JSON, and only requests with the token for commands."""
+
+        async def guarded(request: Request) -> Response:
+            if not self.sessions.is_command(request.headers.get("authorization", "")):
+                return _fault("ConfigurationError", "The token is another one: is dev anew?", 403)
+            try:
+                return await answer(request)
+            except A2AServerlessError as error:
+                name = type(error).__name__
+                return _fault(name if name in ERRORS else "ConfigurationError", str(error), 400)
+
+        return guarded
+
+    async def _timelines(self, request: Request) -> Response:
+        asked = request.query_params
+        found = await self._inspector.timelines(asked["id"], asked.get("scope") or None)
+        return Response(TIMELINES.dump_json(found), media_type="application/json")
+
+    async def _tasks(self, request: Request) -> Response:
+        query = QUERY.validate_python(dict(request.query_params))
+        rows = await self._inspector.tasks(query)
+        return Response(ROWS.dump_json(rows), media_type="application/json")
+
+    async def _count(self, request: Request) -> Response:
+        asked = request.query_params
+        count = await self._inspector.count(asked["scope"], asked["state"])
+        return JSONResponse({"count": count})
+
+    async def _events(self, request: Request) -> Response:
+        asked = request.query_params
+        events = self._inspector.events(
+            asked["id"], asked["scope"], is_followed=bool(asked.get("follow"))
+        )
+        first = await anext(events, None)  # a task that does not exist is an error, not a stream
+        return StreamingResponse(_lines(first, events), media_type="application/jsonl")
+
+    async def _lines(self, request: Request) -> Response:
+        asked = request.query_params
+        lines = self._inspector.lines(asked["id"], int(asked["since"]))
+        found = [line async for line in lines]
+        return Response(LINES.dump_json(found), media_type="application/json")
+
+    async def _letters(self, request: Request) -> Response:
+        found = await self._set_aside(request).all()
+        return Response(LETTERS.dump_json(found), media_type="application/json")
+
+    async def _delete_letter(self, request: Request) -> Response:
+        message_id = request.query_params["message"]
+        is_deleted = await self._set_aside(request).delete(message_id)
+        return JSONResponse({"is_deleted": is_deleted})
+
+    def _set_aside(self, request: Request) -> Letters:
+        """Return the messages set aside in the queue that a command names.
+
+        Raises:
+            ConfigurationError: there is no such queue.
+        """
+        name = request.query_params["queue"]
+        found = next((self._inspector.letters(one) for one in ASIDE if one == name), None)
+        if found is None:
+            raise ConfigurationError(f"{self._inspector.place} has no queue {name}.")
+        return found
+
+    async def _cancel(self, request: Request) -> Response:
+        asked = request.query_params
+        return JSONResponse({"state": await self._inspector.cancel(asked["id"], asked["scope"])})
+
+    async def _resend(self, request: Request) -> Response:
+        asked = request.query_params
+        return JSONResponse({"is_due": await self._inspector.resend(asked["id"], asked["scope"])})
+
+    async def _count_data(self, request: Request) -> Response:
+        asked = request.query_params
+        counted = await self._inspector.count_data(
+            asked["scope"], asked.get("context"), after=asked.get("after", "")
+        )
+        return Response(COUNTED.dump_json(counted), media_type="application/json")
+
+    async def _delete_data(self, request: Request) -> Response:
+        asked = request.query_params
+        deleted = await self._inspector.delete_data(asked["scope"], asked.get("context"))
+        return Response(DELETED.dump_json(deleted), media_type="application/json")
+
+    async def _new_url(self, _: Request) -> Response:
+        return JSONResponse({"url": self.open_url()})
+
+
+class Beside:
+    """An ASGI application that serves the console beside the agent.
+
+    Args:
+        agent: the application of the agent.
+        console: decides which requests are the console's.
+        guarded: the application of the console, behind its other guards.
+    """
+
+    def __init__(self, agent: Any, console: Console, guarded: Any) -> None:
+        self._agent = agent
+        self._console = console
+        self._guarded = guarded
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        chosen = self._guarded if self._console.owns(scope) else self._agent
+        await chosen(scope, receive, send)
+
+
+class _Safe:
+    """Gives every answer the headers that keep a hostile artifact from running code."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def safe(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                named = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *(
+                        (name.lower().encode(), value.encode())
+                        for name, value in _HEADERS.items()
+                        if name.lower().encode() not in named
+                    ),
+                ]
+            await send(message)
+
+        await self._app(scope, receive, safe)
+
+
+async def _lines(first: EventLine | None, events: AsyncIterator[EventLine]) -> AsyncIterator[bytes]:
+    if first is None:
+        return
+    yield EVENT.dump_json(first) + b"\n"
+    async for line in events:
+        yield EVENT.dump_json(line) + b"\n"
+
+
+def _fault(error: str, message: str, status: int) -> Response:
+    return Response(
+        json.dumps({"error": error, "message": message}), status, media_type="application/json"
+    )
+
+
+def _to(path: str) -> Response:
+    return Response(status_code=303, headers={"Location": path})

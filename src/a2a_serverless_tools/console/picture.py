@@ -1,0 +1,234 @@
+"""The timeline of a task as a picture: lanes for turns, attempts, commits and webhooks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from a2a_serverless_tools.inspect.timeline import Timeline
+from a2a_serverless_tools.inspect.webhooks import Delivery, Webhook
+from a2a_serverless_tools.inspect.wording import delivery, duration, outcome, sentence, webhook
+
+WIDTH: Final = 960
+LEFT: Final = 96
+"""The x at which lanes begin; their names stand to the left of it."""
+LANE: Final = 34
+BAR: Final = 20
+TOP: Final = 22
+_TICKS: Final = 5
+_HOOKS: Final = 3
+"""The first lane of webhooks."""
+_LETTER: Final = 6.6
+"""The width of a letter of a label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A length of time in a lane."""
+
+    x: float
+    y: float
+    width: float
+    look: str
+    """The bar's class in the style sheet."""
+    title: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A moment, through all lanes or in one."""
+
+    x: float
+    y: float
+    height: float
+    look: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """The name of a lane, and the y of its middle."""
+
+    name: str
+    y: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What the template draws."""
+
+    height: float
+    lanes: tuple[Lane, ...]
+    bars: tuple[Bar, ...]
+    marks: tuple[Mark, ...]
+    ticks: tuple[tuple[float, str], ...]
+
+
+class _Scale:
+    """Turns times into places."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.length = max(1, end - start)
+
+    def x(self, at: int) -> float:
+        share = min(1.0, max(0.0, (at - self.start) / self.length))
+        return round(LEFT + share * (WIDTH - LEFT - 8), 1)
+
+
+def picture(shown: Timeline, now_ms: int) -> Picture | None:
+    """Return the picture of a task as of now; None if its commits have no times."""
+    times = [commit.at for commit in shown.commits if commit.at is not None]
+    if not times:
+        return None
+    told = [one.at for hook in shown.webhooks for one in hook.deliveries]
+    told += [hook.given_up.at for hook in shown.webhooks if hook.given_up is not None]
+    is_over = not shown.turn_is_open and not any(one.is_failing for one in shown.webhooks)
+    scale = _Scale(times[0], max(*times, *told, times[0] + 1, 0 if is_over else now_ms))
+    names = ["turns", "attempts", "commits", *("webhook" for _ in shown.webhooks)]
+    lanes = tuple(Lane(name=n, y=TOP + LANE * (i + 0.5)) for i, n in enumerate(names))
+    height = TOP + LANE * len(lanes) + 26
+    end = scale.start + scale.length
+    bars = (
+        *_turns(shown, scale, end),
+        *_attempts(shown, scale, end),
+        *_wait_for_the_next(shown, scale, end),
+        *_webhooks(shown, scale, end),
+    )
+    return Picture(
+        height=height,
+        lanes=lanes,
+        bars=bars,
+        marks=(
+            *_commits(shown, scale),
+            *_deliveries(shown, scale),
+            *_moments(shown, scale, LANE * len(lanes)),
+        ),
+        ticks=tuple(_ticks(scale)),
+    )
+
+
+def _bar(scale: _Scale, lane: int, start: int, end: int, look: str, title: str, label: str) -> Bar:
+    x = scale.x(start)
+    width = max(3.0, round(scale.x(end) - x, 1))
+    fits = len(label) * _LETTER + 8 < width
+    y = TOP + LANE * lane + (LANE - BAR) / 2
+    return Bar(x=x, y=y, width=width, look=look, title=title, label=label if fits else "")
+
+
+def _turns(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
+    for turn in shown.turns:
+        start = turn.opened_at if turn.opened_at is not None else scale.start
+        look = "open" if turn.ended is None else "over"
+        by = f" from {turn.by}" if turn.by else ""
+        title = f"turn {turn.number}{by}, {look}"
+        yield _bar(scale, 0, start, turn.ended_at or end, look, title, f"turn {turn.number}{by}")
+
+
+def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
+    for turn in shown.turns:
+        for attempt in turn.attempts:
+            if attempt.started_at is None:
+                continue
+            if attempt.waited_ms is not None:
+                start, label = attempt.started_at - attempt.waited_ms, duration(attempt.waited_ms)
+                title = f"waited {label} for attempt {attempt.number}"
+                yield _bar(scale, 1, start, attempt.started_at, "waiting", title, f"waits {label}")
+            seen = shown.holder.seen_at if shown.holder is not None else None
+            known = seen if attempt.outcome == "running" else None
+            over = attempt.over_at or known or attempt.last_at
+            last = attempt.last_at if attempt.outcome == "lost" else over
+            where = f" on {attempt.worker}" if attempt.worker else ""
+            title = f"turn {turn.number}, attempt {attempt.number}{where}: {outcome(attempt)}"
+            look = attempt.outcome.replace(" ", "-")
+            label = f"{attempt.number}  {outcome(attempt)}"
+            yield _bar(scale, 1, attempt.started_at, over or end, look, title, label)
+            if last is not None and last != over:
+                yield _bar(scale, 1, attempt.started_at, last, "was-alive", title, "")
+
+
+def _wait_for_the_next(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
+    """Yield a bar from the end of an attempt that has given the open turn back, up to now."""
+    given_back = shown.given_back
+    if given_back is not None and given_back.at is not None:
+        waits = duration(max(0, end - given_back.at))
+        title = f"waits for the next attempt for {waits}"
+        yield _bar(scale, 1, given_back.at, end, "waiting", title, f"waits {waits}")
+
+
+def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
+    at_of = {commit.version: commit.at for commit in shown.commits}
+    for lane, one in enumerate(shown.webhooks, _HOOKS):
+        title, lost = webhook(one), one.given_up
+        told = at_of.get(one.told or 0) if one.knows_told else None
+        if one.deliveries:
+            yield from _waits(one, lane, scale, end)
+        elif told is not None:
+            yield _bar(scale, lane, scale.start, told, "told", title, f"told to {one.told}")
+        if lost is not None and not one.deliveries:
+            since = at_of.get(lost.version) or scale.start
+            yield _bar(scale, lane, since, lost.at, "failing", title, f"gave up {lost.count}")
+        if one.is_given_up:
+            last = one.answered_at or scale.start
+            yield _bar(scale, lane, last, end, "failing", title, "given up")
+        elif one.is_failing and one.failing_since is not None and not one.deliveries:
+            label = f"failing, {one.failures} times"
+            yield _bar(scale, lane, one.failing_since, end, "failing", title, label)
+
+
+def _waits(hook: Webhook, lane: int, scale: _Scale, end: int) -> Iterator[Bar]:
+    """Yield a bar for the wait between each failed attempt and the next one."""
+    for one, after in zip(hook.deliveries, (*hook.deliveries[1:], None), strict=True):
+        if one.wait_ms is not None:
+            until = min(one.at + one.wait_ms, end if after is None else after.at)
+            label = f"waits {duration(one.wait_ms)}"
+            yield _bar(scale, lane, one.at, until, "waiting", delivery(one), label)
+
+
+def _deliveries(shown: Timeline, scale: _Scale) -> Iterator[Mark]:
+    """Yield one mark for all deliveries at the same place that have ended alike."""
+    for lane, hook in enumerate(shown.webhooks, _HOOKS):
+        places: dict[tuple[int, str], list[Delivery]] = {}
+        for one in hook.deliveries:
+            look = "delivered" if one.result == "told" else "undelivered"
+            places.setdefault((round(scale.x(one.at)), look), []).append(one)
+        y = TOP + LANE * lane + (LANE - BAR) / 2
+        for (x, look), told in places.items():
+            more = f", and {len(told) - 1} more" if len(told) > 1 else ""
+            yield Mark(x=x, y=y, height=BAR, look=look, title=delivery(told[0]) + more)
+
+
+def _commits(shown: Timeline, scale: _Scale) -> Iterator[Mark]:
+    """Yield one mark for all commits at the same place: a task may have thousands of them."""
+    places: dict[int, list[int]] = {}
+    for commit in shown.commits:
+        if commit.at is not None:
+            places.setdefault(round(scale.x(commit.at)), []).append(commit.version)
+    for x, versions in places.items():
+        first, last = versions[0], versions[-1]
+        title = f"version {first}" if first == last else f"versions {first} to {last}"
+        y = TOP + LANE * 2 + (LANE - BAR) / 2
+        yield Mark(x=x, y=y, height=BAR, look="commit", title=title)
+
+
+_MOMENTS: Final = {"cancel asked": "cancel", "took over": "takeover"}
+
+
+def _moments(shown: Timeline, scale: _Scale, height: float) -> Iterator[Mark]:
+    for one in shown.story:
+        if one.what in _MOMENTS and one.at is not None:
+            yield Mark(
+                x=scale.x(one.at),
+                y=TOP,
+                height=height,
+                look=_MOMENTS[one.what],
+                title=sentence(one),
+            )
+
+
+def _ticks(scale: _Scale) -> Iterable[tuple[float, str]]:
+    for number in range(_TICKS + 1):
+        at = scale.start + scale.length * number // _TICKS
+        yield scale.x(at), duration(at - scale.start) if number else "0"

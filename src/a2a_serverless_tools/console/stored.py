@@ -1,0 +1,343 @@
+"""The inspector over a storage: a table, or the memory of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState
+from google.protobuf.json_format import MessageToDict
+
+from a2a_serverless.errors import (
+    ConfigurationError,
+    PageTokenError,
+    TaskNotFoundError,
+    TurnFinishedError,
+    UnsupportedOperationError,
+)
+from a2a_serverless.http.cancellation import cancel
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.deletion import Counted, Deleted
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.log import HOUR_MS, LOOK_AT_ONCE, Created, Due, Log, TaskKey
+from a2a_serverless.storage.tail import Tail
+from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_tag
+from a2a_serverless.tasks.fold import Fold
+from a2a_serverless.tasks.head import Head, plain_state
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.wiring import Backends
+from a2a_serverless_tools.console.inspector import (
+    STATES,
+    EventLine,
+    Inspector,
+    Looked,
+    Rows,
+    TaskQuery,
+    TaskRow,
+)
+from a2a_serverless_tools.console.letters import (
+    Aside,
+    Depth,
+    Letters,
+    Working,
+    depth_of,
+    letters_of,
+)
+from a2a_serverless_tools.console.lines import LogLine, Logs
+from a2a_serverless_tools.inspect.timeline import Timeline, timeline
+
+DAY_MS: Final = 24 * HOUR_MS
+STEPS: Final = 50
+"""The most reads for one page of all tasks; each looks at as many tasks as the page shows."""
+_PLACE: Final = re.compile(
+    r"(?P<hour>[0-9]{1,7})/(?P<before>([0-9]{15}#[A-Za-z0-9._:-]{1,100}#[A-Za-z0-9_-]{22})?)"
+)
+OPERATOR: Final = "operator"
+"""The user who has asked for a cancel, as HEAD then names it."""
+
+
+NEXT_MS: Final = 2 * HOUR_MS
+"""An open turn is due within a lease, the longest wait of a sweep or of a retry: within this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTurns:
+    """Open turns of all callers, those first at which the sweeper looks first."""
+
+    rows: tuple[TaskRow, ...]
+    unread: tuple[Due, ...]
+    """Those whose HEAD could not be read."""
+    is_all: bool
+    """False: there are more, due later."""
+
+
+class StoredInspector(Inspector):
+    """Reads a storage.
+
+    Args:
+        storage: the storage, in any scope.
+        settings: the settings of its deployment.
+        place: what the storage is, for sentences.
+        backends: the backends with the queue, for a cancel; None: only the table can be reached.
+        logs: the logs of its functions; None: they cannot be reached.
+    """
+
+    def __init__(
+        self,
+        storage: DurableStorage,
+        settings: Settings,
+        *,
+        place: str,
+        backends: Backends | None = None,
+        logs: Logs | None = None,
+    ) -> None:
+        self.storage = storage
+        self.settings = settings
+        self.place = place
+        self.logs = logs
+        self.has_logs = logs is not None
+        self._backends = backends
+
+    async def timelines(self, task_id: str, scope: str | None = None) -> list[Timeline]:
+        scopes = [scope] if scope else [digest for digest, _ in await self.storage.find(task_id)]
+        found = [await self._timeline(digest, task_id) for digest in scopes]
+        return [one for one in found if one is not None]
+
+    async def _timeline(self, scope: str, task_id: str) -> Timeline | None:
+        storage = self.storage.for_scope(Scope(scope))
+        survey = await storage.survey(task_id)
+        if survey is None:
+            return None
+        return timeline(
+            survey.head,
+            survey.records,
+            missing=survey.missing,
+            unreadable=survey.unreadable,
+            pushes=survey.pushes,
+            lease_s=storage.timing.lease_s,
+        )
+
+    async def log(self, task_id: str, scope: str) -> Log | None:
+        """Return the whole log of a task; None if there is none.
+
+        Raises:
+            UnreadableTaskError: it is damaged.
+        """
+        return await self.storage.for_scope(Scope(scope)).read(task_id)
+
+    async def events(
+        self, task_id: str, scope: str, *, is_followed: bool = False
+    ) -> AsyncIterator[EventLine]:
+        storage = self.storage.for_scope(Scope(scope))
+        log = await storage.read(task_id)
+        if log is None:
+            raise TaskNotFoundError
+        for line in event_lines(log):
+            yield line
+        if not is_followed:
+            return
+        last = Cursor(log.head.version, 1_000_000_000, incarnation_tag(log.head.incarnation))
+        tail, _ = await Tail.resume(storage, task_id, last)
+        async for told in tail.events(until=lambda head: head.is_terminal, deadline=math.inf):
+            yield EventLine(cursor=str(told.cursor), event=as_response(told.event))
+
+    async def lines(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
+        if self.logs is None:
+            msg = f"{self.place[0].upper()}{self.place[1:]} alone has no logs: name the stack."
+            raise ConfigurationError(msg)
+        async for line in self.logs.about(task_id, since_ms):
+            yield line
+
+    async def tasks(self, query: TaskQuery) -> Rows:
+        return await (self._of_scope(query) if query.scope else self._of_all(query))
+
+    async def _of_scope(self, query: TaskQuery) -> Rows:
+        since = query.since_ms
+        listed = ListTasksQuery(
+            status=STATES[query.state] if query.state else None,
+            page_size=query.limit,
+            page_token=query.token or None,
+            status_timestamp_after=None if since is None else _iso(since),
+        )
+        heads, token = await self.storage.for_scope(Scope(query.scope or "")).newest(listed)
+        return Rows(rows=tuple(map(row_of, heads)), next_token=token)
+
+    async def _of_all(self, query: TaskQuery) -> Rows:
+        """Return tasks hour by hour, the newest first; the token is the place to go on from.
+
+        One page reads at most `STEPS` times, however many tasks there are.
+        """
+        now, floor = self.storage.clock.now_ms(), query.created_ms
+        place = _place_in(query.token)
+        hour, before = place or (now // HOUR_MS, "")
+        newest = _oldest_looked_at(hour, before) if place else now
+        oldest = max(0, now - int(self.storage.timing.ttl_s * 1000))
+        first = now - DAY_MS if query.since_ms is None else min(now - DAY_MS, query.since_ms)
+        until = (oldest if place else max(first, oldest)) if floor is None else max(0, floor)
+        rows: list[TaskRow] = []
+        count = 0
+
+        def answer(token: str, looked_to: int) -> Rows:
+            looked = Looked(count=count, newest=newest, oldest=max(looked_to, floor or 0))
+            return Rows(rows=tuple(rows), next_token=token, looked=looked)
+
+        for _ in range(STEPS):
+            if hour < until // HOUR_MS:
+                has_more = floor is None and hour >= oldest // HOUR_MS
+                return answer(f"{hour}/" if has_more else "", (hour + 1) * HOUR_MS)
+            found = await self.storage.created_in(hour * HOUR_MS, before=before, limit=query.limit)
+            for head in found.heads:
+                if floor is not None and head.created_at < floor:
+                    continue
+                count += 1
+                row = row_of(head)
+                if row.status_at >= (query.since_ms or 0) and query.state in (None, "", row.state):
+                    rows.append(row)
+                if len(rows) == query.limit:
+                    return answer(f"{hour}/{Created.place(head)}", head.created_at)
+            hour, before = (hour, found.before) if found.before else (hour - 1, "")
+        return answer(f"{hour}/{before}", _oldest_looked_at(hour, before))
+
+    async def count(self, scope: str, state: str) -> int:
+        return await self.storage.for_scope(Scope(scope)).count(STATES[state])
+
+    async def cancel(self, task_id: str, scope: str) -> str:
+        if self._backends is None:
+            msg = f"A cancel needs the queue of {self.place}: set A2A_QUEUE, or name the stack."
+            raise ConfigurationError(msg)
+        timeout_s = self.settings.cancel_timeout_s
+        tail = await cancel(self._backends, Scope(scope), task_id, timeout_s=timeout_s, by=OPERATOR)
+        return plain_state(tail.head.state)
+
+    async def resend(self, task_id: str, scope: str) -> bool:
+        storage = self.storage.for_scope(Scope(scope))
+        head = await storage.head(task_id)
+        if head is None:
+            raise TaskNotFoundError
+        if not head.turn_is_open:
+            raise TurnFinishedError
+        released, now_ms = head.released, storage.clock.now_ms()
+        if released is not None and head.was_released and released.until > now_ms:
+            raise UnsupportedOperationError(
+                f"The turn waits until {_iso(released.until)} for {released.reason}: its message is"
+                " in the queue, and starts it then."
+            )
+        return await storage.postpone(head, due_at=storage.clock.now_ms(), sends=head.sends)
+
+    async def count_data(
+        self, scope: str, context_id: str | None = None, *, after: str = ""
+    ) -> Counted:
+        return await self.storage.for_scope(Scope(scope)).count_data(context_id, after=after)
+
+    async def delete_data(self, scope: str, context_id: str | None = None) -> Deleted:
+        return await self.storage.for_scope(Scope(scope)).delete_data(context_id)
+
+    def letters(self, aside: Aside) -> Letters | None:
+        return letters_of(aside, self.settings, self._backends)
+
+    async def depth(self, working: Working) -> Depth | None:
+        """Return how full a queue of the workers is; None if it is not named here.
+
+        Raises:
+            ConfigurationError: it cannot be used; one sentence says why.
+        """
+        return await depth_of(working, self.settings, self._backends)
+
+    async def open_turns(self, limit: int) -> OpenTurns:
+        """Return the first `limit` open turns, in the order in which the sweeper looks at them."""
+        now = self.storage.clock.now_ms()
+        found = await self.storage.due(now + NEXT_MS, limit=limit + 1)
+        turns, is_all = found[:limit], len(found) <= limit
+        keys = [(one.scope.digest, one.task_id) for one in turns]
+        heads: dict[TaskKey, Head | None] = dict.fromkeys(keys)
+        parts = (keys[at : at + LOOK_AT_ONCE] for at in range(0, len(keys), LOOK_AT_ONCE))
+        for seen in await asyncio.gather(*map(self.storage.look, parts)):
+            heads |= {key: look.head for key, look in seen.items()}
+        rows = [row_of(head) for head in heads.values() if head is not None and head.turn_is_open]
+        unread = [one for one, key in zip(turns, keys, strict=True) if heads[key] is None]
+        return OpenTurns(rows=tuple(rows), unread=tuple(unread), is_all=is_all)
+
+
+def _place_in(token: str) -> tuple[int, str] | None:
+    """Return the hour, and the place in it, at which a page begins; None if there is no token."""
+    if not token:
+        return None
+    match = _PLACE.fullmatch(token)
+    if match is None:
+        raise PageTokenError
+    return int(match["hour"]), match["before"]
+
+
+def _oldest_looked_at(hour: int, before: str) -> int:
+    """Return the time of creation down to which tasks were looked at, by the place to go on."""
+    return int(before.partition("#")[0]) if before else (hour + 1) * HOUR_MS
+
+
+def event_lines(log: Log) -> Iterable[EventLine]:
+    """Yield the events of a log that was read from its beginning, with their cursors."""
+    fold = Fold(log.head.task_id, log.head.context_id)
+    tag = incarnation_tag(log.head.incarnation)
+    for record in log.records:
+        fold.add(record)
+        for index, event in enumerate(events_of(record, fold)):
+            cursor = Cursor(record.version, index, tag)
+            yield EventLine(cursor=str(cursor), event=as_response(event))
+
+
+def as_response(event: Event) -> dict[str, Any]:
+    """Return an event as the JSON of a StreamResponse."""
+    match event:
+        case Task():
+            response = StreamResponse(task=event)
+        case Message():
+            response = StreamResponse(message=event)
+        case TaskArtifactUpdateEvent():
+            response = StreamResponse(artifact_update=event)
+        case _:
+            response = StreamResponse(status_update=event)
+    shown: dict[str, Any] = MessageToDict(response)
+    return shown
+
+
+def row_of(head: Head) -> TaskRow:
+    """Return a task's row."""
+    released = head.released if head.turn_is_open and head.was_released else None
+    return TaskRow(
+        scope=head.scope,
+        task_id=head.task_id,
+        context_id=head.context_id,
+        state=plain_state(head.state),
+        created_at=head.created_at,
+        status_at=head.status_at,
+        version=head.version,
+        attempts=head.attempts,
+        turn_is_open=head.turn_is_open,
+        due_at=head.due_at,
+        is_cancel_asked=head.cancel is not None,
+        sends=head.sends,
+        is_claimed=head.turn_is_open and head.token is not None and not head.was_released,
+        waits_since=_waits_since(head),
+        waits_until=released.until if released else 0,
+        waits_for=released.reason if released else "",
+    )
+
+
+def _waits_since(head: Head) -> int | None:
+    """Return the time since which the open turn has no worker; None: it has one, or is unknown."""
+    if not head.turn_is_open:
+        return None
+    if head.released is not None and head.was_released:
+        return head.released.at
+    is_new = head.token is None and head.state == TaskState.TASK_STATE_SUBMITTED
+    return head.status_at if is_new else None
+
+
+def _iso(at_ms: int) -> str:
+    """Return a time in UTC; one before 1970 as 1970: nothing is older."""
+    return datetime.fromtimestamp(max(0, at_ms) / 1000, UTC).isoformat()

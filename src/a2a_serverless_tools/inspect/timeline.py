@@ -1,0 +1,349 @@
+"""A task's life as HEAD and log tell it: which worker has it, and what each version did.
+
+Contents are left out: messages, parts and metadata are only named, and their bytes counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
+
+from a2a.types import TaskState
+
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Entry,
+    MessageAppended,
+    MetadataMerged,
+    Replied,
+    Restarted,
+    StatusChanged,
+    TurnOpened,
+    Unknown,
+    encode_entries,
+)
+from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, Spared, plain_state
+from a2a_serverless.tasks.progress import Progress, progress_in
+from a2a_serverless.tasks.push import Push
+from a2a_serverless_tools.inspect.cost import write_units
+from a2a_serverless_tools.inspect.story import Happening, discards_of, kind_name, story_of
+from a2a_serverless_tools.inspect.turns import Turn, turns_of
+from a2a_serverless_tools.inspect.webhooks import (
+    Webhook,
+    deliveries_of,
+    webhooks_of,
+    with_deliveries,
+)
+
+ChangeName: TypeAlias = Literal[
+    "message",
+    "status",
+    "artifact",
+    "chunk",
+    "metadata",
+    "restart",
+    "turn ended",
+    "reply",
+    "unknown",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One entry of a commit, without its content."""
+
+    name: ChangeName
+    size: int
+    """The bytes of the entry as it is stored."""
+    subject: str = ""
+    """The id of a message or artifact, a state, the kind of an unknown entry."""
+    by: str = ""
+    """The user who sent a message; empty if unknown."""
+    is_last: bool = False
+    """True if it is the last chunk of its artifact."""
+    is_critical: bool = False
+    """True if a reader that does not know the entry cannot understand the task."""
+    base: int | None = None
+    """The version that a restart goes back to."""
+    discards: tuple[int, ...] = ()
+    """Versions whose changes a restart takes back."""
+    references: int = 0
+    """Parts whose content is stored elsewhere."""
+    progress: Progress | None = None
+    """The progress that a status tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """One committed version."""
+
+    version: int
+    at: int | None
+    """Milliseconds since the epoch; None: by a release without times."""
+    worker: str
+    """The process whose attempt wrote it; empty outside of attempts, or if it is not named."""
+    ended: AttemptEnd | None
+    """The attempt that ended with this version: the one before, or the one that wrote it."""
+    ended_itself: bool
+    """True if `ended` is the attempt that wrote this version."""
+    changes: tuple[Change, ...]
+    units: int
+    """Write units of DynamoDB, computed from its size."""
+    after_ms: int | None
+    """Milliseconds since the commit before; None for the first, and where a time is unknown."""
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of its entries."""
+        return sum(change.size for change in self.changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The attempt that has claimed the open turn; whether its process lives is not known.
+
+    Times are milliseconds since the epoch.
+    """
+
+    worker: str
+    """Its process; empty: its release does not name the process."""
+    since: int | None
+    """The time of its claim."""
+    seen_at: int | None = None
+    """The time of its newest commit, or of the renewal of its lease that is known, the later."""
+    lease_until: int | None = None
+    """The end of its lease. None: unknown, as the sweeper has sent the turn again, and has moved
+    the due time by which a lease is stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A task and its committed versions. Times are milliseconds since the epoch.
+
+    If a field's docstring does not say otherwise, None means that the value could not be read.
+    """
+
+    task_id: str
+    scope: str
+    context_id: str | None
+    state: str | None
+    """The state's name as in logs and metrics, such as `working`."""
+    created_at: int | None
+    changed_at: int | None
+    """The time of the newest commit."""
+    expires_at: int | None
+    version: int | None
+    turn: int | None
+    turn_is_open: bool
+    progress: Progress | None
+    """The progress in the last status of the open turn; None: it has none, or no turn is open."""
+    attempts: int | None
+    """Attempts started on the turn, without those that are spared."""
+    spared: Spared
+    """The starts on the turn that use up no attempt."""
+    holder: Holder | None
+    """None: no attempt has claimed the open turn, or the last one has given it back."""
+    given_back: AttemptEnd | None
+    """The attempt that has given back the open turn; None: there is none, or another took over."""
+    due_at: int | None
+    """The time at which the sweeper looks at the task; None also if it does not have to."""
+    size: int | None
+    cancel: CancelMark | None
+    """The request to cancel the task; None also if there is none."""
+    sends: int
+    """Copies of the current turn that the sweeper has sent."""
+    commits: tuple[Committed, ...]
+    turns: tuple[Turn, ...]
+    webhooks: tuple[Webhook, ...]
+    story: tuple[Happening, ...]
+    """What happened, in order."""
+    unreadable: tuple[str, ...]
+    """What could not be read, as clauses."""
+
+    @property
+    def units(self) -> int:
+        """Return the write units of all commits that could be read."""
+        return sum(commit.units for commit in self.commits)
+
+
+def timeline(
+    head: Head,
+    records: Sequence[Record],
+    *,
+    missing: Collection[str] = (),
+    unreadable: Iterable[str] = (),
+    pushes: Iterable[Push] = (),
+    lease_s: float | None = None,
+) -> Timeline:
+    """Return the timeline of a task.
+
+    Args:
+        head: the task's HEAD.
+        records: its commits in order; some may be missing.
+        missing: names of `head`'s fields that could not be read.
+        unreadable: what else could not be read, as clauses.
+        pushes: the task's push configurations.
+        lease_s: the seconds of a lease; None: unknown, and so is its last renewal.
+    """
+    discards = discards_of(records, _DISCARDABLE)
+    turns = turns_of(head, records)
+    released = head.released if head.turn_is_open and head.was_released else None
+    times = [record.at for record in records if record.at is not None]
+    webhooks = webhooks_of(pushes, records)
+    status_at = None if "status_at" in missing else head.status_at
+    return Timeline(
+        task_id=head.task_id,
+        scope=head.scope,
+        context_id=None if "context_id" in missing else head.context_id,
+        state=None if "state" in missing else plain_state(head.state),
+        created_at=None if "created_at" in missing else head.created_at,
+        changed_at=times[-1] if times else status_at,
+        expires_at=None if "expires_at" in missing else head.expires_at,
+        version=None if "version" in missing else head.version,
+        turn=None if "turn" in missing else head.turn,
+        turn_is_open=head.turn_is_open,
+        progress=_progress(records) if head.turn_is_open else None,
+        attempts=None if "attempts" in missing else head.attempts,
+        spared=head.spared,
+        holder=None if released else _holder(head, records, lease_s),
+        given_back=released,
+        due_at=head.due_at,
+        size=None if "size" in missing else head.size,
+        cancel=head.cancel,
+        sends=head.sends,
+        commits=tuple(_commits(records, discards)),
+        turns=turns,
+        webhooks=webhooks,
+        story=story_of(head, tuple(records), turns, discards, webhooks),
+        unreadable=(*unreadable, *_unreadable(records)),
+    )
+
+
+def with_logs(shown: Timeline, lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Timeline:
+    """Return a timeline whose webhooks have the deliveries that lines of the log report.
+
+    Each of `lines` is its time in milliseconds since the epoch, and its fields.
+    """
+    return replace(shown, webhooks=with_deliveries(shown.webhooks, deliveries_of(lines)))
+
+
+def _holder(head: Head, records: Iterable[Record], lease_s: float | None) -> Holder | None:
+    if head.token is None or not head.turn_is_open:
+        return None
+    of_attempt = [record for record in records if record.token == head.token]
+    claim = next((record for record in of_attempt if record.worker), None)
+    first = claim or next(iter(of_attempt), None)
+    until = head.due_at if head.sends == 0 else None
+    seen = [record.at for record in of_attempt if record.at is not None]
+    if seen and until is not None and lease_s is not None:
+        seen.append(until - int(lease_s * 1000))
+    return Holder(
+        worker=claim.worker if claim else "",
+        since=first.at if first else None,
+        seen_at=max(seen, default=None),
+        lease_until=until,
+    )
+
+
+def _progress(records: Iterable[Record]) -> Progress | None:
+    """Return the progress in the last status; None after a restart, where the work begins anew."""
+    told: Progress | None = None
+    for record in records:
+        for entry in record.entries:
+            if isinstance(entry, StatusChanged):
+                told = progress_in(entry.metadata)
+            elif isinstance(entry, Restarted):
+                told = None
+    return told
+
+
+def _commits(
+    records: Iterable[Record], discards: Mapping[int, tuple[int, ...]]
+) -> Iterator[Committed]:
+    workers: dict[str, str] = {}
+    before: Record | None = None
+    for record in records:
+        is_claim = record.token is not None and record.token not in workers
+        if record.token is not None and (is_claim or record.worker):
+            workers[record.token] = record.worker
+        discarded = discards.get(record.version, ())
+        yield Committed(
+            version=record.version,
+            at=record.at,
+            worker=workers.get(record.token or "", record.worker),
+            ended=record.ended,
+            ended_itself=record.ended is not None and record.ended.token == record.token,
+            changes=tuple(_change(entry, discarded) for entry in record.entries),
+            units=write_units(record, is_claim=is_claim),
+            after_ms=_between(before, record),
+        )
+        before = record
+
+
+def _between(before: Record | None, record: Record) -> int | None:
+    if before is None or before.at is None or record.at is None:
+        return None
+    return record.at - before.at
+
+
+_DISCARDABLE: Final = (StatusChanged, ArtifactWritten, MetadataMerged, MessageAppended, Replied)
+"""Entries of an attempt that a restart takes back."""
+
+
+def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
+    """Return an entry without its content; `discards`: the versions that a restart takes back."""
+    size = len(encode_entries((entry,)))
+    match entry:
+        case TurnOpened(request, caller, references):
+            return Change(
+                name="message",
+                size=size,
+                subject=request.message.message_id,
+                by=caller.user,
+                references=len(references),
+            )
+        case MessageAppended(message, references) | Replied(message, references):
+            name: ChangeName = "reply" if isinstance(entry, Replied) else "message"
+            subject = message.message_id
+            return Change(name=name, size=size, subject=subject, references=len(references))
+        case StatusChanged(status, metadata, _, references):
+            return Change(
+                name="status",
+                size=size,
+                subject=_state(status.state),
+                references=len(references),
+                progress=progress_in(metadata),
+            )
+        case ArtifactWritten(artifact, append, last_chunk, _, references):
+            return Change(
+                name="chunk" if append else "artifact",
+                size=size,
+                subject=artifact.artifact_id,
+                is_last=last_chunk,
+                references=len(references),
+            )
+        case MetadataMerged():
+            return Change(name="metadata", size=size)
+        case Restarted(base):
+            return Change(name="restart", size=size, base=base, discards=discards)
+        case Unknown(kind, _, _):
+            return Change(
+                name="unknown", size=size, subject=kind_name(kind), is_critical=entry.is_critical
+            )
+        case _:
+            return Change(name="turn ended", size=size)
+
+
+def _state(state: TaskState) -> str:
+    """Return a state's name; its number if only a newer release knows it."""
+    return plain_state(state) if state in TaskState.values() else str(int(state))
+
+
+def _unreadable(records: Iterable[Record]) -> Iterator[str]:
+    for record in records:
+        for entry in record.entries:
+            if isinstance(entry, Unknown) and entry.is_critical:
+                kind = kind_name(entry.kind)
+                yield f"version {record.version} has an unknown entry of kind {kind!r}"

@@ -1,0 +1,287 @@
+"""What happened to a task in sentences, for the terminal and the console. Pure.
+
+The sentences contain texts of clients and agents as they are: the caller has to escape them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from a2a_serverless.tasks.push import GivenUp
+from a2a_serverless_tools.inspect.story import LONG_WAIT_MS, Happening
+from a2a_serverless_tools.inspect.timeline import Change, Timeline
+from a2a_serverless_tools.inspect.turns import Attempt, Outcome
+from a2a_serverless_tools.inspect.webhooks import Delivery, Webhook
+
+UNREADABLE: Final = "unreadable"
+_SECOND_MS: Final = 1_000
+_MINUTE_S: Final = 60
+_HOUR_S: Final = 3_600
+_DAY_S: Final = 86_400
+
+
+def sentence(one: Happening) -> str:
+    """Return what happened as one sentence, without a time and without a full stop."""
+    if one.attempt:
+        return f"turn {one.turn}, attempt {one.attempt} {_of_attempt(one)}"
+    if one.turn:
+        return f"turn {one.turn}: {_of_turn(one)}"
+    match one.what:
+        case "cancel asked":
+            return f"cancel asked for by {one.by or 'an unnamed user'}"
+        case "reached":
+            return f"the task is {one.state}"
+        case "reached without an attempt":
+            return f"the task is {one.state}, without its agent"
+        case "missing":
+            return not_there(*one.missing)
+        case "given up" if one.given_up is not None:
+            return f"{one.by} is not told: {given_up(one.given_up)}"
+        case _:
+            return f"an entry of kind {one.reason!r}, which this release does not know"
+
+
+def _of_turn(one: Happening) -> str:
+    match one.what:
+        case "accepted":
+            return "message accepted" + (f" from {one.by}" if one.by else "")
+        case "waited for its turn":
+            return "began when the turn before had ended"
+        case _:
+            return f"the sweeper has sent it again {times(one.count)} in all"
+
+
+def _of_attempt(one: Happening) -> str:
+    match one.what:
+        case "started":
+            return f"started{_on(one)}{_waited(one)}"
+        case "took over":
+            return f"took over{_on(one)}{_later(one)}{_discarding(one)}"
+        case "lost":
+            return f"{_on(one).lstrip()} was lost: its process died or was cut off".lstrip()
+        case _:
+            return f"ended: {reason_text(one.reason, one.correlation_id)}"
+
+
+def not_there(first: int, last: int) -> str:
+    """Return that versions are missing from the log."""
+    return (
+        f"versions {first} to {last} are not there"
+        if last > first
+        else (f"version {first} is not there")
+    )
+
+
+def _on(one: Happening) -> str:
+    return f" on {one.worker}" if one.worker else ""
+
+
+def _waited(one: Happening) -> str:
+    if one.after_ms is None or one.after_ms < LONG_WAIT_MS:
+        return ""
+    return f", {duration(one.after_ms)} after its message"
+
+
+def _later(one: Happening) -> str:
+    if one.after_ms is None:
+        return ""
+    since = "the end of the one before" if one.follows_an_end else "the last commit"
+    return f", {duration(max(0, one.after_ms))} after {since}"
+
+
+def _discarding(one: Happening) -> str:
+    return f", discarding {ranges(one.discards)}" if one.discards else ""
+
+
+def outcome(attempt: Attempt) -> str:
+    """Return the outcome of an attempt so far, such as `gave back: TimeoutError`."""
+    text = _OUTCOMES[attempt.outcome]
+    if attempt.outcome in ("gave back", "failed"):
+        return f"{text}: {reason_text(attempt.reason, attempt.correlation_id)}"
+    return text
+
+
+_OUTCOMES: Final[dict[Outcome, str]] = {
+    "running": "has the claim",
+    "ended the turn": "ended the turn",
+    "gave back": "gave back",
+    "lost": "lost",
+    "failed": "failed",
+    "cut short": "the task was ended without it",
+    "unknown": "another attempt took over",
+}
+
+
+def what_holds(shown: Timeline) -> str:
+    """Return which worker has claimed the open turn, and what is known of it since."""
+    if shown.given_back is not None:
+        end = shown.given_back
+        at = f" at {iso(end.at)}" if end.at is not None else ""
+        text = f"no worker; given back{at}: {reason_text(end.reason, end.correlation_id)}"
+        return f"{text}; starts again at {iso(end.until)}" if end.until else text
+    if shown.holder is None:
+        return "no worker; the turn waits for one" if shown.turn_is_open else "none"
+    holder = shown.holder
+    text = holder.worker or "a worker without a name"
+    if holder.since is not None:
+        text += f", claimed it at {iso(holder.since)}"
+    return text if holder.seen_at is None else f"{text}, last sign at {iso(holder.seen_at)}"
+
+
+def starts(shown: Timeline) -> str:
+    """Return how many starts the turn has had, those apart that use up no attempt."""
+    spared = shown.spared
+    said = [f"attempts {UNREADABLE if shown.attempts is None else shown.attempts}"]
+    if spared.faults:
+        said.append(f"{_number(spared.faults, 'start')} met a fault that passes")
+    if spared.interruptions:
+        said.append(f"interrupted {times(spared.interruptions)}")
+    return ", ".join(said)
+
+
+def due(shown: Timeline) -> str:
+    """Return when the sweeper looks at the task."""
+    has_lease = shown.holder is not None and shown.holder.lease_until is not None
+    renewed = ", the end of its worker's lease" if has_lease else ""
+    return f"{iso(shown.due_at)}{renewed}" if shown.due_at is not None else "never"
+
+
+def changed(change: Change) -> str:
+    """Return what one entry of a commit did."""
+    match change.name:
+        case "restart":
+            discards = ranges(change.discards) or "nothing"
+            return f"restart from version {change.base}, discards {discards}"
+        case "status":
+            text = f"status {change.subject}"
+            text += f", {change.progress}" if change.progress else ""
+        case "turn ended":
+            return "end of the turn"
+        case "chunk":
+            text = f"chunk of artifact {change.subject}, {change.size} bytes"
+        case "unknown":
+            return f"unknown entry of kind {change.subject!r}, {change.size} bytes"
+        case name:
+            text = f"{name} {change.subject}".rstrip()
+            text += f" from {change.by}" if change.by else ""
+            text += f", {change.size} bytes"
+    text += ", the last" if change.is_last else ""
+    return text + (f", {change.references} parts elsewhere" if change.references else "")
+
+
+def webhook(one: Webhook) -> str:
+    """Return how far a webhook has got and, if it was given up, what its client can do."""
+    if one.is_gone:
+        return f"{one.receiver} (id {one.config_id}): the logs alone tell of it"
+    settled = told(one)
+    if one.given_up is not None:
+        settled += f", {given_up(one.given_up)} at {iso(one.given_up.at)}"
+    if one.is_given_up:
+        return (
+            f"{one.receiver} (id {one.config_id}): given up after {one.refusals} refusals of its"
+            f" own, {settled}; its client has to set it again"
+        )
+    text = f"{one.receiver} (id {one.config_id}): {settled}"
+    if one.owed:
+        text += f", behind by {one.owed}"
+    if one.refusals:
+        text += f", has refused {one.refusals}"
+    if one.failures:
+        tries = "one attempt" if one.failures == 1 else f"{one.failures} attempts"
+        text += f", {tries} failed since {iso(one.failing_since) or 'an unknown time'}"
+    if one.answer:
+        text += f", last answer {one.answer} at {iso(one.answered_at) or 'an unknown time'}"
+    return text + (f", next try at {iso(one.next_at)}" if one.next_at is not None else "")
+
+
+def told(one: Webhook) -> str:
+    """Return which events a receiver has taken."""
+    if not one.knows_told:
+        return f"told or given up to version {one.version}: which of both is not stored"
+    return "told of nothing so far" if one.told is None else f"told up to version {one.told}"
+
+
+def given_up(lost: GivenUp) -> str:
+    """Return how many events a receiver is not told of, and why."""
+    if lost.count == 1:
+        return f"the notification of version {lost.version} was given up ({lost.reason})"
+    return (
+        f"{lost.count} notifications were given up, the last of version {lost.version}"
+        f" ({lost.reason})"
+    )
+
+
+def delivery(one: Delivery) -> str:
+    """Return how an attempt to tell a receiver ended, and how long the next one waits."""
+    of = [f"version {one.version}"] if one.version else []
+    of += [f"attempt {one.attempt}"] if one.attempt else []
+    answer = one.answer or "no reason given"
+    text = answer if one.result == "failed" else f"{one.result}, {answer}"
+    wait = "" if one.wait_ms is None else f", waits {duration(one.wait_ms)}"
+    return (f"{', '.join(of)}: " if of else "") + text + wait
+
+
+def amounts(tasks: int, contexts: int, webhooks: int) -> str:
+    """Return how much data a caller has: `1 task, 2 contexts with a state and no webhooks`."""
+    return (
+        f"{_number(tasks, 'task')}, {_number(contexts, 'context')} with a state and"
+        f" {_number(webhooks, 'webhook')}"
+    )
+
+
+def times(count: int) -> str:
+    """Return how often something was done: `once`, `2 times`."""
+    return "once" if count == 1 else f"{count} times"
+
+
+def _number(number: int, of: str) -> str:
+    return f"{number:,} {of}" if number == 1 else f"{format(number, ',') if number else 'no'} {of}s"
+
+
+def ranges(versions: Sequence[int]) -> str:
+    """Return versions in rising order as `2-4, 7`."""
+    spans: list[list[int]] = []
+    for version in versions:
+        if spans and spans[-1][-1] == version - 1:
+            spans[-1][1:] = [version]
+        else:
+            spans.append([version])
+    return ", ".join("-".join(map(str, span)) for span in spans)
+
+
+def reason_text(reason: str, correlation_id: str) -> str:
+    """Return why an attempt ended, with the id that leads to the line of the log."""
+    text = reason or "no reason given"
+    return f"{text} (correlation id {correlation_id})" if correlation_id else text
+
+
+def duration(ms: int) -> str:
+    """Return a length of time in the two units that matter, such as `2.5 s` or `3 h 5 min`."""
+    seconds = ms // _SECOND_MS
+    if seconds < _MINUTE_S:
+        return f"{ms} ms" if ms < _SECOND_MS else f"{ms / _SECOND_MS:.1f} s"
+    if seconds < _HOUR_S:
+        return f"{seconds // _MINUTE_S} min {seconds % _MINUTE_S} s"
+    if seconds < _DAY_S:
+        return f"{seconds // _HOUR_S} h {seconds % _HOUR_S // _MINUTE_S} min"
+    return f"{seconds // _DAY_S} d {seconds % _DAY_S // _HOUR_S} h"
+
+
+def age(ms: int) -> str:
+    """Return a length of time in the unit that matters, such as `35 min`."""
+    if ms < _MINUTE_S * _SECOND_MS:
+        return f"{ms // _SECOND_MS} s"
+    return " ".join(duration(ms).split()[:2])
+
+
+def iso(at_ms: int | None) -> str | None:
+    """Return a time in UTC, as the stored number if no calendar has it; None if it is None."""
+    if at_ms is None:
+        return None
+    try:
+        at = datetime.fromtimestamp(at_ms // 1000, UTC).replace(microsecond=at_ms % 1000 * 1000)
+    except (OverflowError, ValueError, OSError):
+        return str(at_ms)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,262 @@
+"""An agent's tasks through the official client, printed as they happen."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TextIO
+
+import httpx
+from a2a.client import A2ACardResolver, A2AClientError, Client, ClientConfig, ClientFactory
+from a2a.helpers import new_text_message
+from a2a.types import (
+    AgentCard,
+    GetTaskRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    StreamResponse,
+    Task,
+    TaskState,
+    TaskStatus,
+)
+
+from a2a_serverless.settings import load_settings
+from a2a_serverless.tasks.progress import Progress, progress_in
+from a2a_serverless_tools.local.stack import Options, Stack
+
+LIMIT_S = 60.0
+"""The longest time for the two tasks, in seconds; they take 5 s unless something is stuck."""
+
+STREAMED = "Two days in Lisbon, please"
+UNCLEAR = "Plan a trip to Oslo"
+ANSWER = "One day"
+GREETING = "Hello"
+"""The message for an agent whose card has no examples."""
+
+MOST_EXAMPLES = 3
+"""The most tasks for an agent that is not the framework's own."""
+
+_COLOURS = {
+    TaskState.TASK_STATE_COMPLETED: "32",
+    TaskState.TASK_STATE_INPUT_REQUIRED: "33",
+    TaskState.TASK_STATE_AUTH_REQUIRED: "33",
+    TaskState.TASK_STATE_FAILED: "31",
+    TaskState.TASK_STATE_REJECTED: "31",
+    TaskState.TASK_STATE_CANCELED: "31",
+}
+INTERRUPTED = TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED
+_QUIET, _STRONG, _ARTIFACT = "2", "1", "36"
+
+
+class DemoError(Exception):
+    """The client did not get what the demo has to show."""
+
+
+def show(out: TextIO, *, agent: str, card: Path, own: bool = False) -> None:
+    """Run tasks of an agent on a simulated AWS and print what the client sees of them.
+
+    Args:
+        out: gets the transcript.
+        agent: the agent as `FILE.py:NAME`.
+        card: its card.
+        own: True for an agent of the user, which gets the examples of its card; False for the
+            framework's trip planner, whose two tasks must go as expected.
+
+    Raises:
+        DemoError: the client saw something unexpected, or nothing for `LIMIT_S`.
+    """
+    transcript = Transcript(out)
+    transcript.plain("API Gateway, Lambda, DynamoDB and SQS FIFO, simulated in this process")
+    transcript.fact("runs", f"{agent}\ncard {card}")
+    settings = load_settings().model_copy(update={"auth": "none", "public_url": ""})
+    with Stack(settings, Options(agent=agent, card=card, backend="moto")) as stack:
+        try:
+            asyncio.run(_show(transcript, stack, _examples if own else _two_tasks))
+        except TimeoutError as error:
+            raise DemoError(f"nothing came for {LIMIT_S:g} seconds.") from error
+        except (A2AClientError, httpx.HTTPError) as error:
+            raise DemoError(f"{type(error).__name__}: {error}") from error
+
+
+async def _show(
+    transcript: Transcript,
+    stack: Stack,
+    tasks: Callable[[_Agent, Transcript], Awaitable[None]],
+) -> None:
+    async with asyncio.timeout(LIMIT_S), _Agent.at(stack.url) as agent:
+        transcript.fact("agent", f"{agent.card.name}, {stack.url}/.well-known/agent-card.json")
+        transcript.fact("client", f"a2a-sdk {version('a2a-sdk')}, streaming from {agent.url}")
+        await tasks(agent, transcript)
+
+
+async def _two_tasks(agent: _Agent, transcript: Transcript) -> None:
+    transcript.heading("1  A task that streams its answer")
+    streamed = await _converse(agent, transcript, STREAMED)
+    _expect(streamed, TaskState.TASK_STATE_COMPLETED)
+
+    transcript.heading("2  A task that asks back, and goes on with the answer")
+    paused = await _converse(agent, transcript, UNCLEAR)
+    _expect(paused, TaskState.TASK_STATE_INPUT_REQUIRED)
+    resumed = await _converse(agent, transcript, ANSWER, task=paused)
+    _expect(resumed, TaskState.TASK_STATE_COMPLETED)
+
+    transcript.plain("\n2 tasks completed: one streamed, one resumed after its question.")
+
+
+async def _examples(agent: _Agent, transcript: Transcript) -> None:
+    """Send the examples of the card; the agent may end their tasks or ask back."""
+    said = [text for skill in agent.card.skills for text in skill.examples] or [GREETING]
+    good = TaskState.TASK_STATE_COMPLETED, *INTERRUPTED
+    for number, text in enumerate(said[:MOST_EXAMPLES], 1):
+        transcript.heading(f"{number}  An example of its card")
+        task = await _converse(agent, transcript, text)
+        _expect(task, *good)
+    transcript.plain(f"\n{min(len(said), MOST_EXAMPLES)} of the card's examples were answered.")
+
+
+async def _converse(
+    agent: _Agent, transcript: Transcript, text: str, *, task: Task | None = None
+) -> Task:
+    """Send one message, print the events, and compare them with the stored task."""
+    transcript.client_says(text)
+    task_id, chunks, streamed = "", 0, ""
+    async for event in agent.send(message_of(text, task=task)):
+        transcript.event(event)
+        task_id = task_id or event.task.id or event.status_update.task_id
+        if event.HasField("artifact_update"):
+            chunks += 1
+            streamed += text_of(event.artifact_update.artifact.parts)
+    stored = await agent.load(task_id)
+    if artifact_text(stored) != streamed:
+        raise DemoError(f"the stored artifact of task {task_id} is not what was streamed.")
+    summary = f"task {stored.id}, {state_label(stored.status.state)}"
+    if chunks:
+        summary += f"\n{len(streamed)} characters as streamed in {chunks} chunks"
+    transcript.fact("stored", summary)
+    return stored
+
+
+def _expect(task: Task, *states: TaskState) -> None:
+    if task.status.state not in states:
+        found, wanted = state_label(task.status.state), " or ".join(map(state_label, states))
+        raise DemoError(f"task {task.id} is {found} instead of {wanted}.")
+
+
+class _Agent:
+    """The agent, with a client made from its card."""
+
+    def __init__(self, card: AgentCard, client: Client) -> None:
+        self.card = card
+        self.url = card.supported_interfaces[0].url
+        self._client = client
+
+    @classmethod
+    @asynccontextmanager
+    async def at(cls, url: str) -> AsyncIterator[_Agent]:
+        # Without proxies of the environment: everything is on this machine.
+        async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_S) as http:
+            card = await A2ACardResolver(http, url).get_agent_card()
+            yield cls(card, ClientFactory(ClientConfig(httpx_client=http)).create(card))
+
+    def send(self, message: Message) -> AsyncIterator[StreamResponse]:
+        return self._client.send_message(SendMessageRequest(message=message))
+
+    async def load(self, task_id: str) -> Task:
+        return await self._client.get_task(GetTaskRequest(id=task_id))
+
+
+class Transcript:
+    """Prints three columns: seconds since the client's last message, the event, its text.
+
+    Colours are used at a terminal, unless `NO_COLOR` is set (no-color.org).
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._is_coloured = out.isatty() and not os.environ.get("NO_COLOR")
+        self._sent_at = time.monotonic()
+
+    def heading(self, text: str) -> None:
+        self._line(f"\n{self._paint(_STRONG, text)}\n")
+
+    def fact(self, label: str, text: str) -> None:
+        self._row("", label, _QUIET, text)
+
+    def plain(self, text: str) -> None:
+        self._line(text)
+
+    def client_says(self, text: str) -> None:
+        """Print a message of the client, and restart the clock."""
+        self._sent_at = time.monotonic()
+        self._row("", "client", _STRONG, text)
+
+    def event(self, event: StreamResponse) -> None:
+        """Print one event of a stream."""
+        match event.WhichOneof("payload"):
+            case "task":
+                self._status(event.task.status)
+            case "status_update":
+                update = event.status_update
+                self._status(update.status, progress_in(update.metadata))
+            case "artifact_update":
+                artifact = event.artifact_update.artifact
+                name = artifact.name or artifact.artifact_id
+                self._row(self._seconds(), name, _ARTIFACT, text_of(artifact.parts))
+            case "message":
+                self._row(self._seconds(), "agent", _STRONG, text_of(event.message.parts))
+
+    def _status(self, status: TaskStatus, progress: Progress | None = None) -> None:
+        text = text_of(status.message.parts)
+        if progress is not None:
+            text = f"{progress}  {text}".rstrip()
+        self._row(self._seconds(), state_label(status.state), _COLOURS.get(status.state, "0"), text)
+
+    def _seconds(self) -> str:
+        return f"{time.monotonic() - self._sent_at:.2f} s"
+
+    def _row(self, first: str, label: str, colour: str, text: str) -> None:
+        lines = text.strip().splitlines() or [""]
+        start = f"  {self._paint(_QUIET, f'{first:>7}')}  {self._paint(colour, f'{label:<16}')}"
+        self._line(f"{start}{lines[0]}".rstrip())
+        for line in lines[1:]:
+            self._line(f"{'':27}{line}".rstrip())
+
+    def _paint(self, colour: str, text: str) -> str:
+        return f"\033[{colour}m{text}\033[0m" if self._is_coloured else text
+
+    def _line(self, text: str) -> None:
+        self._out.write(f"{text}\n")
+        self._out.flush()  # live, also through a pipe
+
+
+def state_label(state: TaskState) -> str:
+    """Return the state in its short form, such as `input-required`."""
+    name: str = TaskState.Name(state)
+    return name.removeprefix("TASK_STATE_").lower().replace("_", "-")
+
+
+def text_of(parts: Sequence[Part]) -> str:
+    """Return the text of the parts that have one."""
+    return "".join(part.text for part in parts)
+
+
+def artifact_text(task: Task) -> str:
+    """Return the text of all artifacts of a task."""
+    return "".join(text_of(artifact.parts) for artifact in task.artifacts)
+
+
+def message_of(text: str, *, task: Task | None = None) -> Message:
+    """Return a user's message: for a new task, or the next one of `task`."""
+    return new_text_message(
+        text,
+        role=Role.ROLE_USER,
+        task_id=task.id if task else None,
+        context_id=task.context_id if task else None,
+    )

@@ -1,0 +1,208 @@
+"""Lambda's event source mappings: records of a source become invocations of a function.
+
+A function gets a queue's records one by one, and a stream's in batches. The filter of a stream is
+that of https://docs.aws.amazon.com/lambda/latest/dg/invocation-eventfiltering.html. It knows the
+rules that template.yaml uses; any other rule is an error, its meaning is not guessed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from a2a_serverless_tools.local.background import repeat, surviving
+from a2a_serverless_tools.local.environments import Environments
+from a2a_serverless_tools.local.sources import EventSource, Records, StreamSource
+from a2a_serverless_tools.local.template import TemplateError
+
+QUEUE_RETRY_S = 1.0
+"""Seconds between two attempts to read a queue that fails."""
+
+FIRST_RETRY_S = 0.5
+LONGEST_RETRY_S = 10.0
+"""The longest wait in seconds between two attempts at the same records of a stream."""
+
+
+class QueuePump:
+    """Passes records to a function, one each, as many at a time as it has environments.
+
+    Records that the function does not report as failed are deleted. The others stay in the queue,
+    and come again when their visibility ends, which the worker's back-off has set.
+
+    Args:
+        make_source: makes the source of records, in the event loop that runs the pump.
+        function: the function to invoke.
+    """
+
+    def __init__(self, make_source: Callable[[], EventSource], function: Environments) -> None:
+        self._make_source = make_source
+        self._function = function
+
+    async def run(self) -> None:
+        """Pump until cancelled; then running invocations go on, but their records stay."""
+        await repeat(
+            self._pass_on,
+            pause_s=QUEUE_RETRY_S,
+            failure="The queue cannot be read.",
+            action="pump_failed",
+        )
+
+    async def _pass_on(self) -> None:
+        source = self._make_source()
+        free = asyncio.Semaphore(self._function.limit)
+        async with asyncio.TaskGroup() as running:
+            await free.acquire()  # before the receive: a delivery's lease runs from then on
+            async for record in source.records():
+                running.create_task(self._invoke(source, record, free))
+                await free.acquire()
+
+    async def _invoke(
+        self, source: EventSource, record: Mapping[str, Any], free: asyncio.Semaphore
+    ) -> None:
+        try:
+            # After a failure the message comes again at the end of its visibility, as on AWS.
+            with surviving(f"{self._function.name} failed.", action="invoke_failed"):
+                failed = await _failures(self._function, [dict(record)])
+                if record["messageId"] not in failed:
+                    await source.delete(record)
+        finally:
+            free.release()
+
+
+class StreamPump:
+    """Passes batches of a stream to a function, those of a shard in order.
+
+    Records at which the function fails are tried again, and the shard's next records wait for them,
+    as with Lambda for a day. A batch is not split, so that a record that always fails is noticed.
+
+    Args:
+        make_source: makes the source of records, in the event loop that runs the pump.
+        function: the function to invoke.
+        filter_: selects the records that the function gets; by default all.
+    """
+
+    def __init__(
+        self,
+        make_source: Callable[[], StreamSource],
+        function: Environments,
+        filter_: StreamFilter | None = None,
+    ) -> None:
+        self._make_source = make_source
+        self._function = function
+        self._filter = filter_ or StreamFilter()
+
+    async def run(self) -> None:
+        """Pump until cancelled."""
+        await repeat(
+            self._pass_on,
+            pause_s=LONGEST_RETRY_S,
+            failure="The stream cannot be read.",
+            action="pump_failed",
+        )
+
+    async def _pass_on(self) -> None:
+        await self._make_source().feed(self._settle)
+
+    async def _settle(self, records: Records) -> None:
+        left = [record for record in records if self._filter.passes(record)]
+        pause_s = FIRST_RETRY_S
+        while left:
+            before = len(left)
+            left = await self._invoke(left)
+            if left:
+                pause_s = FIRST_RETRY_S if len(left) < before else min(pause_s * 2, LONGEST_RETRY_S)
+                await asyncio.sleep(pause_s)
+
+    async def _invoke(self, records: Records) -> Records:
+        """Invoke the function; return the records to try again."""
+        left = records
+        with surviving(f"{self._function.name} failed.", action="invoke_failed"):
+            left = _unsettled(records, await _failures(self._function, records))
+        return left  # noqa: RET504 - unchanged if the block has failed
+
+
+async def _failures(function: Environments, records: Records) -> set[Any]:
+    """Invoke the function; return the identifiers in its partial batch response.
+
+    Raises:
+        Exception: the function's, or of a malformed answer; then Lambda counts the whole batch as
+            failed.
+    """
+    answer = await asyncio.wrap_future(function.invoke({"Records": records}))
+    return {failure["itemIdentifier"] for failure in (answer or {}).get("batchItemFailures") or []}
+
+
+def _unsettled(records: Records, failed: set[Any]) -> Records:
+    """Return the records to try again: the first one that failed, and all after it."""
+    numbers = [record["dynamodb"]["SequenceNumber"] for record in records]
+    if not failed:
+        return []
+    if not failed <= set(numbers):
+        return records
+    return records[min(numbers.index(number) for number in failed) :]
+
+
+class StreamFilter:
+    """Patterns; a record has to match one of them.
+
+    Args:
+        patterns: JSON texts; without any, every record passes.
+
+    Raises:
+        TemplateError: a pattern is not JSON, or has a rule that is not known here.
+    """
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        self._patterns = [_parsed(pattern) for pattern in patterns]
+
+    def passes(self, record: Mapping[str, Any]) -> bool:
+        """Return True if the function gets the record."""
+        return not self._patterns or any(_matches(p, record) for p in self._patterns)
+
+
+def _parsed(pattern: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(pattern)
+    except ValueError as error:
+        raise TemplateError(f"template.yaml: the filter {pattern} is not JSON.") from error
+    if not isinstance(parsed, dict):
+        raise TemplateError(f"template.yaml: the filter {pattern} is not an object.")
+    _check(parsed)
+    return parsed
+
+
+def _check(pattern: Mapping[str, Any]) -> None:
+    for value in pattern.values():
+        if isinstance(value, dict):
+            _check(value)
+        elif not isinstance(value, list) or not all(map(_is_known, value)):
+            raise TemplateError(f"template.yaml: {json.dumps(value)} is no filter rule known here.")
+
+
+def _is_known(rule: Any) -> bool:
+    return isinstance(rule, str) or (
+        isinstance(rule, dict) and len(rule) == 1 and rule.keys() <= {"prefix", "exists"}
+    )
+
+
+def _matches(pattern: Mapping[str, Any], value: Any) -> bool:
+    """Return True if every name of the pattern matches, a leaf by one of its rules."""
+    fields = value if isinstance(value, dict) else {}
+    return all(
+        _matches(below, fields.get(name))
+        if isinstance(below, dict)
+        else any(_applies(rule, fields.get(name)) for rule in below)
+        for name, below in pattern.items()
+    )
+
+
+def _applies(rule: str | dict[str, Any], value: Any) -> bool:
+    match rule:
+        case {"prefix": prefix}:
+            return isinstance(value, str) and value.startswith(prefix)
+        case {"exists": wanted}:
+            return (value is not None) is wanted
+        case _:
+            return bool(value == rule)

@@ -1,0 +1,71 @@
+"""DynamoDB and SQS simulated by moto in this process: no account, no network, no Docker."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from moto import mock_aws
+from moto.core.models import botocore_stubber
+
+from a2a_serverless import aws
+from a2a_serverless_tools.local.provision import Names, Provisioned, provision
+
+_ENVIRONMENT = {
+    "AWS_REGION": "us-east-1",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true",
+    "AWS_ACCOUNT_ID_ENDPOINT_MODE": "disabled",  # moto does not know an account's own endpoints
+}
+_FOREIGN = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN")
+"""Variables of a developer's shell that must not reach the simulation."""
+
+
+@contextmanager
+def simulated_aws() -> Iterator[Provisioned]:
+    """Simulate AWS with the table and the queues of template.yaml, for all threads of the process.
+
+    moto is not safe under threads: it loses puts that run beside transactions. Under one lock every
+    request is a single step, as on AWS. A long poll would hold the lock: receive without waiting.
+    """
+    environment = {k: v for k, v in os.environ.items() if k not in _FOREIGN} | _ENVIRONMENT
+    with mock.patch.dict(os.environ, environment, clear=True), mock_aws(), _one_at_a_time():
+        aws.forget_clients()
+        try:
+            names = Names.with_prefix("local")
+            yield provision(aws.client("dynamodb"), aws.client("sqs"), names=names)
+        finally:
+            aws.forget_clients()
+
+
+@contextmanager
+def one_step() -> Iterator[None]:
+    """Let no other thread make a request during the block.
+
+    A transaction that fails replaces its table by a copy: an older object of the table, such as an
+    iterator of its stream, then belongs to a table that gets no more writes.
+    """
+    with _lock:
+        yield
+
+
+_lock = threading.RLock()
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    process = botocore_stubber.process_request
+
+    def locked(request: Any) -> Any:
+        with _lock:
+            return process(request)
+
+    with mock.patch.object(botocore_stubber, "process_request", locked):
+        yield

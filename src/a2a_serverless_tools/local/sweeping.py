@@ -1,0 +1,101 @@
+"""The work of SweeperFunction as a loop: overdue tasks, and the dead letters."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from a2a_serverless.errors import A2AServerlessError, ConfigurationError
+from a2a_serverless.observability import metrics
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends
+from a2a_serverless.worker.dead_letters import DeadLetters
+from a2a_serverless.worker.sweeper import Sweeper, SweepReport
+from a2a_serverless_tools.local.background import repeat
+from a2a_serverless_tools.local.sources import SqsSource
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 5.0
+"""Seconds between two rounds; a deployment sweeps every minute, and gets dead letters at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The counts of one round."""
+
+    swept: SweepReport
+    dead_letters: int
+
+    @property
+    def did_something(self) -> bool:
+        swept = self.swept
+        repaired = (swept.sent, swept.given_up, swept.canceled, swept.failed)
+        return any((*repaired, self.dead_letters))
+
+    def __str__(self) -> str:
+        swept = self.swept
+        return (
+            f"sent {swept.sent}, passed {swept.passed}, given up {swept.given_up}, "
+            f"canceled {swept.canceled}, removed {swept.removed}, failed {swept.failed}, "
+            f"left {swept.left}, dead letters {self.dead_letters}"
+        )
+
+
+class SweepRounds:
+    """Runs rounds over one deployment's backends.
+
+    Args:
+        backends: the storage that is swept, and the queue of operations.
+        settings: the attempts of a turn, and the time after which it is given up.
+        dead_letters: the dead letter queue; None: there is none to consume.
+    """
+
+    def __init__(
+        self, backends: Backends, settings: Settings, dead_letters: SqsSource | None
+    ) -> None:
+        self._sweeper = Sweeper(
+            backends.storage,
+            backends.operations,
+            clock=backends.storage.clock,
+            give_up_s=settings.give_up_s,
+        )
+        self._letters = DeadLetters(backends.storage, backends.operations, retry=settings.retry())
+        self._source = dead_letters
+
+    async def once(self) -> Round:
+        """Run one round: overdue turns and cancels, then every visible dead letter.
+
+        Raises:
+            UnavailableError, ConfigurationError, ClientError, BotoCoreError: the table or the
+                queue did not answer.
+        """
+        swept = await self._sweeper.sweep()
+        return Round(swept, await self._consume())
+
+    async def forever(self) -> None:
+        """Run a round every `PERIOD_S`; errors are logged, and the next round follows."""
+        await repeat(
+            self._log_round, pause_s=PERIOD_S, failure="A sweep failed.", action="sweep_failed"
+        )
+
+    async def _log_round(self) -> None:
+        try:
+            done = await self.once()
+        finally:
+            metrics.flush()
+        logger.log(logging.WARNING if done.did_something else logging.INFO, "Swept: %s", done)
+
+    async def _consume(self) -> int:
+        count = 0
+        while self._source is not None and (record := await self._source.receive()) is not None:
+            count += 1
+            try:
+                await self._letters.handle(record["body"])
+                await self._source.delete(record)
+            except ConfigurationError:
+                raise
+            except A2AServerlessError:
+                # The letter comes again after its visibility, which may have ended meanwhile.
+                logger.exception("A dead letter stays.", extra={"action": "dead_letter_failed"})
+        return count

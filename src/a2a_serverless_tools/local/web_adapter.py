@@ -1,0 +1,122 @@
+"""The Lambda Web Adapter: API Gateway's events in, requests to an application out.
+
+Its answers are passed on while they come. On AWS an environment serves one request at a time; here
+all environments share the application, and count as many as there are unfinished answers.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlencode
+
+from a2a_serverless.http.address import CONTEXT_HEADER
+from a2a_serverless.http.context import INVOCATION_HEADER
+from a2a_serverless_tools.local.asgi import ASGIApp, Message, Receive, Scope, Send
+from a2a_serverless_tools.local.environments import Concurrency, LocalContext
+
+
+class WebAdapter:
+    """A function that is an application behind the adapter.
+
+    Args:
+        name: the function's name.
+        app: the application.
+        timeout_s: the function's timeout, as the application learns it. It does not stop a request.
+        concurrency: the account's; None: its functions have no common limit.
+    """
+
+    def __init__(
+        self, name: str, app: ASGIApp, *, timeout_s: float, concurrency: Concurrency | None = None
+    ) -> None:
+        self.name = name
+        self._app = app
+        self._timeout_s = timeout_s
+        self._concurrency = concurrency or Concurrency(0)
+
+    async def invoke(self, event: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer an event; pass the answer to `send` while it comes.
+
+        Args:
+            event: the event of a REST API.
+            receive: tells when the client has left; the request's body is in the event.
+            send: takes ASGI's messages.
+
+        Raises:
+            ThrottledError: the account runs as many invocations as it may.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        context = LocalContext(function_name=self.name, deadline=deadline)
+        body = (event["body"] or "").encode(errors="replace")
+        unread = [body]
+
+        async def receive_body_first() -> Message:
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return await receive()
+
+        self._concurrency.take(self.name)
+        try:
+            await self._app(_scope_of(event, context, len(body)), receive_body_first, send)
+        finally:
+            self._concurrency.give_back()
+
+
+def request_of(
+    event: Mapping[str, Any], invocation: Mapping[str, Any]
+) -> tuple[str, dict[str, str]]:
+    """Return target and headers of the request that the adapter makes from an event.
+
+    Of a repeated header the last value is kept. Two headers are always the adapter's own, even if
+    the client has sent them: the event's context, and that of the invocation.
+    """
+    query = urlencode(event["multiValueQueryStringParameters"] or {}, doseq=True)
+    headers = {name.lower(): value for name, value in event["headers"].items()}
+    headers[CONTEXT_HEADER] = json.dumps(event["requestContext"])
+    headers[INVOCATION_HEADER] = json.dumps(invocation)
+    return event["path"] + (f"?{query}" if query else ""), headers
+
+
+def _scope_of(event: Mapping[str, Any], context: LocalContext, length: int) -> Scope:
+    target, headers = request_of(event, _invocation(context))
+    path, _, query = target.partition("?")
+    headers["content-length"] = str(length)
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": event["httpMethod"],
+        "scheme": "http",
+        "path": unquote(path),
+        "raw_path": path.encode(errors="replace"),
+        "query_string": query.encode(errors="replace"),
+        "root_path": "",
+        "headers": [
+            (name.encode(errors="replace"), value.encode(errors="replace"))
+            for name, value in headers.items()
+        ],
+        "client": ("127.0.0.1", 0),
+        "server": ("127.0.0.1", 8080),
+    }
+
+
+def _invocation(context: LocalContext) -> dict[str, Any]:
+    """Return Lambda's context of an invocation, as the adapter passes it on."""
+    remaining_ms = context.get_remaining_time_in_millis()
+    return {
+        "request_id": context.aws_request_id,
+        "deadline": int(time.time() * 1000) + remaining_ms,
+        "invoked_function_arn": context.invoked_function_arn,
+        "xray_trace_id": None,
+        "client_context": None,
+        "identity": None,
+        "env_config": {
+            "function_name": context.function_name,
+            "memory": context.memory_limit_in_mb,
+            "version": context.function_version,
+            "log_stream": context.log_stream_name,
+            "log_group": context.log_group_name,
+        },
+    }

@@ -1,0 +1,375 @@
+"""An agent's packages: locked together with the layer's, and put into the worker's function.
+
+Python looks into a function's own folder before the layer. So a package in both would replace the
+layer's for the whole process; therefore the layer's packages are not packaged again. The agent's
+requirements have to fit the layer's versions, with which the framework was tested.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from a2a_serverless import __version__
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.scaffold import uv
+from a2a_serverless_tools.scaffold.places import own_place
+from a2a_serverless_tools.scaffold.source import (
+    AGENT_LOCK,
+    LAYER_LOCK,
+    REQUIREMENTS,
+    WORKER_LOCK,
+    source,
+)
+
+PACKAGE: Final = "a2a-serverless"
+DEVELOPMENT: Final = "requirements/dev.in"
+DEVELOPMENT_LOCK: Final = "requirements/dev.txt"
+LOCKS: Final = (LAYER_LOCK, WORKER_LOCK, AGENT_LOCK, DEVELOPMENT_LOCK)
+
+OLDEST_PYTHON: Final = "3.11"
+"""Each lock is for every Python from this one on, whichever made it."""
+LAMBDA: Final[Mapping[str, str]] = {
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_machine": "aarch64",
+    "platform_python_implementation": "CPython",
+    "platform_system": "Linux",
+    "python_full_version": "3.13.0",
+    "python_version": "3.13",
+    "sys_platform": "linux",
+}
+"""What markers of requirements, such as `python_version < "3.13"`, see of a function."""
+LAMBDA_HAS: Final = ("boto3", "botocore", "s3transfer", "python-dateutil", "six")
+"""boto3 and what it needs and the layer lacks: packages of Lambda's Python, and of the external
+worker's image. They are packaged only if requirements.in names one of them."""
+
+LIMIT_BYTES: Final = 262_144_000
+"""The most unzipped bytes that Lambda takes for a function and its layers together: 250 MB."""
+LAYER_BYTES: Final = 80_000_000
+"""The part of `LIMIT_BYTES` that is kept for the layer; tests/artefact compares it with the built
+layer."""
+
+_LARGEST: Final = 3
+_MARK: Final = "# a2a-serverless lock: "
+_HASHED: Final = ("--generate-hashes", "--no-emit-index-url", "--no-annotate", "--no-header")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A line of requirements.in."""
+
+    requirement: Requirement
+    line: int
+
+
+class Dependencies:
+    """The requirements of a project and their locks.
+
+    Args:
+        project: its folder.
+        find_links: folders or pages of wheels beside the index and the project's own; folders are
+            named from the current one.
+    """
+
+    def __init__(self, project: Path, find_links: Sequence[str] = ()) -> None:
+        self._project = project
+        links = [absolute(link) for link in find_links]
+        self._links = [part for link in links for part in ("--find-links", link)]
+
+    def lock(self) -> None:
+        """Write the locks of layer, external workers, agent and development anew.
+
+        Raises:
+            ConfigurationError: they cannot be resolved, or the project is of another version than
+                this one; one sentence says what to change.
+        """
+        if not self._is_framework():
+            self._check_version()
+            self._lock_framework()
+        self._compare_with_layer()
+        self._write(AGENT_LOCK, self._agent_lock())
+        if (self._project / DEVELOPMENT).is_file():
+            self._lock_development()
+
+    def are_of_this_version(self) -> bool:
+        """Return True if the locks of a project name this version of the framework."""
+        locks = map(self._read, (LAYER_LOCK, WORKER_LOCK, DEVELOPMENT_LOCK))
+        return all(f"{PACKAGE}=={__version__}" in uv.without_hashes(lock) for lock in locks)
+
+    def bundle(self, target: Path, *, python_version: str, python_platform: str) -> None:
+        """Install the agent's packages, without those of the layer, into `target`.
+
+        Raises:
+            ConfigurationError: requirements.in does not fit the layer or is not what was locked,
+                or a package has no wheel for Lambda.
+        """
+        self.check()
+        lock = self._read(AGENT_LOCK)
+        if "==" in lock:
+            try:
+                uv.run(
+                    (
+                        *("install", "--require-hashes", "--no-deps", "--only-binary", ":all:"),
+                        *("--python-version", python_version, "--target", str(target)),
+                        *("--python-platform", python_platform, "-r", AGENT_LOCK, *self._links),
+                    ),
+                    folder=self._project,
+                )
+            except uv.UvError as error:
+                raise self._explained(error, f"Lambda ({python_platform})") from error
+
+    def check(self) -> None:
+        """Compare requirements.in with the layer's lock, and with what was locked.
+
+        Raises:
+            ConfigurationError: it does not fit, and one sentence names both requirements; or it was
+                not locked as it is now.
+        """
+        self._compare_with_layer()
+        lock = self._read(AGENT_LOCK)
+        if lock.split("\n", 1)[0] != self._mark():
+            self._agent_lock()  # a conflict is named first
+            raise ConfigurationError(
+                f"{AGENT_LOCK} was not made from this {REQUIREMENTS} and {LAYER_LOCK}: run"
+                f" `{PACKAGE} lock`."
+            )
+        if package := uv.package_built_anew(lock, self._project / uv.WHEELS):
+            raise _built_anew(package)
+
+    def _compare_with_layer(self) -> None:
+        for asked in self._asked():
+            has = self._layer.get(canonicalize_name(asked.requirement.name))
+            if not has or not _is_for_lambda(asked.requirement):
+                continue
+            if not asked.requirement.specifier.contains(has, prereleases=True):
+                raise self._conflict(f"{REQUIREMENTS}, line {asked.line},", asked.requirement)
+
+    def _check_version(self) -> None:
+        """Refuse to test one version of the framework, and to deploy another."""
+        for line in self._read(DEVELOPMENT).splitlines():
+            asked = _parsed(line)
+            if asked is None or canonicalize_name(asked.name) != PACKAGE:
+                continue
+            if not asked.specifier.contains(__version__, prereleases=True):
+                raise ConfigurationError(
+                    f"{DEVELOPMENT} names {asked}, and this is {PACKAGE} {__version__}: run"
+                    f" `make lock`, which takes the project's own, or `{PACKAGE} upgrade`."
+                )
+
+    # -- locks -------------------------------------------------------------------------------
+
+    def _is_framework(self) -> bool:
+        return (self._project / "layers/runtime/a2a_serverless").is_dir()
+
+    def _lock_framework(self) -> None:
+        """Write the framework's own, tested locks, and add the framework itself with its hash."""
+        own = self._compile([f"{PACKAGE}=={__version__}"], "--no-deps")
+        for lock in (LAYER_LOCK, WORKER_LOCK):
+            self._write(lock, own + (source() / lock).read_text(encoding="utf-8"))
+        self.__dict__.pop("_layer", None)
+
+    def _agent_lock(self) -> str:
+        requirements = self._wanted()
+        if not requirements:
+            return f"{self._mark()}\n"
+        names = {canonicalize_name(asked.requirement.name) for asked in self._asked()}
+        there = [] if names & set(LAMBDA_HAS) else LAMBDA_HAS
+        left_out = [f"--no-emit-package={name}" for name in (PACKAGE, *self._layer, *there)]
+        return f"{self._mark()}\n{self._compile(requirements, *left_out)}"
+
+    def _lock_development(self) -> None:
+        development = [
+            line
+            for line in self._read(DEVELOPMENT).splitlines()
+            if line.strip() and not line.startswith("#")
+        ]
+        asked = self._wanted()
+        agent = uv.without_hashes(self._read(AGENT_LOCK))
+        self._write(DEVELOPMENT_LOCK, self._compile([*development, *asked], constraints=agent))
+
+    def _compile(
+        self, requirements: Sequence[str], *options: str, constraints: Sequence[str] = ()
+    ) -> str:
+        """Resolve requirements beside the layer's versions; return a lock with hashes."""
+        layer = [f"{PACKAGE}=={__version__}"]
+        layer += [f"{name}=={version}" for name, version in self._layer.items()]
+        with TemporaryDirectory() as folder:
+            wanted, fixed, made = (Path(folder, name) for name in ("in", "constraints", "lock"))
+            wanted.write_text("\n".join(requirements), encoding="utf-8")
+            fixed.write_text("\n".join([*layer, *constraints]), encoding="utf-8")
+            try:
+                uv.run(
+                    (
+                        *("compile", str(wanted), "-c", str(fixed), "-o", str(made)),
+                        *(
+                            "--universal",
+                            "--python-version",
+                            OLDEST_PYTHON,
+                            "--only-binary",
+                            ":all:",
+                        ),
+                        *(*_HASHED, *options, *self._links),
+                    ),
+                    folder=self._project,
+                )
+            except uv.UvError as error:
+                raise self._explained(error, "any platform") from error
+            return uv.with_hashes_of_files(made.read_text(encoding="utf-8"), self._folders())
+
+    def _folders(self) -> list[Path]:
+        """Return the folders of wheels; uv gives no hashes for what lies in these."""
+        links = [uv.WHEELS, *self._links[1::2], *uv.links_of_environment()]
+        return [self._project / folder for folder in uv.folders_among(links)]
+
+    def _mark(self) -> str:
+        """Return the first line of the agent's lock: a digest of the requirements behind it."""
+        asked = sorted(str(asked.requirement) for asked in self._asked())
+        layer = sorted(f"{name}=={version}" for name, version in self._layer.items())
+        return _MARK + hashlib.sha256("\n".join([*asked, "", *layer]).encode()).hexdigest()
+
+    # -- what was read -----------------------------------------------------------------------
+
+    @cached_property
+    def _layer(self) -> dict[str, str]:
+        """The versions of the packages that the layer has on Lambda, by their names.
+
+        Its lock is for all interpreters: what only older ones need is not in the layer.
+        """
+        path = self._project / LAYER_LOCK
+        if not path.is_file():
+            path = source() / LAYER_LOCK
+        text = path.read_text(encoding="utf-8")
+        pins = (Requirement(line) for line in uv.without_hashes(text))
+        return {
+            canonicalize_name(pin.name): next(iter(pin.specifier)).version
+            for pin in pins
+            if canonicalize_name(pin.name) != PACKAGE and _is_for_lambda(pin)
+        }
+
+    def _wanted(self) -> list[str]:
+        """Return what is resolved: a requirement of other machines may not fit the layer."""
+        requirements = (asked.requirement for asked in self._asked())
+        return [str(each) for each in requirements if _is_for_lambda(each)]
+
+    def _asked(self) -> Iterator[Asked]:
+        for number, line in enumerate(self._read(REQUIREMENTS).splitlines(), 1):
+            text = _without_comment(line)
+            if not text:
+                continue
+            requirement = _parsed(line)
+            if requirement is None or requirement.url:
+                raise ConfigurationError(
+                    f"{REQUIREMENTS}, line {number}: {text!r} is not the name of a package: put a"
+                    f" wheel of your own into {uv.WHEELS} and name its package here."
+                )
+            yield Asked(requirement, number)
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self._project / name).read_text(encoding="utf-8-sig")
+        except FileNotFoundError:
+            return ""
+
+    def _write(self, name: str, text: str) -> None:
+        path = own_place(self._project, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    # -- refusals ----------------------------------------------------------------------------
+
+    def _explained(self, error: uv.UvError, platform: str) -> ConfigurationError:
+        said = str(error)
+        if conflict := uv.conflict_of(said, self._layer):
+            return self._conflict(*conflict)
+        if package := uv.package_without_wheel(said):
+            return ConfigurationError(
+                f"{package} has no wheel for {platform}: build one, for a package without compiled"
+                f" code with `pip wheel --no-deps -w {uv.WHEELS} {package}`, and run"
+                f" `{PACKAGE} lock`."
+            )
+        if newer := uv.package_for_newer_python(said):
+            package, python = newer
+            return ConfigurationError(
+                f"{package} needs Python {python}, and locks are for {OLDEST_PYTHON} and later:"
+                f" give its line in {REQUIREMENTS}, or that of the package that asks for it, a"
+                f' marker such as `{package}; python_version >= "{python}"`.'
+            )
+        if f"{PACKAGE} was not found" in said or f"no version of {PACKAGE}==" in said:
+            return ConfigurationError(
+                f"{PACKAGE} {__version__} is not in the index: name the folder of its wheel by"
+                f" --find-links ({said.rstrip('.')})."
+            )
+        if package := uv.package_of_other_content(said):
+            return _built_anew(package)
+        return ConfigurationError(f"The packages of {REQUIREMENTS} cannot be had: {said}")
+
+    def _conflict(self, who: str, what: Requirement) -> ConfigurationError:
+        has = self._layer[canonicalize_name(what.name)]
+        return ConfigurationError(
+            f"{who} asks for {what}, and the layer of {PACKAGE} {__version__} has"
+            f" {canonicalize_name(what.name)}=={has}: one process has one of them, so choose"
+            f" another version in {REQUIREMENTS}."
+        )
+
+
+def _built_anew(package: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{package} is not the file that was locked: if you have built it anew, run"
+        f" `{PACKAGE} lock`."
+    )
+
+
+def absolute(link: str) -> str:
+    """Return a folder or a page of wheels so that it can be found from any folder."""
+    return link if "://" in link else str(Path(link).resolve())
+
+
+def _without_comment(line: str) -> str:
+    return re.sub(r"(^|\s)#.*", "", line).strip()
+
+
+def _parsed(line: str) -> Requirement | None:
+    """Return the requirement of a line; None where it is none."""
+    try:
+        return Requirement(_without_comment(line))
+    except InvalidRequirement:
+        return None
+
+
+def _is_for_lambda(requirement: Requirement) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate(dict(LAMBDA))
+
+
+def check_size(function: Path) -> None:
+    """Compare a built function's size with the bytes that the layer leaves of Lambda's limit.
+
+    Raises:
+        ConfigurationError: the function is too large; one sentence names the largest packages.
+    """
+    sizes = {
+        path.name: sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+        for path in function.iterdir()
+    }
+    room = LIMIT_BYTES - LAYER_BYTES
+    if sum(sizes.values()) <= room:
+        return
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:_LARGEST]
+    shown = ", ".join(f"{name} {_mb(sizes[name])}" for name in largest)
+    raise ConfigurationError(
+        f"Agent and packages take {_mb(sum(sizes.values()))} and Lambda leaves {_mb(room)} beside"
+        f" the layer ({shown}): leave something out of {REQUIREMENTS}."
+    )
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1_000_000:.0f} MB"

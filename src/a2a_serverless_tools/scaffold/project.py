@@ -1,0 +1,219 @@
+"""The files of a project, as this version of the framework writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from packaging.version import Version
+
+from a2a_serverless import __version__
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.scaffold.dependencies import DEVELOPMENT, PACKAGE, Dependencies, absolute
+from a2a_serverless_tools.scaffold.source import (
+    AGENT,
+    AGENT_LOCK,
+    CARD,
+    PROJECT_FILES,
+    REQUIREMENTS,
+    files,
+    source,
+)
+
+KINDS: Final[Mapping[str, str]] = {
+    "worker": "",
+    "executor": "echo_executor",
+    "langgraph": "langgraph_agent",
+    "pydantic-ai": "pydantic_ai_agent",
+    "openai-agents": "openai_agents_agent",
+    "strands": "strands_agent",
+    "adk": "adk_agent",
+}
+"""The folder in examples/ with the agent that a project starts with; empty: functions/worker's."""
+
+BASE: Final = ".a2a-serverless"
+"""The hidden folder of a project, with its files as `init` or `upgrade` has written them."""
+
+_RECORD: Final = "project.json"
+_WRITTEN: Final[Mapping[str, str]] = {
+    "Makefile": "Makefile",
+    "gitignore": ".gitignore",
+    "deploy.yml": ".github/workflows/deploy.yml",
+    "dev.in": DEVELOPMENT,
+    "README.md": "README.md",
+    "checks/conftest.py": "tests/conftest.py",
+    "checks/test_agent.py": "tests/test_agent.py",
+    "checks/test_endpoint.py": "tests/test_endpoint.py",
+}
+"""Files of a project that are not the repository's own, by their names in `written/`."""
+
+OWNERS: Final = frozenset({AGENT, CARD, REQUIREMENTS, "README.md", "tests/test_agent.py"})
+"""Files that the owner replaces: `init` writes them, and `upgrade` leaves them alone."""
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,109}")
+"""A stack's name by CloudFormation's rule, short enough for names that add an ending to it."""
+_NO_NAME: Final = (
+    "is no name for a stack of AWS: it has 1 to 110 letters, digits and hyphens, and begins with a"
+    " letter"
+)
+
+
+@dataclass(frozen=True)
+class Project:
+    """How a project was made: the kind of its first agent, and the name of its stack."""
+
+    agent: str
+    name: str
+    version: str = __version__
+
+    @classmethod
+    def recorded_in(cls, folder: Path) -> Project:
+        """Return the project that `record` has kept in a folder.
+
+        Raises:
+            ConfigurationError: nothing was kept there, it cannot be read, or `init` would refuse
+                the name.
+        """
+        path = folder / BASE / _RECORD
+        try:
+            read = json.loads(path.read_text(encoding="utf-8"))
+            Version(read["version"]), KINDS[read["agent"]]  # each raises for what is unknown
+            made = cls(agent=read["agent"], name=read["name"], version=read["version"])
+            is_name = bool(_NAME.fullmatch(made.name))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(
+                f"{path} cannot be read: only a project that {PACKAGE} init has made, with its"
+                f" folder {BASE}, can be upgraded."
+            ) from error
+        if not is_name:
+            raise ConfigurationError(f"The name {made.name!r} in {path} {_NO_NAME}; correct it.")
+        return made
+
+    def render(self, repository: Path | None = None) -> dict[str, bytes]:
+        """Return the project's files by their paths, without the locks.
+
+        Args:
+            repository: the framework's top level; None: that of this version.
+        """
+        root = repository or source()
+        paths = {path.relative_to(root).as_posix(): path for path in files(root, PROJECT_FILES)}
+        paths.pop(AGENT_LOCK, None)
+        example = root / "examples" / KINDS[self.agent]
+        if KINDS[self.agent]:
+            paths |= {AGENT: example / "agent.py", CARD: example / "agent_card.json"}
+            if (example / "requirements.txt").is_file():
+                paths[REQUIREMENTS] = example / "requirements.txt"
+        written = Path(__file__).parent / "written"
+        paths |= {name: written / own for own, name in _WRITTEN.items()}
+        return {name: self._filled(name, path.read_bytes()) for name, path in paths.items()}
+
+    def _filled(self, name: str, content: bytes) -> bytes:
+        if name == "samconfig.toml":
+            return content.replace(b'"a2a-serverless', f'"{self.name}'.encode())
+        if name in _WRITTEN.values():
+            content = content.replace(b"@NAME@", self.name.encode())
+            return content.replace(b"@VERSION@", self.version.encode())
+        return content
+
+    def record(self, folder: Path, rendered: Mapping[str, bytes]) -> None:
+        """Keep the files as they were written, for the next upgrade."""
+        base = folder / BASE
+        shutil.rmtree(base, ignore_errors=True)
+        kept = {name: content for name, content in rendered.items() if name not in OWNERS}
+        write(base / "written", kept)
+        record = {"version": self.version, "agent": self.agent, "name": self.name}
+        (base / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def checked_name(named: str | None, folder: Path) -> str:
+    """Return the stack's name: as given, or made from the folder's name.
+
+    Raises:
+        ConfigurationError: AWS would refuse it.
+    """
+    own = folder.resolve().name
+    name = re.sub(r"[^A-Za-z0-9]+", "-", own).strip("-") if named is None else named
+    if not _NAME.fullmatch(name):
+        shown = f"--name {named or repr(named)}"
+        if named is None:
+            shown = f"The name of the folder, {own},"
+        raise ConfigurationError(f"{shown} {_NO_NAME}; choose one with --name.")
+    return name
+
+
+def create(folder: Path, project: Project, find_links: Sequence[str] = ()) -> None:
+    """Write a project into a folder that is empty or missing: all of it, or nothing.
+
+    Raises:
+        ConfigurationError: the folder is not empty or cannot be written, or the packages cannot be
+            resolved.
+    """
+    with _named(folder):
+        if folder.exists() and not folder.is_dir():
+            raise ConfigurationError(f"{folder} is no folder: name another one.")
+        if folder.exists() and any(folder.iterdir()):
+            msg = f"{folder} is not empty: nothing was written; name another one."
+            raise ConfigurationError(msg)
+    links = [absolute(link) for link in find_links]
+    rendered = project.render()
+    with TemporaryDirectory() as scratch:
+        made = Path(scratch, "project")
+        write(made, rendered)
+        Dependencies(made, links).lock()
+        project.record(made, rendered)
+        if links:
+            wheels = " ".join(map(_for_make, links))
+            (made / "local.mk").write_text(f"WHEELS := {wheels}\n", encoding="utf-8")
+        with _named(folder):
+            _copy(made, folder)
+
+
+def write(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files by their paths in a folder; make scripts executable."""
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        if content.startswith(b"#!"):
+            path.chmod(0o755)
+
+
+def _copy(made: Path, folder: Path) -> None:
+    """Copy a project into a folder; take away what was copied where that fails."""
+    was_there = folder.exists()
+    try:
+        shutil.copytree(made, folder, dirs_exist_ok=True)
+    except OSError:
+        with suppress(OSError):
+            for path in folder.iterdir() if was_there else [folder]:
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif was_there:
+                    path.unlink()
+        raise
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Turn what the machine says about a folder into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if isinstance(error, shutil.Error):
+            reason = str(error.args[0][0][-1])  # of the first file that could not be copied
+        raise ConfigurationError(
+            f"{folder} cannot be written ({reason}): nothing was written; name another one."
+        ) from error
+
+
+def _for_make(link: str) -> str:
+    """Return a link as a word of a Makefile: a folder whose name has spaces, as a URL."""
+    return Path(link).as_uri() if re.search(r"\s", link) else link

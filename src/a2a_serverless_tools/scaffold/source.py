@@ -1,0 +1,72 @@
+"""Finds the files from which projects are written: the framework's own, of this version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+TEMPLATE: Final = "template.yaml"
+AGENT: Final = "functions/worker/agent.py"
+CARD: Final = "functions/api/agent_card.json"
+CARD_NAME: Final = "agent_card.json"
+REQUIREMENTS: Final = "functions/worker/requirements.in"
+AGENT_LOCK: Final = "functions/worker/requirements.txt"
+LAYER_LOCK: Final = "requirements/runtime.txt"
+WORKER_LOCK: Final = "requirements/worker.txt"
+
+PROJECT_FILES: Final = (
+    "template.yaml",
+    "fargate.yaml",
+    "Dockerfile",
+    ".dockerignore",
+    "samconfig.toml",
+    "functions/**/*",
+    "layers/runtime/Makefile",
+    "requirements/tools/sam.txt",
+)
+"""Patterns of the files of the repository that a project has as well."""
+
+PACKAGED_FILES: Final = (
+    *PROJECT_FILES,
+    LAYER_LOCK,
+    WORKER_LOCK,
+    "examples/*/agent.py",
+    "examples/*/agent_card.json",
+    "examples/*/requirements.txt",
+)
+"""Patterns of the repository's files that `hatch_build.py` puts into the wheel."""
+
+
+def source() -> Path:
+    """Return the folder that has the top level of the framework's repository.
+
+    In a checkout that is the repository itself; an installed package has a copy of what it needs.
+    """
+    packaged = Path(__file__).parent / "repository"
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[3]
+
+
+def files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
+    """Return the files below `root` that match, without leftovers of runs or of a machine."""
+    found = {path for pattern in patterns for path in root.glob(pattern) if path.is_file()}
+    return sorted(path for path in found if not _is_left(path.relative_to(root)))
+
+
+def _is_left(path: Path) -> bool:
+    return "__pycache__" in path.parts or path.name == ".env" or path.suffix == ".whl"
+
+
+def is_framework_template(path: Path) -> bool:
+    """Return True if a file is the template of a project of this framework, even if edited."""
+    try:
+        return "\n  TaskTable:" in path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
+
+
+def project_around(folder: Path) -> Path | None:
+    """Return the nearest folder from `folder` upwards that has a template of the framework."""
+    for candidate in (folder, *folder.parents):
+        if is_framework_template(candidate / TEMPLATE):
+            return candidate
+    return None

@@ -1,0 +1,23 @@
+"""Tests of agents: messages in, tasks out, by the worker of production in this process's memory.
+
+docs/testing.md shows how. Nothing that is deployed imports this package.
+"""
+
+from a2a_serverless_tools.testing.bench import AgentBench, AgentSource
+from a2a_serverless_tools.testing.clock import PacedClock
+from a2a_serverless_tools.testing.files import FakeFiles, file_part
+from a2a_serverless_tools.testing.process import StuckError
+from a2a_serverless_tools.testing.run import Run, Said, SeenArtifact, When
+
+__all__ = [
+    "AgentBench",
+    "AgentSource",
+    "FakeFiles",
+    "PacedClock",
+    "Run",
+    "Said",
+    "SeenArtifact",
+    "StuckError",
+    "When",
+    "file_part",
+]

@@ -1,0 +1,255 @@
+"""A bench to test an agent on: messages in, tasks out, through the worker of production."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from a2a.server.agent_execution import AgentExecutor
+from a2a.types import Message, Part, Role, SendMessageConfiguration, SendMessageRequest
+
+from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.tail import Tail
+from a2a_serverless.tasks.entries import Caller, copied
+from a2a_serverless.tasks.events import LAST, Cursor, incarnation_tag
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope, new_context_id
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.agents import load_agent
+from a2a_serverless.worker.context import Worker, WorkerExecutor
+from a2a_serverless_tools.testing.clock import PacedClock
+from a2a_serverless_tools.testing.points import Points
+from a2a_serverless_tools.testing.process import KilledError, Process
+from a2a_serverless_tools.testing.run import Run, Said, When
+
+AgentSource = str | Worker | AgentExecutor | Callable[[], Worker | AgentExecutor]
+"""`FILE.py:NAME`, a class, a function that makes an agent, or an agent."""
+
+TIMEOUT_S: Final = 30.0
+
+
+class AgentBench:
+    """Runs an agent on messages, with the worker of production, over storage and queue in memory.
+
+    If `agent` is a name, a class or a function, each turn has a new agent, as on a Lambda that
+    scaled: anything that an agent keeps in memory by mistake is gone. If `agent` is an agent, it
+    serves all turns.
+
+    >>> with AgentBench("agent.py:agent") as bench:
+    ...     run = bench.send("Two days in Lisbon")
+    ...     assert run.state == "completed"
+
+    Args:
+        agent: where the agent comes from.
+        folder: where a relative FILE.py is; None: the working directory.
+        timeout_s: seconds of the machine's time that one turn may take.
+        settings: settings of a deployment by their names in Settings, such as `max_attempts=1`.
+    """
+
+    def __init__(
+        self,
+        agent: AgentSource,
+        *,
+        folder: Path | None = None,
+        timeout_s: float = TIMEOUT_S,
+        **settings: Any,
+    ) -> None:
+        self._source = agent
+        self._folder = folder
+        self._timeout_s = timeout_s
+        self._settings = Settings.model_validate(settings)
+        self.clock = PacedClock()
+        """The clock of storage, queue and worker."""
+        self._queue = MemoryQueue(
+            Operation, visibility_s=self._settings.visibility_s, clock=self.clock
+        )
+        backends = memory_backends(self._settings, self.clock)
+        self._backends = replace(backends, operations=self._queue)
+        self._processes = [self._new_process()]
+        self._running: tuple[Head, Points] | None = None
+
+    def send(  # noqa: PLR0913 - the fields of a message
+        self,
+        message: Said,
+        *,
+        to: Run | None = None,
+        context_id: str = "",
+        user: str = "",
+        tenant: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        accepts: Sequence[str] = (),
+        extensions: Sequence[str] = (),
+        cancel_after: When | None = None,
+        kill_after: When | None = None,
+    ) -> Run:
+        """Send a message; return its task when its turn is over, after further attempts if needed.
+
+        Args:
+            message: a text, a part such as `file_part(…)`, or several.
+            to: the task's last run, for its next turn; None opens a task.
+            context_id: the conversation of a new task; empty: a new one.
+            user: the sender; empty as on an endpoint without authentication.
+            tenant: the tenant that the message is addressed to.
+            metadata: the message's metadata.
+            accepts: media types that the client accepts.
+            extensions: URIs of the extensions that the request asks for.
+            cancel_after: the point at which the client cancels; 0: before a worker has the turn.
+            kill_after: the point at which the worker's process dies, with everything that it has in
+                memory. Another worker gets the turn when its message is visible again.
+
+        Raises:
+            TaskTerminalStateError, TaskNotAcceptingMessagesError: the task takes no message.
+            TaskNotFoundError: the task is another user's.
+            StuckError: the turn is not over in time.
+        """
+        agent, request = self._made(), _request(message, to, metadata, accepts)
+        caller, scope = Caller(user, tenant, tuple(extensions)), Scope.of(tenant, user)
+        engine = self._process.engine
+        if to is None:
+            context_id = context_id or new_context_id()
+            opening = engine.open(request, context_id=context_id, caller=caller, scope=scope)
+        else:
+            opening = engine.go_on(to.head, request, caller=caller, scope=scope)
+        head = self._process.run(opening)
+        points = Points(ask_to_cancel=self._ask, cancel_after=cancel_after, kill_after=kill_after)
+        self._work(head, points, agent, cancels_first=cancel_after == 0)
+        if points.is_late and not self._now(head).is_terminal:
+            self._work(head, points, agent, cancels_first=True)
+        return self._process.run(self._seen(head, points, caller))
+
+    def cancel(self, run: Run) -> Run:
+        """Cancel a task that waits for a message; return it as it is then.
+
+        Raises:
+            TaskTerminalStateError: the task has ended.
+        """
+        head, points = self._now(run.head), Points(ask_to_cancel=self._ask)
+        self._work(head, points, self._made(), cancels_first=True)
+        return self._process.run(self._seen(head, points, Caller(run.user, run.tenant)))
+
+    def cancel_running(self) -> None:
+        """Ask to cancel the task whose turn runs; for a fake that the agent calls.
+
+        The agent learns of it at a later `await`.
+
+        Raises:
+            RuntimeError: no turn runs.
+        """
+        if self._running is None:
+            raise RuntimeError("No turn runs: call it in what the agent calls, such as a fake.")
+        self._process.soon(self._ask())
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass between two turns."""
+        self._process.run(self.clock.pass_time(seconds))
+
+    def close(self) -> None:
+        """End the bench; cancel what the agent has left running."""
+        for process in self._processes:
+            process.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _process(self) -> Process:
+        return self._processes[-1]
+
+    def _new_process(self) -> Process:
+        return Process(self._backends, self._settings, self.clock)
+
+    def _made(self) -> AgentExecutor:
+        source = self._source
+        if isinstance(source, str):
+            return load_agent(source, folder=self._folder)
+        made = source if isinstance(source, Worker | AgentExecutor) else source()
+        if isinstance(made, Worker):
+            return WorkerExecutor(made)
+        if isinstance(made, AgentExecutor):
+            return made
+        raise TypeError(f"{made!r} is neither an AgentExecutor nor a Worker.")
+
+    async def _ask(self) -> None:
+        """Ask to cancel the task of the present turn, once."""
+        if self._running is None or self._running[1].is_asked:
+            return
+        head, points = self._running
+        points.is_asked = True
+        await self._process.engine.cancel(head)
+
+    def _work(
+        self, head: Head, points: Points, agent: AgentExecutor, *, cancels_first: bool
+    ) -> None:
+        """Work on a turn until the queue is empty."""
+        self._running = head, points
+        self._process.turn(agent, points)
+        try:
+            if cancels_first:
+                self._process.run(self._ask())
+            while not self._queue.is_empty:
+                self._deliver(points)
+        finally:
+            self._running = None
+
+    def _deliver(self, points: Points) -> None:
+        try:
+            self._process.run(self._process.work(timeout_s=self._timeout_s))
+        except KilledError:
+            self._processes.append(self._new_process())
+            self._process.turn(self._made(), points)
+
+    def _now(self, head: Head) -> Head:
+        return self._process.run(self._process.engine.head(head))
+
+    async def _seen(self, head: Head, points: Points, caller: Caller) -> Run:
+        """Return the task as it is now, with the events since `head`."""
+        engine = self._process.engine
+        cursor = Cursor(head.version, LAST, incarnation_tag(head.incarnation))
+        tail, _ = await Tail.resume(engine.storage_of(head), head.task_id, cursor)
+        told = tail.events(until=lambda _: True, deadline=math.inf)
+        return Run(
+            task=await engine.task(head),
+            events=tuple([one.event async for one in told]),
+            attempts=points.attempts,
+            errors=tuple(points.errors),
+            user=caller.user,
+            tenant=caller.tenant,
+            head=tail.head,
+            bench=self,
+        )
+
+
+def _request(
+    said: Said, to: Run | None, metadata: Mapping[str, Any] | None, accepts: Sequence[str]
+) -> SendMessageRequest:
+    message = _message(said)
+    message.message_id = message.message_id or str(uuid.uuid4())
+    message.role = message.role or Role.ROLE_USER
+    if to is not None:
+        message.task_id, message.context_id = to.task.id, to.task.context_id
+    if metadata:
+        message.metadata.update(metadata)
+    configuration = SendMessageConfiguration(accepted_output_modes=accepts)
+    return SendMessageRequest(message=message, configuration=configuration)
+
+
+def _message(said: Said) -> Message:
+    if isinstance(said, Message):
+        return copied(said)
+    parts = [said] if isinstance(said, str | Part) else said
+    return Message(parts=[Part(text=one) if isinstance(one, str) else one for one in parts])

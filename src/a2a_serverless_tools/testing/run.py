@@ -1,0 +1,116 @@
+"""The result of a turn: the task, its artifacts and the turn's events, as a client sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from a2a.helpers import get_data_parts, get_text_parts
+from a2a.types import Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+
+from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.head import Head, plain_state
+from a2a_serverless.tasks.progress import Progress, progress_in
+from a2a_serverless.worker.turn import FileInfo, HistoryMessage, files_of, history_message
+
+if TYPE_CHECKING:
+    from a2a_serverless_tools.testing.bench import AgentBench
+
+Said = str | Part | Message | Sequence[str | Part]
+"""A message: a text, a part, several of both, or the protocol's own object."""
+
+When = int | Callable[[Event], bool]
+"""A point of a turn: after its n-th event, or after the first one for which this is True."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenArtifact:
+    """An artifact as it is now."""
+
+    artifact: Artifact
+
+    @property
+    def text(self) -> str:
+        """Return its text parts, such as its chunks, as one text."""
+        return "".join(get_text_parts(self.artifact.parts))
+
+    @property
+    def data(self) -> list[Any]:
+        """Return its JSON values."""
+        return get_data_parts(self.artifact.parts)
+
+    @property
+    def files(self) -> list[FileInfo]:
+        """Return its files, by content or by URL."""
+        return files_of(self.artifact.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A task as it is when one of its turns is over."""
+
+    task: Task
+    events: tuple[Event, ...]
+    """The turn's events in order, as a stream shows them after its opening Task."""
+    attempts: int
+    """How often the agent was started on the turn."""
+    errors: tuple[Exception, ...]
+    """The exceptions that the agent has raised, one for each attempt that raised one."""
+    user: str
+    tenant: str
+    head: Head
+    bench: AgentBench
+
+    @property
+    def state(self) -> str:
+        """Return the task's state by its name in logs, such as `completed` or `input_required`."""
+        return plain_state(self.task.status.state)
+
+    @property
+    def text(self) -> str:
+        """Return the text of the status message: a question, an answer, a reason."""
+        return "\n".join(get_text_parts(self.task.status.message.parts))
+
+    @property
+    def artifacts(self) -> dict[str, SeenArtifact]:
+        """Return the task's artifacts by their ids, in the order in which they were begun."""
+        return {one.artifact_id: SeenArtifact(one) for one in self.task.artifacts}
+
+    @property
+    def history(self) -> list[HistoryMessage]:
+        """Return the task's messages, oldest first, without its status message."""
+        return [history_message(message) for message in self.task.history]
+
+    @property
+    def progress(self) -> list[Progress]:
+        """Return the progress that the turn's events have told, in order."""
+        statuses = [event for event in self.events if isinstance(event, TaskStatusUpdateEvent)]
+        told = (progress_in(status.metadata) for status in statuses)
+        return [progress for progress in told if progress is not None]
+
+    def chunks(self, artifact_id: str) -> list[str]:
+        """Return the texts in which an artifact was streamed."""
+        updates = [event for event in self.events if isinstance(event, TaskArtifactUpdateEvent)]
+        of_artifact = (one.artifact for one in updates if one.artifact.artifact_id == artifact_id)
+        return ["".join(get_text_parts(artifact.parts)) for artifact in of_artifact]
+
+    def reply(self, message: Said, **options: Any) -> Run:
+        """Send the task's next message, by the same user; `options` as for `AgentBench.send`."""
+        same = {"user": self.user, "tenant": self.tenant}
+        return self.bench.send(message, to=self, **(same | options))
+
+    def cancel(self) -> Run:
+        """Cancel the task, which waits for a message; return it as it is then."""
+        return self.bench.cancel(self)
+
+    def __str__(self) -> str:
+        """Return the state in which the turn has ended, and how."""
+        errors = "".join(f", {error!r}" for error in self.errors)
+        artifacts = ", ".join(self.artifacts) or "none"
+        return (
+            f"{self.state}: {self.text!r}, artifacts: {artifacts},"
+            f" attempts: {self.attempts}{errors}"
+        )
+
+    __repr__ = __str__
