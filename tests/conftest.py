@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import tempfile
 from collections.abc import Generator
 
 import pytest
+from botocore import loaders
 
 from tests.support.collection import Made, check
 
@@ -27,8 +29,12 @@ _runtime = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the run a place of its own for `dev.json`, apart from the user's running `dev`."""
+    """Give the run a place of its own for `dev.json`, apart from the user's running `dev`.
+
+    All boto3 clients share one loader: each would read the descriptions of AWS's services again.
+    """
     config.stash[_runtime] = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="a2a-")
+    loaders.create_loader = functools.cache(loaders.create_loader)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,13 +23,14 @@ from moto.dynamodb.responses import DynamoHandler
 from a2a_serverless.clock import Clock
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
-from a2a_serverless.storage.dynamodb_attributes import Typed, typed
+from a2a_serverless.storage.dynamodb_attributes import Typed, plain, typed
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.table import Key
+from a2a_serverless.storage.table import Key, key_of
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
+from tests.support.memory import PolledTable
 
 TABLE = "tasks"
 
@@ -41,8 +44,58 @@ BACKENDS = ["memory", "file", LOCAL]
 _starts = itertools.count(8_000_000_000_000, -1_000_000_000)
 
 
+class Stored(ABC):
+    """A table behind the code's back: its items as DynamoDB's API has them."""
+
+    @abstractmethod
+    def storage(self, **options: Any) -> DurableStorage:
+        """A storage in a scope that no other test has."""
+
+    @abstractmethod
+    def items(self) -> list[Typed]:
+        """Everything that is stored."""
+
+    @abstractmethod
+    def get(self, item_key: Typed) -> Typed | None:
+        """An item; None: there is none."""
+
+    @abstractmethod
+    def put(self, item: Typed) -> None:
+        """Replace an item."""
+
+    @abstractmethod
+    def delete(self, item_key: Typed) -> None:
+        """Delete an item."""
+
+
+class Dictionaries(Stored):
+    """A table in dictionaries, whose readers poll as those of DynamoDB."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._table = PolledTable(clock)
+
+    def storage(self, **options: Any) -> DurableStorage:
+        options.setdefault("scope", new_scope())
+        return DurableStorage(self._table, **options)
+
+    def items(self) -> list[Typed]:
+        return [typed(item) for item in self._table._items.values()]
+
+    def get(self, item_key: Typed) -> Typed | None:
+        item = self._table._items.get(key_of(plain(item_key)))
+        return None if item is None else typed(item)
+
+    def put(self, item: Typed) -> None:
+        new = plain(item)
+        self._table._store(key_of(new), self._table._items.get(key_of(new)), new)
+
+    def delete(self, item_key: Typed) -> None:
+        old = key_of(plain(item_key))
+        self._table._store(old, self._table._items.get(old), None)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Database:
+class Database(Stored):
     """A DynamoDB table on moto or DynamoDB Local."""
 
     client: Any
@@ -53,10 +106,24 @@ class Database:
         return dynamo_table(self.table, client=self.client, clock=clock)
 
     def storage(self, **options: Any) -> DurableStorage:
-        """A storage in a scope that no other test has."""
         options.setdefault("scope", new_scope())
         options.setdefault("client", self.client)
         return dynamo_storage(self.table, **options)
+
+    def items(self) -> list[Typed]:
+        pages = self.client.get_paginator("scan").paginate(TableName=self.table)
+        return [item for page in pages for item in page["Items"]]
+
+    def get(self, item_key: Typed) -> Typed | None:
+        found = self.client.get_item(TableName=self.table, Key=item_key, ConsistentRead=True)
+        item: Typed | None = found.get("Item")
+        return item
+
+    def put(self, item: Typed) -> None:
+        self.client.put_item(TableName=self.table, Item=item)
+
+    def delete(self, item_key: Typed) -> None:
+        self.client.delete_item(TableName=self.table, Key=item_key)
 
 
 def on_dynamo(storage: DurableStorage) -> DynamoTable:
@@ -96,7 +163,13 @@ def new_clock() -> ManualClock:
 
 def create_table(client: Any) -> None:
     """The table of template.yaml; without stream and expiry, which no test of storage reads."""
-    client.create_table(TableName=TABLE, **Template.load().table(stream=False))
+    client.create_table(TableName=TABLE, **_definition())
+
+
+@functools.cache
+def _definition() -> dict[str, Any]:
+    """What `create_table` makes, read once."""
+    return Template.load().table(stream=False)
 
 
 def drop_index(client: Any, table: str, index: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import string
-from typing import Any
 
 from hypothesis import strategies as st
 
@@ -11,7 +10,7 @@ from a2a_serverless.storage.dynamodb_attributes import Typed
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.tasks.entries import Unknown, encode_entries
 from a2a_serverless.tasks.head import FORMAT, Head
-from tests.support.databases import Database, key
+from tests.support.databases import Stored, key
 
 KNOWN_KINDS = b"TMSADREP"
 
@@ -76,44 +75,25 @@ def event_key(head: Head, version: int = 1) -> Typed:
     return key(partition, event_sort(head.incarnation, version, 0))
 
 
-def set_attributes(database: Database, item_key: Typed, values: Typed) -> None:
-    """Set attributes of an item."""
-    names = {f"#{number}": name for number, name in enumerate(values)}
-    database.client.update_item(
-        TableName=database.table,
-        Key=item_key,
-        UpdateExpression="SET " + ", ".join(f"{alias} = :{alias[1:]}" for alias in names),
-        ExpressionAttributeNames=names,
-        ExpressionAttributeValues={f":{a[1:]}": values[name] for a, name in names.items()},
-    )
+def set_attributes(database: Stored, item_key: Typed, values: Typed) -> None:
+    """Set attributes of an item, or make one of them."""
+    database.put((database.get(item_key) or item_key) | values)
 
 
-def remove_attributes(database: Database, item_key: Typed, *names: str) -> None:
+def remove_attributes(database: Stored, item_key: Typed, *names: str) -> None:
     """Remove attributes of an item."""
-    aliases = {f"#{number}": name for number, name in enumerate(names)}
-    database.client.update_item(
-        TableName=database.table,
-        Key=item_key,
-        UpdateExpression="REMOVE " + ", ".join(aliases),
-        ExpressionAttributeNames=aliases,
-    )
+    item = stored(database, item_key)
+    database.put({name: value for name, value in item.items() if name not in names})
 
 
-def stored(database: Database, item_key: Typed) -> Typed:
+def stored(database: Stored, item_key: Typed) -> Typed:
     """An item as it is stored."""
-    item: Typed = database.client.get_item(
-        TableName=database.table, Key=item_key, ConsistentRead=True
-    )["Item"]
+    item = database.get(item_key)
+    assert item is not None
     return item
 
 
-def all_items(database: Database) -> list[Typed]:
-    """Everything that is stored."""
-    found: list[Any] = database.client.scan(TableName=database.table)["Items"]
-    return found
-
-
-def append_to_body(database: Database, item_key: Typed, more: bytes) -> None:
+def append_to_body(database: Stored, item_key: Typed, more: bytes) -> None:
     """Add bytes to the body of an EVENT."""
     body = bytes(stored(database, item_key)["body"]["B"])
     set_attributes(database, item_key, {"body": {"B": body + more}})

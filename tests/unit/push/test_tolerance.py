@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
@@ -45,7 +45,7 @@ from a2a_serverless.wiring import Backends
 from tests.support import newer
 from tests.support.a2a_calls import JSONRPC, REST, Agent
 from tests.support.clocks import ManualClock
-from tests.support.databases import Database, key, moto_database
+from tests.support.databases import Dictionaries, Stored, key, moto_database
 from tests.support.memory import memory_keys, memory_storage
 from tests.support.messages import request
 from tests.unit.push.receivers import OK, Receiver, status
@@ -65,15 +65,15 @@ CARD: Final = AgentCard(
 
 
 class Bench:
-    """A task on a table, and all that tells its receivers."""
+    """A task on a table, by default in dictionaries, and all that tells its receivers."""
 
-    def __init__(self, database: Database) -> None:
-        self.database = database
+    def __init__(self, database: Stored | None = None) -> None:
         self.clock = ManualClock()
+        self.database = database or Dictionaries(self.clock)
         self.settings = Settings(
             auth="none", push_queue="pushes.fifo", push_allowed_hosts="127.0.0.1"
         )
-        self.storage = database.storage(scope=ANONYMOUS, clock=self.clock)
+        self.storage = self.database.storage(scope=ANONYMOUS, clock=self.clock)
         self.jobs = MemoryQueue(PushJob, clock=self.clock)
         self.deliverer = Deliverer(
             self.storage,
@@ -143,9 +143,8 @@ def push_key(head: Head, config_id: str) -> Typed:
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
-    with moto_database() as database:
-        yield Bench(database)
+def bench() -> Bench:
+    return Bench()
 
 
 # -- newer releases --------------------------------------------------------------------------
@@ -433,12 +432,13 @@ async def test_a_cursor_that_never_comes_holds_up_no_other(bench: Bench) -> None
 
 @pytest.mark.parametrize("value", [{"S": "x"}, {"N": "1.5"}])
 async def test_a_count_of_another_form_holds_up_no_stream(
-    bench: Bench, value: Typed, caplog: pytest.LogCaptureFixture
+    value: Typed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A line names it, and the stream's records are not failed."""
-    head = await bench.open(hook=URL)
-    newer.set_attributes(bench.database, newer.head_key(head), {"push_writes": value})
-    with caplog.at_level(logging.ERROR):
+    with moto_database() as moto, caplog.at_level(logging.ERROR):
+        bench = Bench(moto)
+        head = await bench.open(hook=URL)
+        newer.set_attributes(moto, newer.head_key(head), {"push_writes": value})
         await bench.pass_on(await bench.say(head, COMPLETED))
     assert [record.getMessage() for record in caplog.records] == [
         "Jobs left out: HEAD of task t has a push_writes of a form that no release writes."
@@ -457,4 +457,4 @@ async def test_an_unreadable_configuration_takes_a_place(bench: Bench) -> None:
     for config_id in ids:
         newer.remove_attributes(bench.database, push_key(head, config_id), "body", "version")
     assert await bench.storage.delete_task("t")
-    assert newer.all_items(bench.database) == []
+    assert bench.database.items() == []

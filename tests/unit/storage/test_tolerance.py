@@ -6,8 +6,8 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,7 +64,7 @@ from tests.support import newer
 from tests.support.a2a_calls import JSONRPC, REST, Agent, Answer
 from tests.support.asgi_streams import live
 from tests.support.clocks import ManualClock
-from tests.support.databases import LONG, Database, moto_database
+from tests.support.databases import LONG, Dictionaries, Stored, moto_database
 from tests.support.memory import memory_keys
 from tests.support.messages import artifact, request
 from tests.support.workers import Agent as Executor
@@ -114,7 +114,7 @@ class World:
     threads, which moto does not take.
     """
 
-    database: Database
+    database: Stored
     clock: ManualClock
     storage: DurableStorage
     settings: Settings
@@ -190,7 +190,7 @@ class World:
     async def push_all(self) -> None:
         """Pass every commit on, and deliver all jobs but those of a newer release's tasks."""
         jobs = MemoryQueue(PushJob, clock=self.clock)
-        records = [_record(item, n) for n, item in enumerate(newer.all_items(self.database))]
+        records = [_record(item, n) for n, item in enumerate(self.database.items())]
         assert await PushStream(self.storage, jobs, "all").process(records) == []
         receiver: Any = Receiver()
         signer = Signer(ProcessSecret(), memory_keys(self.clock), issuer="agent", clock=self.clock)
@@ -243,26 +243,21 @@ def _record(item: Typed, number: int) -> Mapping[str, Any]:
     return {"eventName": "INSERT", "eventSource": "aws:dynamodb", "dynamodb": change}
 
 
-@contextmanager
-def world() -> Iterator[World]:
-    """A world on moto."""
+def run(test: Callable[[World], Any], *, on_moto: bool = False) -> None:
+    """Run a test in a world of its own, in dictionaries or on moto."""
+    asyncio.run(in_world(test, on_moto=on_moto))
+
+
+async def in_world(test: Callable[[World], Any], *, on_moto: bool = False) -> None:
+    """Do the same in the running loop."""
     clock = ManualClock()
     given_settings = Settings(auth="none", cancel_timeout_s=1, blocking_limit_s=1, stream_limit_s=1)
-    with moto_database() as database:
+    with moto_database() if on_moto else nullcontext(Dictionaries(clock)) as database:
         storage = database.storage(scope=ANONYMOUS, clock=clock, timing=given_settings.timing())
         queue = MemoryQueue(Operation, clock=clock)
-        yield World(database, clock, storage, given_settings, queue, {})
-
-
-def run(test: Callable[[World], Any]) -> None:
-    """Run a test in a world of its own."""
-
-    async def running() -> None:
-        with world() as own:
-            await own.open()
-            await test(own)
-
-    asyncio.run(running())
+        own = World(database, clock, storage, given_settings, queue, {})
+        await own.open()
+        await test(own)
 
 
 def is_answer(answer: Answer) -> bool:
@@ -280,7 +275,7 @@ def test_unknown_attributes_change_nothing(attributes: Typed) -> None:
 
     async def test(world: World) -> None:
         await world.storage.request_cancel("claimed")
-        for item in newer.all_items(world.database):
+        for item in world.database.items():
             newer.set_attributes(
                 world.database, {name: item[name] for name in ("PK", "SK")}, attributes
             )
@@ -294,7 +289,7 @@ def test_unknown_attributes_change_nothing(attributes: Typed) -> None:
         kept = newer.stored(world.database, newer.head_key(world.heads["waiting"]))
         assert attributes.items() <= kept.items()
 
-    run(test)
+    run(test, on_moto=True)
 
 
 # -- entries ---------------------------------------------------------------------------------
@@ -440,12 +435,6 @@ def test_a_newer_turn_is_given_back(place: str, values: Typed, receives: int) ->
         assert (await world.newest(place)).sends == 1
 
     run(test)
-
-
-async def in_world(test: Callable[[World], Any]) -> None:
-    with world() as own:
-        await own.open()
-        await test(own)
 
 
 async def test_a_newer_task_is_given_up_by_no_sweep() -> None:
@@ -724,7 +713,7 @@ async def test_a_head_with_an_informing_value_of_another_form_is_read_and_writte
         after = await world.storage.commit(log.counted().head, claim)
         assert after == await world.newest("claimed")
 
-    await in_world(test)
+    await in_world(test, on_moto=True)
 
 
 @pytest.mark.parametrize("name", [*TEXTS, *OTHERS])
@@ -991,7 +980,7 @@ async def test_a_half_written_event_is_read(names: tuple[str, ...]) -> None:
 
 def lose_event(world: World, head: Head) -> None:
     """Take the first commit away."""
-    world.database.client.delete_item(TableName=world.database.table, Key=newer.event_key(head))
+    world.database.delete(newer.event_key(head))
 
 
 def widen_event(world: World, head: Head) -> None:
@@ -1041,12 +1030,12 @@ async def test_a_commit_that_comes_in_late_is_no_damage() -> None:
         late = [newer.stored(world.database, newer.event_key(head, n)) for n in (1, 2)]
         for item in late:
             item_key = {name: item[name] for name in ("PK", "SK")}
-            world.database.client.delete_item(TableName=world.database.table, Key=item_key)
+            world.database.delete(item_key)
         sleep = world.clock.sleep
 
         async def put_and_sleep(seconds: float) -> None:
             if late:
-                world.database.client.put_item(TableName=world.database.table, Item=late.pop(0))
+                world.database.put(late.pop(0))
             await sleep(seconds)
 
         world.clock.sleep = put_and_sleep  # type: ignore[method-assign]
@@ -1070,9 +1059,9 @@ async def test_a_damaged_context_is_named_and_deleted(values: Typed) -> None:
     """A damaged context is refused with one sentence, and can be deleted."""
 
     async def test(world: World) -> None:
-        (item,) = [i for i in newer.all_items(world.database) if i["SK"]["S"] == "CONTEXT"]
+        (item,) = [i for i in world.database.items() if i["SK"]["S"] == "CONTEXT"]
         damaged = {name: item[name] for name in ("PK", "SK")} | values
-        world.database.client.put_item(TableName=world.database.table, Item=damaged)
+        world.database.put(damaged)
         with pytest.raises(UnreadableTaskError, match="The state of context c is damaged: restore"):
             await world.storage.load_context_version("c")
         with pytest.raises(ConcurrencyError):
