@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from functools import partial
+from typing import Final, Literal, TypeAlias
 
-from a2a_serverless.tasks.entries import Restarted, StatusChanged, Unknown
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    MessageAppended,
+    MetadataMerged,
+    Replied,
+    Restarted,
+    StatusChanged,
+    Unknown,
+)
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, Head, plain_state
 from a2a_serverless.tasks.push import GivenUp
@@ -33,8 +42,8 @@ What: TypeAlias = Literal[
     "unknown entry",
 ]
 
-LONG_WAIT_MS = 1_000
-"""The wait for a worker, in milliseconds, above which it is told."""
+_DISCARDED: Final = (StatusChanged, ArtifactWritten, MetadataMerged, MessageAppended, Replied)
+"""Entries of an attempt that a restart takes back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,35 +97,32 @@ def story_of(
     told += _holes(records)
     told.sort(key=lambda one: one.version)  # stable: those of one version keep their order
     if head.cancel is not None:
-        told.insert(_place_of(told, head.cancel.at), _asked(head))
+        at, by = head.cancel.at, head.cancel.by
+        told.insert(_place(told, at), Happening(what="cancel asked", at=at or None, by=by))
     for one in webhooks:
         if (lost := one.given_up) is not None:
             happened = Happening(what="given up", at=lost.at, by=one.receiver, given_up=lost)
-            told.insert(_place_of(told, lost.at), happened)
+            told.insert(_place(told, lost.at), happened)
     return tuple(told)
 
 
 def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> Iterator[Happening]:
+    of_turn = partial(Happening, turn=turn.number)
     if turn.number:
-        yield Happening(
-            what="accepted", at=turn.opened_at, version=turn.number, turn=turn.number, by=turn.by
-        )
+        yield of_turn(what="accepted", at=turn.opened_at, version=turn.number, by=turn.by)
     if turn.began_at is not None and turn.began_at != turn.opened_at:
-        yield Happening(
-            what="waited for its turn", at=turn.began_at, version=turn.number, turn=turn.number
-        )
+        yield of_turn(what="waited for its turn", at=turn.began_at, version=turn.number)
     if head.sends and turn.number == head.turn:  # of the whole turn: its times are not known
         first = turn.attempts[0].first if turn.attempts else turn.number
-        yield Happening(what="sent again", version=first, turn=turn.number, count=head.sends)
+        yield of_turn(what="sent again", version=first, count=head.sends)
     before: Attempt | None = None
     for attempt in turn.attempts:
         if before is not None:
             yield _end_of(turn, before, attempt.first)
-        yield Happening(
+        yield of_turn(
             what="started" if before is None else "took over",
             at=attempt.started_at,
             version=attempt.first,
-            turn=turn.number,
             attempt=attempt.number,
             worker=attempt.worker,
             after_ms=turn.waited_ms if before is None else _since(before, attempt),
@@ -129,9 +135,10 @@ def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> It
 
 
 def _end_of(turn: Turn, attempt: Attempt, version: int) -> Happening:
+    is_lost = attempt.outcome == "lost"
     return Happening(
-        what="lost" if attempt.outcome == "lost" else "gave back",
-        at=attempt.last_at if attempt.outcome == "lost" else attempt.over_at,
+        what="lost" if is_lost else "gave back",
+        at=attempt.last_at if is_lost else attempt.over_at,
         version=version,
         turn=turn.number,
         attempt=attempt.number,
@@ -150,42 +157,25 @@ def _since(before: Attempt, attempt: Attempt) -> int | None:
 
 def _of_entries(records: Iterable[Record]) -> Iterator[Happening]:
     for record in records:
+        of_entry = partial(Happening, at=record.at, version=record.version)
         for entry in record.entries:
             if isinstance(entry, StatusChanged) and entry.status.state in TERMINAL | INTERRUPTED:
-                by_attempt = record.token is not None
-                yield Happening(
-                    what="reached" if by_attempt else "reached without an attempt",
-                    at=record.at,
-                    version=record.version,
-                    state=plain_state(entry.status.state),
-                )
+                what: What = "reached" if record.token is not None else "reached without an attempt"
+                yield of_entry(what=what, state=plain_state(entry.status.state))
             elif isinstance(entry, Unknown):
-                yield Happening(
-                    what="unknown entry",
-                    at=record.at,
-                    version=record.version,
-                    reason=kind_name(entry.kind),
-                )
+                yield of_entry(what="unknown entry", reason=kind_name(entry.kind))
 
 
 def _holes(records: Iterable[Record]) -> Iterator[Happening]:
     expected = 1
     for record in records:
         if record.version > expected:
-            yield Happening(
-                what="missing", version=expected, missing=(expected, record.version - 1)
-            )
+            missing = (expected, record.version - 1)
+            yield Happening(what="missing", version=expected, missing=missing)
         expected = record.version + 1
 
 
-def _asked(head: Head) -> Happening:
-    mark = head.cancel
-    return Happening(
-        what="cancel asked", at=mark.at or None if mark else None, by=mark.by if mark else ""
-    )
-
-
-def _place_of(told: list[Happening], at: int) -> int:
+def _place(told: list[Happening], at: int) -> int:
     """Return the place in `told` after everything that happened until `at`."""
     return next(
         (place for place, one in enumerate(told) if one.at is not None and one.at > at), len(told)
@@ -197,13 +187,8 @@ def kind_name(kind: bytes) -> str:
     return kind.decode() if kind.isascii() else f"0x{kind.hex()}"
 
 
-def discards_of(
-    records: Iterable[Record], discardable: tuple[type, ...]
-) -> dict[int, tuple[int, ...]]:
-    """Return, by the version of a restart, the versions of attempts whose changes it takes back.
-
-    `discardable` are the kinds of entries that a restart takes back.
-    """
+def discards_of(records: Iterable[Record]) -> dict[int, tuple[int, ...]]:
+    """Return, by the version of a restart, the versions of attempts whose changes it takes back."""
     standing: list[int] = []
     found: dict[int, tuple[int, ...]] = {}
     for record in records:
@@ -211,6 +196,6 @@ def discards_of(
             if isinstance(entry, Restarted):
                 found[record.version] = tuple(v for v in standing if v > entry.base)
                 standing = [v for v in standing if v <= entry.base]
-        if record.token is not None and any(isinstance(e, discardable) for e in record.entries):
+        if record.token is not None and any(isinstance(e, _DISCARDED) for e in record.entries):
             standing.append(record.version)
     return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 from a2a.types import TaskState
@@ -32,7 +33,6 @@ from a2a_serverless_tools.inspect.story import Happening, discards_of, kind_name
 from a2a_serverless_tools.inspect.turns import Turn, turns_of
 from a2a_serverless_tools.inspect.webhooks import (
     Webhook,
-    deliveries_of,
     webhooks_of,
     with_deliveries,
 )
@@ -50,17 +50,24 @@ ChangeName: TypeAlias = Literal[
 ]
 
 
+_MAY_LACK: Final = (
+    *("context_id", "created_at", "expires_at"),
+    *("version", "turn", "attempts", "size"),
+)
+"""Fields of HEAD that are shown as they are, and that may be unreadable."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One entry of a commit, without its content."""
 
     name: ChangeName
-    size: int
-    """The bytes of the entry as it is stored."""
     subject: str = ""
     """The id of a message or artifact, a state, the kind of an unknown entry."""
     by: str = ""
     """The user who sent a message; empty if unknown."""
+    size: int
+    """The bytes of the entry as it is stored."""
     is_last: bool = False
     """True if it is the last chunk of its artifact."""
     is_critical: bool = False
@@ -88,11 +95,9 @@ class Committed:
     """The attempt that ended with this version: the one before, or the one that wrote it."""
     ended_itself: bool
     """True if `ended` is the attempt that wrote this version."""
-    changes: tuple[Change, ...]
     units: int
     """Write units of DynamoDB, computed from its size."""
-    after_ms: int | None
-    """Milliseconds since the commit before; None for the first, and where a time is unknown."""
+    changes: tuple[Change, ...]
 
     @property
     def size(self) -> int:
@@ -149,23 +154,20 @@ class Timeline:
     """The attempt that has given back the open turn; None: there is none, or another took over."""
     due_at: int | None
     """The time at which the sweeper looks at the task; None also if it does not have to."""
-    size: int | None
-    cancel: CancelMark | None
-    """The request to cancel the task; None also if there is none."""
     sends: int
     """Copies of the current turn that the sweeper has sent."""
-    commits: tuple[Committed, ...]
-    turns: tuple[Turn, ...]
-    webhooks: tuple[Webhook, ...]
+    size: int | None
+    units: int
+    """The write units of all commits that could be read."""
+    cancel: CancelMark | None
+    """The request to cancel the task; None also if there is none."""
     story: tuple[Happening, ...]
     """What happened, in order."""
+    turns: tuple[Turn, ...]
+    webhooks: tuple[Webhook, ...]
+    commits: tuple[Committed, ...]
     unreadable: tuple[str, ...]
     """What could not be read, as clauses."""
-
-    @property
-    def units(self) -> int:
-        """Return the write units of all commits that could be read."""
-        return sum(commit.units for commit in self.commits)
 
 
 def timeline(
@@ -187,37 +189,31 @@ def timeline(
         pushes: the task's push configurations.
         lease_s: the seconds of a lease; None: unknown, and so is its last renewal.
     """
-    discards = discards_of(records, _DISCARDABLE)
-    turns = turns_of(head, records)
+    discards, turns = discards_of(records), turns_of(head, records)
+    webhooks, commits = webhooks_of(pushes, records), tuple(_commits(records, discards))
     released = head.released if head.turn_is_open and head.was_released else None
+    known = {name: None if name in missing else getattr(head, name) for name in _MAY_LACK}
     times = [record.at for record in records if record.at is not None]
-    webhooks = webhooks_of(pushes, records)
-    status_at = None if "status_at" in missing else head.status_at
     return Timeline(
         task_id=head.task_id,
         scope=head.scope,
-        context_id=None if "context_id" in missing else head.context_id,
         state=None if "state" in missing else plain_state(head.state),
-        created_at=None if "created_at" in missing else head.created_at,
-        changed_at=times[-1] if times else status_at,
-        expires_at=None if "expires_at" in missing else head.expires_at,
-        version=None if "version" in missing else head.version,
-        turn=None if "turn" in missing else head.turn,
+        changed_at=times[-1] if times else None if "status_at" in missing else head.status_at,
         turn_is_open=head.turn_is_open,
         progress=_progress(records) if head.turn_is_open else None,
-        attempts=None if "attempts" in missing else head.attempts,
         spared=head.spared,
         holder=None if released else _holder(head, records, lease_s),
         given_back=released,
         due_at=head.due_at,
-        size=None if "size" in missing else head.size,
-        cancel=head.cancel,
         sends=head.sends,
-        commits=tuple(_commits(records, discards)),
+        units=sum(commit.units for commit in commits),
+        cancel=head.cancel,
+        story=story_of(head, tuple(records), turns, discards, webhooks),
         turns=turns,
         webhooks=webhooks,
-        story=story_of(head, tuple(records), turns, discards, webhooks),
+        commits=commits,
         unreadable=(*unreadable, *_unreadable(records)),
+        **known,
     )
 
 
@@ -226,7 +222,7 @@ def with_logs(shown: Timeline, lines: Iterable[tuple[int, Mapping[str, Any]]]) -
 
     Each of `lines` is its time in milliseconds since the epoch, and its fields.
     """
-    return replace(shown, webhooks=with_deliveries(shown.webhooks, deliveries_of(lines)))
+    return replace(shown, webhooks=with_deliveries(shown.webhooks, lines))
 
 
 def _holder(head: Head, records: Iterable[Record], lease_s: float | None) -> Holder | None:
@@ -263,7 +259,6 @@ def _commits(
     records: Iterable[Record], discards: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Committed]:
     workers: dict[str, str] = {}
-    before: Record | None = None
     for record in records:
         is_claim = record.token is not None and record.token not in workers
         if record.token is not None and (is_claim or record.worker):
@@ -275,65 +270,37 @@ def _commits(
             worker=workers.get(record.token or "", record.worker),
             ended=record.ended,
             ended_itself=record.ended is not None and record.ended.token == record.token,
-            changes=tuple(_change(entry, discarded) for entry in record.entries),
             units=write_units(record, is_claim=is_claim),
-            after_ms=_between(before, record),
+            changes=tuple(_change(entry, discarded) for entry in record.entries),
         )
-        before = record
-
-
-def _between(before: Record | None, record: Record) -> int | None:
-    if before is None or before.at is None or record.at is None:
-        return None
-    return record.at - before.at
-
-
-_DISCARDABLE: Final = (StatusChanged, ArtifactWritten, MetadataMerged, MessageAppended, Replied)
-"""Entries of an attempt that a restart takes back."""
 
 
 def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
     """Return an entry without its content; `discards`: the versions that a restart takes back."""
-    size = len(encode_entries((entry,)))
+    references = len(getattr(entry, "references", ()))
+    change = partial(Change, size=len(encode_entries((entry,))), references=references)
     match entry:
-        case TurnOpened(request, caller, references):
-            return Change(
-                name="message",
-                size=size,
-                subject=request.message.message_id,
-                by=caller.user,
-                references=len(references),
-            )
-        case MessageAppended(message, references) | Replied(message, references):
-            name: ChangeName = "reply" if isinstance(entry, Replied) else "message"
-            subject = message.message_id
-            return Change(name=name, size=size, subject=subject, references=len(references))
-        case StatusChanged(status, metadata, _, references):
-            return Change(
-                name="status",
-                size=size,
-                subject=_state(status.state),
-                references=len(references),
-                progress=progress_in(metadata),
-            )
-        case ArtifactWritten(artifact, append, last_chunk, _, references):
-            return Change(
-                name="chunk" if append else "artifact",
-                size=size,
-                subject=artifact.artifact_id,
-                is_last=last_chunk,
-                references=len(references),
-            )
+        case TurnOpened(request, caller):
+            return change(name="message", subject=request.message.message_id, by=caller.user)
+        case MessageAppended(message):
+            return change(name="message", subject=message.message_id)
+        case Replied(message):
+            return change(name="reply", subject=message.message_id)
+        case StatusChanged(status, metadata):
+            state = _state(status.state)
+            return change(name="status", subject=state, progress=progress_in(metadata))
+        case ArtifactWritten(artifact, append, last_chunk):
+            name: ChangeName = "chunk" if append else "artifact"
+            return change(name=name, subject=artifact.artifact_id, is_last=last_chunk)
         case MetadataMerged():
-            return Change(name="metadata", size=size)
+            return change(name="metadata")
         case Restarted(base):
-            return Change(name="restart", size=size, base=base, discards=discards)
-        case Unknown(kind, _, _):
-            return Change(
-                name="unknown", size=size, subject=kind_name(kind), is_critical=entry.is_critical
-            )
+            return change(name="restart", base=base, discards=discards)
+        case Unknown(kind):
+            subject = kind_name(kind)
+            return change(name="unknown", subject=subject, is_critical=entry.is_critical)
         case _:
-            return Change(name="turn ended", size=size)
+            return change(name="turn ended")
 
 
 def _state(state: TaskState) -> str:

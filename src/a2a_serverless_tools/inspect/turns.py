@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from a2a_serverless.tasks.entries import StatusChanged, TurnEnded, TurnOpened
@@ -22,7 +21,7 @@ Outcome: TypeAlias = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Attempt:
     """One start of the agent on a turn. Times are milliseconds since the epoch; None: unknown."""
 
@@ -30,21 +29,22 @@ class Attempt:
     """From 1, within its turn."""
     worker: str
     """Its process; empty: its release does not name the process."""
-    started_at: int | None
-    """The time of its claim."""
-    versions: tuple[int, ...]
-    """Its commits: the first one is its claim."""
-    last_at: int | None
-    over_at: int | None
-    """The time of its end; of a lost one, that of the commit that shows it. None: it has the turn,
-    or the time is unknown."""
-    outcome: Outcome
-    reason: str = ""
-    correlation_id: str = ""
-    """Leads to the line of the worker's log that says why it ended; empty: unknown."""
     waited_ms: int | None = None
     """The milliseconds since the end of the attempt before it; None: that is not known, or there
     was none."""
+    started_at: int | None
+    """The time of its claim."""
+    last_at: int | None
+    """The time of its last commit."""
+    over_at: int | None = None
+    """The time of its end; of a lost one, that of the commit that shows it. None: it has the turn,
+    or the time is unknown."""
+    versions: list[int]
+    """Its commits: the first one is its claim."""
+    outcome: Outcome = "running"
+    reason: str = ""
+    correlation_id: str = ""
+    """Leads to the line of the worker's log that says why it ended; empty: unknown."""
 
     @property
     def first(self) -> int:
@@ -64,94 +64,27 @@ class Attempt:
         return max(0, self.over_at - self.started_at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Turn:
     """One user message and the agent's work on it. Times as in `Attempt`."""
 
-    number: int
+    number: int = 0
     """The version at which its message was accepted; 0: that commit is missing."""
-    by: str
+    by: str = ""
     """The user who sent the message; empty if unknown."""
-    opened_at: int | None
-    began_at: int | None
+    opened_at: int | None = None
+    began_at: int | None = None
     """The time at which it became the current turn; None also if it still waits for another one."""
-    ended_at: int | None
-    ended: int | None
+    ended_at: int | None = None
+    ended: int | None = None
     """The version that ended it; None: it is open."""
-    attempts: tuple[Attempt, ...]
+    attempts: list[Attempt] = field(default_factory=list)
 
     @property
     def waited_ms(self) -> int | None:
         """Return the milliseconds until its first attempt; None: no attempt, or an unknown time."""
         start = self.attempts[0].started_at if self.attempts else None
         return None if start is None or self.began_at is None else start - self.began_at
-
-
-@dataclass(slots=True, kw_only=True)
-class _Attempt:
-    token: str
-    records: list[Record]
-    worker: str
-    over_at: int | None = None
-    outcome: Outcome = "running"
-    end: AttemptEnd | None = None
-
-    def close(self, outcome: Outcome, at: int | None, end: AttemptEnd | None = None) -> None:
-        self.outcome, self.over_at, self.end = outcome, at, end
-
-    def give_back(self, end: AttemptEnd) -> None:
-        """End as the attempt has said; a time before its claim is not of this end.
-
-        The commit that gives the turn back may be the attempt's last.
-        """
-        claimed, last = self.records[0].at or 0, self.records[-1].at or 0
-        is_its_own = end.at is not None and end.at >= claimed
-        self.close("gave back", max(end.at or 0, last) if is_its_own else None, end)
-
-    def frozen(self, number: int) -> Attempt:
-        end = self.end
-        return Attempt(
-            number=number,
-            worker=self.worker,
-            started_at=self.records[0].at,
-            versions=tuple(record.version for record in self.records),
-            last_at=self.records[-1].at,
-            over_at=self.over_at,
-            outcome=self.outcome,
-            reason=end.reason if end else "",
-            correlation_id=end.correlation_id if end else "",
-        )
-
-
-@dataclass(slots=True, kw_only=True)
-class _Turn:
-    number: int = 0
-    by: str = ""
-    opened_at: int | None = None
-    began_at: int | None = None
-    ended_at: int | None = None
-    ended: int | None = None
-    attempts: list[_Attempt] = field(default_factory=list)
-
-    @property
-    def running(self) -> _Attempt | None:
-        return self.attempts[-1] if self.attempts else None
-
-    def frozen(self) -> Turn:
-        attempts = [one.frozen(number) for number, one in enumerate(self.attempts, 1)]
-        for place, (before, one) in enumerate(pairwise(attempts), 1):
-            if before.took_ms is not None and before.over_at is not None and one.started_at:
-                waited_ms = max(0, one.started_at - before.over_at)
-                attempts[place] = replace(one, waited_ms=waited_ms)
-        return Turn(
-            number=self.number,
-            by=self.by,
-            opened_at=self.opened_at,
-            began_at=self.began_at,
-            ended_at=self.ended_at,
-            ended=self.ended,
-            attempts=tuple(attempts),
-        )
 
 
 def turns_of(head: Head, records: Iterable[Record]) -> tuple[Turn, ...]:
@@ -164,21 +97,22 @@ def turns_of(head: Head, records: Iterable[Record]) -> tuple[Turn, ...]:
     walk = _Walk()
     for record in records:
         walk.add(record)
-    last = walk.current.running if walk.current is not None else None
-    if last is not None and last.outcome == "running" and head.was_released:
-        released = head.released
-        if released is not None and released.token == last.token:
-            last.give_back(released)
-    return tuple(turn.frozen() for turn in walk.turns)
+    last = _running(walk.current)
+    released = head.released if head.was_released else None
+    if last is not None and released is not None and released.token == walk.token:
+        _give_back(last, released)
+    return tuple(walk.turns)
 
 
 class _Walk:
     """Follows the log, and knows at each commit which turn is the current one, as the rules do."""
 
     def __init__(self) -> None:
-        self.turns: list[_Turn] = []
-        self.current: _Turn | None = None
-        self._waiting: _Turn | None = None
+        self.turns: list[Turn] = []
+        self.current: Turn | None = None
+        self.token: str | None = None
+        """The token of the last attempt at the current turn."""
+        self._waiting: Turn | None = None
 
     def add(self, record: Record) -> None:
         if record.token is not None:
@@ -190,7 +124,7 @@ class _Walk:
                 self._ended(record)
 
     def _opened(self, record: Record, by: str) -> None:
-        turn = _Turn(number=record.version, by=by, opened_at=record.at)
+        turn = Turn(number=record.version, by=by, opened_at=record.at)
         self.turns.append(turn)
         if self.current is not None and self.current.ended is None:
             self._waiting = turn
@@ -200,51 +134,78 @@ class _Walk:
 
     def _written_by(self, token: str, record: Record) -> None:
         turn = self._open_turn()
-        running = turn.running
-        if running is not None and running.token == token:
-            running.records.append(record)
+        if turn.attempts and token == self.token:
+            turn.attempts[-1].versions.append(record.version)
+            turn.attempts[-1].last_at = record.at
             return
-        if running is not None and running.outcome == "running":
-            _replace(running, record)
-        turn.attempts.append(_Attempt(token=token, records=[record], worker=record.worker))
+        self._take_over(turn, record)
+        self.token = token
 
-    def _open_turn(self) -> _Turn:
+    def _take_over(self, turn: Turn, claim: Record) -> None:
+        """Begin the next attempt at a turn; end the one from which `claim` has taken it."""
+        if (running := _running(turn)) is not None:
+            end = claim.ended
+            if end is None or end.token != self.token:
+                _close(running, "unknown", claim.at)
+            elif end.reason == LOST:
+                _close(running, "lost", claim.at, end)
+            else:
+                _give_back(running, end)
+        before = turn.attempts[-1] if turn.attempts else None
+        attempt = Attempt(
+            number=len(turn.attempts) + 1,
+            worker=claim.worker,
+            started_at=claim.at,
+            last_at=claim.at,
+            versions=[claim.version],
+        )
+        if before is not None and before.took_ms is not None and claim.at:
+            attempt.waited_ms = max(0, claim.at - (before.over_at or 0))
+        turn.attempts.append(attempt)
+
+    def _open_turn(self) -> Turn:
         """Return the current turn; a new one if the commit that opened it is missing."""
         if self.current is None or self.current.ended is not None:
-            self.current = _Turn()
+            self.current = Turn()
             self.turns.append(self.current)
         return self.current
 
     def _ended(self, record: Record) -> None:
         turn = self._open_turn()
         turn.ended, turn.ended_at = record.version, record.at
-        running = turn.running
-        if running is not None and running.outcome == "running":
-            running.close(*_over(running, record))
+        if (running := _running(turn)) is not None:
+            end = record.ended
+            if end is not None and end.token == self.token:
+                _close(running, "lost" if end.reason == LOST else "failed", record.at, end)
+            else:
+                own = record.token == self.token
+                _close(running, "ended the turn" if own else "cut short", record.at)
         if self._waiting is not None and not _is_end(record.entries):
             self.current, self._waiting = self._waiting, None
             self.current.began_at = record.at
 
 
-_End: TypeAlias = tuple[Outcome, int | None, AttemptEnd | None]
+def _running(turn: Turn | None) -> Attempt | None:
+    last = turn.attempts[-1] if turn is not None and turn.attempts else None
+    return last if last is not None and last.outcome == "running" else None
 
 
-def _replace(before: _Attempt, claim: Record) -> None:
-    """End the attempt from which `claim` has taken the turn."""
-    end = claim.ended
-    if end is None or end.token != before.token:
-        before.close("unknown", claim.at)
-    elif end.reason == LOST:
-        before.close("lost", claim.at, end)
-    else:
-        before.give_back(end)
+def _close(
+    attempt: Attempt, outcome: Outcome, at: int | None, end: AttemptEnd | None = None
+) -> None:
+    attempt.outcome, attempt.over_at = outcome, at
+    if end is not None:
+        attempt.reason, attempt.correlation_id = end.reason, end.correlation_id
 
 
-def _over(running: _Attempt, record: Record) -> _End:
-    """Return the end of the last attempt of a turn; `record` ended the turn."""
-    if record.ended is not None and record.ended.token == running.token:
-        return ("lost" if record.ended.reason == LOST else "failed"), record.at, record.ended
-    return ("ended the turn" if record.token == running.token else "cut short"), record.at, None
+def _give_back(attempt: Attempt, end: AttemptEnd) -> None:
+    """End an attempt as it has said; a time before its claim is not of this end.
+
+    The commit that gives the turn back may be the attempt's last.
+    """
+    is_its_own = end.at is not None and end.at >= (attempt.started_at or 0)
+    at = max(end.at or 0, attempt.last_at or 0) if is_its_own else None
+    _close(attempt, "gave back", at, end)
 
 
 def _is_end(entries: Sequence[object]) -> bool:

@@ -32,13 +32,13 @@ class Delivery:
     config_id: str
     at: int
     """The end of the attempt, in milliseconds since the epoch."""
+    version: int
+    """The commit of the event; 0: the release's lines do not name it."""
+    attempt: int
+    """Its number at this event; 0: unknown."""
     result: Result
     answer: str
     """How it ended, such as `status 503`."""
-    attempt: int
-    """Its number at this event; 0: unknown."""
-    version: int
-    """The commit of the event; 0: the release's lines do not name it."""
     wait_ms: int | None
     """The milliseconds until the next attempt; None if none follows."""
 
@@ -50,35 +50,35 @@ class Webhook:
     config_id: str
     receiver: str
     """Scheme, host and port of its URL, without path and query, which may hold a secret."""
-    version: int
+    version: int = 0
     """The commit of the last event that was told or given up."""
-    told: int | None
+    told: int | None = None
     """The commit of the last event that the receiver has taken; None: it has taken none."""
-    knows_told: bool
+    knows_told: bool = False
     """False if a release that does not store `told` and `given_up` has moved on to `version`."""
-    given_up: GivenUp | None
+    given_up: GivenUp | None = None
     """The events that it is not told of any more; None: there are none."""
-    failures: int
+    owed: int = 0
+    """Changes of the status after `version`: what it is owed if every status is pushed."""
+    failures: int = 0
     """Attempts at the next event that have failed."""
-    failing_since: int | None
+    failing_since: int | None = None
     """The time of the first failure since the last success, in milliseconds since the epoch; None:
     the last attempt has succeeded, or there was none."""
-    refusals: int
+    refusals: int = 0
     """Events that the receiver has refused since the last one that it accepted."""
-    is_given_up: bool
+    is_given_up: bool = False
     """True if its URL has refused so many events that it is not called any more."""
-    owed: int
-    """Changes of the status after `version`: what it is owed if every status is pushed."""
     answer: str
     """How the last attempt ended; empty: there was none, or its release has not stored it."""
     answered_at: int | None
     """The time at which the last attempt ended, in milliseconds since the epoch."""
-    next_at: int | None
+    next_at: int | None = None
     """The earliest time of the next attempt, if one waits."""
-    deliveries: tuple[Delivery, ...] = ()
-    """Its attempts in order; empty also if no logs were read."""
     is_gone: bool = False
     """True if only the logs have it, because the configuration was deleted."""
+    deliveries: tuple[Delivery, ...] = ()
+    """Its attempts in order; empty also if no logs were read."""
 
     @property
     def is_failing(self) -> bool:
@@ -88,8 +88,7 @@ class Webhook:
     @property
     def is_bad(self) -> bool:
         """Return True if something of it went wrong, and was not made good."""
-        wrong = (self.failures, self.refusals, self.is_given_up, self.given_up is not None)
-        return any(wrong)
+        return bool(self.failures or self.refusals or self.is_given_up or self.given_up)
 
 
 def webhooks_of(pushes: Iterable[Push], records: Iterable[Record]) -> tuple[Webhook, ...]:
@@ -121,11 +120,33 @@ def webhooks_of(pushes: Iterable[Push], records: Iterable[Record]) -> tuple[Webh
     )
 
 
-def deliveries_of(lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Delivery]:
-    """Yield the attempts that lines of the log report: each line is its time in ms, and its fields.
+def with_deliveries(
+    webhooks: Iterable[Webhook], lines: Iterable[tuple[int, Mapping[str, Any]]]
+) -> tuple[Webhook, ...]:
+    """Return webhooks with their deliveries; after them, those that only the logs have.
 
-    Other lines are skipped, and a field of another form counts as unknown.
+    Each of `lines` is a line's time in milliseconds since the epoch, and its fields.
     """
+    found: dict[str, list[Delivery]] = {}
+    for one in sorted(_deliveries(lines), key=lambda delivery: delivery.at):
+        found.setdefault(one.config_id, []).append(one)
+    known = [replace(one, deliveries=tuple(found.pop(one.config_id, ()))) for one in webhooks]
+    gone = (
+        Webhook(
+            config_id=config_id,
+            receiver="a deleted webhook",
+            answer=deliveries[-1].answer,
+            answered_at=deliveries[-1].at,
+            is_gone=True,
+            deliveries=tuple(deliveries),
+        )
+        for config_id, deliveries in sorted(found.items())
+    )
+    return (*known, *gone)
+
+
+def _deliveries(lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Delivery]:
+    """Yield the attempts that lines report; a field of another form counts as unknown."""
     for at, fields in lines:
         result = _RESULTS.get(str(fields.get("action")))
         config_id = fields.get("config_id")
@@ -135,44 +156,12 @@ def deliveries_of(lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[De
         yield Delivery(
             config_id=config_id,
             at=at,
+            version=int(_number(fields.get("version")) or 0),
+            attempt=int(_number(fields.get("attempt")) or 0),
             result=result,
             answer=str(fields.get("reason") or ""),
-            attempt=int(_number(fields.get("attempt")) or 0),
-            version=int(_number(fields.get("version")) or 0),
             wait_ms=None if wait_s is None else round(wait_s * 1000),
         )
-
-
-def with_deliveries(
-    webhooks: Iterable[Webhook], deliveries: Iterable[Delivery]
-) -> tuple[Webhook, ...]:
-    """Return webhooks with their deliveries; after them, those that only the logs have."""
-    found: dict[str, list[Delivery]] = {}
-    for one in sorted(deliveries, key=lambda delivery: delivery.at):
-        found.setdefault(one.config_id, []).append(one)
-    known = [replace(one, deliveries=tuple(found.pop(one.config_id, ()))) for one in webhooks]
-    return (*known, *(_gone(config_id, own) for config_id, own in sorted(found.items())))
-
-
-def _gone(config_id: str, deliveries: list[Delivery]) -> Webhook:
-    return Webhook(
-        config_id=config_id,
-        receiver="a deleted webhook",
-        version=0,
-        told=None,
-        knows_told=False,
-        given_up=None,
-        failures=0,
-        failing_since=None,
-        refusals=0,
-        is_given_up=False,
-        owed=0,
-        answer=deliveries[-1].answer,
-        answered_at=deliveries[-1].at,
-        next_at=None,
-        deliveries=tuple(deliveries),
-        is_gone=True,
-    )
 
 
 def _number(value: object) -> float | None:

@@ -10,13 +10,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 from a2a_serverless.tasks.push import GivenUp
-from a2a_serverless_tools.inspect.story import LONG_WAIT_MS, Happening
+from a2a_serverless_tools.inspect.story import Happening
 from a2a_serverless_tools.inspect.timeline import Change, Timeline
 from a2a_serverless_tools.inspect.turns import Attempt, Outcome
 from a2a_serverless_tools.inspect.webhooks import Delivery, Webhook
 
 UNREADABLE: Final = "unreadable"
 _SECOND_MS: Final = 1_000
+_LONG_WAIT_MS: Final = 1_000
+"""The wait for a worker from which on it is told."""
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
@@ -36,7 +38,9 @@ def sentence(one: Happening) -> str:
         case "reached without an attempt":
             return f"the task is {one.state}, without its agent"
         case "missing":
-            return not_there(*one.missing)
+            first, last = one.missing
+            several = f"versions {first} to {last} are not there"
+            return several if last > first else f"version {first} is not there"
         case "given up" if one.given_up is not None:
             return f"{one.by} is not told: {given_up(one.given_up)}"
         case _:
@@ -54,50 +58,27 @@ def _of_turn(one: Happening) -> str:
 
 
 def _of_attempt(one: Happening) -> str:
+    worker = f" on {one.worker}" if one.worker else ""
     match one.what:
         case "started":
-            return f"started{_on(one)}{_waited(one)}"
+            is_long = one.after_ms is not None and one.after_ms >= _LONG_WAIT_MS
+            waited = f", {duration(one.after_ms or 0)} after its message" if is_long else ""
+            return f"started{worker}{waited}"
         case "took over":
-            return f"took over{_on(one)}{_later(one)}{_discarding(one)}"
+            since = "the end of the one before" if one.follows_an_end else "the last commit"
+            is_known = one.after_ms is not None
+            after = f", {duration(max(0, one.after_ms or 0))} after {since}" if is_known else ""
+            discards = f", discarding {_ranges(one.discards)}" if one.discards else ""
+            return f"took over{worker}{after}{discards}"
         case "lost":
-            return f"{_on(one).lstrip()} was lost: its process died or was cut off".lstrip()
+            return f"{worker} was lost: its process died or was cut off".lstrip()
         case _:
             return f"ended: {reason_text(one.reason, one.correlation_id)}"
 
 
-def not_there(first: int, last: int) -> str:
-    """Return that versions are missing from the log."""
-    return (
-        f"versions {first} to {last} are not there"
-        if last > first
-        else (f"version {first} is not there")
-    )
-
-
-def _on(one: Happening) -> str:
-    return f" on {one.worker}" if one.worker else ""
-
-
-def _waited(one: Happening) -> str:
-    if one.after_ms is None or one.after_ms < LONG_WAIT_MS:
-        return ""
-    return f", {duration(one.after_ms)} after its message"
-
-
-def _later(one: Happening) -> str:
-    if one.after_ms is None:
-        return ""
-    since = "the end of the one before" if one.follows_an_end else "the last commit"
-    return f", {duration(max(0, one.after_ms))} after {since}"
-
-
-def _discarding(one: Happening) -> str:
-    return f", discarding {ranges(one.discards)}" if one.discards else ""
-
-
 def outcome(attempt: Attempt) -> str:
     """Return the outcome of an attempt so far, such as `gave back: TimeoutError`."""
-    text = _OUTCOMES[attempt.outcome]
+    text = _OUTCOMES.get(attempt.outcome, attempt.outcome)
     if attempt.outcome in ("gave back", "failed"):
         return f"{text}: {reason_text(attempt.reason, attempt.correlation_id)}"
     return text
@@ -105,13 +86,10 @@ def outcome(attempt: Attempt) -> str:
 
 _OUTCOMES: Final[dict[Outcome, str]] = {
     "running": "has the claim",
-    "ended the turn": "ended the turn",
-    "gave back": "gave back",
-    "lost": "lost",
-    "failed": "failed",
     "cut short": "the task was ended without it",
     "unknown": "another attempt took over",
 }
+"""Outcomes that are told by other words than their names."""
 
 
 def what_holds(shown: Timeline) -> str:
@@ -152,7 +130,7 @@ def changed(change: Change) -> str:
     """Return what one entry of a commit did."""
     match change.name:
         case "restart":
-            discards = ranges(change.discards) or "nothing"
+            discards = _ranges(change.discards) or "nothing"
             return f"restart from version {change.base}, discards {discards}"
         case "status":
             text = f"status {change.subject}"
@@ -240,7 +218,7 @@ def _number(number: int, of: str) -> str:
     return f"{number:,} {of}" if number == 1 else f"{format(number, ',') if number else 'no'} {of}s"
 
 
-def ranges(versions: Sequence[int]) -> str:
+def _ranges(versions: Sequence[int]) -> str:
     """Return versions in rising order as `2-4, 7`."""
     spans: list[list[int]] = []
     for version in versions:
