@@ -53,6 +53,10 @@ demo: $(VENV)/.stamp ## one streamed and one resumed task on this machine
 test: $(VENV)/.stamp $(FOREIGN) ## all tests; those on the emulators where `make emulators` was run
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+.PHONY: long
+long: $(VENV)/.stamp ## what `make test` does in short: a project out of the wheel, ten minutes of one hostile client
+	A2A_PROJECTS=one A2A_FAULTS=long $(BIN)/python -m pytest tests/e2e/test_projects.py tests/e2e/test_quiet_alarms.py
+
 .PHONY: foreign
 foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks and clients of other versions, unmodified
 	$(BIN)/python -m pytest tests/conformance/test_stock_comparison.py -k framework

@@ -1,7 +1,8 @@
 """Projects of `init` out of the installed wheel: run, tested, built.
 
-The short form makes, tests and runs that of a plain Worker. The long one, `make projects`, takes
-each kind and each Python, and adds `sam validate`, `sam build` and what was built.
+The suite installs the wheel and runs `demo`. `make long` makes, tests and runs the project of a
+plain Worker; `make projects` that of each kind on each Python, and adds `sam validate`, `sam build`
+and what was built.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from tests.e2e.installed import UV, built, installed, pythons, run, this_machine
 from tests.support.image import build_stage
 from tests.support.wheels import make_wheel
 
-IS_LONG = os.environ.get("A2A_PROJECTS") == "long"
+PROJECTS = os.environ.get("A2A_PROJECTS")
+IS_LONG = PROJECTS == "long"
 KINDS_HERE = list(KINDS) if IS_LONG else ["worker"]
 PYTHONS_HERE = pythons() if IS_LONG else [""]
 CONFLICTS = {"protobuf<6": "protobuf==", "a2a-sdk<1": "a2a-sdk==", "pydantic<2.5": "pydantic=="}
@@ -35,6 +37,9 @@ print(json.dumps([name or "namespace" for name in found] + [agent.__file__]))
 """
 
 pytestmark = pytest.mark.timeout(1800)
+installs_a_project = pytest.mark.skipif(
+    PROJECTS not in {"one", "long"}, reason="`make long`: it installs a project"
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +72,7 @@ def test_demo_runs_in_an_empty_folder(
     assert list(empty.iterdir()) == []
 
 
+@installs_a_project
 @pytest.mark.parametrize("kind", KINDS_HERE)
 def test_a_project_of_each_kind(kind: str, wheel: Path, program: Path, tmp_path: Path) -> None:
     """The six tests of a new project pass, and the project is built.
@@ -86,6 +92,7 @@ def test_a_project_of_each_kind(kind: str, wheel: Path, program: Path, tmp_path:
         _conflicts(project)
 
 
+@installs_a_project
 @pytest.mark.parametrize("python", pythons() if IS_LONG else pythons()[:1])
 def test_a_lock_is_for_each_python(python: str, wheel: Path, program: Path, tmp_path: Path) -> None:
     """A project that the suite's Python has made runs on another one, which locks it the same."""
