@@ -9,6 +9,8 @@ import asyncio
 import random
 import time
 from contextlib import suppress
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Final, Protocol
 
 _FIRST_PAUSE_S: Final = 0.02
@@ -81,3 +83,19 @@ def pause_s(attempt: int) -> float:
     """Return the seconds to wait after attempt 1, 2, …: exponential, with full jitter."""
     ceiling = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt)
     return random.uniform(0, ceiling)  # noqa: S311 - spreads load, guards nothing
+
+
+def retry_after_s(text: str, now_ms: int) -> float:
+    """Return the seconds of a `Retry-After` (RFC 9110, 10.2.3: a number or a date); 0 for others.
+
+    A peer may send anything.
+    """
+    text = text.strip()
+    if text.isdecimal() and text.isascii():
+        return float(text[:9])
+    try:
+        date = parsedate_to_datetime(text)
+        at = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return 0
+    return max(0.0, at - now_ms / 1000)

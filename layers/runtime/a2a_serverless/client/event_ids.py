@@ -1,6 +1,6 @@
 """The fields of server-sent events that the SDK's client skips: `id` and `retry`.
 
-httpx calls `watch_response` with every response. If the request was made under a `Watch`, these
+httpx calls `_watch_response` with every response. If the request was made under a `Watch`, these
 fields of the response's body are noted there while the SDK reads it.
 """
 
@@ -18,7 +18,7 @@ from a2a.client.errors import A2AClientError
 
 LONGEST_ID = 4096
 """Characters of an id that can be sent back: gateways take headers of some kilobytes."""
-LONGEST_EVENT = 64_000_000
+_LONGEST_EVENT = 64_000_000
 """Characters of one event of a stream. The SDK keeps an event in memory until it is complete."""
 
 _current: ContextVar[Watch | None] = ContextVar("a2a_serverless_client_watch", default=None)
@@ -27,11 +27,11 @@ _current: ContextVar[Watch | None] = ContextVar("a2a_serverless_client_watch", d
 def watch_responses_of(http: httpx.AsyncClient) -> None:
     """Let watches see the responses of `http`, without any effect on its other users."""
     hooks = http.event_hooks["response"]
-    if watch_response not in hooks:
-        hooks.append(watch_response)
+    if _watch_response not in hooks:
+        hooks.append(_watch_response)
 
 
-async def watch_response(response: httpx.Response) -> None:
+async def _watch_response(response: httpx.Response) -> None:
     """Show `response` to the watch under which its request was made, if there is one."""
     watch = _current.get()
     if watch is not None:
@@ -151,9 +151,9 @@ class _Parser:
 
     def _add(self, text: str) -> None:
         self._size += len(text)
-        if self._size > LONGEST_EVENT:
+        if self._size > _LONGEST_EVENT:
             raise A2AClientError(
-                f"The server's stream has an event of more than {LONGEST_EVENT:,} characters: the "
+                f"The server's stream has an event of more than {_LONGEST_EVENT:,} characters: the "
                 "stream is given up. Call get_task to see how the task stands."
             )
         self._line += text[: _LONGEST_ID_LINE + 1 - len(self._line)]

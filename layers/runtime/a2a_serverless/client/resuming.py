@@ -13,46 +13,22 @@ from the httpx client: that is why `resuming` needs it.
 from __future__ import annotations
 
 import dataclasses
-import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+import functools
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar, cast
 
 import httpx
 from a2a.client import Client, ClientCallContext, ClientConfig, create_client
 from a2a.client.interceptors import ClientCallInterceptor
-from a2a.types import (
-    AgentCard,
-    CancelTaskRequest,
-    DeleteTaskPushNotificationConfigRequest,
-    GetExtendedAgentCardRequest,
-    GetTaskPushNotificationConfigRequest,
-    GetTaskRequest,
-    ListTaskPushNotificationConfigsRequest,
-    ListTaskPushNotificationConfigsResponse,
-    ListTasksRequest,
-    ListTasksResponse,
-    SendMessageRequest,
-    StreamResponse,
-    SubscribeToTaskRequest,
-    Task,
-    TaskPushNotificationConfig,
-)
-from a2a.utils.errors import A2AError
+from a2a.types import AgentCard, SendMessageRequest, StreamResponse, SubscribeToTaskRequest
 
-from a2a_serverless.client.call import IDEMPOTENCY_KEY, LAST_EVENT_ID, Call, header_of
-from a2a_serverless.client.event_ids import LONGEST_ID, watch_responses_of
-from a2a_serverless.client.known import Known
-from a2a_serverless.client.retries import (
-    ExhaustedError,
-    GaveUpError,
-    Patience,
-    Retries,
-    is_internal,
-    is_passing,
-    was_not_accepted,
-)
+from a2a_serverless.client.call import events_of
+from a2a_serverless.client.event_ids import watch_responses_of
+from a2a_serverless.client.retries import Retries
 
-TIMEOUT = httpx.Timeout(10.0, read=40.0)
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+_TIMEOUT = httpx.Timeout(10.0, read=40.0)
 """The time-outs of an httpx client made here. Reading may take longer than servers work on a send,
 and longer than they are silent in a stream."""
 
@@ -91,16 +67,27 @@ async def create_resuming_client(
     """
     config = ClientConfig() if client_config is None else client_config
     given = config.httpx_client
-    http = httpx.AsyncClient(timeout=TIMEOUT) if given is None else given
+    http = httpx.AsyncClient(timeout=_TIMEOUT) if given is None else given
     own = http if given is None else None
     watch_responses_of(http)
     try:
-        client = await create_client(agent, _with_http(config, http), interceptors)
+        with_http = dataclasses.replace(config, httpx_client=http)
+        client = await create_client(agent, with_http, interceptors)
     except BaseException:
         if own is not None:
             await own.aclose()
         raise
     return ResumingClient(client, retries or Retries(), own_http=own)
+
+
+def _wrapped(method: _Method) -> _Method:
+    """Return a method of a ResumingClient: that of the client that it wraps."""
+
+    @functools.wraps(method, updated=())
+    async def call(self: ResumingClient, *args: Any, **kwargs: Any) -> Any:
+        return await getattr(self._client, method.__name__)(*args, **kwargs)
+
+    return cast("_Method", call)
 
 
 class ResumingClient(Client):
@@ -157,150 +144,29 @@ class ResumingClient(Client):
         self._retries = retries
         self._own_http = own_http
 
-    async def send_message(
+    def send_message(
         self, request: SendMessageRequest, *, context: ClientCallContext | None = None
     ) -> AsyncIterator[StreamResponse]:
         given = ClientCallContext() if context is None else context
-        call = Call(
-            client=self._client,
-            context=given,
-            patience=Patience(self._retries),
-            key=_sendable(given, IDEMPOTENCY_KEY) or str(uuid.uuid4()),
-            request=request,
-            tenant=request.tenant,
-            task_id="",
-        )
-        async with aclosing(self._run(call)) as events:
-            async for event in events:
-                yield event
+        return events_of(self._client, self._retries, request, given)
 
-    async def subscribe(
+    def subscribe(
         self, request: SubscribeToTaskRequest, *, context: ClientCallContext | None = None
     ) -> AsyncIterator[StreamResponse]:
         given = ClientCallContext() if context is None else context
-        call = Call(
-            client=self._client,
-            context=given,
-            patience=Patience(self._retries),
-            tenant=request.tenant,
-            task_id=request.id,
-            known=Known(_sendable(given, LAST_EVENT_ID)),
-        )
-        async with aclosing(self._run(call)) as events:
-            async for event in events:
-                yield event
+        return events_of(self._client, self._retries, request, given)
 
-    async def _run(self, call: Call) -> AsyncGenerator[StreamResponse, None]:
-        failure: Exception | None = None
-        try:
-            while True:
-                failure = None
-                try:
-                    async with aclosing(call.events()) as events:
-                        async for event in events:
-                            yield event
-                except (A2AError, httpx.HTTPError) as error:
-                    failure = error
-                if call.is_over(cut=failure is not None):
-                    return
-                self._check_repeatable(call, failure)
-                await call.patience.before_next_try(failure)
-        except ExhaustedError as limit:
-            raise GaveUpError(
-                str(limit),
-                task_id=call.task_id,
-                last_event_id=call.known.last_id,
-                idempotency_key=call.key,
-            ) from failure
-
-    def _check_repeatable(self, call: Call, failure: Exception | None) -> None:
-        """Raise if the message must not be sent again because the server may have accepted it."""
-        if self._retries.repeat_sends or not call.is_unanswered:
-            return
-        if failure is None or (is_passing(failure) and not was_not_accepted(failure)):
-            raise ExhaustedError("The answer to the message was lost.")
-        if is_internal(failure):
-            raise failure
-
-    # -- what the wrapped client does ----------------------------------------------------------
-
-    async def get_task(
-        self, request: GetTaskRequest, *, context: ClientCallContext | None = None
-    ) -> Task:
-        return await self._client.get_task(request, context=context)
-
-    async def list_tasks(
-        self, request: ListTasksRequest, *, context: ClientCallContext | None = None
-    ) -> ListTasksResponse:
-        return await self._client.list_tasks(request, context=context)
-
-    async def cancel_task(
-        self, request: CancelTaskRequest, *, context: ClientCallContext | None = None
-    ) -> Task:
-        return await self._client.cancel_task(request, context=context)
-
-    async def create_task_push_notification_config(
-        self, request: TaskPushNotificationConfig, *, context: ClientCallContext | None = None
-    ) -> TaskPushNotificationConfig:
-        return await self._client.create_task_push_notification_config(request, context=context)
-
-    async def get_task_push_notification_config(
-        self,
-        request: GetTaskPushNotificationConfigRequest,
-        *,
-        context: ClientCallContext | None = None,
-    ) -> TaskPushNotificationConfig:
-        return await self._client.get_task_push_notification_config(request, context=context)
-
-    async def list_task_push_notification_configs(
-        self,
-        request: ListTaskPushNotificationConfigsRequest,
-        *,
-        context: ClientCallContext | None = None,
-    ) -> ListTaskPushNotificationConfigsResponse:
-        return await self._client.list_task_push_notification_configs(request, context=context)
-
-    async def delete_task_push_notification_config(
-        self,
-        request: DeleteTaskPushNotificationConfigRequest,
-        *,
-        context: ClientCallContext | None = None,
-    ) -> None:
-        await self._client.delete_task_push_notification_config(request, context=context)
-
-    async def get_extended_agent_card(
-        self,
-        request: GetExtendedAgentCardRequest,
-        *,
-        context: ClientCallContext | None = None,
-        signature_verifier: Callable[[AgentCard], None] | None = None,
-    ) -> AgentCard:
-        return await self._client.get_extended_agent_card(
-            request, context=context, signature_verifier=signature_verifier
-        )
-
-    async def add_interceptor(self, interceptor: ClientCallInterceptor) -> None:
-        await self._client.add_interceptor(interceptor)
+    get_task = _wrapped(Client.get_task)
+    list_tasks = _wrapped(Client.list_tasks)
+    cancel_task = _wrapped(Client.cancel_task)
+    create_task_push_notification_config = _wrapped(Client.create_task_push_notification_config)
+    get_task_push_notification_config = _wrapped(Client.get_task_push_notification_config)
+    list_task_push_notification_configs = _wrapped(Client.list_task_push_notification_configs)
+    delete_task_push_notification_config = _wrapped(Client.delete_task_push_notification_config)
+    get_extended_agent_card = _wrapped(Client.get_extended_agent_card)
+    add_interceptor = _wrapped(Client.add_interceptor)
 
     async def close(self) -> None:
         await self._client.close()
         if self._own_http is not None:
             await self._own_http.aclose()
-
-
-def _sendable(context: ClientCallContext, name: str) -> str | None:
-    """Return an id that the caller has set as a header; None if it is not set.
-
-    Raises:
-        ValueError: it is too long for a header.
-    """
-    given = header_of(context, name)
-    if given is not None and len(given) > LONGEST_ID:
-        raise ValueError(
-            f"{name} has {len(given):,} characters: a header can have at most {LONGEST_ID:,}."
-        )
-    return given
-
-
-def _with_http(config: ClientConfig, http: httpx.AsyncClient) -> ClientConfig:
-    return dataclasses.replace(config, httpx_client=http)

@@ -8,19 +8,18 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 
 import httpx
 from a2a.client.errors import A2AClientError, A2AClientTimeoutError
 from a2a.utils.errors import InternalError
 
-from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.clock import Clock, SystemClock, retry_after_s
 
-FIRST_WAIT_S = 0.2
+_FIRST_WAIT_S = 0.2
 STEADY_S = 5.0
 """Seconds after which an open stream counts as progress, even without an event."""
 
-INTERNAL_ERRORS = 3
+_INTERNAL_ERRORS = 3
 """Tries without progress that may end in the server's internal error, before the call raises it."""
 
 _SHOWN = 200
@@ -71,7 +70,7 @@ class Retries:
     Args:
         give_up_after_s: seconds without progress after which a call is given up. Progress is an
             event that the caller has not seen, or a stream that was open for `STEADY_S`.
-        longest_wait_s: seconds between two tries, at most; waits double from `FIRST_WAIT_S` on. A
+        longest_wait_s: seconds between two tries, at most; waits double from `_FIRST_WAIT_S` on. A
             server's Retry-After may ask for more.
         time_limit_s: seconds after which a call is given up in any case; None for no limit.
         repeat_sends: whether a message is sent again when its answer was lost. Servers that honour
@@ -100,12 +99,12 @@ class Patience:
     def __init__(self, retries: Retries) -> None:
         self._retries = retries
         self._clock = retries.clock
-        self._begun = self._clock.monotonic()
+        self._begun = self.now()
         self.progress()
 
     def progress(self) -> None:
         """Begin anew: the next failure counts as the first one."""
-        self._newest = self._clock.monotonic()
+        self._newest = self.now()
         self._tries = 0
         self._internal = 0
 
@@ -113,28 +112,34 @@ class Patience:
         """Return seconds on the call's clock."""
         return self._clock.monotonic()
 
-    def left_s(self) -> float | None:
+    def _left_s(self) -> float | None:
         """Return the seconds until the call's time limit; None if it has none."""
         if self._retries.time_limit_s is None:
             return None
-        return self._begun + self._retries.time_limit_s - self._clock.monotonic()
+        return self._begun + self._retries.time_limit_s - self.now()
 
-    async def before_next_try(self, failure: Exception | None) -> None:
+    async def before_next_try(
+        self, failure: Exception | None, *, is_unanswered: bool = False
+    ) -> None:
         """Wait as long as the number of tries and `failure` demand; None stands for a stream's end.
+
+        `is_unanswered`: the next try would send a message again.
 
         Raises:
             ExhaustedError: the call is to be given up.
             Exception: `failure` itself, if trying again cannot help.
         """
-        if failure is not None and not is_passing(failure):
+        if is_unanswered and not self._retries.repeat_sends:
+            _check_not_accepted(failure)
+        if failure is not None and not _is_passing(failure):
             self._internal += 1
-            if not is_internal(failure) or self._internal > INTERNAL_ERRORS:
+            if not _is_internal(failure) or self._internal > _INTERNAL_ERRORS:
                 raise failure
-        silence_s = self._clock.monotonic() - self._newest
-        wait_s = min(self._retries.longest_wait_s, FIRST_WAIT_S * 2**self._tries)
+        silence_s = self.now() - self._newest
+        wait_s = min(self._retries.longest_wait_s, _FIRST_WAIT_S * 2**self._tries)
         wait_s *= 0.5 + 0.5 * self._retries.draw()
         self._tries = min(self._tries + 1, 30)
-        asked_s = 0.0 if failure is None else retry_after_s(failure, self._clock)
+        asked_s = retry_after_s(_header(failure, "retry-after"), self._clock.now_ms())
         left_s = self._retries.give_up_after_s - silence_s
         if left_s <= 0 or asked_s > left_s:
             raise ExhaustedError(f"Nothing new for {silence_s:.0f} s, {_last(failure)}.")
@@ -146,11 +151,11 @@ class Patience:
         Raises:
             ExhaustedError: the limit is reached.
         """
-        left_s = self.left_s()
+        left_s = self._left_s()
         if left_s is not None:
             seconds = min(seconds, max(0.0, left_s))
         await self._clock.sleep(seconds)
-        self.check()
+        self._check()
 
     @asynccontextmanager
     async def limit(self) -> AsyncIterator[None]:
@@ -159,18 +164,18 @@ class Patience:
         Raises:
             ExhaustedError: the limit was reached.
         """
-        self.check()
+        self._check()
         try:
-            async with asyncio.timeout(self.left_s()) as limit:
+            async with asyncio.timeout(self._left_s()) as limit:
                 yield
         except TimeoutError:
             if not limit.expired():
                 raise
             raise self._over() from None
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise ExhaustedError if the call's time limit is reached."""
-        left_s = self.left_s()
+        left_s = self._left_s()
         if left_s is not None and left_s <= 0:
             raise self._over()
 
@@ -184,7 +189,7 @@ def _last(failure: Exception | None) -> str:
     return f"and the last try failed ({type(failure).__name__}: {failure})"
 
 
-def is_passing(error: BaseException) -> bool:
+def _is_passing(error: BaseException) -> bool:
     """Return True if the same request may succeed later: no connection, no answer, overload."""
     chain = list(_causes(error))
     if any(isinstance(e, ssl.SSLCertVerificationError | httpx.UnsupportedProtocol) for e in chain):
@@ -194,32 +199,32 @@ def is_passing(error: BaseException) -> bool:
     )
 
 
-def is_internal(error: BaseException) -> bool:
+def _is_internal(error: BaseException) -> bool:
     """Return True if the server says that it has failed, and not that the request is wrong."""
     return isinstance(error, InternalError) or _status(error) == httpx.codes.INTERNAL_SERVER_ERROR
 
 
-def was_not_accepted(error: BaseException) -> bool:
-    """Return True if the server has certainly not worked on the request."""
+def _check_not_accepted(failure: Exception | None) -> None:
+    """Raise if a message must not be sent again because the server may have accepted it."""
     unsent = httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout
-    return _status(error) in _NOT_ACCEPTED or any(isinstance(e, unsent) for e in _causes(error))
-
-
-def retry_after_s(error: BaseException, clock: Clock) -> float:
-    """Return the seconds that the answer's Retry-After asks to wait; 0 if it does not."""
-    response = _response(error)
-    text = "" if response is None else response.headers.get("retry-after", "")
-    try:
-        if text.isdecimal():
-            return float(text)
-        return max(0.0, parsedate_to_datetime(text).timestamp() - clock.now_ms() / 1000)
-    except (ValueError, OverflowError):
-        return 0.0
+    if failure is None:
+        raise ExhaustedError("The answer to the message was lost.")
+    if _status(failure) in _NOT_ACCEPTED or any(isinstance(e, unsent) for e in _causes(failure)):
+        return
+    if _is_passing(failure):
+        raise ExhaustedError("The answer to the message was lost.")
+    if _is_internal(failure):
+        raise failure
 
 
 def _status(error: BaseException) -> int | None:
     response = _response(error)
     return None if response is None else response.status_code
+
+
+def _header(error: BaseException | None, name: str) -> str:
+    response = None if error is None else _response(error)
+    return "" if response is None else str(response.headers.get(name, ""))
 
 
 def _response(error: BaseException) -> httpx.Response | None:

@@ -10,23 +10,21 @@ import json
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 _Dimensions: TypeAlias = tuple[tuple[str, str], ...]
+_Metric: TypeAlias = tuple[str, str]
+"""Name and unit."""
 
+_COUNT: Final = "Count"
 _MOST_VALUES: Final = 90
 """The most values of a metric in one line. At 100, the format's limit, Powertools would print."""
 
 
-@dataclass(slots=True)
-class _Group:
-    """The counts under the same dimensions."""
-
-    counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    times: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    numbers: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+def _nothing() -> defaultdict[_Dimensions, defaultdict[_Metric, list[float]]]:
+    return defaultdict(lambda: defaultdict(list))
 
 
 @dataclass(slots=True)
@@ -34,7 +32,9 @@ class _Sink:
     namespace: str
     service: str
     write: Callable[[str], object]
-    groups: defaultdict[_Dimensions, _Group] = field(default_factory=lambda: defaultdict(_Group))
+    values: defaultdict[_Dimensions, defaultdict[_Metric, list[float]]] = field(
+        default_factory=_nothing
+    )
 
 
 logger = logging.getLogger(__name__)
@@ -60,23 +60,24 @@ def stop() -> None:
 
 def count(name: str, value: float = 1, **dimensions: str) -> None:
     """Add `value` to a metric of unit Count."""
-    with _lock:
-        if _sink is not None:
-            _sink.groups[_key(dimensions)].counts[name] += value
+    _add(name, _COUNT, value, dimensions)
 
 
 def time(name: str, milliseconds: float, **dimensions: str) -> None:
     """Add one value to a metric of unit Milliseconds."""
-    with _lock:
-        if _sink is not None:
-            _sink.groups[_key(dimensions)].times[name].append(max(0.0, milliseconds))
+    _add(name, "Milliseconds", max(0.0, milliseconds), dimensions)
 
 
 def number(name: str, value: int, **dimensions: str) -> None:
     """Add one value to a metric without a unit, such as the number that stands for a caller."""
+    _add(name, "None", value, dimensions)
+
+
+def _add(name: str, unit: str, value: float, dimensions: Mapping[str, str]) -> None:
     with _lock:
         if _sink is not None:
-            _sink.groups[_key(dimensions)].numbers[name].append(value)
+            values = _sink.values[tuple(sorted(dimensions.items()))][name, unit]
+            values[:] = [sum(values, value)] if unit == _COUNT else [*values, value]
 
 
 def flush() -> None:
@@ -85,12 +86,12 @@ def flush() -> None:
     Counts that cannot be written are lost, and logged: no turn depends on them.
     """
     with _lock:
-        if _sink is None or not _sink.groups:
+        if _sink is None or not _sink.values:
             return
-        groups, _sink.groups = _sink.groups, defaultdict(_Group)
+        flushed, _sink.values = _sink.values, _nothing()
         sink = _sink
-    for dimensions, group in groups.items():
-        for line in _lines(sink, dict(dimensions), group):
+    for dimensions, metrics in flushed.items():
+        for line in _lines(sink, dict(dimensions), metrics):
             try:
                 sink.write(line)
             except (OSError, ValueError) as error:  # stdout is closed, or its reader has left
@@ -98,13 +99,15 @@ def flush() -> None:
                 logger.warning("Metrics not written: %s", error, extra=extra)
 
 
-def _lines(sink: _Sink, dimensions: dict[str, str], group: _Group) -> Iterator[str]:
-    from aws_lambda_powertools.metrics import MetricUnit  # noqa: PLC0415 - see start
-    from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (  # noqa: PLC0415
+def _lines(
+    sink: _Sink, dimensions: dict[str, str], metrics: Mapping[_Metric, list[float]]
+) -> Iterator[str]:
+    """Yield one line with all counts, then the lines of each other metric."""
+    from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (  # noqa: PLC0415 - see start
         AmazonCloudWatchEMFProvider,
     )
 
-    def line(values: list[tuple[str, MetricUnit, float]]) -> str:
+    def line(values: list[tuple[str, str, float]]) -> str:
         # Fresh sets, because by default providers share theirs.
         emf = AmazonCloudWatchEMFProvider(
             metric_set={},
@@ -118,17 +121,10 @@ def _lines(sink: _Sink, dimensions: dict[str, str], group: _Group) -> Iterator[s
             emf.add_metric(name, unit, value)
         return json.dumps(emf.serialize_metric_set(), separators=(",", ":"))
 
-    if group.counts:
-        yield line([(name, MetricUnit.Count, value) for name, value in group.counts.items()])
-    for unit, series in (
-        (MetricUnit.Milliseconds, group.times),
-        (MetricUnit.NoUnit, group.numbers),
-    ):
-        for name, values in series.items():
-            for start_at in range(0, len(values), _MOST_VALUES):
-                some = values[start_at : start_at + _MOST_VALUES]
-                yield line([(name, unit, value) for value in some])
-
-
-def _key(dimensions: dict[str, str]) -> _Dimensions:
-    return tuple(sorted(dimensions.items()))
+    counts = [(name, unit, sum(v)) for (name, unit), v in metrics.items() if unit == _COUNT]
+    if counts:
+        yield line(counts)
+    for (name, unit), values in metrics.items():
+        for start_at in range(0, 0 if unit == _COUNT else len(values), _MOST_VALUES):
+            some = values[start_at : start_at + _MOST_VALUES]
+            yield line([(name, unit, value) for value in some])
