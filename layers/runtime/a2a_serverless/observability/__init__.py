@@ -19,8 +19,8 @@ from a2a_serverless.observability import logs, metrics
 __all__ = ["cold_start", "is_true", "start"]
 
 
-FUNCTION: Final = "AWS_LAMBDA_FUNCTION_NAME"
-SERVICE: Final = "POWERTOOLS_SERVICE_NAME"
+_FUNCTION: Final = "AWS_LAMBDA_FUNCTION_NAME"
+_SERVICE: Final = "POWERTOOLS_SERVICE_NAME"
 """The variable that a Lambda function has, and the one that names any other observed process."""
 
 
@@ -38,7 +38,7 @@ def cold_start() -> Iterator[None]:
         start()
         yield
     finally:
-        if FUNCTION in os.environ:
+        if _FUNCTION in os.environ:
             gc.freeze()
         if was_enabled:
             gc.enable()
@@ -53,8 +53,8 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     POWERTOOLS_METRICS_DISABLED. Without a namespace there are no metrics. `A2A_LOG_ERROR_TEXTS` is
     explained at `logs.write_json`. Traces need no start, see `tracing`.
     """
-    service = environment.get(SERVICE, "")
-    if not service and FUNCTION not in environment:
+    service = environment.get(_SERVICE, "")
+    if not service and _FUNCTION not in environment:
         return
     service, stdout = service or "a2a-serverless", logs.Stdout()
     logs.write_json(

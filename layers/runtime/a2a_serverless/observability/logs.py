@@ -49,7 +49,7 @@ def log_context(**fields: object) -> Iterator[None]:
         _fields.reset(token)
 
 
-class Output(Protocol):
+class _Output(Protocol):
     """Takes the lines of a log."""
 
     def write(self, text: str, /) -> object:
@@ -98,7 +98,7 @@ class ContextFields(logging.Filter):
 
 
 def write_json(
-    *, service: str, level: str, shows_texts: bool = False, stream: Output | None = None
+    *, service: str, level: str, shows_texts: bool = False, stream: _Output | None = None
 ) -> None:
     """Make every logger of the process write JSON lines to `stream`, by default stdout.
 
@@ -126,8 +126,8 @@ def quiet_libraries(lowest: int) -> None:
 
 
 def json_handler(
-    stream: Output, service: str, *, shows_texts: bool = False
-) -> logging.StreamHandler[Output]:
+    stream: _Output, service: str, *, shows_texts: bool = False
+) -> logging.StreamHandler[_Output]:
     """Return a handler that writes one JSON object on each line."""
     # Imported here: only a process that writes JSON loads Powertools.
     from a2a_serverless.observability.json_lines import JsonLines  # noqa: PLC0415

@@ -23,17 +23,13 @@ _MOST_VALUES: Final = 90
 """The most values of a metric in one line. At 100, the format's limit, Powertools would print."""
 
 
-def _nothing() -> defaultdict[_Dimensions, defaultdict[_Metric, list[float]]]:
-    return defaultdict(lambda: defaultdict(list))
-
-
 @dataclass(slots=True)
 class _Sink:
     namespace: str
     service: str
     write: Callable[[str], object]
     values: defaultdict[_Dimensions, defaultdict[_Metric, list[float]]] = field(
-        default_factory=_nothing
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
 
 
@@ -76,8 +72,7 @@ def number(name: str, value: int, **dimensions: str) -> None:
 def _add(name: str, unit: str, value: float, dimensions: Mapping[str, str]) -> None:
     with _lock:
         if _sink is not None:
-            values = _sink.values[tuple(sorted(dimensions.items()))][name, unit]
-            values[:] = [sum(values, value)] if unit == _COUNT else [*values, value]
+            _sink.values[tuple(sorted(dimensions.items()))][name, unit].append(value)
 
 
 def flush() -> None:
@@ -88,8 +83,8 @@ def flush() -> None:
     with _lock:
         if _sink is None or not _sink.values:
             return
-        flushed, _sink.values = _sink.values, _nothing()
-        sink = _sink
+        sink, flushed = _sink, dict(_sink.values)
+        _sink.values.clear()
     for dimensions, metrics in flushed.items():
         for line in _lines(sink, dict(dimensions), metrics):
             try:

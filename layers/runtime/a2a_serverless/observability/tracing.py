@@ -21,9 +21,9 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import A2AServerlessError, UnavailableError
@@ -55,38 +55,23 @@ _current: ContextVar[Mapping[str, str]] = ContextVar(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceHeader:
-    """X-Ray's header: the trace, the parent piece, and the decision to keep the trace.
+def _parsed(text: str) -> dict[str, str]:
+    """Return the well-formed fields of X-Ray's header; none if it names no trace.
 
-    `lineage` is Lambda's count of a function's calls of itself; it is only passed on.
+    They are the trace (Root), the parent piece, and the decision to keep the trace (Sampled).
+    Lineage, Lambda's count of a function's calls of itself, is only passed on.
     """
+    given = dict(part.strip().partition("=")[::2] for part in text[:_LONGEST].split(";"))
+    fields = {n: given[n] for n, form in _FORMS.items() if form.fullmatch(given.get(n, ""))}
+    return fields if "Root" in fields else {}
 
-    root: str
-    parent: str = ""
-    sampled: str = ""
-    lineage: str = ""
 
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Return the header in `text`, without malformed fields; None if it names no trace."""
-        fields = dict(part.strip().partition("=")[::2] for part in text[:_LONGEST].split(";"))
-        known = {
-            name.lower(): fields[name]
-            for name, form in _FORMS.items()
-            if form.fullmatch(fields.get(name, ""))
-        }
-        return cls(**known) if "root" in known else None
-
-    def __str__(self) -> str:
-        values = (self.root, self.parent, self.sampled, self.lineage)
-        return ";".join(
-            f"{name}={value}" for name, value in zip(_FORMS, values, strict=True) if value
-        )
+def _written(fields: Mapping[str, str]) -> str:
+    return ";".join(f"{name}={fields[name]}" for name in _FORMS if name in fields)
 
 
 @dataclass(slots=True)
-class Segment:
+class _Segment:
     """A piece of a trace that is under way."""
 
     annotations: dict[str, str | int | float | bool] = field(default_factory=dict)
@@ -104,8 +89,8 @@ def incoming(headers: Mapping[str, str]) -> dict[str, str]:
     Lambda Web Adapter puts the invocation's trace into the header.)
     """
     found = {name: headers[name] for name in _W3C if 0 < len(headers.get(name, "")) <= _LONGEST}
-    header = TraceHeader.parse(os.environ.get(INVOCATION) or headers.get(HEADER, ""))
-    return found if header is None else {HEADER: str(header), **found}
+    fields = _parsed(os.environ.get(INVOCATION) or headers.get(HEADER, ""))
+    return {HEADER: _written(fields), **found} if fields else found
 
 
 def carried() -> dict[str, str]:
@@ -123,63 +108,61 @@ def system_attributes(carried: Mapping[str, str]) -> dict[str, Any]:
 
     SQS counts it neither as content nor as an attribute of the message.
     """
-    found = TraceHeader.parse(carried.get(HEADER, ""))
-    if found is None:
-        return {}
-    return {"AWSTraceHeader": {"DataType": "String", "StringValue": str(found)}}
+    found = _parsed(carried.get(HEADER, ""))
+    value = {"DataType": "String", "StringValue": _written(found)}
+    return {"AWSTraceHeader": value} if found else {}
 
 
 @contextmanager
 def segment(
     name: str, carried: Mapping[str, str], **annotations: str | float | bool | None
-) -> Iterator[Segment]:
+) -> Iterator[_Segment]:
     """Record the block as a piece of the carried trace; what the block sends belongs to the piece.
 
     The document is written at the end of the block. It names the type of an exception, but not its
     text. In it the runtime's own exceptions are errors; UnavailableError and all others are faults.
     """
-    piece = Segment()
+    piece = _Segment()
     piece.annotate(**annotations)
-    above = TraceHeader.parse(carried.get(HEADER, ""))
-    daemon = _daemon() if above is not None and above.sampled == "1" else None
-    if above is None or daemon is None:
+    above = _parsed(carried.get(HEADER, ""))
+    daemon = _daemon() if above.get("Sampled") == "1" else None
+    if daemon is None:
         with _carrying(carried, above):
             yield piece
         return
-    here = replace(above, parent=secrets.token_hex(8))
-    began = _now()
+    own_id, began = secrets.token_hex(8), _clock.now_ms() / 1000
 
     def write(_: object, failure: BaseException | None, __: object) -> None:
-        document = _document(name, above, here.parent, began)
+        document = _document(name, above, own_id, began)
         _send({**document, "annotations": piece.annotations, **_failed(failure)}, daemon)
 
     with ExitStack() as at_end:
         at_end.push(write)
-        with _carrying({**carried, HEADER: str(here)}, above):
+        with _carrying({**carried, HEADER: _written({**above, "Parent": own_id})}, above):
             yield piece
 
 
 @contextmanager
-def _carrying(carried: Mapping[str, str], header: TraceHeader | None) -> Iterator[None]:
+def _carrying(carried: Mapping[str, str], header: Mapping[str, str]) -> Iterator[None]:
     token = _current.set(MappingProxyType(dict(carried)))
     try:
-        with log_context(trace_id=header.root if header is not None else None):
+        with log_context(trace_id=header.get("Root")):
             yield
     finally:
         _current.reset(token)
 
 
-def _document(name: str, above: TraceHeader, own_id: str, began: float) -> dict[str, Any]:
+def _document(name: str, above: Mapping[str, str], own_id: str, began: float) -> dict[str, Any]:
     """Return the fields that X-Ray demands; without a parent the piece is the trace's first."""
     document: dict[str, Any] = {
         "name": name,
         "id": own_id,
-        "trace_id": above.root,
+        "trace_id": above["Root"],
         "start_time": began,
-        "end_time": _now(),
+        "end_time": _clock.now_ms() / 1000,
     }
-    if above.parent:
-        document |= {"type": "subsegment", "parent_id": above.parent}
+    if "Parent" in above:
+        document |= {"type": "subsegment", "parent_id": above["Parent"]}
     return document
 
 
@@ -206,7 +189,3 @@ def _send(document: Mapping[str, Any], daemon: tuple[str, int]) -> None:
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         out.setblocking(False)  # noqa: FBT003 - has no name
         out.sendto(datagram, daemon)
-
-
-def _now() -> float:
-    return _clock.now_ms() / 1000
