@@ -13,7 +13,7 @@ import pytest
 
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.push import addresses
-from a2a_serverless.push.addresses import AllowedHosts, check_receiver, is_public, parse_receiver
+from a2a_serverless.push.addresses import AllowedHosts, check_receiver, parse_receiver
 from tests.unit.push import hostile
 from tests.unit.push.hostile import resolve
 
@@ -264,7 +264,7 @@ def test_an_empty_list_allows_nobody() -> None:
     assert AllowedHosts.parse("") == AllowedHosts.parse(" , ") == NOBODY
 
 
-def test_no_special_purpose_network_is_public() -> None:
+async def test_no_special_purpose_network_is_public() -> None:
     """First and last addresses of what RFC 6890 sets apart, whatever `ipaddress` knows of them."""
     networks = (
         "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 "
@@ -273,5 +273,7 @@ def test_no_special_purpose_network_is_public() -> None:
         "3fff::/20 fc00::/7 fe80::/10 ff00::/8"
     )
     for network in map(ipaddress.ip_network, networks.split()):
-        assert not is_public(network[0]), network
-        assert not is_public(network[-1]), network
+        for address in (network[0], network[-1]):
+            host = f"[{address}]" if address.version == 6 else address
+            with pytest.raises(InvalidArgumentError, match="at public addresses only"):
+                await check_receiver(f"https://{host}/", NOBODY)

@@ -13,7 +13,7 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push import places
 from a2a_serverless.push.client import Meaning, Outcome
 from a2a_serverless.push.deliverer import Budget
-from a2a_serverless.push.places import NO_PLACE, PlaceLeases, Places
+from a2a_serverless.push.places import NO_PLACE, Places
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import Slot, Slots
@@ -31,7 +31,7 @@ PLACES = 50
 
 
 def limited(per_caller: int, slots: Slots | None = None) -> Places:
-    return Places(PlaceLeases(slots or memory_slots(), per_caller=per_caller, in_all=0))
+    return Places(slots or memory_slots(), per_caller=per_caller, in_all=0)
 
 
 class Slow:

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.push.signing import SECRET_MAX_AGE_S, ProcessSecret, SecretsManagerSecret
+from a2a_serverless.push.signing import SECRET_MAX_AGE_S, SecretsManagerSecret, process_secret
 from tests.support.clocks import ManualClock
 from tests.support.emulators import CREDENTIALS, REGION
 
@@ -106,6 +106,6 @@ async def test_without_a_text_there_is_no_key(
 
 async def test_one_secret_for_a_process() -> None:
     """Without Secrets Manager every signer of the process has the same random secret."""
-    [first], [second] = await ProcessSecret().values(), await ProcessSecret().values()
+    [first], [second] = await process_secret(), await process_secret()
     assert first == second
     assert len(first) >= 64

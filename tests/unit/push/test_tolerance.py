@@ -25,7 +25,7 @@ from a2a_serverless.push.addresses import AllowedHosts
 from a2a_serverless.push.client import PushClient
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushJob, PushQueue
-from a2a_serverless.push.signing import ProcessSecret, Signer
+from a2a_serverless.push.signing import Signer, process_secret
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
@@ -79,7 +79,7 @@ class Bench:
             self.storage,
             PushQueue(self.jobs),
             PushClient(AllowedHosts.parse("127.0.0.1"), clock=self.clock),
-            Signer(ProcessSecret(), memory_keys(self.clock), issuer="agent", clock=self.clock),
+            Signer(process_secret, memory_keys(self.clock), issuer="agent", clock=self.clock),
             self.settings,
             clock=self.clock,
         )

@@ -11,7 +11,7 @@ from a2a_serverless.push.addresses import AllowedHosts
 from a2a_serverless.push.client import PushClient
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
-from a2a_serverless.push.signing import ProcessSecret, Signer
+from a2a_serverless.push.signing import Signer, process_secret
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.memory import MemoryQueue
@@ -85,7 +85,7 @@ class World:
             self.storage,
             self.queue,
             self.client,
-            Signer(ProcessSecret(), self.keys, issuer="agent", clock=self.clock),
+            Signer(process_secret, self.keys, issuer="agent", clock=self.clock),
             self.settings,
             clock=self.clock,
         )

@@ -33,7 +33,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.push.client import Meaning, Outcome
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushJob, PushQueue
-from a2a_serverless.push.signing import ProcessSecret, Signer
+from a2a_serverless.push.signing import Signer, process_secret
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
@@ -193,7 +193,7 @@ class World:
         records = [_record(item, n) for n, item in enumerate(self.database.items())]
         assert await PushStream(self.storage, jobs, "all").process(records) == []
         receiver: Any = Receiver()
-        signer = Signer(ProcessSecret(), memory_keys(self.clock), issuer="agent", clock=self.clock)
+        signer = Signer(process_secret, memory_keys(self.clock), issuer="agent", clock=self.clock)
         deliverer = Deliverer(
             self.storage, PushQueue(jobs), receiver, signer, self.settings, clock=self.clock
         )

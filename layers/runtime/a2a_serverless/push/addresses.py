@@ -19,8 +19,8 @@ from typing import Final
 
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError, UnavailableError
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Takes host name and port, and returns the addresses behind them, as text.
 
@@ -28,18 +28,18 @@ Raises:
     OSError: the name has no address, or no server answered.
 """
 
-MAX_URL_LENGTH: Final = 2048
+_MAX_URL_LENGTH: Final = 2048
 RESOLVE_S: Final = 5.0
 """Seconds that the resolver may take."""
 
-LOOKUPS: Final = 64
+_LOOKUPS: Final = 64
 """Names that are looked up at the same time. A name that does not resolve keeps its thread for as
 long as the system's resolver takes, which cannot be cut short."""
 
-HTTPS_PORT: Final = 443
-HTTP_PORT: Final = 80
-MAX_PORT: Final = 65_535
-FIRST_FREE_PORT: Final = 1024
+_HTTPS_PORT: Final = 443
+_HTTP_PORT: Final = 80
+_MAX_PORT: Final = 65_535
+_FIRST_FREE_PORT: Final = 1024
 """Ports below it belong to other protocols: of these, a webhook may only listen on 443."""
 
 _URL: Final = re.compile(
@@ -96,7 +96,7 @@ _OWN: Final = tuple(
 )
 """This machine itself, where the runtime's own interface and its daemons listen."""
 
-_lookups = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="look-up")
+_lookups = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="look-up")
 """Apart from the event loop's threads: slow look-ups must not hold up calls to AWS."""
 
 _NO_PUBLIC_HOST: Final = "must have a host that is known, at public addresses only"
@@ -114,7 +114,7 @@ class Receiver:
     port: int
     target: str
     """Path and query as they were given."""
-    address: Address | None
+    address: _Address | None
     """The host as an address; None if it is a name."""
 
     @property
@@ -126,7 +126,7 @@ class Receiver:
     def authority(self) -> str:
         """Return host and port as the `Host` header has them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        default = HTTP_PORT if self.is_plain else HTTPS_PORT
+        default = _HTTP_PORT if self.is_plain else _HTTPS_PORT
         return host if self.port == default else f"{host}:{self.port}"
 
     @property
@@ -140,7 +140,7 @@ class AllowedHosts:
     """Receivers that may be private and without TLS, by name or by network."""
 
     names: frozenset[str] = frozenset()
-    networks: tuple[Network, ...] = ()
+    networks: tuple[_Network, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> AllowedHosts:
@@ -163,7 +163,7 @@ class AllowedHosts:
                 names.add(name)
         return cls(frozenset(names), tuple(networks))
 
-    def covers(self, address: Address) -> bool:
+    def covers(self, address: _Address) -> bool:
         """Return True if an address is in one of the networks.
 
         An address that serves metadata is never covered. A network that is wider than this
@@ -217,8 +217,8 @@ def parse_receiver(url: str) -> Receiver:
     Raises:
         InvalidArgumentError: it has another form; one sentence says why.
     """
-    if not url or len(url) > MAX_URL_LENGTH:
-        raise _refused(f"must have 1 to {MAX_URL_LENGTH} characters")
+    if not url or len(url) > _MAX_URL_LENGTH:
+        raise _refused(f"must have 1 to {_MAX_URL_LENGTH} characters")
     if _UNSAFE.search(url):
         raise _refused(
             "must have only the characters of a URI (RFC 3986); "
@@ -232,9 +232,9 @@ def parse_receiver(url: str) -> Receiver:
     scheme = parts["scheme"].lower()
     if scheme not in {"https", "http"}:
         raise _refused("must begin with https://")
-    port = int(parts["port"] or (HTTPS_PORT if scheme == "https" else HTTP_PORT))
-    if not 0 < port <= MAX_PORT:
-        raise _refused(f"must have a port from 1 to {MAX_PORT}")
+    port = int(parts["port"] or (_HTTPS_PORT if scheme == "https" else _HTTP_PORT))
+    if not 0 < port <= _MAX_PORT:
+        raise _refused(f"must have a port from 1 to {_MAX_PORT}")
     host, address = _host(parts["host"].lower())
     target = parts["target"] or "/"
     return Receiver(
@@ -248,7 +248,7 @@ def parse_receiver(url: str) -> Receiver:
 
 async def addresses_of(
     receiver: Receiver, allowed: AllowedHosts, *, resolve: Resolve = system_resolver
-) -> tuple[Address, ...]:
+) -> tuple[_Address, ...]:
     """Return the addresses that a connection to `receiver` may be made to; at least one.
 
     If one address is forbidden, all are refused: the name's DNS server could order them so that the
@@ -267,12 +267,12 @@ async def addresses_of(
         _check_public_form(receiver)
     for address in found:
         is_private = is_listed and not _is_in(_plain(address), _METADATA)
-        if not (is_public(address) or is_private or allowed.covers(address)):
+        if not (_is_public(address) or is_private or allowed.covers(address)):
             raise _refused(_NO_PUBLIC_HOST)
     return found
 
 
-def _plain(address: Address) -> Address:
+def _plain(address: _Address) -> _Address:
     """Return the IPv4 address in an IPv6 one (mapped, compatible, NAT64), else the address."""
     if isinstance(address, ipaddress.IPv6Address):
         upper, lower = int(address) >> 32, int(address) & 0xFFFF_FFFF
@@ -282,7 +282,7 @@ def _plain(address: Address) -> Address:
     return address
 
 
-def is_public(address: Address) -> bool:
+def _is_public(address: _Address) -> bool:
     """Return True if an address is public, and that of a single host.
 
     An IPv4 address inside an IPv6 one is judged like any IPv4 address if the form is NAT64. In the
@@ -290,7 +290,7 @@ def is_public(address: Address) -> bool:
     """
     if isinstance(address, ipaddress.IPv6Address):
         if address in _NAT64:
-            return is_public(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+            return _is_public(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
         if address not in _UNICAST_V6 or address.scope_id is not None:
             return False
     return (
@@ -305,13 +305,13 @@ def _check_public_form(receiver: Receiver) -> None:
     """Refuse a form that only a listed receiver may have."""
     if receiver.is_plain:
         raise _refused("must begin with https://")
-    if receiver.port != HTTPS_PORT and receiver.port < FIRST_FREE_PORT:
-        raise _refused(f"must have the port {HTTPS_PORT}, or one from {FIRST_FREE_PORT} on")
+    if receiver.port != _HTTPS_PORT and receiver.port < _FIRST_FREE_PORT:
+        raise _refused(f"must have the port {_HTTPS_PORT}, or one from {_FIRST_FREE_PORT} on")
     if receiver.address is None and _is_inner(receiver.host):
         raise _refused("must have a public host name")
 
 
-def _host(text: str) -> tuple[str, Address | None]:
+def _host(text: str) -> tuple[str, _Address | None]:
     """Return a URL's host, as a name or as an address, each in its normal form.
 
     An IPv4 address has four decimal numbers. The other forms that some resolvers accept
@@ -346,7 +346,7 @@ def _is_inner(name: str) -> bool:
     return "." not in name or any(f".{name}".endswith(f".{inner}") for inner in _INNER_NAMES)
 
 
-async def _resolved(receiver: Receiver, resolve: Resolve) -> tuple[Address, ...]:
+async def _resolved(receiver: Receiver, resolve: Resolve) -> tuple[_Address, ...]:
     if receiver.address is not None:
         return (receiver.address,)
     try:
@@ -360,11 +360,11 @@ async def _resolved(receiver: Receiver, resolve: Resolve) -> tuple[Address, ...]
     return found
 
 
-def _is_in(address: Address, networks: tuple[Network, ...]) -> bool:
+def _is_in(address: _Address, networks: tuple[_Network, ...]) -> bool:
     return any(address in network for network in networks)
 
 
-def _is_own(network: Network) -> bool:
+def _is_own(network: _Network) -> bool:
     """Return True if a network has this machine's own addresses and no others."""
     ends = network.network_address, network.broadcast_address
     return all(_is_in(end, _OWN) for end in ends)

@@ -12,15 +12,13 @@ import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import certifi
 import httpcore
 
-from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.clock import Clock, SystemClock, retry_after_s
 from a2a_serverless.errors import InvalidArgumentError, UnavailableError
 from a2a_serverless.push.addresses import (
     AllowedHosts,
@@ -31,7 +29,7 @@ from a2a_serverless.push.addresses import (
     system_resolver,
 )
 
-CONNECT_S: Final = 5.0
+_CONNECT_S: Final = 5.0
 """Seconds that one address has to accept the connection, and as many again to agree on TLS."""
 
 MAX_ADDRESSES: Final = 3
@@ -41,7 +39,7 @@ MAX_BODY_BYTES: Final = 65_536
 DRAIN_S: Final = 1.0
 """Bounds, in bytes and seconds, of a body that is read and dropped to use the connection again."""
 
-MAX_RETRY_AFTER_S: Final = 3600.0
+_MAX_RETRY_AFTER_S: Final = 3600.0
 """The longest pause that a receiver can ask for: an hour."""
 
 _PASSING: Final = frozenset({408, 425, 429})
@@ -68,7 +66,12 @@ class Outcome:
     status: int | None = None
     """The answer's status; None: there was no answer."""
     pause_s: float = 0
-    """The pause that the receiver asked for, at most `MAX_RETRY_AFTER_S`."""
+    """The pause that the receiver asked for, at most `_MAX_RETRY_AFTER_S`."""
+
+    @classmethod
+    def not_sent(cls, reason: str) -> Self:
+        """Return the outcome of a request that must not, or cannot, be sent at all."""
+        return cls(meaning=Meaning.NEVER, reason=reason)
 
 
 class PushClient:
@@ -130,9 +133,9 @@ class Session:
                 pool = await self._pool(receiver)
                 answer = await pool.handle_async_request(_request(receiver, headers, body))
         except InvalidArgumentError as error:
-            return not_sent(str(error))
+            return Outcome.not_sent(str(error))
         except (httpcore.LocalProtocolError, httpcore.UnsupportedProtocol, UnicodeEncodeError):
-            return not_sent("the configuration makes no valid request")
+            return Outcome.not_sent("the configuration makes no valid request")
         except (
             httpcore.NetworkError,
             httpcore.ProtocolError,
@@ -211,7 +214,7 @@ def _request(receiver: Receiver, headers: Mapping[str, str], body: bytes) -> htt
             for name, value in (own | dict(headers)).items()
         ],
         content=body,
-        extensions={"timeout": {"connect": CONNECT_S}},
+        extensions={"timeout": {"connect": _CONNECT_S}},
     )
 
 
@@ -245,36 +248,16 @@ def _reason(error: Exception) -> str:
     return type(error).__name__
 
 
-def not_sent(reason: str) -> Outcome:
-    """Return the outcome of a request that must not, or cannot, be sent at all."""
-    return Outcome(meaning=Meaning.NEVER, reason=reason)
-
-
-def outcome_of(status: int, retry_after: str | None, *, now_ms: int) -> Outcome:
+def outcome_of(status: int, retry_after: str, *, now_ms: int) -> Outcome:
     """Return the outcome of an answer (A2A 1.0.1, section 4.3.3, leaves it to the agent).
 
     Only 2xx is a success. A redirect is not followed, because only the receiver that was registered
     and checked may get the notification. 408, 425, 429 and 5xx are temporary, all others are final.
     """
-    is_success = 200 <= status < 300  # noqa: PLR2004 - the classes of RFC 9110
-    is_temporary = status in _PASSING or 500 <= status < 600  # noqa: PLR2004 - as above
     reason = f"status {status}"
-    if is_success:
+    if 200 <= status < 300:  # noqa: PLR2004 - the classes of RFC 9110
         return Outcome(meaning=Meaning.DELIVERED, reason=reason, status=status)
-    if is_temporary:
-        pause_s = pause_of(retry_after, now_ms=now_ms)
+    if status in _PASSING or 500 <= status < 600:  # noqa: PLR2004 - as above
+        pause_s = min(retry_after_s(retry_after, now_ms), _MAX_RETRY_AFTER_S)
         return Outcome(meaning=Meaning.AGAIN, reason=reason, status=status, pause_s=pause_s)
     return Outcome(meaning=Meaning.NEVER, reason=reason, status=status)
-
-
-def pause_of(retry_after: str | None, *, now_ms: int) -> float:
-    """Return the seconds of `Retry-After` (RFC 9110, 10.2.3: a number or a date); 0 if unset."""
-    text = (retry_after or "").strip()
-    if text.isdecimal() and text.isascii():
-        return float(min(int(text[:9]), MAX_RETRY_AFTER_S))
-    try:
-        date = parsedate_to_datetime(text)
-        at = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return 0  # not valid: a receiver may send anything
-    return min(max(0.0, at - now_ms / 1000), MAX_RETRY_AFTER_S)

@@ -12,7 +12,7 @@ A receiver may rely on this:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -26,22 +26,14 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.push.addresses import parse_receiver
-from a2a_serverless.push.client import Meaning, Outcome, PushClient, Session, not_sent
+from a2a_serverless.push.client import Meaning, Outcome, PushClient, Session
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
-from a2a_serverless.push.notifications import (
-    Notification,
-    event_id,
-    first_version,
-    headers,
-    needs_beginning,
-    owed,
-)
+from a2a_serverless.push.notifications import Notification, owed, read_owed
 from a2a_serverless.push.places import Places
 from a2a_serverless.push.signing import Signer
 from a2a_serverless.queues.fifo import DONE, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import NEWER_DELAY_S, RetryPolicy
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
@@ -50,10 +42,10 @@ from a2a_serverless.tasks.push import MAX_REFUSALS, Push
 
 logger = logging.getLogger(__name__)
 
-RETRY_CAP_S: Final = 900.0
+_RETRY_CAP_S: Final = 900.0
 """The longest wait between two attempts, unless the receiver asks for a longer one."""
 
-EARLY_S: Final = 1.0
+_EARLY_S: Final = 1.0
 """Seconds until a job is delivered again whose commit could not be read yet."""
 
 _NEWER: Final = (
@@ -61,7 +53,7 @@ _NEWER: Final = (
     " deliver it: deploy that release"
 )
 
-MOVES: Final = 8
+_MOVES: Final = 8
 """Tries to move a cursor that others move at the same time."""
 
 
@@ -106,14 +98,14 @@ class Deliverer:
         places: Places | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.places = places or Places(None)
+        self.places = places
         self.storage = storage
         self.queue = queue
         self.client = client
         self.signer = signer
         self.settings = settings
         self.clock = clock or SystemClock()
-        self.retry = RetryPolicy(base_s=settings.push_retry_base_s, cap_s=RETRY_CAP_S)
+        self.retry = RetryPolicy(base_s=settings.push_retry_base_s, cap_s=_RETRY_CAP_S)
 
     async def deliver(self, handle: Handle[PushJob], budget: Budget) -> bool:
         """Send one receiver the events that it is owed; nothing runs on afterwards.
@@ -121,8 +113,7 @@ class Deliverer:
         Return True if the job is done, False if its event source has to deliver it again.
         """
         faults.point("push-received")
-        job = handle.message
-        delivery = _Delivery(self, handle, budget)
+        job, delivery = handle.message, _Delivery(self, handle.message, budget)
         try:
             with tracing.segment("push delivery", job.trace, task_id=job.task_id):
                 verdict = await delivery.verdict()
@@ -130,73 +121,52 @@ class Deliverer:
             # The configuration stays damaged until it is set again: the next job then delivers
             # all events that it is owed.
             verdict = DONE
-            _log(
-                handle, logging.ERROR, "unreadable_push", f"Job dropped: {error}", **delivery.known
-            )
+            delivery.log(logging.ERROR, "unreadable_push", f"Job dropped: {error}")
         except Exception:  # noqa: BLE001 - an invocation's edge: the job must not be lost
             verdict = again(self.retry.delay_s(handle.attempt))
             metrics.count("PushErrors")
-            _log(
-                handle,
-                logging.ERROR,
-                "push_delivery_failed",
-                "Delivery failed",
-                exc_info=True,
-                **delivery.known,
-            )
-        return await self._conclude(handle, verdict, delivery.known)
-
-    async def _conclude(
-        self, handle: Handle[PushJob], verdict: Verdict, known: Mapping[str, Any]
-    ) -> bool:
-        """Tell the queue the verdict. An error is only logged: the delivery expires by itself."""
-
-        def not_told() -> None:
-            action, text = "push_queue_not_told", "Queue not told"
-            _log(handle, logging.WARNING, action, text, exc_info=True, **known)
-
+            delivery.log(logging.ERROR, "push_delivery_failed", "Delivery failed", exc_info=True)
         return await conclude(
             handle,
             verdict,
             before_ack=lambda: faults.point("push-before-ack"),
             before_nack=lambda: faults.point("push-before-nack"),
-            on_error=not_told,
+            # The delivery expires by itself.
+            on_error=lambda: delivery.log(
+                logging.WARNING, "push_queue_not_told", "Queue not told", exc_info=True
+            ),
         )
 
 
 class _Delivery:
     """The delivery of one job."""
 
-    def __init__(self, deliverer: Deliverer, handle: Handle[PushJob], budget: Budget) -> None:
+    def __init__(self, deliverer: Deliverer, job: PushJob, budget: Budget) -> None:
         self._deliverer = deliverer
-        self._handle = handle
-        self._job = handle.message
+        self._job = job
         self._budget = budget
         self._clock = deliverer.clock
-        self._storage = deliverer.storage.for_scope(Scope(handle.message.scope))
+        self._storage = deliverer.storage.for_scope(Scope(job.scope))
         self._head: Head | None = None
         self._opened_by: str | None = None
-
-    @property
-    def known(self) -> dict[str, Any]:
-        """Return the fields that are known from the task's log so far, for our log lines."""
-        return {} if self._head is None else {"context_id": self._head.context_id}
 
     async def verdict(self) -> Verdict:
         """Send the receiver all events that are committed by now."""
         push = await self._push()
-        log = None if push is None or push.is_given_up else await self._read(push)
-        if push is None or log is None:
+        if push is None or push.is_given_up:
             return DONE
+        log = await read_owed(self._storage, push)
+        if log is None:
+            return DONE
+        self._head = log.head
         if log.needs_newer:
-            text = f"Job given back: {_NEWER}"
-            _log(self._handle, logging.WARNING, "needs_newer", text, **self.known)
+            self.log(logging.WARNING, "needs_newer", f"Job given back: {_NEWER}")
             return again(NEWER_DELAY_S)
         which = self._deliverer.settings.push_events
         verdict = await self._tell_all(push, list(owed(log, push, which)))
         # A record of the table's stream may come before a read shows its commit.
         is_early = log.head.version < self._job.version
-        return verdict or (again(EARLY_S) if is_early else DONE)
+        return verdict or (again(_EARLY_S) if is_early else DONE)
 
     async def _tell_all(
         self, push: Push | None, notifications: Sequence[Notification]
@@ -223,21 +193,11 @@ class _Delivery:
         push = await self._storage.push(self._job.task_id, self._job.config_id)
         return push if push is not None and push.incarnation == self._job.incarnation else None
 
-    async def _read(self, push: Push) -> Log | None:
-        """Return the log from the commit of the cursor on, or from its beginning if need be."""
-        task_id, incarnation = self._job.task_id, self._job.incarnation
-        after = first_version(push)
-        log = await self._storage.read(task_id, after=after, incarnation=incarnation)
-        if log is not None and needs_beginning(log):
-            log = await self._storage.read(task_id, incarnation=incarnation)
-        self._head = None if log is None else log.head
-        return log
-
     async def _tell(
         self, session: Session, push: Push, notification: Notification
     ) -> Verdict | None:
         """Attempt one event once; return None if the next one may follow."""
-        attempt = _Attempt(push, notification)
+        attempt = _Attempt(push, notification, notification.event_id(push))
         faults.point("push-before-post")
         outcome = await self._post(session, attempt)
         faults.point("push-after-post")
@@ -245,7 +205,9 @@ class _Delivery:
             case Meaning.DELIVERED:
                 await self._advance(attempt, outcome, failing_since=None)
                 faults.point("push-after-move")
-                self._count_delivery(notification)
+                metrics.count("PushDeliveries")
+                if notification.committed_at is not None:
+                    metrics.time("PushDelay", self._clock.now_ms() - notification.committed_at)
                 self._log(attempt, outcome, logging.INFO, "push_delivered", "Receiver told")
                 return None
             case Meaning.AGAIN:
@@ -257,24 +219,26 @@ class _Delivery:
                 return None
 
     async def _post(self, session: Session, attempt: _Attempt) -> Outcome:
-        push = attempt.push
+        push, notification = attempt.push, attempt.notification
         try:
             audience = parse_receiver(push.config.url).origin
-            body = attempt.notification.body(push.config.id)
+            body = notification.body(push)
         except InvalidArgumentError as error:
-            return not_sent(str(error))
+            return Outcome.not_sent(str(error))
         signature = await self._deliverer.signer.sign(
             body, audience=audience, config=push.config, event_id=attempt.event_id
         )
-        fields = tracing.carried() | headers(
-            push, event_id=attempt.event_id, attempt=attempt.number, signature=signature
-        )
+        headers = tracing.carried() | notification.headers(push, signature)
         timeout_s = self._budget.timeout_s
-        return await self._deliverer.places.during(
-            lambda: session.post(push.config.url, fields, body, timeout_s=timeout_s),
-            caller=self._caller,
-            has_failed=push.failures > 0,
-            timeout_s=timeout_s,
+
+        def request() -> Awaitable[Outcome]:
+            return session.post(push.config.url, headers, body, timeout_s=timeout_s)
+
+        places = self._deliverer.places
+        if places is None:
+            return await request()
+        return await places.during(
+            request, caller=self._caller, has_failed=push.failures > 0, timeout_s=timeout_s
         )
 
     async def _put_off(self, attempt: _Attempt, outcome: Outcome) -> Verdict | None:
@@ -351,7 +315,7 @@ class _Delivery:
         """
         version, index = attempt.notification.position
         push: Push | None = attempt.push
-        for _ in range(MOVES):
+        for _ in range(_MOVES):
             if push is None or (push.version, push.index) >= (version, index):
                 return
             after = replace(
@@ -397,11 +361,6 @@ class _Delivery:
             self._opened_by = next(users, None)
         return self._opened_by
 
-    def _count_delivery(self, notification: Notification) -> None:
-        metrics.count("PushDeliveries")
-        if notification.committed_at is not None:
-            metrics.time("PushDelay", self._clock.now_ms() - notification.committed_at)
-
     def _log(
         self,
         attempt: _Attempt,
@@ -411,53 +370,40 @@ class _Delivery:
         message: str,
         **more: Any,
     ) -> None:
-        _log(
-            self._handle,
+        """Log a line about an attempt; with the turn, unless the event is of an earlier one."""
+        head, version = self._head, attempt.notification.version
+        if head is not None and (version > head.turn_base or version == head.turn):
+            more["turn"] = head.turn
+        self.log(
             level,
             action,
             message,
             event_id=attempt.event_id,
-            version=attempt.notification.version,
+            version=version,
             attempt=attempt.number,
             reason=outcome.reason,
-            **self.known,
-            **self._turn_of(attempt.notification),
             **more,
         )
 
-    def _turn_of(self, notification: Notification) -> dict[str, Any]:
-        """Return the field with the event's turn; none for events before HEAD's current turn."""
-        head, version = self._head, notification.version
-        is_current = head is not None and (version > head.turn_base or version == head.turn)
-        return {"turn": head.turn} if head is not None and is_current else {}
+    def log(
+        self, level: int, action: str, message: str, *, exc_info: bool = False, **more: Any
+    ) -> None:
+        """Log a line with the job's ids, but nothing out of a configuration or an event."""
+        extra = {"action": action, "task_id": self._job.task_id, "config_id": self._job.config_id}
+        if self._head is not None:
+            extra["context_id"] = self._head.context_id
+        logger.log(level, message, exc_info=exc_info, extra=extra | more)
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """One request to make: its configuration, event and number."""
+    """One request to make: its configuration and event."""
 
     push: Push
     notification: Notification
+    event_id: str
 
     @property
     def number(self) -> int:
         """Return the attempt's number, from 1; one whose process died uncounted is left out."""
         return self.push.failures + 1
-
-    @property
-    def event_id(self) -> str:
-        return event_id(self.push, self.notification.position)
-
-
-def _log(
-    handle: Handle[PushJob],
-    level: int,
-    action: str,
-    message: str,
-    *,
-    exc_info: bool = False,
-    **fields: Any,
-) -> None:
-    """Log a line about a job: with ids, but nothing out of a configuration or an event."""
-    ids = {"task_id": handle.message.task_id, "config_id": handle.message.config_id}
-    logger.log(level, message, exc_info=exc_info, extra={"action": action, **ids, **fields})

@@ -15,8 +15,8 @@ from a2a_serverless.push.client import PushClient
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushQueue
 from a2a_serverless.push.keys import KeyStore
-from a2a_serverless.push.places import SHARE, PlaceLeases, Places
-from a2a_serverless.push.signing import ProcessSecret, SecretsManagerSecret, Signer, SigningSecret
+from a2a_serverless.push.places import SHARE, Places
+from a2a_serverless.push.signing import Secrets, SecretsManagerSecret, Signer, process_secret
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.batch import (
     EventFunction,
@@ -29,14 +29,14 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.leases import Slots
 
-MARGIN_S: Final = 5.0
-MAX_MARGIN_SHARE: Final = 0.1
+_MARGIN_S: Final = 5.0
+_MAX_MARGIN_SHARE: Final = 0.1
 """The largest share of an invocation that is kept free after the last request."""
 
-MAX_REQUEST_SHARE: Final = 0.6
+_MAX_REQUEST_SHARE: Final = 0.6
 """A request gets at most this share of an invocation, so that a short one still makes progress."""
 
-ISSUER: Final = "a2a-serverless"
+_ISSUER: Final = "a2a-serverless"
 """The signer's name, if the agent's URL is not configured."""
 
 _STREAM: Final = "aws:dynamodb"
@@ -74,14 +74,15 @@ class PushFunction(EventFunction):
         settings: Settings,
         *,
         slots: Slots | None = None,
-        secret: SigningSecret | None = None,
+        secret: Secrets | None = None,
         clock: Clock | None = None,
         resolve: Resolve = system_resolver,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         clock = clock or SystemClock()
+        per_caller = max(1, settings.push_concurrency // SHARE)
         allowed = AllowedHosts.parse(settings.push_allowed_hosts)
-        issuer = (settings.push_issuer or settings.public_url).rstrip("/") or ISSUER
+        issuer = (settings.push_issuer or settings.public_url).rstrip("/") or _ISSUER
         self._jobs = queue.jobs
         self._clock = clock
         self._timeout_s = settings.push_timeout_s
@@ -92,7 +93,7 @@ class PushFunction(EventFunction):
             PushClient(allowed, clock=clock, resolve=resolve, tls=tls),
             Signer(secret or _secret(settings, clock), keys, issuer=issuer, clock=clock),
             settings,
-            places=_places(slots, settings),
+            places=Places(slots, per_caller=per_caller, in_all=0) if slots else None,
             clock=clock,
         )
         super().__init__()
@@ -111,8 +112,8 @@ class PushFunction(EventFunction):
         seconds = left_s(context)
         if seconds is None:
             return Budget(self._timeout_s)
-        margin_s = min(MARGIN_S, seconds * MAX_MARGIN_SHARE)
-        timeout_s = min(self._timeout_s, seconds * MAX_REQUEST_SHARE)
+        margin_s = min(_MARGIN_S, seconds * _MAX_MARGIN_SHARE)
+        timeout_s = min(self._timeout_s, seconds * _MAX_REQUEST_SHARE)
         return Budget(timeout_s, self._clock.monotonic() + seconds - margin_s)
 
     async def _deliver(self, budget: Budget, record: EventRecord) -> bool:
@@ -136,14 +137,7 @@ class PushFunction(EventFunction):
             return False
 
 
-def _places(slots: Slots | None, settings: Settings) -> Places:
-    if slots is None:
-        return Places(None)
-    per_caller = max(1, settings.push_concurrency // SHARE)
-    return Places(PlaceLeases(slots, per_caller=per_caller, in_all=0))
-
-
-def _secret(settings: Settings, clock: Clock) -> SigningSecret:
+def _secret(settings: Settings, clock: Clock) -> Secrets:
     if settings.push_signing_secret:
-        return SecretsManagerSecret(settings.push_signing_secret, clock=clock)
-    return ProcessSecret()
+        return SecretsManagerSecret(settings.push_signing_secret, clock=clock).values
+    return process_secret

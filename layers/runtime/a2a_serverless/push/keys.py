@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,7 +26,6 @@ KEY_LIFETIME_S: Final = 24 * 3600
 
 RENEW_S: Final = 3600
 """Seconds after which a key in use is renewed."""
-
 
 PARTITION: Final = "JWKS"
 _KEY: Final = "KEY#"
@@ -73,7 +72,9 @@ class KeyStore:
         """
         pages = self._table.query(beginning(PARTITION, _KEY))
         found = [_readable(item) async for page in pages for item in page]
-        return live(filter(None, found), self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        live = [key for key in found if key is not None and key.expires_at > now_ms]
+        return sorted(live, key=lambda key: (key.published_at, key.kid))
 
     async def publish(self, jwk: Mapping[str, str]) -> PublishedKey:
         """Publish a key for `KEY_LIFETIME_S` from now on, or renew a published one.
@@ -86,7 +87,13 @@ class KeyStore:
         """
         place = Key(PARTITION, f"{_KEY}{jwk['kid']}")
         item = await self._table.get(place)
-        published = renewed(jwk, _readable(item) if item else None, self._clock.now_ms())
+        before, now_ms = _readable(item) if item else None, self._clock.now_ms()
+        is_live = before is not None and before.expires_at > now_ms
+        published = PublishedKey(
+            jwk=dict(jwk),
+            published_at=before.published_at if before and is_live else now_ms,
+            expires_at=now_ms + KEY_LIFETIME_S * 1000,
+        )
         values = {
             "jwk": json.dumps(published.jwk),
             "published_at": published.published_at,
@@ -99,22 +106,6 @@ class KeyStore:
 async def jwks(store: KeyStore) -> dict[str, Any]:
     """Return the JWK set of all published keys (RFC 7517, section 5)."""
     return {"keys": [dict(key.jwk) for key in await store.keys()]}
-
-
-def live(keys: Iterable[PublishedKey], now_ms: int) -> list[PublishedKey]:
-    """Return the keys that have not expired, the oldest first."""
-    found = [key for key in keys if key.expires_at > now_ms]
-    return sorted(found, key=lambda key: (key.published_at, key.kid))
-
-
-def renewed(jwk: Mapping[str, str], before: PublishedKey | None, now_ms: int) -> PublishedKey:
-    """Return a key as it is after its publication at `now_ms`; `before`: its earlier record."""
-    is_new = before is None or before.expires_at <= now_ms
-    return PublishedKey(
-        jwk=dict(jwk),
-        published_at=now_ms if is_new or before is None else before.published_at,
-        expires_at=now_ms + KEY_LIFETIME_S * 1000,
-    )
 
 
 def _readable(item: Item) -> PublishedKey | None:

@@ -29,21 +29,10 @@ NO_PLACE: Final = Outcome(
 )
 
 
-class PlaceLeases(Leases):
+class Places(Leases):
     """Leases of the places that slow requests have."""
 
     noun: ClassVar[str] = "webhook"
-
-
-class Places:
-    """Holds places for slow requests.
-
-    Args:
-        leases: the leases of the places; None: nothing is limited.
-    """
-
-    def __init__(self, leases: PlaceLeases | None) -> None:
-        self._leases = leases
 
     async def during(
         self,
@@ -59,8 +48,6 @@ class Places:
         made. `caller` returns the caller behind the request, and is only called if a place is
         needed. `timeout_s` is the longest time that the request may take.
         """
-        if self._leases is None:
-            return await request()
         running: asyncio.Future[Outcome] | None = None
         if not has_failed:
             running = asyncio.ensure_future(request())
@@ -69,13 +56,13 @@ class Places:
                 await asyncio.wait({running}, timeout=GRACE_S)
                 if running.done():
                     return running.result()
-            lease = await self._leases.take(await caller(), for_s=timeout_s + MARGIN_S)
+            lease = await self.take(await caller(), for_s=timeout_s + MARGIN_S)
             if lease is None:
                 return running.result() if running and running.done() else NO_PLACE
             try:
                 return await (request() if running is None else running)
             finally:
-                await self._leases.give_back(lease)
+                await self.give_back(lease)
         finally:
             if running is not None and not running.done():
                 running.cancel()

@@ -14,11 +14,10 @@ import hmac
 import json
 import logging
 import secrets
-from abc import ABC, abstractmethod
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import jwt
 from a2a.types import TaskPushNotificationConfig
@@ -35,7 +34,7 @@ from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore, PublishedKey
 
 logger = logging.getLogger(__name__)
 
-ALGORITHM: Final = "ES256"
+_ALGORITHM: Final = "ES256"
 
 TOKEN_LIFETIME_S: Final = 300
 """Seconds that a token is valid after it was signed."""
@@ -45,16 +44,16 @@ SETTLED_S: Final = 2 * JWKS_MAX_AGE_S + 60
 After that neither a receiver nor the API has a document without the new key; the API keeps an old
 document while the store does not answer. One minute is for clocks that differ."""
 
-LOOK_AGAIN_S: Final = 60.0
+_LOOK_AGAIN_S: Final = 60.0
 """Seconds after which the key to sign with is chosen anew."""
 
-MIN_SECRET_LENGTH: Final = 32
+_MIN_SECRET_LENGTH: Final = 32
 """The fewest characters of a secret that is no PEM key."""
 
 SECRET_MAX_AGE_S: Final = 300.0
 """Seconds after which the secret is read again, so that a rotation is noticed."""
 
-SECRET_PAUSE_S: Final = 15.0
+_SECRET_PAUSE_S: Final = 15.0
 """Seconds between two attempts to read the secret while Secrets Manager does not answer."""
 
 _CURRENT: Final = "AWSCURRENT"
@@ -67,26 +66,20 @@ _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC6325
 """The order of P-256 (SEC 2, section 2.4.2): private keys are 1 to `_ORDER` - 1."""
 
 
-class SigningSecret(ABC):
-    """A secret and, after a rotation, the one before it."""
+Secrets: TypeAlias = Callable[[], Awaitable[tuple[str, ...]]]
+"""Returns the current value of a secret, then the one before it if there is one.
 
-    @abstractmethod
-    async def values(self) -> tuple[str, ...]:
-        """Return the current value, then the previous one if there is one.
-
-        Raises:
-            UnavailableError: they cannot be read.
-        """
+Raises:
+    UnavailableError: they cannot be read.
+"""
 
 
-class ProcessSecret(SigningSecret):
-    """A random secret, the same for everything in this process: for local use."""
-
-    async def values(self) -> tuple[str, ...]:
-        return (_of_this_process(),)
+async def process_secret() -> tuple[str, ...]:
+    """Return a random secret, the same for everything in this process: for local use."""
+    return (_of_this_process(),)
 
 
-class SecretsManagerSecret(SigningSecret):
+class SecretsManagerSecret:
     """A text in AWS Secrets Manager, whose versions `AWSCURRENT` and `AWSPREVIOUS` are both known.
 
     Args:
@@ -99,16 +92,13 @@ class SecretsManagerSecret(SigningSecret):
         self._secret = secret
         self._client = client
         self._clock = clock or SystemClock()
-        self._values = Cached(
+        self.values: Secrets = Cached(
             "The signing secret",
             self._read,
             clock=self._clock,
             max_age_s=SECRET_MAX_AGE_S,
-            pause_s=SECRET_PAUSE_S,
-        )
-
-    async def values(self) -> tuple[str, ...]:
-        return await self._values.get()
+            pause_s=_SECRET_PAUSE_S,
+        ).get
 
     async def _read(self) -> tuple[str, ...]:
         current, previous = await self._version(_CURRENT), await self._version(_PREVIOUS)
@@ -143,7 +133,7 @@ class SecretsManagerSecret(SigningSecret):
 
 
 @dataclass(frozen=True, slots=True)
-class SigningKey:
+class _SigningKey:
     """A private key and its published part."""
 
     private: ec.EllipticCurvePrivateKey = field(repr=False)
@@ -154,7 +144,8 @@ class SigningKey:
         return self.jwk["kid"]
 
 
-def signing_key(secret: str) -> SigningKey:
+@functools.lru_cache(maxsize=4)
+def signing_key(secret: str) -> _SigningKey:
     """Return the P-256 key of a secret: every process makes the same one.
 
     A PEM private key is used as it is. Any other text is stretched by HKDF (RFC 5869) to 384 bits,
@@ -166,17 +157,16 @@ def signing_key(secret: str) -> SigningKey:
     private = _parsed(secret) if secret.lstrip().startswith(_PEM) else _derived(secret)
     public: dict[str, str] = ECAlgorithm.to_jwk(private.public_key(), as_dict=True)
     jwk = {name: public[name] for name in ("crv", "kty", "x", "y")}
-    return SigningKey(private, jwk | {"kid": thumbprint(jwk), "use": "sig", "alg": ALGORITHM})
+    return _SigningKey(private, jwk | {"kid": _thumbprint(jwk), "use": "sig", "alg": _ALGORITHM})
 
 
-def thumbprint(jwk: Mapping[str, str]) -> str:
+def _thumbprint(required: Mapping[str, str]) -> str:
     """Return the RFC 7638 digest of a key's required members, in order and without spaces."""
-    members = {name: jwk[name] for name in ("crv", "kty", "x", "y")}
-    canonical = json.dumps(members, separators=(",", ":"), sort_keys=True)
+    canonical = json.dumps(required, separators=(",", ":"), sort_keys=True)
     return urlsafe_b64encode(hashlib.sha256(canonical.encode()).digest()).decode().rstrip("=")
 
 
-def config_hmac(config: TaskPushNotificationConfig) -> str:
+def _config_hmac(config: TaskPushNotificationConfig) -> str:
     """Return the HMAC-SHA-256 of a configuration's id under its token, in hexadecimal.
 
     It proves that the signer knows the token without showing the token, and binds the token to the
@@ -186,8 +176,8 @@ def config_hmac(config: TaskPushNotificationConfig) -> str:
 
 
 def choose(
-    keys: Sequence[SigningKey], published: Iterable[PublishedKey], now_ms: int
-) -> SigningKey:
+    keys: Sequence[_SigningKey], published: Iterable[PublishedKey], now_ms: int
+) -> _SigningKey:
     """Return the key to sign with: the first one of `keys` that every receiver can know by now.
 
     If none has been published for long enough, return the one that was published first. At least
@@ -211,14 +201,13 @@ class Signer:
     """
 
     def __init__(
-        self, secret: SigningSecret, store: KeyStore, *, issuer: str, clock: Clock | None = None
+        self, secret: Secrets, store: KeyStore, *, issuer: str, clock: Clock | None = None
     ) -> None:
         self._secret = secret
         self._store = store
         self._issuer = issuer
         self._clock = clock or SystemClock()
-        self._made: dict[str, SigningKey] = {}
-        self._chosen: SigningKey | None = None
+        self._chosen: _SigningKey | None = None
         self._chosen_at = 0
 
     async def sign(
@@ -250,13 +239,13 @@ class Signer:
             "config_id": config.id,
         }
         if config.token:
-            claims["config_hmac"] = config_hmac(config)
-        return jwt.encode(claims, key.private, algorithm=ALGORITHM, headers={"kid": key.kid})
+            claims["config_hmac"] = _config_hmac(config)
+        return jwt.encode(claims, key.private, algorithm=_ALGORITHM, headers={"kid": key.kid})
 
-    async def _key(self) -> SigningKey:
+    async def _key(self) -> _SigningKey:
         """Return the key to sign with; the last one chosen while secret or store do not answer."""
         now_ms = self._clock.now_ms()
-        if self._chosen is not None and now_ms - self._chosen_at < LOOK_AGAIN_S * 1000:
+        if self._chosen is not None and now_ms - self._chosen_at < _LOOK_AGAIN_S * 1000:
             return self._chosen
         try:
             self._chosen, self._chosen_at = await self._choice(), now_ms
@@ -265,31 +254,31 @@ class Signer:
                 raise
         return self._chosen
 
-    async def _choice(self) -> SigningKey:
-        keys = self._usable(await self._secret.values())
+    async def _choice(self) -> _SigningKey:
+        keys = self._usable(await self._secret())
         published = {key.kid: key for key in await self._store.keys()}
         await self._publish(keys[0], published)
         chosen = choose(keys, published.values(), self._clock.now_ms())
         await self._publish(chosen, published)
         return chosen
 
-    async def _publish(self, key: SigningKey, published: dict[str, PublishedKey]) -> None:
+    async def _publish(self, key: _SigningKey, published: dict[str, PublishedKey]) -> None:
         """Publish a key, unless it was renewed lately, so that it outlives the tokens it signs."""
         held = published.get(key.kid)
         if held is None or not held.is_fresh(self._clock.now_ms()):
             published[key.kid] = await self._store.publish(key.jwk)
 
-    def _usable(self, secrets: Iterable[str]) -> list[SigningKey]:
+    def _usable(self, secrets: Iterable[str]) -> list[_SigningKey]:
         """Return the keys of the valid secrets: after a rotation to an invalid one, the former's.
 
         Raises:
             ConfigurationError: none of them is valid.
         """
-        keys: list[SigningKey] = []
+        keys: list[_SigningKey] = []
         refused: ConfigurationError | None = None
         for secret in secrets:
             try:
-                keys.append(self._make(secret))
+                keys.append(signing_key(secret))
             except ConfigurationError as error:
                 refused = error
                 extra = {"action": "signing_key_refused"}
@@ -297,11 +286,6 @@ class Signer:
         if refused is not None and not keys:
             raise refused
         return keys
-
-    def _make(self, secret: str) -> SigningKey:
-        if secret not in self._made:
-            self._made[secret] = signing_key(secret)
-        return self._made[secret]
 
 
 @functools.cache
@@ -322,8 +306,8 @@ def _parsed(secret: str) -> ec.EllipticCurvePrivateKey:
 
 
 def _derived(secret: str) -> ec.EllipticCurvePrivateKey:
-    if len(secret) < MIN_SECRET_LENGTH:
-        msg = f"The signing secret has less than {MIN_SECRET_LENGTH} characters."
+    if len(secret) < _MIN_SECRET_LENGTH:
+        msg = f"The signing secret has less than {_MIN_SECRET_LENGTH} characters."
         raise ConfigurationError(msg)
     stretched = HKDF(hashes.SHA256(), length=48, salt=None, info=_PURPOSE).derive(secret.encode())
     number = int.from_bytes(stretched, "big") % (_ORDER - 1) + 1

@@ -24,7 +24,7 @@ from a2a_serverless.storage.layout import event_position, owner_of
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, state_name
 from a2a_serverless.tasks.identity import Scope
 
-AT_ONCE: Final = 16
+_AT_ONCE: Final = 16
 """Tasks whose configurations are read at the same time."""
 
 _ENDS: Final = frozenset(state_name(state) for state in TERMINAL | INTERRUPTED)
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class _Committed:
     """A commit, as a record names it."""
 
     number: str
@@ -72,13 +72,13 @@ class PushStream:
         Return the sequence numbers of the records whose jobs could not be sent: they have to come
         again. A task gets one job for each configuration, because its delivery reads all commits.
         """
-        tasks: dict[tuple[str, str, str], list[Committed]] = {}
+        tasks: dict[tuple[str, str, str], list[_Committed]] = {}
         for committed in committed_by(records, self._which):
             tasks.setdefault(committed.task, []).append(committed)
         faults.point("push-stream-received")
-        slots = asyncio.Semaphore(AT_ONCE)
+        slots = asyncio.Semaphore(_AT_ONCE)
 
-        async def send(commits: Sequence[Committed]) -> list[str]:
+        async def send(commits: Sequence[_Committed]) -> list[str]:
             newest = max(commits, key=lambda commit: commit.version)
             try:
                 async with slots:
@@ -97,7 +97,7 @@ class PushStream:
         failed = await asyncio.gather(*(send(commits) for commits in tasks.values()))
         return [number for numbers in failed for number in numbers]
 
-    async def send(self, committed: Committed) -> None:
+    async def send(self, committed: _Committed) -> None:
         """Send a job for each configuration that is owed the commit."""
         storage = self._storage.for_scope(Scope(committed.scope))
         for push in await storage.pushes(committed.task_id):
@@ -117,7 +117,7 @@ class PushStream:
                 faults.point("push-job-sent")
 
 
-def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[Committed]:
+def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[_Committed]:
     """Return the commits of `records` that may have an event to push.
 
     The event source filters by the same rule, so that records without events cost no invocation.
@@ -134,7 +134,7 @@ def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[
         scope, task_id = owner_of(partition)
         incarnation, version, _ = place
         trace = image.get("trace", {}).get("S")
-        yield Committed(
+        yield _Committed(
             number=change["SequenceNumber"],
             scope=scope,
             task_id=task_id,
