@@ -11,8 +11,6 @@ from a2a_serverless.frameworks.conversation import (
     MOST_WAITING,
     Conversation,
     Messages,
-    answer_of,
-    ask,
     is_consent,
 )
 from a2a_serverless.worker import TaskContext, Worker
@@ -28,10 +26,9 @@ class Asking(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         conversation = await Conversation.load(ctx, "asking")
         messages = Messages.of(conversation.ended, conversation.waiting)
-        now = [*messages.begin(), answer_of(ctx)]
+        now = [*messages.begin(), conversation.answer]
         if conversation.waiting is None and ctx.user_text != "?":
-            await conversation.wait(messages.waiting(now))
-            await ask(ctx, {"about": ctx.user_text})
+            await conversation.ask({"about": ctx.user_text}, messages.waiting(now))
         else:
             await conversation.end(now)
             await ctx.complete_json(now)
@@ -118,7 +115,8 @@ async def test_a_question_that_is_a_text_has_no_data() -> None:
 
     class Texts(Worker):
         async def handle(self, ctx: TaskContext) -> None:
-            await ask(ctx, "Which one?")
+            conversation = await Conversation.load(ctx, "texts")
+            await conversation.ask("Which one?", [])
 
     _, task = await Talk(Texts()).say("go")
     assert [part.WhichOneof("content") for part in task.status.message.parts] == ["text"]

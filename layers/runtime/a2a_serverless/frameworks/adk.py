@@ -31,6 +31,8 @@ from a2a_serverless.tasks.events import Event
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.executor import TurnQueue
 
+__all__ = ["AdkExecutor"]
+
 _FINAL: Final[dict[type[Exception], str]] = {LlmCallsLimitExceededError: TOO_MANY_STEPS}
 _ASKS: Final = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
 
@@ -62,7 +64,7 @@ class AdkExecutor(AgentExecutor):
         if not isinstance(event_queue, TurnQueue):
             raise TypeError("An AdkExecutor runs in the WorkerAdapter of this package only.")
         conversation = await Conversation.load(TaskContext(context, event_queue), "google-adk")
-        sessions = ConversationSessions(conversation)
+        sessions = _ConversationSessions(conversation)
         runner = self._runner(sessions)
         executor = A2aAgentExecutor(runner=runner, **self._executor_options)
         await executor.execute(context, _KeepingQueue(event_queue, sessions, runner))
@@ -102,7 +104,7 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
             raise
 
 
-class ConversationSessions(InMemorySessionService):  # type: ignore[misc] # its environment has the types
+class _ConversationSessions(InMemorySessionService):  # type: ignore[misc] # its environment has the types
     """The session of one turn's conversation: in memory, until the turn's ending stores it.
 
     State with the prefixes `user:` and `app:` is kept in the conversation as well.
@@ -156,7 +158,7 @@ class _KeepingQueue(EventQueue):
     """
 
     def __init__(
-        self, queue: TurnQueue, sessions: ConversationSessions, runner: _TellingRunner
+        self, queue: TurnQueue, sessions: _ConversationSessions, runner: _TellingRunner
     ) -> None:
         self._queue = queue
         self._sessions = sessions

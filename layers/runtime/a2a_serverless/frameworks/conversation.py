@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from a2a_serverless.worker import FinalError, TaskContext
 
-ARTIFACT: Final = "answer"
+_ARTIFACT: Final = "answer"
 """The artifact of what a framework streams."""
 MOST_WAITING: Final = 16
 """The most waiting tasks that a conversation remembers: those that asked last.
@@ -63,6 +63,25 @@ class Conversation:
         others = dict(state["waiting"])
         waiting = others.pop(ctx.task_id, None)
         return cls(ctx, framework, state["ended"], waiting, others)
+
+    @property
+    def answer(self) -> Any:
+        """Return the user's answer to a question: the message's data if it has any, or its text."""
+        return self.ctx.data_parts[0] if self.ctx.data_parts else self.ctx.user_text
+
+    async def ask(self, question: Any, waiting: Any) -> None:
+        """End the turn with a question, and keep what this task needs when it is answered.
+
+        The question is a text, or any JSON value, which is also sent as data.
+
+        Raises:
+            StateTooLargeError: as `TaskContext.update_context`.
+        """
+        await self.wait(waiting)
+        if isinstance(question, str):
+            await self.ctx.request_input(question)
+        else:
+            await self.ctx.request_input(json.dumps(question, ensure_ascii=False), question)
 
     async def wait(self, waiting: Any) -> None:
         """Keep what this task needs when its question is answered. Ask the question next.
@@ -131,7 +150,7 @@ class Answer:
 
     def __init__(self, ctx: TaskContext) -> None:
         self._ctx = ctx
-        self._has_begun = any(one.artifact_id == ARTIFACT for one in ctx.previous_artifacts)
+        self._has_begun = any(one.artifact_id == _ARTIFACT for one in ctx.previous_artifacts)
         self._message: object = None
 
     async def add(self, text: str, message: object) -> None:
@@ -139,7 +158,7 @@ class Answer:
         is_next = self._has_begun and message != self._message
         self._has_begun, self._message = True, message
         text = f"\n\n{text}" if is_next else text
-        await self._ctx.emit_text_artifact(text, ARTIFACT, append=True)
+        await self._ctx.emit_text_artifact(text, _ARTIFACT, append=True)
 
 
 @contextmanager
@@ -155,11 +174,6 @@ def final_errors(texts: Mapping[type[Exception], str]) -> Iterator[None]:
         raise FinalError(f"{type(error).__name__}: {error}", client_text=text) from error
 
 
-def answer_of(ctx: TaskContext) -> Any:
-    """Return the user's answer to a question: the message's data if it has any, or its text."""
-    return ctx.data_parts[0] if ctx.data_parts else ctx.user_text
-
-
 def is_consent(answer: Any) -> bool:
     """Return True if an answer approves: "yes", "y", "ok", "approve", true, or {"approved": true}.
 
@@ -168,11 +182,3 @@ def is_consent(answer: Any) -> bool:
     if isinstance(answer, dict):
         answer = answer.get("approved")
     return answer is True or str(answer).strip().lower() in {"yes", "y", "ok", "approve", "true"}
-
-
-async def ask(ctx: TaskContext, question: Any) -> None:
-    """End the turn with a question: a text, or any JSON value, which is also sent as data."""
-    if isinstance(question, str):
-        await ctx.request_input(question)
-    else:
-        await ctx.request_input(json.dumps(question, ensure_ascii=False), question)

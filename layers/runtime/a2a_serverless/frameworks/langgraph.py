@@ -28,11 +28,11 @@ from a2a_serverless.frameworks.conversation import (
     TOO_MANY_STEPS,
     Answer,
     Conversation,
-    answer_of,
-    ask,
     final_errors,
 )
 from a2a_serverless.worker import FinalError, TaskContext, Worker
+
+__all__ = ["LangGraphWorker"]
 
 _MESSAGES: Final = "messages"
 _FINAL: Final[dict[type[Exception], str]] = {
@@ -83,19 +83,18 @@ class LangGraphWorker(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         """Run the graph until it ends or asks, and keep its thread with the turn's ending."""
         conversation = await Conversation.load(ctx, "langgraph")
-        thread = Thread(ctx.context_id, self._serde)
+        thread = _Thread(ctx.context_id, self._serde)
         thread.restore(conversation.waiting or conversation.ended)
         graph = self._graph.copy({"checkpointer": thread.saver})
         if conversation.waiting is None:
             given = self.begin(ctx)
         else:
-            given = await _answered(graph, thread.config, answer_of(ctx))
+            given = await _answered(graph, thread.config, conversation.answer)
         with final_errors(_FINAL):
             await _stream(ctx, graph, given, thread.config)
         state = await graph.aget_state(thread.config)
         if state.interrupts:
-            await conversation.wait(thread.dump())
-            await ask(ctx, state.interrupts[0].value)
+            await conversation.ask(state.interrupts[0].value, thread.dump())
         elif state.next:
             stopped = ", ".join(state.next)
             raise FinalError(
@@ -108,7 +107,7 @@ class LangGraphWorker(Worker):
             await self.finish(ctx, state.values)
 
 
-class Thread:
+class _Thread:
     """The checkpoints of one conversation during one turn.
 
     They are kept in memory. At the end of the turn, what is needed to go on is dumped: the last

@@ -28,12 +28,12 @@ from a2a_serverless.frameworks.conversation import (
     Answer,
     Conversation,
     Messages,
-    answer_of,
-    ask,
     final_errors,
     is_consent,
 )
 from a2a_serverless.worker import TaskContext, Worker
+
+__all__ = ["OpenAIAgentsWorker"]
 
 _FINAL: Final[dict[type[Exception], str]] = {MaxTurnsExceeded: TOO_MANY_STEPS, UserError: INVALID}
 
@@ -76,7 +76,7 @@ class OpenAIAgentsWorker(Worker):
         if conversation.waiting is None:
             given = self.begin(ctx)
         else:
-            given = await self._answered(conversation.waiting["run"], answer_of(ctx))
+            given = await self._answered(conversation.waiting["run"], conversation.answer)
         with final_errors(_FINAL):
             run = Runner.run_streamed(
                 self._agent, given, session=session, run_config=self._run_config
@@ -84,8 +84,7 @@ class OpenAIAgentsWorker(Worker):
             await _stream(ctx, run)
         if run.interruptions:
             kept = {**messages.waiting(session.items), "run": run.to_state().to_json()}
-            await conversation.wait(kept)
-            await ask(ctx, _question(run.interruptions[0]))
+            await conversation.ask(_question(run.interruptions[0]), kept)
         else:
             await conversation.end(self.remember(session.items))
             await self.finish(ctx, run.final_output)

@@ -26,12 +26,12 @@ from a2a_serverless.frameworks.conversation import (
     TOO_MANY_STEPS,
     Conversation,
     Messages,
-    answer_of,
-    ask,
     final_errors,
     is_consent,
 )
 from a2a_serverless.worker import TaskContext, Worker
+
+__all__ = ["PydanticAIWorker"]
 
 _FINAL: Final[dict[type[Exception], str]] = {UsageLimitExceeded: TOO_MANY_STEPS, UserError: INVALID}
 
@@ -72,10 +72,10 @@ class PydanticAIWorker(Worker):
         conversation = await Conversation.load(ctx, "pydantic-ai")
         waiting = conversation.waiting
         if waiting is not None:
-            _take_answer(waiting, answer_of(ctx))
+            # The question that was asked last is answered.
+            waiting["answers"].append({**waiting["asked"].pop(0), "answer": conversation.answer})
             if waiting["asked"]:
-                await conversation.wait(waiting)
-                await ask(ctx, waiting["asked"][0]["question"])
+                await conversation.ask(waiting["asked"][0]["question"], waiting)
                 return
         messages = Messages.of(conversation.ended, waiting)
         with final_errors(_FINAL):
@@ -86,8 +86,8 @@ class PydanticAIWorker(Worker):
             )
         if isinstance(run.output, DeferredToolRequests):
             asked, now = _asked(run.output), _dumped(run.all_messages())
-            await conversation.wait({**messages.waiting(now), "asked": asked, "answers": []})
-            await ask(ctx, asked[0]["question"])
+            kept = {**messages.waiting(now), "asked": asked, "answers": []}
+            await conversation.ask(asked[0]["question"], kept)
         else:
             await conversation.end(_dumped(self.remember(run.all_messages())))
             await self.finish(ctx, run.output)
@@ -114,11 +114,6 @@ def _asked(requests: DeferredToolRequests) -> list[dict[str, Any]]:
 
 def _question(call: ToolCallPart) -> dict[str, Any]:
     return {"tool": call.tool_name, "arguments": call.args_as_dict(), "call": call.tool_call_id}
-
-
-def _take_answer(waiting: dict[str, Any], answer: Any) -> None:
-    """Move the question that was asked last to the answered ones."""
-    waiting["answers"].append({**waiting["asked"].pop(0), "answer": answer})
 
 
 def _results(waiting: dict[str, Any]) -> DeferredToolResults:

@@ -25,11 +25,11 @@ from a2a_serverless.frameworks.conversation import (
     Answer,
     Conversation,
     Messages,
-    answer_of,
-    ask,
     final_errors,
 )
 from a2a_serverless.worker import TaskContext, Worker
+
+__all__ = ["StrandsWorker"]
 
 _FINAL: Final[dict[type[Exception], str]] = {
     ContextWindowOverflowException: TOO_LONG,
@@ -79,15 +79,14 @@ class StrandsWorker(Worker):
         if waiting is None:
             prompt = self.begin(ctx)
         else:
-            answer = {"interruptId": waiting["asked"], "response": answer_of(ctx)}
+            answer = {"interruptId": waiting["asked"], "response": conversation.answer}
             prompt = [{"interruptResponse": answer}]
         with final_errors(_FINAL):
             interrupts = await _stream(ctx, agent, prompt)
         now, snapshot = _taken(agent)
         if interrupts:
-            asked = {"asked": interrupts[0].id, "snapshot": snapshot}
-            await conversation.wait({**messages.waiting(now), **asked})
-            await ask(ctx, interrupts[0].reason or interrupts[0].name)
+            kept = {**messages.waiting(now), "asked": interrupts[0].id, "snapshot": snapshot}
+            await conversation.ask(interrupts[0].reason or interrupts[0].name, kept)
         else:
             await conversation.end({"messages": now, "snapshot": snapshot})
             await self.finish(ctx, agent)
