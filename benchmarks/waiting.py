@@ -19,7 +19,6 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import Role, SendMessageRequest, TaskState, TaskStatus, TaskStatusUpdateEvent
 
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import Backends
@@ -27,6 +26,7 @@ from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless_tools.local.template import Template
 from tests.support.databases import dynamo_storage
 from tests.support.emulators import dynamodb_local
+from tests.support.queues import MemoryQueue
 
 TABLE = "tasks"
 PATIENCE_S = 60

@@ -17,7 +17,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Table
-from tests.contract.queues import MemoryQueues, SqsQueues, fauxqs_queues, moto_queues
+from tests.contract.queues import SqsQueues, TableQueues, fauxqs_queues, moto_queues
 from tests.support.clocks import ManualClock
 from tests.support.databases import (
     BACKENDS,
@@ -75,11 +75,14 @@ def storage(backend: Table, clock: ManualClock) -> DurableStorage:
 
 
 @pytest.fixture
-def queues(request: pytest.FixtureRequest) -> Iterator[MemoryQueues | SqsQueues]:
+def queues(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TableQueues | SqsQueues]:
     """Fresh queues of the backend that the test is run over."""
     match request.param:
         case "memory":
-            yield MemoryQueues()
+            yield TableQueues(MemoryTable(INDEXES))
+        case "file":
+            with closing(SqliteTable(tmp_path / "table", INDEXES)) as file:
+                yield TableQueues(file)
         case "moto":
             with moto_queues() as moto:
                 yield moto

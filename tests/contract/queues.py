@@ -13,9 +13,9 @@ import pytest
 from moto import mock_aws
 from pydantic import BaseModel
 
-from a2a_serverless.queues.fifo import FifoQueue
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
+from a2a_serverless.queues.table import TableQueue
+from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless_tools.contract.broker import Broker
 from a2a_serverless_tools.local.template import Template
@@ -26,9 +26,12 @@ PATIENCE_S = 15
 
 FAUXQS = pytest.param("fauxqs", marks=pytest.mark.emulators)
 
-everywhere = pytest.mark.parametrize("queues", ["memory", "moto", FAUXQS], indirect=True)
+ON_TABLES = ["memory", "file"]
+
+everywhere = pytest.mark.parametrize("queues", [*ON_TABLES, "moto", FAUXQS], indirect=True)
+on_tables = pytest.mark.parametrize("queues", ON_TABLES, indirect=True)
 on_sqs = pytest.mark.parametrize("queues", ["moto", FAUXQS], indirect=True)
-with_deduplication = pytest.mark.parametrize("queues", ["memory", FAUXQS], indirect=True)
+with_deduplication = pytest.mark.parametrize("queues", [*ON_TABLES, FAUXQS], indirect=True)
 with_expiring_receipts = with_deduplication
 
 
@@ -48,16 +51,19 @@ class Note(BaseModel):
         return f"{self.task_id}.{self.text}"
 
 
-class MemoryQueues:
-    """A queue in memory stands for itself."""
+@dataclass(frozen=True)
+class TableQueues:
+    """Queues on a table."""
 
-    def queue(self, **options: Any) -> FifoQueue[Note]:
-        """A queue of notes."""
-        return MemoryQueue(Note, **options)
+    table: Table
 
-    def operations(self, **options: Any) -> MemoryQueue[Operation]:
-        """A queue of operations."""
-        return MemoryQueue(Operation, **options)
+    def queue(self, **options: Any) -> TableQueue[Note]:
+        """A queue of notes; several of one name share it."""
+        return TableQueue(Note, self.table, **options)
+
+    def operations(self, **options: Any) -> TableQueue[Operation]:
+        """A queue of operations; several of one name share it."""
+        return TableQueue(Operation, self.table, **options)
 
     def broker(self, **options: Any) -> Broker:
         """The Broker contract over a queue of operations."""

@@ -1,4 +1,4 @@
-"""The Broker contract over memory, moto and fauxqs; what every queue promises is in test_queues.
+"""The Broker contract over tables, moto and fauxqs; what every queue promises is in test_queues.
 
 Waits are for messages to come, never for time to pass.
 """
@@ -16,8 +16,8 @@ from a2a_serverless.errors import UndecodableMessageError
 from a2a_serverless_tools.contract.broker import Broker, OperationHandle
 from tests.contract.queues import (
     PATIENCE_S,
-    MemoryQueues,
     SqsQueues,
+    TableQueues,
     everywhere,
     lambda_record,
     on_sqs,
@@ -53,7 +53,7 @@ async def consuming(broker: Broker) -> AsyncIterator[Consumer]:
 
 
 @everywhere
-async def test_an_operation_arrives_as_it_was_sent(queues: MemoryQueues | SqsQueues) -> None:
+async def test_an_operation_arrives_as_it_was_sent(queues: TableQueues | SqsQueues) -> None:
     """The receiver gets kind, ids, marker and trace context; the first delivery is attempt 1."""
     broker = queues.broker()
     async with consuming(broker) as consumer:
@@ -67,7 +67,7 @@ async def test_an_operation_arrives_as_it_was_sent(queues: MemoryQueues | SqsQue
 
 
 @everywhere
-async def test_a_given_back_operation_comes_again(queues: MemoryQueues | SqsQueues) -> None:
+async def test_a_given_back_operation_comes_again(queues: TableQueues | SqsQueues) -> None:
     """`nack()` redelivers at once, as the next attempt."""
     broker = queues.broker()
     async with consuming(broker) as consumer:
@@ -79,7 +79,7 @@ async def test_a_given_back_operation_comes_again(queues: MemoryQueues | SqsQueu
 
 
 @everywhere
-async def test_a_delay_holds_its_own_task_alone(queues: MemoryQueues | SqsQueues) -> None:
+async def test_a_delay_holds_its_own_task_alone(queues: TableQueues | SqsQueues) -> None:
     """`nack(delay_seconds)` delays this task; another one comes meanwhile."""
     broker = queues.broker()
     async with consuming(broker) as consumer:
@@ -90,7 +90,7 @@ async def test_a_delay_holds_its_own_task_alone(queues: MemoryQueues | SqsQueues
 
 
 @everywhere
-async def test_one_operation_of_a_task_at_a_time(queues: MemoryQueues | SqsQueues) -> None:
+async def test_one_operation_of_a_task_at_a_time(queues: TableQueues | SqsQueues) -> None:
     """A task's next operation waits for the end of the one before; another task's does not."""
     broker = queues.broker()
     async with consuming(broker) as consumer:
@@ -107,7 +107,7 @@ async def test_one_operation_of_a_task_at_a_time(queues: MemoryQueues | SqsQueue
 
 
 @everywhere
-async def test_an_acknowledged_operation_is_gone(queues: MemoryQueues | SqsQueues) -> None:
+async def test_an_acknowledged_operation_is_gone(queues: TableQueues | SqsQueues) -> None:
     """After `ack()` the next operation of the task is the next one that was sent."""
     broker = queues.broker()
     async with consuming(broker) as consumer:
@@ -120,7 +120,7 @@ async def test_an_acknowledged_operation_is_gone(queues: MemoryQueues | SqsQueue
 
 
 @with_deduplication
-async def test_the_same_send_of_a_turn_counts_once(queues: MemoryQueues | SqsQueues) -> None:
+async def test_the_same_send_of_a_turn_counts_once(queues: TableQueues | SqsQueues) -> None:
     """A repeated send is dropped, also after the first was done; a new copy number is not."""
     broker = queues.broker()
     async with consuming(broker) as consumer:
@@ -133,7 +133,7 @@ async def test_the_same_send_of_a_turn_counts_once(queues: MemoryQueues | SqsQue
 
 
 @with_deduplication
-async def test_run_and_cancel_of_a_turn_are_two(queues: MemoryQueues | SqsQueues) -> None:
+async def test_run_and_cancel_of_a_turn_are_two(queues: TableQueues | SqsQueues) -> None:
     """A cancel is no repetition of the run of the same turn."""
     broker = queues.broker()
     async with consuming(broker) as consumer:
@@ -144,7 +144,7 @@ async def test_run_and_cancel_of_a_turn_are_two(queues: MemoryQueues | SqsQueues
 
 
 @everywhere
-async def test_shutdown_ends_a_waiting_receiver(queues: MemoryQueues | SqsQueues) -> None:
+async def test_shutdown_ends_a_waiting_receiver(queues: TableQueues | SqsQueues) -> None:
     """A receiver that waits for messages ends at once, not with its long poll."""
     broker = queues.broker()
     waiting = asyncio.create_task(Consumer(broker).ends())
@@ -155,7 +155,7 @@ async def test_shutdown_ends_a_waiting_receiver(queues: MemoryQueues | SqsQueues
 
 
 @everywhere
-async def test_leaving_the_broker_shuts_it_down(queues: MemoryQueues | SqsQueues) -> None:
+async def test_leaving_the_broker_shuts_it_down(queues: TableQueues | SqsQueues) -> None:
     """The broker is a context manager: at its end receivers end."""
     async with queues.broker() as broker:
         pass
@@ -163,7 +163,7 @@ async def test_leaving_the_broker_shuts_it_down(queues: MemoryQueues | SqsQueues
 
 
 @everywhere
-async def test_an_undecodable_body_is_kept(queues: MemoryQueues | SqsQueues) -> None:
+async def test_an_undecodable_body_is_kept(queues: TableQueues | SqsQueues) -> None:
     """`keep_undecodable` takes a body as it is."""
     assert await queues.broker().keep_undecodable("poison", reason="no JSON")
 
@@ -182,7 +182,7 @@ async def test_a_record_is_a_delivery(queues: SqsQueues) -> None:
 @everywhere
 @pytest.mark.parametrize("body", ["", "{", "null", "[]", '{"operation": "run"}', None])
 async def test_a_bad_record_is_undecodable(
-    queues: MemoryQueues | SqsQueues, body: str | None
+    queues: TableQueues | SqsQueues, body: str | None
 ) -> None:
     """A body that is no operation raises the error that says so."""
     record: dict[str, Any] = {"messageId": "m", "receiptHandle": "r", "body": body}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.http.cancellation import cancel
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import RetryPolicy
@@ -19,6 +18,7 @@ from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.claims import Ownership, claim
 from a2a_serverless.worker.writer import TurnWriter
 from tests.support.messages import artifact, request
+from tests.support.queues import MemoryQueue
 
 
 async def read(storage: DurableStorage, task_id: str) -> Log:

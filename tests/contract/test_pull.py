@@ -1,4 +1,4 @@
-"""Pulling several deliveries at once, over memory, moto and fauxqs."""
+"""Pulling several deliveries at once, over tables, moto and fauxqs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.fifo import EventRecord
+from a2a_serverless.queues.table import TableQueue
 from tests.contract.queues import (
     PATIENCE_S,
-    MemoryQueues,
     Note,
     SqsQueues,
+    TableQueues,
     everywhere,
     lambda_record,
     on_sqs,
 )
 from tests.support.clocks import ManualClock
 
-Queues = MemoryQueues | SqsQueues
+Queues = TableQueues | SqsQueues
 
 
 @everywhere
@@ -71,8 +72,8 @@ async def test_a_queue_that_was_shut_down_is_not_pulled(queues: Queues) -> None:
     await queue.send(Note())
     await queue.shutdown()
     assert await queue.pull(10, PATIENCE_S) == []
-    (handle,) = await queues.queue().pull(1, 0) if isinstance(queues, SqsQueues) else [None]
-    assert handle is None or handle.attempt == 1
+    (handle,) = await queues.queue().pull(1, 0)
+    assert handle.attempt == 1
 
 
 @on_sqs
@@ -136,8 +137,9 @@ async def test_a_record_may_be_removed_before_its_invocation_returns(queues: Que
     """A handle that removes its message lets the group's next message come at once."""
     queue = queues.queue()
     await queue.send(Note(text="1"))
-    if isinstance(queue, MemoryQueue):
-        record = queue.take()
+    record: EventRecord | None
+    if isinstance(queue, TableQueue):
+        record = await queue.receive()
     else:
         assert isinstance(queues, SqsQueues)
         record = lambda_record(queues.take()[0])

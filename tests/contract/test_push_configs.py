@@ -26,7 +26,6 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.http.context import scope_of
 from a2a_serverless.http.intake import Intake
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES, event_sort, task_partition
@@ -42,6 +41,7 @@ from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import moto_database, new_scope
 from tests.support.messages import chunk, message, request
+from tests.support.queues import MemoryQueue
 
 HOUR = 3600
 TOKEN = "token-2b7e1516"

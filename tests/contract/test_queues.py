@@ -1,4 +1,4 @@
-"""The contract of FIFO queues over memory, moto and fauxqs; then what only SQS can show.
+"""The contract of FIFO queues over tables, moto and fauxqs; then what only one kind can show.
 
 Waits are for messages to come, never for time to pass.
 """
@@ -20,20 +20,26 @@ from a2a_serverless import aws
 from a2a_serverless.errors import (
     ConcurrencyError,
     ConfigurationError,
+    FullGroupError,
     UnavailableError,
     UndecodableMessageError,
 )
+from a2a_serverless.queues import table
 from a2a_serverless.queues.fifo import FifoQueue, Handle
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import LONGEST_LEASE_S, SqsFifoQueue
+from a2a_serverless.queues.table import DEDUPLICATION_S
+from a2a_serverless.storage.table import Key, Update
+from a2a_serverless.tasks.operations import Operation
 from tests.contract.queues import (
     PATIENCE_S,
-    MemoryQueues,
     Note,
     SqsQueues,
+    TableQueues,
     everywhere,
     lambda_record,
     on_sqs,
+    on_tables,
+    params,
     with_deduplication,
     with_expiring_receipts,
 )
@@ -86,7 +92,7 @@ async def consuming(queue: FifoQueue[Note]) -> AsyncIterator[Consumer]:
 
 
 @everywhere
-async def test_a_message_arrives_as_it_was_sent(queues: MemoryQueues | SqsQueues) -> None:
+async def test_a_message_arrives_as_it_was_sent(queues: TableQueues | SqsQueues) -> None:
     """The receiver gets what was sent; the first delivery is attempt 1."""
     queue = queues.queue()
     async with consuming(queue) as consumer:
@@ -97,7 +103,7 @@ async def test_a_message_arrives_as_it_was_sent(queues: MemoryQueues | SqsQueues
 
 
 @everywhere
-async def test_a_given_back_message_comes_again(queues: MemoryQueues | SqsQueues) -> None:
+async def test_a_given_back_message_comes_again(queues: TableQueues | SqsQueues) -> None:
     """`nack()` redelivers at once, as the next attempt."""
     queue = queues.queue()
     async with consuming(queue) as consumer:
@@ -109,7 +115,7 @@ async def test_a_given_back_message_comes_again(queues: MemoryQueues | SqsQueues
 
 
 @everywhere
-async def test_a_delay_holds_its_own_group_alone(queues: MemoryQueues | SqsQueues) -> None:
+async def test_a_delay_holds_its_own_group_alone(queues: TableQueues | SqsQueues) -> None:
     """`nack(delay_s)` delays the message and what is behind it; another group comes meanwhile."""
     queue = queues.queue()
     async with consuming(queue) as consumer:
@@ -121,7 +127,7 @@ async def test_a_delay_holds_its_own_group_alone(queues: MemoryQueues | SqsQueue
 
 
 @everywhere
-async def test_a_delayed_message_comes_again(queues: MemoryQueues | SqsQueues) -> None:
+async def test_a_delayed_message_comes_again(queues: TableQueues | SqsQueues) -> None:
     """A delayed message comes again after its delay, before the messages behind it."""
     queue = queues.queue()
     async with consuming(queue) as consumer:
@@ -136,7 +142,7 @@ async def test_a_delayed_message_comes_again(queues: MemoryQueues | SqsQueues) -
 
 
 @everywhere
-async def test_one_message_of_a_group_at_a_time(queues: MemoryQueues | SqsQueues) -> None:
+async def test_one_message_of_a_group_at_a_time(queues: TableQueues | SqsQueues) -> None:
     """A group's next message waits for the end of the one before; another group's does not."""
     queue = queues.queue()
     async with consuming(queue) as consumer:
@@ -150,7 +156,7 @@ async def test_one_message_of_a_group_at_a_time(queues: MemoryQueues | SqsQueues
 
 
 @everywhere
-async def test_an_acknowledged_message_is_gone(queues: MemoryQueues | SqsQueues) -> None:
+async def test_an_acknowledged_message_is_gone(queues: TableQueues | SqsQueues) -> None:
     """After `ack()` the next message of the group is the next one that was sent."""
     queue = queues.queue()
     async with consuming(queue) as consumer:
@@ -163,7 +169,7 @@ async def test_an_acknowledged_message_is_gone(queues: MemoryQueues | SqsQueues)
 
 
 @with_deduplication
-async def test_a_repeated_send_counts_once(queues: MemoryQueues | SqsQueues) -> None:
+async def test_a_repeated_send_counts_once(queues: TableQueues | SqsQueues) -> None:
     """A repetition is dropped, also after the first was done, whatever else the message says."""
     queue = queues.queue()
     async with consuming(queue) as consumer:
@@ -176,7 +182,7 @@ async def test_a_repeated_send_counts_once(queues: MemoryQueues | SqsQueues) -> 
 
 
 @everywhere
-async def test_a_lost_delivery_comes_again(queues: MemoryQueues | SqsQueues) -> None:
+async def test_a_lost_delivery_comes_again(queues: TableQueues | SqsQueues) -> None:
     """A message without an answer is delivered again when its visibility has run out."""
     queue = queues.queue(visibility_s=1)
     async with consuming(queue) as consumer:
@@ -186,7 +192,7 @@ async def test_a_lost_delivery_comes_again(queues: MemoryQueues | SqsQueues) -> 
 
 
 @everywhere
-async def test_an_extended_delivery_stays_away(queues: MemoryQueues | SqsQueues) -> None:
+async def test_an_extended_delivery_stays_away(queues: TableQueues | SqsQueues) -> None:
     """`extend` keeps a message beyond its first visibility; one without it comes again."""
     queue = queues.queue(visibility_s=1)
     async with consuming(queue) as consumer:
@@ -199,7 +205,7 @@ async def test_an_extended_delivery_stays_away(queues: MemoryQueues | SqsQueues)
 
 
 @with_expiring_receipts
-async def test_an_expired_delivery_has_no_say(queues: MemoryQueues | SqsQueues) -> None:
+async def test_an_expired_delivery_has_no_say(queues: TableQueues | SqsQueues) -> None:
     """When another has the message, `extend` raises, and `ack` and `nack` change nothing."""
     queue = queues.queue(visibility_s=1)
     async with consuming(queue) as consumer:
@@ -214,7 +220,7 @@ async def test_an_expired_delivery_has_no_say(queues: MemoryQueues | SqsQueues) 
 
 
 @everywhere
-async def test_shutdown_ends_a_waiting_receiver(queues: MemoryQueues | SqsQueues) -> None:
+async def test_shutdown_ends_a_waiting_receiver(queues: TableQueues | SqsQueues) -> None:
     """A receiver that waits for messages ends at once, not with its long poll."""
     queue = queues.queue()
     waiting = asyncio.create_task(Consumer(queue).ends())
@@ -225,13 +231,13 @@ async def test_shutdown_ends_a_waiting_receiver(queues: MemoryQueues | SqsQueues
 
 
 @everywhere
-async def test_an_existing_queue_passes_the_check(queues: MemoryQueues | SqsQueues) -> None:
+async def test_an_existing_queue_passes_the_check(queues: TableQueues | SqsQueues) -> None:
     """`check` says nothing where all is well."""
     await queues.queue().check()
 
 
 @everywhere
-async def test_an_undecodable_body_is_kept(queues: MemoryQueues | SqsQueues) -> None:
+async def test_an_undecodable_body_is_kept(queues: TableQueues | SqsQueues) -> None:
     """`keep_undecodable` takes a body as it is."""
     assert await queues.queue().keep_undecodable("poison", reason="no JSON")
 
@@ -241,7 +247,7 @@ async def test_an_undecodable_body_is_kept(queues: MemoryQueues | SqsQueues) -> 
     "body", ["", "secret", "{", "null", "[]", '{"task_id": 1, "text": "secret"}', None]
 )
 async def test_a_bad_record_is_undecodable(
-    queues: MemoryQueues | SqsQueues, body: str | None
+    queues: TableQueues | SqsQueues, body: str | None
 ) -> None:
     """A body of another kind raises the error that says so, and that repeats nothing of it."""
     with pytest.raises(UndecodableMessageError) as raised:
@@ -249,69 +255,190 @@ async def test_a_bad_record_is_undecodable(
     assert "secret" not in str(raised.value)
 
 
-# -- memory ----------------------------------------------------------------------------------
+# -- on a table ------------------------------------------------------------------------------
 
 
-async def test_memory_speaks_in_records() -> None:
-    """The memory queue hands out records like SQS's event source, until it is shut down."""
-    queue = MemoryQueue(Note)
+@on_tables
+async def test_a_table_speaks_in_records(queues: TableQueues) -> None:
+    """A queue on a table hands out records like SQS's event source, until it is shut down."""
+    queue = queues.queue()
     records = queue.records()
     waiting = asyncio.ensure_future(anext(records))
     await asyncio.sleep(0)
     await queue.send(Note(text="1"))
     record = await waiting
     assert record["eventSource"] == "aws:sqs"
+    assert record["eventSourceARN"].endswith(f":{queue.name}")
     assert queue.decode_record(record).message == Note(text="1")
     await queue.shutdown()
     assert [record async for record in records] == []
 
 
-async def test_a_record_in_memory_expires() -> None:
+@on_tables
+async def test_a_record_of_a_table_expires(queues: TableQueues) -> None:
     """After the visibility the old handle does nothing, and its record deletes no message."""
     clock = ManualClock()
-    queue = MemoryQueue(Note, visibility_s=90, clock=clock)
+    queue = queues.queue(visibility_s=90, clock=clock)
     await queue.send(Note())
-    first = queue.take()
+    first = await queue.receive()
     assert first is not None
-    assert queue.take() is None
+    assert await queue.receive() is None
     clock.advance(91)
     await queue.decode_record(first).ack()
     await queue.delete(first)
-    assert not queue.is_empty
-    again = queue.take()
+    again = await queue.receive()
     assert again is not None
     assert queue.decode_record(again).attempt == 2
     await queue.delete(again)
-    assert queue.is_empty
+    assert await queue.waiting() == []
 
 
-async def test_memory_shows_what_is_left() -> None:
+@on_tables
+async def test_a_table_shows_what_is_left(queues: TableQueues) -> None:
     """Messages in the order of the sends, delivered or not; bodies that cannot be read.
 
     A person can remove each by its id.
     """
     clock = ManualClock()
-    queue = MemoryQueue(Note, clock=clock)
+    queue = queues.queue(clock=clock)
     notes = [Note(task_id="b"), Note(task_id="a"), Note(task_id="b", text="2")]
     for note in notes:
         await queue.send(note)
-    queue.take()
-    assert queue.messages == notes
+        clock.advance(1)
+    assert await queue.depth() == (3, 0)
+    assert await queue.receive() is not None
+    assert await queue.depth() == (2, 1)
+    assert [one.body for one in await queue.waiting()] == [n.model_dump_json() for n in notes]
     await queue.keep_undecodable("poison", reason="no JSON")
-    (kept,) = queue.undecodable
+    aside = queue.aside
+    (kept,) = await aside.waiting()
     assert (kept.body, kept.reason, kept.sent_at) == ("poison", "no JSON", clock.now_ms())
-    assert [one.body for one in queue.waiting] == [note.model_dump_json() for note in notes]
-    for forget, gone in (
-        (queue.forget, queue.waiting[2]),
-        (queue.forget_undecodable, kept),
-    ):
-        assert forget(gone.message_id)
-        assert not forget(gone.message_id)
-    assert queue.messages == notes[:2]
-    assert queue.undecodable == []
-    for left in queue.waiting:
-        assert queue.forget(left.message_id)
-    assert queue.is_empty
+    for of, gone in ((queue, (await queue.waiting())[2]), (aside, kept)):
+        assert await of.forget(gone.message_id)
+        assert not await of.forget(gone.message_id)
+    assert not await queue.forget("no message")
+    assert [one.body for one in await queue.waiting()] == [n.model_dump_json() for n in notes[:2]]
+    assert await aside.waiting() == []
+
+
+@on_tables
+async def test_a_deduplication_id_counts_for_five_minutes(queues: TableQueues) -> None:
+    """Within five minutes a repetition is dropped though its message is gone; later it is sent."""
+    clock = ManualClock()
+    queue = queues.queue(clock=clock)
+    await queue.send(Note())
+    await (await queue.pull(1, 0))[0].ack()
+    clock.advance(DEDUPLICATION_S - 1)
+    await queue.send(Note())
+    assert await queue.waiting() == []
+    clock.advance(2)
+    await queue.send(Note())
+    assert len(await queue.waiting()) == 1
+
+
+@on_tables
+async def test_a_message_that_is_received_too_often_is_a_dead_letter(queues: TableQueues) -> None:
+    """After its receives it is moved in one step; its group goes on with the next message."""
+    queue = queues.queue(dead_letters="dead", max_receives=3)
+    await queue.send(Note(text="bad"))
+    await queue.send(Note(text="good"))
+    for _ in range(3):
+        (handle,) = await queue.pull(1, PATIENCE_S)
+        assert handle.message.text == "bad"
+        await handle.nack()
+    (handle,) = await queue.pull(1, PATIENCE_S)
+    assert (handle.message.text, handle.attempt) == ("good", 1)
+    dead = queues.queue(name="dead")
+    (letter,) = await dead.pull(10, 0)
+    assert (letter.message.text, letter.attempt) == ("bad", 1)
+
+
+@on_tables
+async def test_a_full_group_refuses_and_no_other_one_does(queues: TableQueues) -> None:
+    """Beyond its bound a group takes nothing until its consumer works; other groups do."""
+    queue = queues.queue()
+    large = {"x": "x" * 140_000}
+    await queue.send(Note(text="1", trace=large))
+    await queue.send(Note(text="2", trace=large))
+    with pytest.raises(FullGroupError, match=r"The group task of the queue Note\.fifo is full: 2"):
+        await queue.send(Note(text="3", trace=large))
+    await queue.send(Note(task_id="other", trace=large))
+    (first, _) = await queue.pull(2, 0)
+    await first.ack()
+    await queue.send(Note(text="3", trace=large))
+    assert len(await queue.waiting()) == 3
+
+
+@on_tables
+async def test_a_group_has_a_most_of_messages(
+    queues: TableQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small messages are bounded by their number."""
+    monkeypatch.setattr(table, "MOST_MESSAGES", 3)
+    queue = queues.queue()
+    for text in "123":
+        await queue.send(Note(text=text))
+    with pytest.raises(FullGroupError, match="3 messages wait"):
+        await queue.send(Note(text="4"))
+    await queue.send(Note(text="3"))
+
+
+@on_tables
+async def test_a_body_of_another_release_is_set_aside(
+    queues: TableQueues, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pulled body that cannot be read is logged and set aside; the next message is delivered."""
+    queue = queues.operations(name="shared")
+    await queues.queue(name="shared").send(Note())
+    await queue.send(Operation.to_run(params()))
+    (handle,) = [h for _ in range(2) for h in await queue.pull(1, PATIENCE_S)]
+    assert handle.message.params == params()
+    assert "undecodable" in actions(caplog)
+    (kept,) = await queue.aside.waiting()
+    assert kept.reason.startswith("The message is not a valid Operation")
+    await handle.ack()
+    assert await queue.waiting() == []
+
+
+@on_tables
+async def test_a_damaged_group_stops_no_other_one(
+    queues: TableQueues, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What an item has that cannot be read is set aside; then its group takes messages again."""
+    queue = queues.queue()
+    await queue.send(Note(text="1"))
+    key = Key("QUEUE#Note.fifo", "GROUP#task")
+    await queues.table.write(Update(key=key, values={"messages": "{torn", "version": "?"}))
+    await queue.send(Note(task_id="other"))
+    (handle,) = await queue.pull(10, PATIENCE_S)
+    assert handle.message == Note(task_id="other")
+    assert "damaged_group" in actions(caplog)
+    assert [kept.body for kept in await queue.aside.waiting()] == ["{torn"]
+    await queue.send(Note(text="2"))
+    (handle,) = await queue.pull(10, PATIENCE_S)
+    assert handle.message == Note(text="2")
+
+
+@on_tables
+async def test_each_message_has_one_of_many_consumers(queues: TableQueues) -> None:
+    """Consumers on threads of their own share a queue: each message is delivered once."""
+    names = [f"{number:02}" for number in range(40)]
+    for name in names:
+        await queues.queue().send(Note(task_id=name))
+
+    def consume() -> list[str]:
+        return asyncio.run(drain())
+
+    async def drain() -> list[str]:
+        queue, got = queues.queue(), list[str]()
+        while handles := await queue.pull(3, 0):
+            for handle in handles:
+                got.append(handle.message.task_id)
+                await handle.ack()
+        return got
+
+    consumed = await asyncio.gather(*(asyncio.to_thread(consume) for _ in range(4)))
+    assert sorted(name for got in consumed for name in got) == names
 
 
 # -- SQS: pull mode --------------------------------------------------------------------------

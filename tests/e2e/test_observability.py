@@ -27,8 +27,8 @@ from a2a_serverless.http.card import load_card
 from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.observability import metrics
 from a2a_serverless.observability.json_lines import WITHHELD
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.agents import load_agent
@@ -250,7 +250,7 @@ def in_memory_functions(
 ) -> Iterator[Deployment]:
     """A deployment of `agent` in this process."""
     backends = memory_backends(settings)
-    assert isinstance(backends.operations, MemoryQueue)
+    assert isinstance(backends.operations, TableQueue)
     card = load_card(str(FUNCTIONS / "api" / "agent_card.json"))
     worker = WorkerFunction(backends, agent, settings)
     yield Deployment(

@@ -22,7 +22,7 @@ from pydantic import SecretStr
 
 from a2a_serverless.http.card import load_card
 from a2a_serverless.observability import metrics
-from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.tasks.operations import Operation
@@ -43,6 +43,7 @@ from tests.support.a2a_calls import message
 from tests.support.alarms import STACK, CloudWatch, alarms_of, rung
 from tests.support.databases import LONG
 from tests.support.permissions import transform
+from tests.support.queues import done, left
 from tests.unit.push.receivers import Receiver, status
 
 BEGIN_MS: Final = 1_700_000_000_000
@@ -105,7 +106,7 @@ class Account:
         self._seen.put("AWS/ApiGateway", "Count", 1, ApiName=STACK)
         self._seen.put("AWS/ApiGateway", "5XXError", code >= 500, ApiName=STACK)
 
-    def watch(self, patched: pytest.MonkeyPatch, operations: MemoryQueue[Operation]) -> None:
+    def watch(self, patched: pytest.MonkeyPatch, operations: TableQueue[Operation]) -> None:
         """Count invocations, errors and throttles, and note when operations are sent."""
         invoke, stream, send = Environments.invoke, WebAdapter.invoke, operations.send
 
@@ -143,13 +144,13 @@ class Account:
         if not future.cancelled() and future.exception() is not None:
             self.lambda_counts(name, "Errors")
 
-    def look_at(self, operations: MemoryQueue[Operation]) -> None:
+    def look_at(self, operations: TableQueue[Operation]) -> None:
         """What SQS tells each minute."""
         now = self._seen.clock.monotonic()
-        ages = [now - self._sent.get(it.deduplication_id, now) for it in operations.messages]
+        ages = [now - self._sent.get(it.deduplication_id, now) for it in left(operations)]
         oldest, depth = "ApproximateAgeOfOldestMessage", "ApproximateNumberOfMessagesVisible"
         self._seen.put("AWS/SQS", oldest, max(ages, default=0), QueueName="OperationsQueue")
-        undecodable = len(operations.undecodable)
+        undecodable = len(done(operations.aside.waiting()))
         self._seen.put("AWS/SQS", depth, undecodable, QueueName="UndecodableQueue")
 
 
@@ -277,7 +278,7 @@ class Client:
 def system(settings: Settings, backends: Backends, account: Account) -> Iterator[Any]:
     """All functions but the sweeper; yield the API, which counts its answers."""
     operations, clock = backends.operations, backends.storage.clock
-    assert isinstance(operations, MemoryQueue)
+    assert isinstance(operations, TableQueue)
     assert isinstance(backends.storage.table, MemoryTable)
 
     def worker(environment: ExitStack) -> Any:
@@ -287,7 +288,7 @@ def system(settings: Settings, backends: Backends, account: Account) -> Iterator
 
     commits = MemoryStream(backends.storage.table)
     jobs = backends.pushing().queue.jobs
-    assert isinstance(jobs, MemoryQueue)
+    assert isinstance(jobs, TableQueue)
     sources = PushSources(
         stream=lambda: commits, queue=lambda: MemorySource(jobs), filter=StreamFilter()
     )
@@ -313,7 +314,7 @@ def system(settings: Settings, backends: Backends, account: Account) -> Iterator
 async def every_minute(seen: CloudWatch, backends: Backends, account: Account) -> None:
     """The sweeper's schedule, and SQS's own metrics, until the clock shows the attack's end."""
     sweeper = Sweeper(backends.storage, backends.operations, clock=seen.clock)
-    assert isinstance(backends.operations, MemoryQueue)
+    assert isinstance(backends.operations, TableQueue)
     for minute in range(1, ATTACK_S // 60 + 1):
         await seen.clock.sleep(minute * 60 - seen.clock.monotonic())
         await sweeper.sweep()
@@ -344,7 +345,7 @@ def test_one_client_rings_no_alarm(
     )
     backends = memory_backends(settings, clock)
     account = Account(seen)
-    assert isinstance(backends.operations, MemoryQueue)
+    assert isinstance(backends.operations, TableQueue)
     account.watch(monkeypatch, backends.operations)
 
     def taken(line: str) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.worker.sweeper import Sweeper
@@ -18,6 +17,7 @@ from tests.faults.harness import IS_LONG, Emulators, numbers
 from tests.support.clocks import ManualClock
 from tests.support.databases import dynamo_storage
 from tests.support.messages import request
+from tests.support.queues import MemoryQueue
 
 pytestmark = pytest.mark.emulators
 

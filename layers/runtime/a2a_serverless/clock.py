@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Awaitable
 from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -70,13 +71,24 @@ class Waker:
 
     async def wait_by(self, clock: Clock, seconds: float) -> None:
         """Return when woken, at the latest after `seconds` of `clock`."""
-        waits = [asyncio.ensure_future(w) for w in (self._woken.wait(), clock.sleep(seconds))]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        await first_of(self._woken.wait(), clock.sleep(seconds))
+
+
+async def first_of(*waits: Awaitable[object]) -> None:
+    """Return when the first of several waits has ended, and end the others.
+
+    Raises:
+        Exception: that of the wait.
+    """
+    running = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for wait in ended:
+            wait.result()
+    finally:
+        for wait in running:
+            wait.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 def pause_s(attempt: int) -> float:

@@ -24,6 +24,7 @@
     ├── UnreadableTaskError           the stored task or context is damaged: show the others
     ├── UnreadablePushError           the stored push configuration is damaged: serve the others
     └── UnavailableError              AWS did not answer in time: try again later
+        └── FullGroupError            a queue's group holds too many messages
 
 The names of the storage errors are those of the a2akit Storage contract.
 """
@@ -179,3 +180,7 @@ class UnreadablePushError(A2AServerlessError):
 
 class UnavailableError(A2AServerlessError):
     """A backend did not answer within the retry budget; the caller may try again later."""
+
+
+class FullGroupError(UnavailableError):
+    """A group of a queue holds all the messages that it can hold; later it takes more."""

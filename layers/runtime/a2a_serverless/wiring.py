@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.keys import KeyStore
-from a2a_serverless.queues.fifo import FifoQueue
+from a2a_serverless.queues.fifo import FifoQueue, M
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES
@@ -19,10 +19,14 @@ from a2a_serverless.storage.leases import PLACES, Slots, StreamLeases
 from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.operations import Operation
 
+if TYPE_CHECKING:
+    from a2a_serverless.queues.table import TableQueue
+
 Name = Literal[
     "table",
     "queue",
     "quarantine_queue",
+    "dead_letter_queue",
     "undecodable_queue",
     "push_queue",
     "push_dead_letter_queue",
@@ -30,13 +34,21 @@ Name = Literal[
 """A setting that names a resource of the deployment."""
 
 PUSH_VISIBILITY_S: Final = 90
-"""Seconds that a job in memory is hidden after its receive: as deployed, PushFunction's time-out
+"""Seconds that a job on a table is hidden after its receive: as deployed, PushFunction's time-out
 and 30 s."""
+
+SWEEP_S: Final = 90
+"""Seconds that a dead letter on a table is hidden after its receive, as deployed."""
+
+SPARE_RECEIVES: Final = 20
+"""Receives of an operation on a table beyond the attempts of its turn, as deployed: then it is a
+dead letter."""
 
 _NAMED: Final[Mapping[Name, str]] = {
     "table": "the table",
     "queue": "the queue",
     "quarantine_queue": "the queue for turns that must not share a worker",
+    "dead_letter_queue": "the queue for operations whose deliveries ran out",
     "undecodable_queue": "the queue for unreadable messages",
     "push_queue": "the queue of push deliveries",
     "push_dead_letter_queue": "the queue for notifications that were given up",
@@ -64,6 +76,8 @@ class Backends:
     operations: FifoQueue[Operation]
     quarantine: FifoQueue[Operation] | None = None
     """Operations of turns that must not share a worker; None if no turns share one."""
+    dead_letters: TableQueue[Operation] | None = None
+    """Operations whose deliveries ran out, if they are on the table."""
     push: PushBackends | None = None
     streams: StreamLeases | None = None
     """Leases of open streams; None if they are not counted."""
@@ -91,18 +105,63 @@ class Backends:
 
 def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
     """Return backends in this process's memory."""
-    from a2a_serverless.queues.memory import MemoryQueue
     from a2a_serverless.storage.dictionaries import MemoryTable
 
+    return table_backends(settings, MemoryTable(INDEXES), clock)
+
+
+def table_backends(settings: Settings, table: Table, clock: Clock | None = None) -> Backends:
+    """Return backends on one table, which has the queues too, see `queue_on`."""
     clock = clock or SystemClock()
-    table = MemoryTable(INDEXES)
-    queue = partial(MemoryQueue, Operation, visibility_s=settings.visibility_s, clock=clock)
+    operations = partial(
+        queue_on,
+        table,
+        Operation,
+        settings,
+        visibility_s=settings.visibility_s,
+        clock=clock,
+        undecodable="undecodable_queue",
+        dead_letters="dead_letter_queue",
+        max_receives=settings.max_attempts + SPARE_RECEIVES,
+    )
     return Backends(
         storage=DurableStorage(table, clock=clock, timing=settings.timing()),
-        operations=queue(),
-        quarantine=queue(name="Quarantine.fifo") if settings.worker_turns > 1 else None,
-        push=_push_in_memory(table, clock) if settings.pushes else None,
+        operations=operations("queue"),
+        quarantine=operations("quarantine_queue") if settings.worker_turns > 1 else None,
+        dead_letters=queue_on(
+            table, Operation, settings, "dead_letter_queue", visibility_s=SWEEP_S, clock=clock
+        ),
+        push=_push_on_table(settings, table, clock) if settings.pushes else None,
         streams=_leases(Slots(table, clock=clock), settings),
+    )
+
+
+def queue_on(
+    table: Table,
+    kind: type[M],
+    settings: Settings,
+    name: Name,
+    *,
+    undecodable: Name = "undecodable_queue",
+    dead_letters: Name | None = None,
+    **options: Any,
+) -> TableQueue[M]:
+    """Return a queue on a table, under the name in its setting, or else under that of the setting.
+
+    `undecodable` and `dead_letters` are settings too; `options` are those of TableQueue.
+    """
+    from a2a_serverless.queues.table import TableQueue
+
+    def named(setting: Name) -> str:
+        return getattr(settings, setting) or setting
+
+    return TableQueue(
+        kind,
+        table,
+        name=named(name),
+        undecodable=named(undecodable),
+        dead_letters=named(dead_letters) if dead_letters else "",
+        **options,
     )
 
 
@@ -207,12 +266,11 @@ def _leases(slots: Slots, settings: Settings) -> StreamLeases:
     )
 
 
-def _push_in_memory(table: Table, clock: Clock) -> PushBackends:
-    from a2a_serverless.queues.memory import MemoryQueue
-
-    jobs = MemoryQueue(PushJob, visibility_s=PUSH_VISIBILITY_S, clock=clock)
-    queue = PushQueue(jobs, MemoryQueue(PushLetter, clock=clock))
-    return _pushing(queue, table, clock)
+def _push_on_table(settings: Settings, table: Table, clock: Clock) -> PushBackends:
+    on = partial(queue_on, table, clock=clock, undecodable="push_dead_letter_queue")
+    jobs = on(PushJob, settings, "push_queue", visibility_s=PUSH_VISIBILITY_S)
+    letters = on(PushLetter, settings, "push_dead_letter_queue")
+    return _pushing(PushQueue(jobs, letters), table, clock)
 
 
 def _push_on_aws(settings: Settings, table: Table, clock: Clock) -> PushBackends:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.queues.memory import Kept, MemoryQueue
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.wiring import Backends
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.wiring import Backends, Name, queue_on
 
 Aside: TypeAlias = Literal["dead_letter_queue", "undecodable_queue", "push_dead_letter_queue"]
 """A queue of messages that were set aside, by the setting that names the queue."""
@@ -83,12 +84,12 @@ class Letters(ABC):
 def letters_of(
     aside: Aside, settings: Settings, backends: Backends | None = None
 ) -> Letters | None:
-    """Return the messages set aside in the memory of `backends`, or in the queue of `settings`.
+    """Return the messages set aside on the table of `backends`, or in the queue of `settings`.
 
     Return None if there is no such queue.
     """
-    if backends is not None and isinstance(backends.operations, MemoryQueue):
-        return _in_memory(aside, backends)
+    if (on_table := _on_table(aside, settings, backends)) is not None:
+        return TableLetters(on_table)
     queue: str = getattr(settings, aside)
     return SqsLetters(queue, ASIDE[aside]) if queue else None
 
@@ -96,54 +97,38 @@ def letters_of(
 async def depth_of(
     working: Working, settings: Settings, backends: Backends | None = None
 ) -> Depth | None:
-    """Return how full a queue is, in the memory of `backends` or as `settings` name it.
+    """Return how full a queue is, on the table of `backends` or as `settings` name it.
 
     Return None if it is not named.
 
     Raises:
         ConfigurationError: it cannot be used; one sentence says why.
     """
-    if backends is not None and isinstance(backends.operations, MemoryQueue):
-        pushing = backends.push.queue.jobs if backends.push else None
-        queue = backends.operations if working == "queue" else pushing
-        if not isinstance(queue, MemoryQueue):
-            return None
-        waiting, received = queue.depth
+    if (on_table := _on_table(working, settings, backends)) is not None:
+        waiting, received = await on_table.depth()
         return Depth(waiting=waiting, received=received)
     name: str = getattr(settings, working)
     return await SqsQueue(name, WORKING[working]).depth() if name else None
 
 
-def _in_memory(aside: Aside, backends: Backends) -> Letters | None:
-    """Return the messages of a queue in memory; it has no dead letters, as it delivers for ever."""
-    operations = backends.operations
-    if aside == "undecodable_queue" and isinstance(operations, MemoryQueue):
-        return MemoryLetters(lambda: operations.undecodable, operations.forget_undecodable)
-    if aside != "push_dead_letter_queue" or backends.push is None:
+def _on_table(
+    name: Name, settings: Settings, backends: Backends | None
+) -> TableQueue[Operation] | None:
+    """Return a queue if it is on the table of `backends`; bodies of any kind are read as texts."""
+    if backends is None or not isinstance(backends.operations, TableQueue):
         return None
-    jobs, letters = backends.push.queue.jobs, backends.push.queue.letters
-    if not isinstance(jobs, MemoryQueue) or not isinstance(letters, MemoryQueue):
+    if backends.push is None and name in ("push_queue", "push_dead_letter_queue"):
         return None
-    return MemoryLetters(
-        lambda: [*letters.waiting, *jobs.undecodable],
-        lambda message_id: letters.forget(message_id) or jobs.forget_undecodable(message_id),
-    )
+    return queue_on(backends.storage.table, Operation, settings, name, clock=backends.storage.clock)
 
 
-class MemoryLetters(Letters):
-    """The messages set aside in a queue of this process's memory.
+class TableLetters(Letters):
+    """The messages set aside in a queue on a table."""
 
-    Args:
-        kept: returns the messages.
-        forget: removes the message with an id; returns False if there is none.
-    """
-
-    def __init__(self, kept: Callable[[], list[Kept]], forget: Callable[[str], bool]) -> None:
-        self._kept = kept
-        self._forget = forget
+    def __init__(self, queue: TableQueue[Operation]) -> None:
+        self._queue = queue
 
     async def all(self) -> list[Letter]:
-        found = sorted(self._kept(), key=lambda one: one.sent_at)
         return [
             Letter(
                 message_id=one.message_id,
@@ -151,11 +136,11 @@ class MemoryLetters(Letters):
                 body=one.body,
                 attributes={"reason": one.reason} if one.reason else {},
             )
-            for one in found
+            for one in await self._queue.waiting()
         ]
 
     async def delete(self, message_id: str) -> bool:
-        return self._forget(message_id)
+        return await self._queue.forget(message_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from botocore.exceptions import ClientError
 from a2a_serverless import aws
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.queues.sqs_requests import SqsRequests
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.dynamodb_attributes import typed
 from a2a_serverless.storage.table import Item, key_of
@@ -49,7 +50,7 @@ class EventSource(ABC):
     """Records as SQS's event source makes them, with a batch size of 1."""
 
     @abstractmethod
-    def records(self) -> AsyncIterator[dict[str, Any]]:
+    def records(self) -> AsyncIterator[EventRecord]:
         """Yield deliveries as they come, without end."""
 
     @abstractmethod
@@ -57,16 +58,16 @@ class EventSource(ABC):
         """Remove a record that the function did not report as failed."""
 
 
-class MemorySource(EventSource):
-    """The deliveries of a queue in this process."""
+class TableSource(EventSource):
+    """The deliveries of a queue on a table."""
 
-    def __init__(self, queue: MemoryQueue[Any]) -> None:
+    def __init__(self, queue: TableQueue[Any]) -> None:
         self._queue = queue
 
-    def records(self) -> AsyncIterator[dict[str, Any]]:
+    def records(self) -> AsyncIterator[EventRecord]:
         return self._queue.records()
 
-    async def delete(self, record: Mapping[str, Any]) -> None:
+    async def delete(self, record: EventRecord) -> None:
         await self._queue.delete(record)
 
 

@@ -20,7 +20,7 @@ from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.function import lambda_handler, observed
 from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.queues.fifo import FifoQueue
-from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.tasks.operations import Operation
@@ -39,7 +39,12 @@ from a2a_serverless_tools.local.pushing import PushSources, aws_sources, pushing
 from a2a_serverless_tools.local.reloading import ReloadedAgent
 from a2a_serverless_tools.local.routes import Routes, refusals, request_limits
 from a2a_serverless_tools.local.simulated_aws import one_step, simulated_aws
-from a2a_serverless_tools.local.sources import EventSource, MemorySource, MemoryStream, SqsSource
+from a2a_serverless_tools.local.sources import (
+    EventSource,
+    MemoryStream,
+    SqsSource,
+    TableSource,
+)
 from a2a_serverless_tools.local.sweeping import SweepRounds
 from a2a_serverless_tools.local.template import Template
 from a2a_serverless_tools.local.throttle import Throttle
@@ -175,11 +180,11 @@ class Stack:
 
     def _push_sources(self, starting: ExitStack, backends: Backends) -> PushSources:
         table, jobs = backends.storage.table, backends.pushing().queue.jobs
-        if isinstance(table, MemoryTable) and isinstance(jobs, MemoryQueue):
+        if isinstance(table, MemoryTable) and isinstance(jobs, TableQueue):
             commits = MemoryStream(table)
             starting.callback(commits.close)
             return PushSources(
-                stream=lambda: commits, queue=lambda: MemorySource(jobs), filter=StreamFilter()
+                stream=lambda: commits, queue=lambda: TableSource(jobs), filter=StreamFilter()
             )
         return aws_sources(
             self.settings,
@@ -233,7 +238,8 @@ class Stack:
         if self.settings.worker_turns > 1:
             queue = backends.quarantining()
             pump("quarantine", queue, self.settings.quarantine_queue)
-        rounds = SweepRounds(backends, self.settings, self._dead_letters())
+        letters = backends.dead_letters or self._dead_letters()
+        rounds = SweepRounds(backends, self.settings, letters)
         starting.enter_context(Background("sweeper", rounds.forever))
 
     def _start_front(self, starting: ExitStack, backends: Backends, bound: socket.socket) -> None:
@@ -257,10 +263,10 @@ class Stack:
         starting.enter_context(HttpServer(app, bound, lifespan=False))
 
     def _source(self, queue: FifoQueue[Operation], url: str) -> EventSource:
-        return MemorySource(queue) if isinstance(queue, MemoryQueue) else self._queue(url)
+        return TableSource(queue) if isinstance(queue, TableQueue) else self._queue(url)
 
     def _dead_letters(self) -> SqsSource | None:
-        if self.options.backend == "memory" or not self.settings.dead_letter_queue:
+        if not self.settings.dead_letter_queue:
             return None
         return self._queue(self.settings.dead_letter_queue)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Protocol
 
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.observability import metrics
+from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 from a2a_serverless_tools.local.background import repeat
-from a2a_serverless_tools.local.sources import SqsSource
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,16 @@ class Round:
         )
 
 
+class LetterSource(Protocol):
+    """A dead letter queue, of AWS or on a table."""
+
+    async def receive(self) -> EventRecord | None:
+        """Return the next visible letter; None if there is none."""
+
+    async def delete(self, record: EventRecord) -> None:
+        """Remove a received letter."""
+
+
 class SweepRounds:
     """Runs rounds over one deployment's backends.
 
@@ -52,7 +63,7 @@ class SweepRounds:
     """
 
     def __init__(
-        self, backends: Backends, settings: Settings, dead_letters: SqsSource | None
+        self, backends: Backends, settings: Settings, dead_letters: LetterSource | None
     ) -> None:
         self._sweeper = Sweeper(
             backends.storage,

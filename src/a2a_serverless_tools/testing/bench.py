@@ -13,7 +13,6 @@ from typing import Any, Final, Self
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import Message, Part, Role, SendMessageConfiguration, SendMessageRequest
 
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import Caller, copied
@@ -21,7 +20,7 @@ from a2a_serverless.tasks.events import LAST, Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, new_context_id
 from a2a_serverless.tasks.operations import Operation
-from a2a_serverless.wiring import memory_backends
+from a2a_serverless.wiring import memory_backends, queue_on
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.context import Worker, WorkerExecutor
 from a2a_serverless_tools.testing.clock import PacedClock
@@ -67,10 +66,15 @@ class AgentBench:
         self._settings = Settings.model_validate(settings)
         self.clock = PacedClock()
         """The clock of storage, queue and worker."""
-        self._queue = MemoryQueue(
-            Operation, visibility_s=self._settings.visibility_s, clock=self.clock
-        )
         backends = memory_backends(self._settings, self.clock)
+        self._queue = queue_on(
+            backends.storage.table,
+            Operation,
+            self._settings,
+            "queue",
+            visibility_s=self._settings.visibility_s,
+            clock=self.clock,
+        )
         self._backends = replace(backends, operations=self._queue)
         self._processes = [self._new_process()]
         self._running: tuple[Head, Points] | None = None
@@ -201,7 +205,7 @@ class AgentBench:
         try:
             if cancels_first:
                 self._process.run(self._ask())
-            while not self._queue.is_empty:
+            while self._process.run(self._queue.waiting()):
                 self._deliver(points)
         finally:
             self._running = None

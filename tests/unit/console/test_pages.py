@@ -12,7 +12,7 @@ import pytest
 from a2a.types import AgentCard, TaskPushNotificationConfig, TaskState, TaskStatus
 
 from a2a_serverless.errors import UnreadableTaskError
-from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery
@@ -32,6 +32,7 @@ from a2a_serverless_tools.inspect.cost import WRITE_UNIT_DOLLARS
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, request
+from tests.support.queues import take
 
 URL = "http://127.0.0.1:8000"
 ANN = Scope.of("acme", "ann")
@@ -409,9 +410,9 @@ async def test_queues_are_not_calm_while_turns_wait(
     """The only worker has died with a turn; the sweeper has sent the nine others again twice."""
     stack = Stack(clock)
     operations = stack.backends.operations
-    assert isinstance(operations, MemoryQueue)
+    assert isinstance(operations, TableQueue)
     taken = await stack.send("taken")
-    assert operations.take() is not None
+    assert take(operations) is not None
     await stack.backends.storage.commit(taken, Commit(token="a", claims=True, worker="vm 1"))
     for number in range(9):
         await stack.send(f"t-{number}")
@@ -444,8 +445,8 @@ async def test_queues_say_how_many_turns_were_looked_at(
     for name in ("one", "two", "three"):
         head = await stack.send(name)
         await stack.backends.storage.commit(head, Commit(token=name, claims=True))
-        assert isinstance(stack.backends.operations, MemoryQueue)
-        assert stack.backends.operations.take() is not None
+        assert isinstance(stack.backends.operations, TableQueue)
+        assert take(stack.backends.operations) is not None
         clock.advance(1)
     text = await stack.page("/queues")
     assert "2 open turns, those that the sweeper looks at next; there are more: 2 claimed" in text
@@ -469,8 +470,8 @@ async def test_queues_without_work_are_calm(clock: ManualClock) -> None:
     head = await stack.send("t")
     assert 'class="calm"' not in await stack.page("/queues")
     operations = stack.backends.operations
-    assert isinstance(operations, MemoryQueue)
-    assert operations.take() is not None
+    assert isinstance(operations, TableQueue)
+    assert take(operations) is not None
     await stack.backends.storage.commit(head, Commit(token="a", claims=True, worker="vm 1"))
     assert 'class="calm"' in await stack.page("/queues")
     stack.inspector = StoredInspector(stack.backends.storage, Settings(), place="the table t")

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from a2a_serverless import aws
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless_tools.local import pumps
 from a2a_serverless_tools.local.environments import Environments, Handler
 from a2a_serverless_tools.local.pumps import QueuePump
 from a2a_serverless_tools.local.simulated_aws import simulated_aws
-from a2a_serverless_tools.local.sources import EventSource, MemorySource, SqsSource
+from a2a_serverless_tools.local.sources import EventSource, SqsSource, TableSource
+from tests.support.queues import MemoryQueue
 
 PARAMS = OperationParams(scope="scope", task_id="task", incarnation="incarnation", turn=1)
 RECORDED = json.loads((Path(__file__).parents[3] / "events" / "worker-sqs-run.json").read_text())[
@@ -140,7 +140,7 @@ async def test_memory_speaks_in_records() -> None:
     """A delivery in memory becomes a record of the form that SQS has, and the same delivery."""
     queue = MemoryQueue(Operation)
     await queue.send(Operation.to_run(PARAMS))
-    source = MemorySource(queue)
+    source = TableSource(queue)
 
     record = await anext(source.records())
     handle = queue.decode_record(record)

@@ -20,7 +20,6 @@ from google.protobuf import json_format
 
 from a2a_serverless.errors import UnavailableError, UnreadableTaskError
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
@@ -31,6 +30,7 @@ from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request as request_of
 from tests.support.observed import counted
+from tests.support.queues import MemoryQueue, is_empty, left, take
 from tests.unit.push.receivers import OK, Receiver, Request, listening, status
 from tests.unit.push.world import (
     COMPLETED,
@@ -105,7 +105,7 @@ async def test_a_transition_is_told() -> None:
     assert request.headers["authorization"] == f"Bearer {CREDENTIALS}"
     assert request.headers["x-a2a-notification-token"] == TOKEN
     assert request.attempt == 1
-    assert world.jobs.is_empty
+    assert is_empty(world.jobs)
 
 
 async def test_a_client_of_0_1_is_told_in_its_form() -> None:
@@ -286,8 +286,8 @@ async def test_a_receiver_that_is_down_for_ten_minutes(failure: str | int) -> No
         assert [request.attempt for request in requests] == [*range(1, attempts + 1), 1, 1, 1]
     push = await world.push(head)
     assert (push.failures, push.failing_since) == (0, None)
-    assert world.letters.messages == []
-    assert world.jobs.is_empty
+    assert left(world.letters) == []
+    assert is_empty(world.jobs)
 
 
 async def test_the_pause_grows_up_to_a_quarter_of_an_hour() -> None:
@@ -358,7 +358,7 @@ async def test_a_garbled_pause_counts_for_nothing(garbled: str) -> None:
         await world.run(seconds=3600, step=30)
         attempts = [request.attempt for request in receiver.requests]
     assert attempts == list(range(1, len(attempts) + 1))
-    assert [letter.reason for letter in world.letters.messages] == ["status 503"]
+    assert [letter.reason for letter in left(world.letters)] == ["status 503"]
 
 
 async def test_a_final_answer_is_an_answer() -> None:
@@ -372,7 +372,7 @@ async def test_a_final_answer_is_an_answer() -> None:
         await world.run(seconds=1200, step=30)
         states = [request.state for request in receiver.requests]
     assert states == ["TASK_STATE_WORKING"] * 2 + ["TASK_STATE_COMPLETED"] * 2
-    assert [letter.reason for letter in world.letters.messages] == ["status 400"]
+    assert [letter.reason for letter in left(world.letters)] == ["status 400"]
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 409, 410, 413, 422, 301, 307])
@@ -385,7 +385,7 @@ async def test_a_final_answer_ends_the_event(code: int) -> None:
         await world.run(seconds=3600, step=60)
         first, second = receiver.requests
     assert [first.state, second.state] == ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
-    [letter] = world.letters.messages
+    [letter] = left(world.letters)
     assert (letter.event_id, letter.version, letter.index) == (first.event_id, 2, 0)
     assert (letter.reason, letter.attempts, letter.failing_since) == (f"status {code}", 1, None)
     assert await world.is_settled(head)
@@ -406,7 +406,7 @@ async def test_a_url_that_refuses_ten_times_is_given_up(caplog: pytest.LogCaptur
         await refused(world, head, 13)
         assert len(receiver.requests) == 10
         assert await world.pump() == 0
-    assert len(world.letters.messages) == 10
+    assert len(left(world.letters)) == 10
     actions = [line["action"] for line in logged(caplog.records)]
     assert actions == ["push_given_up"] * 9 + ["push_receiver_given_up"]
     push = await world.push(head)
@@ -424,7 +424,7 @@ async def test_events_that_wait_are_not_sent_to_a_url_that_is_given_up() -> None
         await world.jobs.send(job_of(await world.push(head), 15))
         await world.deliver()
         assert len(receiver.requests) == 10
-        assert world.jobs.is_empty
+        assert is_empty(world.jobs)
 
 
 async def test_a_configuration_that_is_set_again_begins_anew() -> None:
@@ -483,7 +483,7 @@ async def test_a_url_that_may_not_be_called_any_more() -> None:
         await world.say(head, COMPLETED)
         await world.pump()
         assert receiver.connections == 0
-    [letter] = world.letters.messages
+    [letter] = left(world.letters)
     assert "must" in letter.reason
     assert await world.is_settled(head)
 
@@ -499,11 +499,11 @@ async def test_a_receiver_that_stays_away(caplog: pytest.LogCaptureFixture) -> N
         given_up = receiver.requests[-1]
         assert {request.event_id for request in receiver.requests} == {given_up.event_id}
         assert len(receiver.requests) > 20
-        [letter] = world.letters.messages
+        [letter] = left(world.letters)
         assert letter.event_id == given_up.event_id
         assert letter.attempts == given_up.attempt == len(receiver.requests)
         assert letter.failing_since is not None
-        assert world.jobs.is_empty
+        assert is_empty(world.jobs)
         push = await world.push(head)
         lost = push.given_up
         assert (push.told, push.knows_told, push.failures) == (None, True, 0)
@@ -515,7 +515,7 @@ async def test_a_receiver_that_stays_away(caplog: pytest.LogCaptureFixture) -> N
         await world.say(head, INPUT_REQUIRED, WORKING)
         await world.pump()
         assert [request.attempt for request in receiver.requests[before:]] == [1, 1]
-        assert len(world.letters.messages) == 3
+        assert len(left(world.letters)) == 3
 
         world.clock.advance(3 * 3600)
         await world.say(head, INPUT_REQUIRED)
@@ -530,7 +530,7 @@ async def test_a_receiver_that_stays_away(caplog: pytest.LogCaptureFixture) -> N
         receiver.script = Outage(world.clock, world.clock.monotonic() + 60, status(502))
         await world.say(head, COMPLETED)
         await world.run(seconds=120, step=5)
-        assert len(world.letters.messages) == 3
+        assert len(left(world.letters)) == 3
     lines = [line for line in logged(caplog.records) if line["action"] == "push_given_up"]
     assert len(lines) == 3
     assert lines[0]["event_id"] == given_up.event_id
@@ -570,7 +570,7 @@ async def test_a_job_that_comes_again_sends_nothing() -> None:
         for version in (2, 3, 2, 3):
             again = MemoryQueue(PushJob, clock=world.clock)
             await again.send(job_of(await world.push(head), version))
-            record = again.take()
+            record = take(again)
             assert record is not None
             assert await world.deliver(again.decode_record(record))
         assert len(receiver.requests) == 2
@@ -708,7 +708,7 @@ async def test_a_deleted_configuration_is_told_no_more() -> None:
         await world.say(head, WORKING, COMPLETED)
         await world.pump()
         assert receiver.states == ["TASK_STATE_WORKING"]
-        assert world.jobs.is_empty
+        assert is_empty(world.jobs)
 
 
 async def test_a_replaced_configuration_counts_from_the_next_event_on() -> None:
@@ -820,7 +820,7 @@ async def test_nothing_is_given_up_without_a_record() -> None:
         world.deliverer.queue = world.queue
         await world.run(seconds=30)
         assert await world.is_settled(head)
-        assert len(world.letters.messages) == 1
+        assert len(left(world.letters)) == 1
         assert len({request.event_id for request in receiver.requests}) == 1
 
 
@@ -867,7 +867,7 @@ async def test_no_secret_and_no_content_is_logged(
     actions = {line["action"] for line in logged(caplog.records)}
     failed = {"push_failed", "push_given_up", "push_delivery_failed"}
     assert {"push_delivered", *failed} <= actions
-    letters = [letter.model_dump_json() for letter in world.letters.messages]
+    letters = [letter.model_dump_json() for letter in left(world.letters)]
     assert letters
     assert not [letter for letter in letters for secret in secrets if secret in letter]
 

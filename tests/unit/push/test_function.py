@@ -16,7 +16,6 @@ from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.observability import metrics
 from a2a_serverless.push.function import PushFunction
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
@@ -26,6 +25,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless_tools.contract.storage import Storage
 from tests.support.memory import commits_of, memory_keys, memory_storage
 from tests.support.messages import request
+from tests.support.queues import MemoryQueue, done, take
 from tests.unit.push.receivers import OK, Receiver, listening, status
 from tests.unit.push.world import COMPLETED, WORKING, config, stream_record
 
@@ -83,7 +83,7 @@ class Source:
 
     def jobs(self) -> list[dict[str, Any]]:
         """All jobs that are visible."""
-        return list(iter(self.waiting.take, None))
+        return list(iter(lambda: take(self.waiting), None))
 
     def handle(self, event: dict[str, Any], context: Any = None) -> list[str]:
         answer = self.function.handle(event, context or LambdaContext())
@@ -226,7 +226,7 @@ def test_an_undecodable_record_is_kept(source: Source) -> None:
         source.handle(source.stream_event())
         assert source.handle({"Records": [bad, *source.jobs()]}) == []
         assert len(receiver.requests) == 1
-    assert [kept.body for kept in source.waiting.undecodable] == ["no job"]
+    assert [kept.body for kept in done(source.waiting.aside.waiting())] == ["no job"]
     nowhere = PushQueue(SqsFifoQueue(PushJob, "https://queue.example/jobs.fifo"))
     function = PushFunction(source.storage, nowhere, source.keys, source.settings)
     answer = function.handle({"Records": [bad]}, LambdaContext())

@@ -9,9 +9,9 @@ import pytest
 from a2a_serverless.errors import ConfigurationError, UndecodableMessageError
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.queues.fifo import decode_message
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from tests.contract.queues import moto_queues
+from tests.support.queues import MemoryQueue, left
 
 
 def job(config_id: str = "hook", version: int = 1, **fields: Any) -> PushJob:
@@ -86,7 +86,7 @@ async def test_a_letter_is_kept() -> None:
     """A letter goes to the queue of letters; without such a queue only the log has it."""
     letters = MemoryQueue(PushLetter)
     await PushQueue(MemoryQueue(PushJob), letters).dead_letter(LETTER)
-    assert letters.messages == [LETTER]
+    assert left(letters) == [LETTER]
     await PushQueue(MemoryQueue(PushJob)).dead_letter(LETTER)
 
 

@@ -11,12 +11,12 @@ from a2a.types import Artifact, TaskState
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.stream import PushStream, committed_by
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract.storage import Storage
 from tests.support.messages import request
+from tests.support.queues import MemoryQueue
 from tests.unit.push.world import (
     COMPLETED,
     INPUT_REQUIRED,

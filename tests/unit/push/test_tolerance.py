@@ -27,7 +27,6 @@ from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushJob, PushQueue
 from a2a_serverless.push.signing import Signer, process_secret
 from a2a_serverless.push.stream import PushStream
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.dynamodb_attributes import Typed
@@ -48,6 +47,7 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import Dictionaries, Stored, key, moto_database
 from tests.support.memory import memory_keys, memory_storage
 from tests.support.messages import request
+from tests.support.queues import MemoryQueue, is_empty, left, take
 from tests.unit.push.receivers import OK, Receiver, status
 from tests.unit.push.world import COMPLETED, WORKING, commit_item, config, logged, stream_record
 
@@ -106,7 +106,7 @@ class Bench:
 
     async def deliver(self) -> bool | None:
         """Deliver the next job; None when none is visible."""
-        record = self.jobs.take()
+        record = take(self.jobs)
         if record is None:
             return None
         return await self.deliverer.deliver(self.jobs.decode_record(record), Budget(5))
@@ -269,7 +269,7 @@ async def test_a_half_written_cursor_moves(bench: Bench, names: tuple[str, ...])
         assert await bench.deliver_all() == [True]
         push = await bench.push("hook")
         assert (push.version, push.index, push.failures) == (head.version, 0, 0)
-        assert bench.jobs.is_empty
+        assert is_empty(bench.jobs)
         assert len(receiver.requests) == 1
 
 
@@ -425,7 +425,7 @@ async def test_a_cursor_that_never_comes_holds_up_no_other(bench: Bench) -> None
     newer.remove_attributes(bench.database, push_key(head, "bad"), "version")
     assert await bench.ids() == ["good"]
     await bench.pass_on(await bench.say(head, COMPLETED))
-    assert len(bench.jobs.messages) == 1
+    assert len(left(bench.jobs)) == 1
     with pytest.raises(UnreadablePushError, match="delete it, and set it again"):
         await bench.storage.push("t", "bad")
 

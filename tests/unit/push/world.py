@@ -14,7 +14,6 @@ from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.signing import Signer, process_secret
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.fifo import Handle
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb_attributes import typed
 from a2a_serverless.storage.layout import event_sort, task_partition
@@ -25,6 +24,7 @@ from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.memory import commits_of, memory_keys, memory_storage
 from tests.support.messages import request
+from tests.support.queues import MemoryQueue, take
 
 S = TaskState
 WORKING, COMPLETED, FAILED = S.TASK_STATE_WORKING, S.TASK_STATE_COMPLETED, S.TASK_STATE_FAILED
@@ -127,7 +127,7 @@ class World:
 
     def take(self) -> Handle[PushJob] | None:
         """The next delivery, None when no job is visible."""
-        record = self.jobs.take()
+        record = take(self.jobs)
         return self.jobs.decode_record(record) if record is not None else None
 
     async def deliver(

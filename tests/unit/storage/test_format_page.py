@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from a2a_serverless.observability import tracing
 from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.push.keys import KeyStore
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage import codec, commits, layout
 from a2a_serverless.storage.attributes import Forms
 from a2a_serverless.storage.durable import DurableStorage, context_write
@@ -44,9 +45,10 @@ from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database
 from tests.support.messages import agent_message, artifact, message, request
+from tests.support.workers import params_of
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/format.md").read_text(encoding="utf-8")
-ITEMS: Final = ("HEAD", "EVENT", "CANCEL", "PUSH", "CONTEXT", "KEY", "SLOT", "COUNT")
+ITEMS: Final = ("HEAD", "EVENT", "CANCEL", "PUSH", "CONTEXT", "KEY", "SLOT", "COUNT", "GROUP")
 UNWRITTEN: Final = "nothing writes it yet"
 S = TaskState
 TRACE: Final = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
@@ -124,6 +126,7 @@ async def write_everything(database: Database, written: Written) -> None:
     assert await slots.claim(Slot("ALL#0", 0), "token", until_ms=clock.now_ms() + 1)
     places = Slots(table, kind=PLACES, clock=clock)
     assert await places.claim(Slot("CALLER#c#0", 0), "token", until_ms=clock.now_ms() + 1)
+    await TableQueue(Operation, table, clock=clock).send(Operation.to_run(params_of(head)))
     await storage.open_task("c", request("another"))
     assert (await storage.list_tasks(ListTasksQuery(page_size=1))).total_size == 2
     written.look()

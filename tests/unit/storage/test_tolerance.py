@@ -35,7 +35,7 @@ from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushJob, PushQueue
 from a2a_serverless.push.signing import Signer, process_secret
 from a2a_serverless.push.stream import PushStream
-from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.commits import EVENT_FORMS
 from a2a_serverless.storage.durable import DurableStorage, context_write
@@ -67,6 +67,7 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, Dictionaries, Stored, moto_database
 from tests.support.memory import memory_keys
 from tests.support.messages import artifact, request
+from tests.support.queues import MemoryQueue, left, take
 from tests.support.workers import Agent as Executor
 from tests.support.workers import Bench, PacedClock, chunk, complete, params_of
 
@@ -118,7 +119,7 @@ class World:
     clock: ManualClock
     storage: DurableStorage
     settings: Settings
-    queue: MemoryQueue[Operation]
+    queue: TableQueue[Operation]
     heads: dict[str, Head]
 
     async def open(self) -> None:
@@ -197,7 +198,7 @@ class World:
         deliverer = Deliverer(
             self.storage, PushQueue(jobs), receiver, signer, self.settings, clock=self.clock
         )
-        while (record := jobs.take()) is not None:
+        while (record := take(jobs)) is not None:
             handle = jobs.decode_record(record)
             log = await self.storage.read(handle.message.task_id)
             assert log is not None
@@ -344,7 +345,7 @@ def test_a_worker_skips_what_may_be_skipped_and_gives_the_rest_back(entry: Unkno
         assert len(agent.started) == (not entry.is_critical)
         if entry.is_critical:
             assert (after.version, after.attempts) == (head.version, head.attempts)
-            assert world.queue.messages
+            assert left(world.queue)
         else:
             assert after.state == S.TASK_STATE_COMPLETED
         log = await world.storage.read("waiting")
@@ -601,7 +602,7 @@ def test_fields_of_a_newer_release_are_ignored(fields: Mapping[str, Any]) -> Non
     async def test(world: World) -> None:
         head = world.heads["waiting"]
         await world.queue.send(Operation.to_run(params_of(head)))
-        record = world.queue.take()
+        record = take(world.queue)
         assert record is not None
         wide = record | {"body": widened(Operation.to_run(params_of(head)), fields)}
         bench = Bench(Executor(complete), clock=PacedClock(), backends=world.backends)

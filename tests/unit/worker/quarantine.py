@@ -15,14 +15,13 @@ import sys
 from collections import Counter
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.queues.fifo import Handle
-from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.fifo import EventRecord, Handle
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.operations import Operation
@@ -34,6 +33,7 @@ from a2a_serverless_tools.local.template import find_template
 from a2a_serverless_tools.testing.engine import Engine, InlineKeeper
 from tests.infrastructure.test_address import refused
 from tests.support.messages import request
+from tests.support.queues import MemoryQueue
 from tests.support.workers import Agent, complete
 
 VISIBILITY_S: Final = 60.0
@@ -107,11 +107,11 @@ class Queue(MemoryQueue[Operation]):
         super().__init__(Operation, visibility_s=VISIBILITY_S, clock=clock, name=name)
         self._receives = receives
 
-    def take(self) -> dict[str, Any] | None:
-        record = super().take()
-        if record is not None:
+    async def _receive(self, limit: int) -> list[EventRecord]:
+        records = await super()._receive(limit)
+        for record in records:
             self._receives[self.decode_record(record).message.task_id] += 1
-        return record
+        return records
 
     async def pull(self, limit: int, wait_s: float) -> list[Handle[Operation]]:
         await asyncio.sleep(REQUEST_S)
@@ -225,7 +225,7 @@ class Stage:
         free = asyncio.Semaphore(concurrency)
         numbers = itertools.count() if queue is self.queue else itertools.repeat(None)
 
-        async def invoke(record: dict[str, Any]) -> None:
+        async def invoke(record: EventRecord) -> None:
             _worker.set(next(numbers))
             until = self.clock.monotonic() + self.run_s
             answer = await self._function()._answer(

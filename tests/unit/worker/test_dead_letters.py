@@ -9,7 +9,6 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError, UnavailableError
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import CANCELED, REBASES
 from a2a_serverless.storage.log import Log
@@ -25,6 +24,7 @@ from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
 from tests.support.messages import request
+from tests.support.queues import MemoryQueue
 
 SCOPE = Scope.of("tenant", "someone")
 RETRY = RetryPolicy(max_attempts=2)
@@ -306,7 +306,7 @@ async def test_an_unreadable_letter_is_kept(
 ) -> None:
     """An unreadable letter moves unchanged to the undecodable queue, and the log says why."""
     assert await stack.dead_letters.handle(text) == "undecodable"
-    assert [kept.body for kept in stack.queue.undecodable] == [text]
+    assert [kept.body for kept in await stack.queue.aside.waiting()] == [text]
     assert "dead_letter_undecodable" in {getattr(r, "action", "") for r in caplog.records}
 
 

@@ -13,7 +13,7 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import memory_backends
@@ -21,6 +21,7 @@ from a2a_serverless.worker.failures import AgentFailedError, going_on
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.loops import contained, run_to_end, survive_exits
 from tests.support.messages import request
+from tests.support.queues import take
 from tests.support.workers import Agent, Bench, S, complete, params_of
 
 WAIT_S = 30
@@ -123,8 +124,8 @@ def test_an_end_of_the_loop_does_not_end_the_function(
         for text in ("exit", "work"):
             opened = await backends.storage.open_task("ctx", request(text))
             await backends.operations.send(Operation.to_run(params_of(opened.head)))
-            assert isinstance(backends.operations, MemoryQueue)
-            made.append(backends.operations.take())
+            assert isinstance(backends.operations, TableQueue)
+            made.append(take(backends.operations))
         return made
 
     try:

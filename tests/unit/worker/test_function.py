@@ -13,9 +13,10 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.errors import InvalidArgumentError
-from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker.function import WorkerFunction
+from tests.support.queues import take
 from tests.support.workers import Agent, Bench, S, complete, status
 
 MEETS_IN_S = 20
@@ -41,8 +42,8 @@ class Source:
         async def send() -> tuple[Head, dict[str, Any]]:
             head = await self.bench.send(text)
             queue = self.bench.operations
-            assert isinstance(queue, MemoryQueue)
-            record = queue.take()
+            assert isinstance(queue, TableQueue)
+            record = take(queue)
             assert record is not None
             return head, record
 

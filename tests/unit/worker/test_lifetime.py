@@ -18,6 +18,7 @@ from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.worker.keeper import RENEW_AFTER, Heartbeat, Keeper
+from tests.support.queues import is_empty
 from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, status
 
 BEAT_S = 0.6
@@ -219,7 +220,7 @@ async def test_a_cancel_keeps_its_delivery() -> None:
 
     handle.extend = counted  # type: ignore[method-assign]
     assert await bench.adapter.process(handle)
-    assert bench.operations.is_empty  # type: ignore[attr-defined]
+    assert is_empty(bench.operations)
     assert len(agent.cancelled) == 1
     assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
     assert beating() == []

@@ -7,7 +7,6 @@ backends in memory.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
@@ -20,7 +19,7 @@ from a2a.types import Task, TaskState
 
 from a2a_serverless.errors import A2AServerlessError, UnavailableError
 from a2a_serverless.queues.fifo import EventRecord
-from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import NEVER_STARTED
@@ -32,6 +31,7 @@ from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.local.template import Template
 from tests.support.messages import request
+from tests.support.queues import is_empty, take
 from tests.support.workers import Agent, PacedClock, complete, params_of, status_text
 
 HOUR_S = 3600
@@ -53,7 +53,7 @@ TABLE: dict[type, tuple[str, ...]] = {
 }
 """All that is a request to the table in a deployed stack."""
 
-SENDS: dict[type, tuple[str, ...]] = {MemoryQueue: ("send",)}
+SENDS: dict[type, tuple[str, ...]] = {TableQueue: ("send",)}
 
 
 class HoursClock(PacedClock):
@@ -80,17 +80,13 @@ class Deployment:
 
     def __init__(self) -> None:
         queue = _attributes("OperationsQueue")
-        self.max_receives = int(json.loads(queue["RedrivePolicy"])["maxReceiveCount"])
         self.settings = Settings(visibility_s=float(queue["VisibilityTimeout"]))
         self.clock = HoursClock()
         self.backends = memory_backends(self.settings, self.clock)
-        assert isinstance(self.backends.operations, MemoryQueue)
+        assert isinstance(self.backends.operations, TableQueue)
         self.operations = self.backends.operations  # what an event source polls
-        self.letters = MemoryQueue(
-            Operation,
-            visibility_s=float(_attributes("DeadLetterQueue")["VisibilityTimeout"]),
-            clock=self.clock,
-        )
+        assert self.backends.dead_letters is not None
+        self.letters = self.backends.dead_letters
         self.agent = Agent(self._work)
         self.worker = WorkerFunction(self.backends, self.agent, self.settings, clock=self.clock)
         self.loop = asyncio.new_event_loop()
@@ -147,17 +143,13 @@ class Deployment:
         self.resends += (await sweeper.sweep()).sent
 
     def _deliver(
-        self, queue: MemoryQueue[Operation], consume: Callable[[EventRecord], bool]
+        self, queue: TableQueue[Operation], consume: Callable[[EventRecord], bool]
     ) -> None:
-        while (record := queue.take()) is not None:
+        while (record := take(queue)) is not None:
             if consume(record):
                 self.run(queue.delete(record))
 
     def _work_on(self, record: EventRecord) -> bool:
-        delivery = self.operations.decode_record(record)
-        if delivery.attempt > self.max_receives:
-            self.run(self.letters.send(delivery.message))
-            return True
         if not self.has_worker:  # it comes again when its visibility has run out
             return False
         context = Invocation(self.settings.run_limit_s)
@@ -219,12 +211,12 @@ def test_two_hours_without_the_table(
     with monkeypatch.context() as outage:
         down(outage, TABLE)
         deployment.pass_time(2 * HOUR_S)
-        assert deployment.operations.is_empty
-        assert not deployment.letters.is_empty
+        assert is_empty(deployment.operations)
+        assert not is_empty(deployment.letters)
     deployment.pass_time(RECOVERY_S)
     assert_each_has_run_once(deployment, heads)
-    assert deployment.operations.is_empty
-    assert deployment.letters.is_empty
+    assert is_empty(deployment.operations)
+    assert is_empty(deployment.letters)
 
 
 def test_an_hour_without_the_queue(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.attempts import (
     MOST_INTERRUPTIONS,
@@ -30,6 +29,7 @@ from a2a_serverless.worker import FinalError, RetryLater, TaskContext, Worker
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.testing import AgentBench
 from tests.support.heads import SMALL
+from tests.support.queues import MemoryQueue
 from tests.support.workers import (
     Agent,
     Bench,

@@ -12,11 +12,12 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.fifo import Handle
-from a2a_serverless.queues.memory import MemoryQueue
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.observed import counted
+from tests.support.queues import is_empty
 from tests.support.workers import Agent, Bench, PacedClock, S, complete
 
 HOUR_S = 3600
@@ -35,7 +36,7 @@ async def test_one_poll_asks_for_all_free_places() -> None:
     asked: list[int] = []
     open_polls: list[int] = [0]
     queue = bench.operations
-    assert isinstance(queue, MemoryQueue)
+    assert isinstance(queue, TableQueue)
     pull = queue.pull
 
     async def noted(limit: int, wait_s: float) -> list[Handle[Operation]]:
@@ -72,7 +73,7 @@ async def test_a_thread_for_each_place() -> None:
     heads = [await bench.send() for _ in range(places)]
     serving = asyncio.create_task(bench.adapter.serve(concurrency=places))
     async with asyncio.timeout(MEETS_IN_S):
-        while not bench.operations.is_empty:  # type: ignore[attr-defined]  # noqa: ASYNC110 - its last message
+        while not is_empty(bench.operations):  # noqa: ASYNC110 - its last message
             await asyncio.sleep(0.01)
     await bench.operations.shutdown()
     await serving
@@ -111,8 +112,8 @@ async def test_a_turn_of_five_hours_is_sent_started_and_counted_once() -> None:
     assert seen.total("LeasesRenewed") == 5 * HOUR_S / 180 - 1
     assert seen.values("Resends") == seen.values("AgeOfLeftTurns") == []
     queue = bench.operations
-    assert isinstance(queue, MemoryQueue)
-    assert queue.is_empty
+    assert isinstance(queue, TableQueue)
+    assert is_empty(queue)
     await queue.shutdown()
     await serving
 

@@ -12,12 +12,12 @@ from a2a.types import TaskState, TaskStatus
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import Handle
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, runs_alone
 from a2a_serverless.worker.sharing import POLL_S, SPARE_S, Sharing
+from tests.support.queues import MemoryQueue, take
 from tests.support.workers import Agent, Bench, PacedClock, complete
 
 LIMIT_S = 30.0
@@ -83,7 +83,7 @@ class Invocation:
         """An invocation whose event holds `own`, of so many seconds; others wait in the queue."""
         await self.send("own", seconds=seconds)
         await self.send(*beside.split(), seconds=each)
-        record = self.queue.take()
+        record = take(self.queue)
         assert record is not None
         handle = self.queue.decode_record(record)
         task = asyncio.create_task(self.sharing.beside(self.sharing.run(handle)))

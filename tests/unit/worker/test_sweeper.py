@@ -9,7 +9,6 @@ import pytest
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
-from a2a_serverless.queues.memory import MemoryQueue
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import CANCELED, REBASES
 from a2a_serverless.storage.layout import CANCEL, task_partition
@@ -25,6 +24,7 @@ from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, request
+from tests.support.queues import MemoryQueue
 
 WAITING_S = 60
 LEASE_S = 300

@@ -6,6 +6,7 @@ of the group follows when it was acknowledged or given back, or when its visibil
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,14 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
-from a2a_serverless.errors import UndecodableMessageError
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    ConfigurationError,
+    UnavailableError,
+    UndecodableMessageError,
+)
+
+logger = logging.getLogger(__name__)
 
 
 class Message(Protocol):
@@ -218,6 +226,32 @@ class FifoQueue(ABC, Generic[M]):
         Raises:
             UndecodableMessageError: the record does not hold a message of this kind.
         """
+
+    async def handle_of(self, record: EventRecord) -> Handle[M] | None:
+        """Return the delivery of a pulled message; None if it cannot be read.
+
+        Then it is set aside, and removed; where that fails it stays, and comes again.
+        """
+        try:
+            return self.decode_record(record, removes=True)
+        except UndecodableMessageError as error:
+            extra = {"action": "undecodable", "message_id": record["messageId"]}
+            logger.error("%s", error, extra=extra)  # noqa: TRY400 - expected
+            await self._set_aside(record, reason=str(error))
+            return None
+
+    async def _set_aside(self, record: EventRecord, *, reason: str) -> None:
+        body, message_id = record["body"], record["messageId"]
+        try:
+            if await self.keep_undecodable(body, reason=reason, message_id=message_id):
+                await self.delete(record)
+        except (ConcurrencyError, ConfigurationError, UnavailableError) as error:
+            extra = {"action": "set_aside_failed", "error": type(error).__name__}
+            logger.warning("An undecodable message stays: %s", error, extra=extra)
+
+    @abstractmethod
+    async def delete(self, record: EventRecord) -> None:
+        """Remove a received message."""
 
     @abstractmethod
     async def keep_undecodable(

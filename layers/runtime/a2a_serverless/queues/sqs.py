@@ -19,9 +19,7 @@ from a2a_serverless import aws
 from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import (
     ConcurrencyError,
-    ConfigurationError,
     UnavailableError,
-    UndecodableMessageError,
 )
 from a2a_serverless.observability.tracing import system_attributes
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, Handle, M
@@ -205,7 +203,7 @@ class SqsFifoQueue(FifoQueue[M]):
                 return []
             left_s = until - self._clock.monotonic()
             if records or self._has_long_polls or left_s <= 0:
-                handles = [await self._decode(record) for record in records]
+                handles = [await self.handle_of(record) for record in records]
                 return [handle for handle in handles if handle is not None]
             await self._clock.sleep(min(SHORT_POLL_S, left_s))
         return []
@@ -217,6 +215,9 @@ class SqsFifoQueue(FifoQueue[M]):
 
     def decode_record(self, record: EventRecord, *, removes: bool = False) -> SqsHandle[M]:
         return SqsHandle(self._requests, self.kind, record, removes=removes)
+
+    async def delete(self, record: EventRecord) -> None:
+        await self._requests.delete(record["receiptHandle"])
 
     async def _receive(self, url: str, limit: int, wait_s: float) -> list[EventRecord]:
         """Make one poll, in a daemon thread of its own.
@@ -285,26 +286,6 @@ class SqsFifoQueue(FifoQueue[M]):
             extra={"action": "receive_failed", "failures": failures, "error": type(error).__name__},
         )
         await self._clock.sleep(pause_s(failures))
-
-    async def _decode(self, record: EventRecord) -> SqsHandle[M] | None:
-        """Return the delivery of a pulled message; None if it could not be read."""
-        try:
-            return SqsHandle(self._requests, self.kind, record, removes=True)
-        except UndecodableMessageError as error:
-            extra = {"action": "undecodable", "message_id": record["messageId"]}
-            logger.error("%s", error, extra=extra)  # noqa: TRY400 - expected
-            await self._remove_undecodable(record, reason=str(error))
-            return None
-
-    async def _remove_undecodable(self, record: EventRecord, *, reason: str) -> None:
-        body, message_id = record["body"], record["messageId"]
-        try:
-            if await self.keep_undecodable(body, reason=reason, message_id=message_id):
-                await self._requests.delete(record["receiptHandle"])
-        except (ConcurrencyError, ConfigurationError, UnavailableError) as error:
-            # The message is still in its queue, and comes again.
-            extra = {"action": "set_aside_failed", "error": type(error).__name__}
-            logger.warning("An undecodable message stays: %s", error, extra=extra)
 
 
 def _record(message: MessageTypeDef) -> EventRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -86,7 +86,10 @@ class MemoryTable(Table):
         only = wanted.only or (index.attributes if wanted.index else ())
         with self._lock:
             found = self._in(wanted)
-        yield [some(item, only) for item in found if holds(item, wanted.when)]
+        size = wanted.page or len(found)
+        for start in range(0, len(found), size or 1):
+            page = found[start : start + size]
+            yield [some(item, only) for item in page if holds(item, wanted.when)]
 
     async def count(self, wanted: Range) -> Matches:
         check_range(wanted, self._indexes)
@@ -146,13 +149,16 @@ class MemoryTable(Table):
     def _in(self, wanted: Range) -> list[Item]:
         """Return the items of a range, before its filter."""
         order = self._orders[wanted.index].get(wanted.partition, [])
-        first = 0 if wanted.first is None else bisect_left(order, (wanted.first,))
-        found = []
-        for sort, key in order[first:]:
-            if wanted.last is not None and sort > wanted.last:
-                break
-            found.append(self._items[key])
+        first = 0 if wanted.first is None else bisect_left(order, wanted.first, key=_sort_of)
+        last = len(order)
+        if wanted.last is not None:
+            last = bisect_right(order, wanted.last, key=_sort_of)
+        found = [self._items[key] for _, key in order[first:last]]
         return found[::-1] if wanted.newest_first else found
+
+
+def _sort_of(entry: tuple[Any, Key]) -> Any:
+    return entry[0]
 
 
 def _entry(item: Item | None, index: Index) -> tuple[str, Any] | None:

@@ -38,6 +38,7 @@ COUNT: Final = "COUNT#"
 PUSH: Final = "PUSH#"
 PUSH_END: Final = "PUSH$"
 """Behind every push configuration; `HEAD` is before the first."""
+GROUP: Final = "GROUP#"
 
 
 def task_partition(scope: str, task_id: str) -> str:
@@ -49,6 +50,11 @@ def owner_of(partition: str) -> tuple[str, str]:
     """Return scope digest and task id of a task's PK."""
     _, scope, task_id = partition.split("#", 2)
     return scope, task_id
+
+
+def queue_partition(name: str) -> str:
+    """Return the PK of a queue's groups, and their `due_key`."""
+    return f"QUEUE#{name}"
 
 
 def context_partition(scope: str, context_id: str) -> str:

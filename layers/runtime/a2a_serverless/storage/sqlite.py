@@ -242,7 +242,7 @@ class SqliteTable(Table):
     async def _pages(self, wanted: Range, index: Index) -> AsyncIterator[list[Item]]:
         """Yield the items of a range in pages, before its filter."""
         sort, last = f'"{index.sort}"', None
-        size = max(wanted.page or 0, ROWS_A_PAGE)
+        size = wanted.page or ROWS_A_PAGE
         while True:
             where, values = f'"{index.partition}" = ?', [wanted.partition]
             if wanted.index:
@@ -264,7 +264,7 @@ class SqliteTable(Table):
             yield [_decoded(*row) for _, *row in rows]
             if len(rows) < size:
                 return
-            last = rows[-1][:3]
+            last, size = rows[-1][:3], ROWS_A_PAGE
 
     def _rows(self, select: str, values: Sequence[Any]) -> Callable[[], list[Any]]:
         return lambda: self._connection.execute(select, values).fetchall()

@@ -1,0 +1,512 @@
+"""Queues on a table: one item for each group, and every step one conditional write of it.
+
+The item of a group has its messages, of which the first one is delivered. While there are any it is
+in the index `by-due` under the time at which the first is visible. Times are those of the wall
+clock, because the processes that share a queue have no other clock in common.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from a2a_serverless.clock import Clock, SystemClock, Waker, first_of
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    ConditionFailedError,
+    FullGroupError,
+    UnavailableError,
+)
+from a2a_serverless.queues.fifo import EventRecord, FifoQueue, Handle, M
+from a2a_serverless.storage.layout import BY_DUE, GROUP, queue_partition
+from a2a_serverless.storage.table import Check, Item, Key, Put, Range, Table, Watch, are
+from a2a_serverless.tasks.identity import digest
+
+DEDUPLICATION_S: Final = 300
+"""Seconds for which a deduplication id counts, even if the message was deleted; as on SQS FIFO."""
+
+MOST_REMEMBERED: Final = 1000
+"""The most deduplication ids that a group remembers: beyond it the oldest are forgotten early."""
+
+MOST_MESSAGES: Final = 1000
+MOST_BYTES: Final = 300_000
+"""The most messages of a group, and the most bytes of all of them: an item has 400 KB."""
+
+RETENTION_S: Final = 14 * 86_400
+"""Seconds that a group is kept after its last message was sent; as long as SQS at most."""
+
+MOST_AT_ONCE: Final = 10
+"""The most messages that one pull hands out; as SQS."""
+
+LONGEST_WAIT_S: Final = 20.0
+POLL_S: Final = 1.0
+"""Seconds between two looks at an idle queue, on a table that tells of writes or does not."""
+
+LEAST_WAIT_S: Final = 0.01
+"""Seconds between two looks where the index shows a message that another has received."""
+
+MOST_TRIES: Final = 100
+"""Tries to write an item that others write at the same time."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A stored message, in the form for a person who looks at it."""
+
+    message_id: str
+    sent_at: int
+    """Milliseconds since the epoch."""
+    body: str
+    reason: str = ""
+    """Why it was set aside; empty: it was not."""
+
+
+class _Message(NamedTuple):
+    """A message in its group."""
+
+    number: int
+    """Unique in its group."""
+    body: str
+    deduplication_id: str
+    sent_at: int
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Group:
+    """The item of a group as plain values, and the steps of its messages."""
+
+    key: Key
+    messages: list[_Message] = field(default_factory=list)
+    receives: int = 0
+    """Of the first message; with its number it names the latest delivery."""
+    due_at: int = 0
+    """When the first message is visible, in milliseconds since the epoch."""
+    number: int = 0
+    """Of the last message."""
+    sent: dict[str, int] = field(default_factory=dict)
+    """When messages were sent, by their deduplication ids."""
+    expires_at: int = 0
+    version: Any = None
+    """How often the item was written; None: never. Anything else than a number is damage."""
+    damaged: str | None = None
+    """What the item has instead of messages, if it cannot be read."""
+
+    @classmethod
+    def of(cls, key: Key, item: Mapping[str, Any] | None) -> _Group:
+        """Return the group of an item; None: there is no item."""
+        if item is None:
+            return cls(key)
+        try:
+            return cls(
+                key,
+                messages=[_Message(**message) for message in json.loads(item["messages"])],
+                receives=int(item["receives"]),
+                due_at=int(item.get("due_at", 0)),
+                number=int(item["number"]),
+                sent=dict(json.loads(item["sent"])),
+                expires_at=int(item["expires_at"]),
+                version=int(item["version"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            return cls(key, version=item.get("version"), damaged=str(item.get("messages", "")))
+
+    def put(self) -> Put:
+        """Return the write of the group, on condition that no other was made since it was read."""
+        item: Item = {
+            **self.key._asdict(),
+            "messages": _packed(self.messages),
+            "receives": self.receives,
+            "number": self.number,
+            "sent": _json(self.sent),
+            "expires_at": self.expires_at,
+            "version": self.version + 1 if isinstance(self.version, int) else 1,
+        }
+        if self.messages:
+            item |= {"due_key": self.key.PK, "due_at": self.due_at}
+        is_first = self.version is None
+        when = [Check("version", "absent")] if is_first else are(version=self.version)
+        return Put(item=item, when=when)
+
+    def written(self) -> None:
+        """Note that the write was done."""
+        self.version = self.version + 1 if isinstance(self.version, int) else 1
+
+    def add(self, body: str, deduplication_id: str, now: int, *, reason: str = "") -> bool:
+        """Append a message; return False if it was sent before.
+
+        Raises:
+            FullGroupError: the group has `MOST_MESSAGES`, or `MOST_BYTES`.
+        """
+        self._forget(now)
+        if deduplication_id in self.sent:
+            return False
+        # Not from 1 again when an expired item was deleted: an old delivery names no new message.
+        number = max(self.number + 1, now)
+        messages = [*self.messages, _Message(number, body, deduplication_id, now, reason)]
+        if len(messages) > MOST_MESSAGES or len(_packed(messages)) > MOST_BYTES:
+            raise FullGroupError(
+                f"The group {self.key.SK.removeprefix(GROUP)} of the queue"
+                f" {self.key.PK.partition('#')[2]} is full: {len(self.messages)} messages wait for"
+                " their consumer; send again when it takes them."
+            )
+        if not self.messages:
+            self.receives, self.due_at = 0, now
+        self.number, self.messages = number, messages
+        self.sent[deduplication_id] = now
+        self.expires_at = now // 1000 + RETENTION_S
+        return True
+
+    def receive(self, now: int, visibility_s: float) -> bool:
+        """Deliver the first message; return False if none is visible."""
+        if not self.messages or self.due_at > now:
+            return False
+        self.receives += 1
+        self.due_at = now + int(visibility_s * 1000)
+        return True
+
+    def hide(self, receipt: str, now: int, seconds: float) -> bool:
+        """Set the visibility of a delivery; return False if it has expired."""
+        is_held = receipt == self.receipt and self.due_at > now
+        if is_held:
+            self.due_at = now + int(seconds * 1000)
+        return is_held
+
+    def delete(self, receipt: str, now: int) -> bool:
+        """Remove a delivered message; return False if the delivery has expired."""
+        return self.hide(receipt, now, 0) and self.remove(self.messages[0].number, now)
+
+    def remove(self, number: int, now: int) -> bool:
+        """Remove a message; return False if it is not there."""
+        left = [message for message in self.messages if message.number != number]
+        if len(left) == len(self.messages):
+            return False
+        if left[:1] != self.messages[:1]:
+            self.receives, self.due_at = 0, now
+        self.messages = left
+        if not left:
+            self.expires_at = now // 1000 + DEDUPLICATION_S
+        return True
+
+    @property
+    def receipt(self) -> str:
+        """Return the name of the latest delivery; empty without a message."""
+        return f"{self.messages[0].number}.{self.receives}" if self.messages else ""
+
+    def message_id(self, message: _Message) -> str:
+        """Return the id of a message in its queue."""
+        return f"{self.key.SK.removeprefix(GROUP)}.{message.number}"
+
+    def _forget(self, now: int) -> None:
+        counted = [(i, at) for i, at in self.sent.items() if at > now - DEDUPLICATION_S * 1000]
+        self.sent = dict(counted[-MOST_REMEMBERED + 1 :])
+
+
+def _packed(messages: Iterable[_Message]) -> str:
+    return _json([message._asdict() for message in messages])
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+class TableHandle(Handle[M]):
+    """One receive of a message; it expires with its visibility, like the receipt of SQS."""
+
+    def __init__(self, queue: TableQueue[M], record: EventRecord) -> None:
+        super().__init__(queue.kind, record)
+        self._queue = queue
+
+    async def ack(self) -> None:
+        await self._queue.delete(self._record)
+
+    async def nack(self, *, delay_s: float = 0) -> None:
+        await self._queue.hide(self._record, delay_s)
+
+    async def extend(self, lease_s: float) -> None:
+        if not await self._queue.hide(self._record, lease_s):
+            raise ConcurrencyError("The delivery has expired.")
+
+
+class TableQueue(FifoQueue[M]):
+    """Messages in groups, of which one at a time is delivered.
+
+    A group has at most `MOST_MESSAGES`; `send` raises FullGroupError beyond it. Safe under threads
+    as far as its table is.
+
+    Args:
+        kind: the messages' model.
+        table: the table, which several queues and the storage share.
+        name: the queue's name in the table; by default that of `kind`.
+        visibility_s: seconds that a delivery is kept from other consumers.
+        clock: by default that of the system.
+        undecodable: the name of the queue for bodies that cannot be read; by default one of its
+            own.
+        dead_letters: the name of the queue to which a message is moved instead of a delivery when
+            it was received `max_receives` times; empty: it is delivered for ever.
+        max_receives: as for `dead_letters`.
+    """
+
+    def __init__(
+        self,
+        kind: type[M],
+        table: Table,
+        *,
+        name: str = "",
+        visibility_s: float = 60,
+        clock: Clock | None = None,
+        undecodable: str = "",
+        dead_letters: str = "",
+        max_receives: int = 1000,
+    ) -> None:
+        super().__init__(kind)
+        self._name = name or f"{kind.__name__}.fifo"
+        self._partition = queue_partition(self._name)
+        self._table = table
+        self._visibility_s = visibility_s
+        self._clock = clock or SystemClock()
+        self._undecodable = undecodable or f"{self._name}.undecodable"
+        self._dead_letters = dead_letters
+        self._max_receives = max_receives
+        self._waiting: set[Waker] = set()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def aside(self) -> TableQueue[M]:
+        """Return the queue of the bodies that cannot be read."""
+        return TableQueue(self.kind, self._table, name=self._undecodable, clock=self._clock)
+
+    async def send(self, message: M) -> None:
+        body, own = message.model_dump_json(), message.deduplication_id
+        now = self._clock.now_ms()
+        await self._change(self._key(message.group), lambda group: group.add(body, own, now))
+
+    async def keep_undecodable(
+        self, body: str, *, reason: str, message_id: str | None = None
+    ) -> bool:
+        own, now = digest("push-undecodable", message_id or body), self._clock.now_ms()
+        key = Key(queue_partition(self._undecodable), f"{GROUP}{own}")
+        await self._change(key, lambda group: group.add(body, own, now, reason=reason))
+        return True
+
+    async def shutdown(self) -> None:
+        self.is_closed = True
+        for waker in tuple(self._waiting):
+            waker.wake()
+
+    # -- receiving -----------------------------------------------------------------------------
+
+    async def receive(self) -> EventRecord | None:
+        """Return the next delivery as a record; None if no message is visible."""
+        return next(iter(await self._receive(1)), None)
+
+    async def pull(self, limit: int, wait_s: float) -> list[Handle[M]]:
+        until = self._clock.monotonic() + wait_s
+        while not self.is_closed:
+            left_s = until - self._clock.monotonic()
+            records = await self._next(min(limit, MOST_AT_ONCE), left_s)
+            handles = [await self.handle_of(record) for record in records]
+            if records or left_s <= 0:
+                return [handle for handle in handles if handle is not None]
+        return []
+
+    async def deliveries(self) -> AsyncGenerator[Handle[M]]:
+        while not self.is_closed:
+            for handle in await self.pull(1, LONGEST_WAIT_S):
+                yield handle
+
+    async def records(self) -> AsyncGenerator[EventRecord]:
+        """Return deliveries as an SQS event source passes them to a function, until `shutdown`."""
+        while not self.is_closed:
+            for record in await self._next(1, LONGEST_WAIT_S):
+                yield record
+
+    def decode_record(self, record: EventRecord, *, removes: bool = False) -> TableHandle[M]:  # noqa: ARG002 - every `ack` does
+        return TableHandle(self, record)
+
+    async def hide(self, record: EventRecord, seconds: float) -> bool:
+        """Set the visibility of a delivery; return False if the delivery has expired."""
+        return await self._of_delivery(
+            record, lambda group, receipt, now: group.hide(receipt, now, seconds)
+        )
+
+    async def delete(self, record: EventRecord) -> None:
+        """Remove a delivered message; do nothing if the delivery has expired."""
+        await self._of_delivery(record, lambda group, receipt, now: group.delete(receipt, now))
+
+    # -- for a person --------------------------------------------------------------------------
+
+    async def waiting(self) -> list[Kept]:
+        """Return the messages that are left, delivered or not, in the order of the sends."""
+        kept = [
+            Kept(
+                message_id=group.message_id(message),
+                sent_at=message.sent_at,
+                body=message.body,
+                reason=message.reason,
+            )
+            async for group in self._groups()
+            for message in group.messages
+        ]
+        return sorted(kept, key=lambda one: one.sent_at)
+
+    async def depth(self) -> tuple[int, int]:
+        """Return how many messages wait, and how many were received and are hidden."""
+        now, total, hidden = self._clock.now_ms(), 0, 0
+        async for group in self._groups():
+            total += len(group.messages)
+            hidden += bool(group.messages) and group.receives > 0 and group.due_at > now
+        return total - hidden, hidden
+
+    async def forget(self, message_id: str) -> bool:
+        """Remove one of `waiting`; return False if it is not among them."""
+        name, _, number = message_id.rpartition(".")
+        if not name or not number.isdecimal():
+            return False
+        now = self._clock.now_ms()
+        removed = await self._change(self._key(name), lambda group: group.remove(int(number), now))
+        return removed is not None
+
+    # -- the table -----------------------------------------------------------------------------
+
+    async def _next(self, limit: int, wait_s: float) -> list[EventRecord]:
+        """Return deliveries; none if none was visible, and something may have changed since."""
+        with self._table.watch(self._partition) as watch:
+            records = await self._receive(limit)
+            if not records and wait_s > 0:
+                await self._news(watch, min(wait_s, await self._until_visible_s()))
+        return records
+
+    async def _receive(self, limit: int) -> list[EventRecord]:
+        now, taken = self._clock.now_ms(), list[EventRecord]()
+        visible = Range(partition=self._partition, index=BY_DUE, last=now, page=MOST_AT_ONCE)
+        async for page in self._table.query(visible):
+            for entry in page:
+                # Known before each write: what is received after `shutdown` would lie hidden.
+                if self.is_closed or len(taken) == limit:
+                    return taken
+                group = await self._receive_of(Key(entry["PK"], entry["SK"]), now)
+                if group is not None:
+                    taken.append(self._record(group))
+        return taken
+
+    async def _receive_of(self, key: Key, now: int) -> _Group | None:
+        """Receive the first message of a group that is no dead letter; None if none is visible."""
+        while group := await self._change(key, lambda g: g.receive(now, self._visibility_s)):
+            if not self._dead_letters or group.receives <= self._max_receives:
+                break
+            await self._bury(group, now)
+        return group
+
+    async def _bury(self, group: _Group, now: int) -> None:
+        """Move the first message of a group to the dead letters, in one step."""
+        first = group.messages[0]
+        dead = await self._read(Key(queue_partition(self._dead_letters), group.key.SK))
+        group.remove(first.number, now)
+        writes = [group.put()]
+        if dead.add(first.body, first.deduplication_id, now):
+            writes.append(dead.put())
+        try:
+            await self._table.write(*writes)
+        except ConditionFailedError:  # the group is hidden, and is received again
+            return
+        extra = {"action": "buried", "queue": self._name, "receives": self._max_receives}
+        logger.warning("A message was delivered too often: it is a dead letter", extra=extra)
+
+    async def _of_delivery(
+        self, record: EventRecord, step: Callable[[_Group, str, int], bool]
+    ) -> bool:
+        key, receipt = self._key(record["attributes"]["MessageGroupId"]), record["receiptHandle"]
+        now = self._clock.now_ms()
+        return await self._change(key, lambda group: step(group, receipt, now)) is not None
+
+    async def _change(self, key: Key, step: Callable[[_Group], bool]) -> _Group | None:
+        """Change a group by one conditional write; None if `step` leaves it as it is."""
+        for tries in count(1):
+            group = await self._read(key)
+            if not step(group):
+                return None
+            if await self._did(group):
+                return group
+            if tries == MOST_TRIES:
+                break
+            await asyncio.sleep(random.uniform(0, 0.01))  # noqa: S311 - spreads the tries
+        raise UnavailableError(f"The item {key.PK} {key.SK} is written by others all the time.")
+
+    async def _did(self, group: _Group) -> bool:
+        """Write a group; return False if another writer was first."""
+        is_done = await self._table.did(group.put())
+        if is_done:
+            group.written()
+        return is_done
+
+    async def _read(self, key: Key) -> _Group:
+        """Return a group; what cannot be read of it is set aside for a person first."""
+        group = _Group.of(key, await self._table.get(key))
+        if group.damaged is not None:
+            reason = f"The group {key.SK} of {key.PK} is damaged."
+            logger.error("%s Its messages are set aside", reason, extra={"action": "damaged_group"})
+            await self.keep_undecodable(group.damaged, reason=reason, message_id=key.SK)
+            await self._did(group)
+        return group
+
+    async def _groups(self) -> AsyncGenerator[_Group]:
+        async for page in self._table.query(Range(partition=self._partition)):
+            for item in page:
+                yield _Group.of(Key(item["PK"], item["SK"]), item)
+
+    async def _until_visible_s(self) -> float:
+        """Return the seconds until the next message is visible, or until the next look."""
+        longest_s = LONGEST_WAIT_S if self._table.wakes else POLL_S
+        first = Range(partition=self._partition, index=BY_DUE, page=1)
+        async for page in self._table.query(first):
+            for entry in page:
+                left_s: float = (entry["due_at"] - self._clock.now_ms()) / 1000
+                return max(LEAST_WAIT_S, min(longest_s, left_s))
+        return longest_s
+
+    async def _news(self, watch: Watch, seconds: float) -> None:
+        """Return when the queue may have changed, at the latest after `seconds` of its clock."""
+        waker = Waker()
+        self._waiting.add(waker)
+        try:
+            if not self.is_closed:
+                waits = [self._clock.sleep(seconds), waker.wait(LONGEST_WAIT_S)]
+                if self._table.wakes:
+                    waits.append(watch.wait(LONGEST_WAIT_S))
+                await first_of(*waits)
+        finally:
+            self._waiting.discard(waker)
+
+    def _key(self, group: str) -> Key:
+        return Key(self._partition, f"{GROUP}{group}")
+
+    def _record(self, group: _Group) -> EventRecord:
+        """Return the delivery of a group as SQS's event source passes it on."""
+        first = group.messages[0]
+        return {
+            "messageId": group.message_id(first),
+            "receiptHandle": group.receipt,
+            "body": first.body,
+            "attributes": {
+                "ApproximateReceiveCount": str(group.receives),
+                "MessageGroupId": group.key.SK.removeprefix(GROUP),
+                "MessageDeduplicationId": first.deduplication_id,
+                "SentTimestamp": str(first.sent_at),
+            },
+            "messageAttributes": {},
+            "eventSource": "aws:sqs",
+            "eventSourceARN": f"arn:aws:sqs:local:000000000000:{self._name}",
+            "awsRegion": "local",
+        }

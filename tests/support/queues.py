@@ -1,0 +1,49 @@
+"""Queues on dictionaries, at which a test looks without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from a2a_serverless.queues.fifo import EventRecord, M, decode_message
+from a2a_serverless.queues.table import TableQueue
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.layout import INDEXES
+
+T = TypeVar("T")
+
+
+class MemoryQueue(TableQueue[M]):
+    """A queue on dictionaries of its own."""
+
+    def __init__(self, kind: type[M], **options: Any) -> None:
+        super().__init__(kind, MemoryTable(INDEXES), **options)
+
+
+def left(queue: TableQueue[M]) -> list[M]:
+    """The messages that are left, delivered or not, in the order of the sends."""
+    return [decode_message(queue.kind, kept.body) for kept in done(queue.waiting())]
+
+
+def is_empty(queue: object) -> bool:
+    """Whether no message is left, delivered or not."""
+    assert isinstance(queue, TableQueue)
+    return not left(queue)
+
+
+def take(queue: object) -> EventRecord | None:
+    """The next delivery; None when no message is visible."""
+    assert isinstance(queue, TableQueue)
+    record: EventRecord | None = done(queue.receive())
+    return record
+
+
+def done(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that waits for nothing, as none over dictionaries does."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        value: T = ended.value
+        return value
+    work.close()
+    raise AssertionError("The coroutine waits.")
