@@ -34,7 +34,7 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless_tools.local.simulated_aws import simulated_aws
-from a2a_serverless_tools.local.sources import EventSource, MemorySource, SqsSource
+from a2a_serverless_tools.local.sources import EventSource, SqsSource, TableSource
 from tests.e2e.commands import environment, running
 from tests.e2e.conftest import AGENT, CARD
 from tests.support.a2a_calls import Agent
@@ -256,7 +256,7 @@ def in_memory_functions(
     yield Deployment(
         api=lambda_handler(create_app(settings, backends, card)),
         worker=worker.handle,
-        operations=MemorySource(backends.operations),
+        operations=TableSource(backends.operations),
         monkeypatch=monkeypatch,
         capsys=capsys,
     )

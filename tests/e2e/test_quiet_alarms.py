@@ -34,7 +34,7 @@ from a2a_serverless_tools.local.background import Background
 from a2a_serverless_tools.local.environments import Environments, ThrottledError
 from a2a_serverless_tools.local.pumps import QueuePump, StreamFilter
 from a2a_serverless_tools.local.pushing import PushSources, pushing
-from a2a_serverless_tools.local.sources import MemorySource, MemoryStream
+from a2a_serverless_tools.local.sources import MemoryStream, TableSource
 from a2a_serverless_tools.local.stack import front
 from a2a_serverless_tools.local.template import find_template
 from a2a_serverless_tools.local.web_adapter import WebAdapter
@@ -290,13 +290,13 @@ def system(settings: Settings, backends: Backends, account: Account) -> Iterator
     jobs = backends.pushing().queue.jobs
     assert isinstance(jobs, TableQueue)
     sources = PushSources(
-        stream=lambda: commits, queue=lambda: MemorySource(jobs), filter=StreamFilter()
+        stream=lambda: commits, queue=lambda: TableSource(jobs), filter=StreamFilter()
     )
     with (
         closing(commits),
         closing(Environments("worker", worker, limit=WORKERS, timeout_s=900)) as workers,
         pushing(backends, settings, sources, concurrency=10),
-        Background("pump", QueuePump(lambda: MemorySource(operations), workers).run),
+        Background("pump", QueuePump(lambda: TableSource(operations), workers).run),
         front(settings, backends, load_card(CARD)) as gateway,
     ):
 
