@@ -73,7 +73,9 @@ def _commit(commit: Committed) -> dict[str, Any]:
 
 
 def _end(end: AttemptEnd | None) -> dict[str, str | None] | None:
-    return end and {
+    if end is None:
+        return None
+    return {
         "at": iso(end.at),
         "reason": end.reason,
         "correlation_id": end.correlation_id,

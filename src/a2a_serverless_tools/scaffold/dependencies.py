@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,12 +21,12 @@ from packaging.utils import canonicalize_name
 from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.scaffold import uv
-from a2a_serverless_tools.scaffold.places import own_place
 from a2a_serverless_tools.scaffold.source import (
     AGENT_LOCK,
     LAYER_LOCK,
     REQUIREMENTS,
     WORKER_LOCK,
+    own_place,
     source,
 )
 
@@ -61,15 +60,17 @@ layer."""
 
 _LARGEST: Final = 3
 _MARK: Final = "# a2a-serverless lock: "
+_UNIVERSAL: Final = ("--universal", "--python-version", OLDEST_PYTHON)
+_WHEELS_ALONE: Final = ("--only-binary", ":all:")
 _HASHED: Final = ("--generate-hashes", "--no-emit-index-url", "--no-annotate", "--no-header")
 
-
-@dataclass(frozen=True)
-class Asked:
-    """A line of requirements.in."""
-
-    requirement: Requirement
-    line: int
+# What uv says of a failure.
+_NEEDS: Final = re.compile(r"(?P<who>[A-Za-z0-9._-]+\S*) depends? on (?P<what>[^\s]+)")
+_NO_WHEEL: Final = re.compile(r"(?P<package>[A-Za-z0-9._-]+(?:==\S+)?) has no (?:usable )?wheels")
+_NEWER_PYTHON: Final = re.compile(
+    r"(?P<package>[A-Za-z0-9._-]+)(?:[=<>!~]\S*)? requires? Python >=(?P<python>3\.\d+)"
+)
+_OTHER_CONTENT: Final = re.compile(r"[Hh]ash mismatch for `(?P<package>[^`]+)`")
 
 
 class Dependencies:
@@ -116,17 +117,12 @@ class Dependencies:
         self.check()
         lock = self._read(AGENT_LOCK)
         if "==" in lock:
-            try:
-                uv.run(
-                    (
-                        *("install", "--require-hashes", "--no-deps", "--only-binary", ":all:"),
-                        *("--python-version", python_version, "--target", str(target)),
-                        *("--python-platform", python_platform, "-r", AGENT_LOCK, *self._links),
-                    ),
-                    folder=self._project,
-                )
-            except uv.UvError as error:
-                raise self._explained(error, f"Lambda ({python_platform})") from error
+            self._run_uv(
+                f"Lambda ({python_platform})",
+                *("install", "--require-hashes", "--no-deps", *_WHEELS_ALONE, "-r", AGENT_LOCK),
+                *("--python-version", python_version, "--python-platform", python_platform),
+                *("--target", str(target)),
+            )
 
     def check(self) -> None:
         """Compare requirements.in with the layer's lock, and with what was locked.
@@ -147,12 +143,9 @@ class Dependencies:
             raise _built_anew(package)
 
     def _compare_with_layer(self) -> None:
-        for asked in self._asked():
-            has = self._layer.get(canonicalize_name(asked.requirement.name))
-            if not has or not _is_for_lambda(asked.requirement):
-                continue
-            if not asked.requirement.specifier.contains(has, prereleases=True):
-                raise self._conflict(f"{REQUIREMENTS}, line {asked.line},", asked.requirement)
+        for line, asked in self._asked():
+            if _is_for_lambda(asked) and self._excludes_the_layer(asked):
+                raise self._conflict(f"{REQUIREMENTS}, line {line},", asked)
 
     def _check_version(self) -> None:
         """Refuse to test one version of the framework, and to deploy another."""
@@ -173,18 +166,20 @@ class Dependencies:
 
     def _lock_framework(self) -> None:
         """Write the framework's own, tested locks, and add the framework itself with its hash."""
-        own = self._compile([f"{PACKAGE}=={__version__}"], "--no-deps")
-        for lock in (LAYER_LOCK, WORKER_LOCK):
-            self._write(lock, own + (source() / lock).read_text(encoding="utf-8"))
-        self.__dict__.pop("_layer", None)
+        tested = {name: (source() / name).read_text("utf-8") for name in (LAYER_LOCK, WORKER_LOCK)}
+        self._layer = _on_lambda(tested[LAYER_LOCK])
+        locked = [pin.name for pin in _pins(tested[LAYER_LOCK])]
+        own = self._compile([f"{PACKAGE}=={__version__}"], *_without(locked))
+        for name, lock in tested.items():
+            self._write(name, own + lock)
 
     def _agent_lock(self) -> str:
         requirements = self._wanted()
         if not requirements:
             return f"{self._mark()}\n"
-        names = {canonicalize_name(asked.requirement.name) for asked in self._asked()}
-        there = [] if names & set(LAMBDA_HAS) else LAMBDA_HAS
-        left_out = [f"--no-emit-package={name}" for name in (PACKAGE, *self._layer, *there)]
+        names = {canonicalize_name(asked.name) for _, asked in self._asked()}
+        there = () if names & set(LAMBDA_HAS) else LAMBDA_HAS
+        left_out = _without((PACKAGE, *self._layer, *there))
         return f"{self._mark()}\n{self._compile(requirements, *left_out)}"
 
     def _lock_development(self) -> None:
@@ -207,33 +202,21 @@ class Dependencies:
             wanted, fixed, made = (Path(folder, name) for name in ("in", "constraints", "lock"))
             wanted.write_text("\n".join(requirements), encoding="utf-8")
             fixed.write_text("\n".join([*layer, *constraints]), encoding="utf-8")
-            try:
-                uv.run(
-                    (
-                        *("compile", str(wanted), "-c", str(fixed), "-o", str(made)),
-                        *(
-                            "--universal",
-                            "--python-version",
-                            OLDEST_PYTHON,
-                            "--only-binary",
-                            ":all:",
-                        ),
-                        *(*_HASHED, *options, *self._links),
-                    ),
-                    folder=self._project,
-                )
-            except uv.UvError as error:
-                raise self._explained(error, "any platform") from error
-            return uv.with_hashes_of_files(made.read_text(encoding="utf-8"), self._folders())
+            files = (str(wanted), "-c", str(fixed), "-o", str(made))
+            forms = (*_UNIVERSAL, *_WHEELS_ALONE, *_HASHED, *options)
+            self._run_uv("any platform", "compile", *files, *forms)
+            return made.read_text(encoding="utf-8")
 
-    def _folders(self) -> list[Path]:
-        """Return the folders of wheels; uv gives no hashes for what lies in these."""
-        links = [uv.WHEELS, *self._links[1::2], *uv.links_of_environment()]
-        return [self._project / folder for folder in uv.folders_among(links)]
+    def _run_uv(self, platform: str, *arguments: str) -> None:
+        """Run uv in the project; `platform` is what a package may have no wheel for."""
+        try:
+            uv.run((*arguments, *self._links), folder=self._project)
+        except uv.UvError as error:
+            raise self._explained(str(error), platform) from error
 
     def _mark(self) -> str:
         """Return the first line of the agent's lock: a digest of the requirements behind it."""
-        asked = sorted(str(asked.requirement) for asked in self._asked())
+        asked = sorted(str(asked) for _, asked in self._asked())
         layer = sorted(f"{name}=={version}" for name, version in self._layer.items())
         return _MARK + hashlib.sha256("\n".join([*asked, "", *layer]).encode()).hexdigest()
 
@@ -241,38 +224,34 @@ class Dependencies:
 
     @cached_property
     def _layer(self) -> dict[str, str]:
-        """The versions of the packages that the layer has on Lambda, by their names.
-
-        Its lock is for all interpreters: what only older ones need is not in the layer.
-        """
+        """The versions of the packages that the layer has on Lambda, by their names."""
         path = self._project / LAYER_LOCK
         if not path.is_file():
             path = source() / LAYER_LOCK
-        text = path.read_text(encoding="utf-8")
-        pins = (Requirement(line) for line in uv.without_hashes(text))
-        return {
-            canonicalize_name(pin.name): next(iter(pin.specifier)).version
-            for pin in pins
-            if canonicalize_name(pin.name) != PACKAGE and _is_for_lambda(pin)
-        }
+        return _on_lambda(path.read_text(encoding="utf-8"))
+
+    def _excludes_the_layer(self, asked: Requirement) -> bool:
+        """Return True if a requirement does not allow the version that the layer has."""
+        has = self._layer.get(canonicalize_name(asked.name))
+        return has is not None and not asked.specifier.contains(has, prereleases=True)
 
     def _wanted(self) -> list[str]:
         """Return what is resolved: a requirement of other machines may not fit the layer."""
-        requirements = (asked.requirement for asked in self._asked())
-        return [str(each) for each in requirements if _is_for_lambda(each)]
+        return [str(asked) for _, asked in self._asked() if _is_for_lambda(asked)]
 
-    def _asked(self) -> Iterator[Asked]:
+    def _asked(self) -> Iterator[tuple[int, Requirement]]:
+        """Yield the requirements with the numbers of their lines."""
         for number, line in enumerate(self._read(REQUIREMENTS).splitlines(), 1):
             text = _without_comment(line)
             if not text:
                 continue
-            requirement = _parsed(line)
+            requirement = _parsed(text)
             if requirement is None or requirement.url:
                 raise ConfigurationError(
                     f"{REQUIREMENTS}, line {number}: {text!r} is not the name of a package: put a"
                     f" wheel of your own into {uv.WHEELS} and name its package here."
                 )
-            yield Asked(requirement, number)
+            yield number, requirement
 
     def _read(self, name: str) -> str:
         try:
@@ -287,18 +266,20 @@ class Dependencies:
 
     # -- refusals ----------------------------------------------------------------------------
 
-    def _explained(self, error: uv.UvError, platform: str) -> ConfigurationError:
-        said = str(error)
-        if conflict := uv.conflict_of(said, self._layer):
-            return self._conflict(*conflict)
-        if package := uv.package_without_wheel(said):
+    def _explained(self, said: str, platform: str) -> ConfigurationError:
+        for needs in _NEEDS.finditer(said):
+            what = _parsed(needs["what"].rstrip(",."))
+            if what is not None and self._excludes_the_layer(what):
+                return self._conflict(needs["who"], what)
+        if found := _NO_WHEEL.search(said):
+            package = found["package"]
             return ConfigurationError(
                 f"{package} has no wheel for {platform}: build one, for a package without compiled"
                 f" code with `pip wheel --no-deps -w {uv.WHEELS} {package}`, and run"
                 f" `{PACKAGE} lock`."
             )
-        if newer := uv.package_for_newer_python(said):
-            package, python = newer
+        if found := _NEWER_PYTHON.search(said):
+            package, python = found["package"], found["python"]
             return ConfigurationError(
                 f"{package} needs Python {python}, and locks are for {OLDEST_PYTHON} and later:"
                 f" give its line in {REQUIREMENTS}, or that of the package that asks for it, a"
@@ -309,8 +290,8 @@ class Dependencies:
                 f"{PACKAGE} {__version__} is not in the index: name the folder of its wheel by"
                 f" --find-links ({said.rstrip('.')})."
             )
-        if package := uv.package_of_other_content(said):
-            return _built_anew(package)
+        if found := _OTHER_CONTENT.search(said):
+            return _built_anew(found["package"])
         return ConfigurationError(f"The packages of {REQUIREMENTS} cannot be had: {said}")
 
     def _conflict(self, who: str, what: Requirement) -> ConfigurationError:
@@ -332,6 +313,27 @@ def _built_anew(package: str) -> ConfigurationError:
 def absolute(link: str) -> str:
     """Return a folder or a page of wheels so that it can be found from any folder."""
     return link if "://" in link else str(Path(link).resolve())
+
+
+def _without(packages: Iterable[str]) -> Iterator[str]:
+    """Yield the options that leave packages out of a lock."""
+    return (f"--no-emit-package={name}" for name in packages)
+
+
+def _on_lambda(lock: str) -> dict[str, str]:
+    """Return the versions of a lock that Lambda gets, without the framework, by package.
+
+    A lock is for all interpreters: what only older ones need is not in the layer.
+    """
+    return {
+        canonicalize_name(pin.name): next(iter(pin.specifier)).version
+        for pin in _pins(lock)
+        if canonicalize_name(pin.name) != PACKAGE and _is_for_lambda(pin)
+    }
+
+
+def _pins(lock: str) -> Iterator[Requirement]:
+    return map(Requirement, uv.without_hashes(lock))
 
 
 def _without_comment(line: str) -> str:

@@ -1,9 +1,12 @@
-"""Finds the files from which projects are written: the framework's own, of this version."""
+"""The places of files: of the framework's, from which projects are written, and of a project's."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
+
+from a2a_serverless.errors import ConfigurationError
 
 TEMPLATE: Final = "template.yaml"
 AGENT: Final = "functions/worker/agent.py"
@@ -56,7 +59,7 @@ def _is_left(path: Path) -> bool:
     return "__pycache__" in path.parts or path.name == ".env" or path.suffix == ".whl"
 
 
-def is_framework_template(path: Path) -> bool:
+def _is_framework_template(path: Path) -> bool:
     """Return True if a file is the template of a project of this framework, even if edited."""
     try:
         return "\n  TaskTable:" in path.read_text(encoding="utf-8")
@@ -67,6 +70,24 @@ def is_framework_template(path: Path) -> bool:
 def project_around(folder: Path) -> Path | None:
     """Return the nearest folder from `folder` upwards that has a template of the framework."""
     for candidate in (folder, *folder.parents):
-        if is_framework_template(candidate / TEMPLATE):
+        if _is_framework_template(candidate / TEMPLATE):
             return candidate
     return None
+
+
+def own_place(project: Path, name: str) -> Path:
+    """Return the place of a project's file that may be written.
+
+    Raises:
+        ConfigurationError: a link leads out of the project.
+    """
+    root, place = os.path.realpath(project), project
+    for part in Path(name).parts:
+        place /= part
+        target = os.path.realpath(place)
+        if os.path.commonpath([root, target]) != root:
+            raise ConfigurationError(
+                f"{place} leads out of the project, to {target}: replace the link by a file or a"
+                " folder of the project's own."
+            )
+    return place
