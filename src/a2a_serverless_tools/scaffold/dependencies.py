@@ -8,6 +8,7 @@ requirements have to fit the layer's versions, with which the framework was test
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -26,7 +27,6 @@ from a2a_serverless_tools.scaffold.source import (
     LAYER_LOCK,
     REQUIREMENTS,
     WORKER_LOCK,
-    own_place,
     source,
 )
 
@@ -308,6 +308,24 @@ def _built_anew(package: str) -> ConfigurationError:
         f"{package} is not the file that was locked: if you have built it anew, run"
         f" `{PACKAGE} lock`."
     )
+
+
+def own_place(project: Path, name: str) -> Path:
+    """Return the place of a project's file that may be written.
+
+    Raises:
+        ConfigurationError: a link leads out of the project.
+    """
+    root, place = os.path.realpath(project), project
+    for part in Path(name).parts:
+        place /= part
+        target = os.path.realpath(place)
+        if os.path.commonpath([root, target]) != root:
+            raise ConfigurationError(
+                f"{place} leads out of the project, to {target}: replace the link by a file or a"
+                " folder of the project's own."
+            )
+    return place
 
 
 def absolute(link: str) -> str:

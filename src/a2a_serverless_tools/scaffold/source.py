@@ -1,12 +1,12 @@
-"""The places of files: of the framework's, from which projects are written, and of a project's."""
+"""Finds the files from which projects are written: the framework's own, of this version.
+
+`hatch_build.py` runs this file before the package can be imported: it imports nothing of it.
+"""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
-
-from a2a_serverless.errors import ConfigurationError
 
 TEMPLATE: Final = "template.yaml"
 AGENT: Final = "functions/worker/agent.py"
@@ -73,21 +73,3 @@ def project_around(folder: Path) -> Path | None:
         if _is_framework_template(candidate / TEMPLATE):
             return candidate
     return None
-
-
-def own_place(project: Path, name: str) -> Path:
-    """Return the place of a project's file that may be written.
-
-    Raises:
-        ConfigurationError: a link leads out of the project.
-    """
-    root, place = os.path.realpath(project), project
-    for part in Path(name).parts:
-        place /= part
-        target = os.path.realpath(place)
-        if os.path.commonpath([root, target]) != root:
-            raise ConfigurationError(
-                f"{place} leads out of the project, to {target}: replace the link by a file or a"
-                " folder of the project's own."
-            )
-    return place

@@ -18,9 +18,8 @@ from packaging.version import Version
 
 from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.scaffold.dependencies import LOCKS, PACKAGE
+from a2a_serverless_tools.scaffold.dependencies import LOCKS, PACKAGE, own_place
 from a2a_serverless_tools.scaffold.project import BASE, OWNERS, Project, write
-from a2a_serverless_tools.scaffold.source import own_place
 
 _MARKER: Final = b"<<<<<<< yours\n"
 _MOST_CONFLICTS: Final = 127
