@@ -12,7 +12,7 @@ def add(commands: Commands) -> None:
     api = add_command(
         commands,
         "api",
-        run,
+        _run,
         summary="the HTTP application alone, on DynamoDB and SQS",
         description="Serves A2A with uvicorn on 127.0.0.1, streamed as StreamFunction does it. "
         "A2A_TABLE and A2A_QUEUE name the table and the queue; A2A_AUTH says who may call: api-key "
@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
     api.add_backend()
 
 
-def run(options: Namespace) -> int:
+def _run(options: Namespace) -> int:
     """Serve until SIGINT or SIGTERM."""
     from a2a_serverless.http.app import create_app
     from a2a_serverless.http.card import load_card, load_extended_card

@@ -182,9 +182,7 @@ def card_path(named: str | None, agent: str | None = None) -> Path:
     for path in candidates:
         if path.is_file():
             return path
-    if chosen:
-        raise ConfigurationError(f"There is no agent card at {chosen}; name one with --card FILE.")
-    looked_for = " or ".join(str(path) for path in candidates)
+    looked_for = chosen or " or ".join(map(str, candidates))
     raise ConfigurationError(f"There is no agent card at {looked_for}; name one with --card FILE.")
 
 
@@ -202,7 +200,7 @@ def _own_agent() -> str:
     for path in candidates:
         if path.is_file():
             return f"{path}:agent"
-    looked_for = " or ".join(str(path) for path in candidates)
+    looked_for = " or ".join(map(str, candidates))
     raise ConfigurationError(
         f"There is no agent at {looked_for}: name one with --agent FILE.py:NAME, go to the folder"
         f" of your project, or make one with {PROGRAM} init DIR."

@@ -13,7 +13,7 @@ def add(commands: Commands) -> None:
     bundle = add_command(
         commands,
         "bundle",
-        run,
+        _run,
         summary="puts the agent's locked packages into a folder, for `sam build`",
         description="Installs what functions/worker/requirements.txt locks into FOLDER, as wheels "
         "for Lambda's platform. Stops with one sentence where requirements.in does not fit the "
@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
     bundle.add_find_links()
 
 
-def run(options: Namespace) -> int:
+def _run(options: Namespace) -> int:
     """Install the packages of the project around the current folder, or measure a built folder."""
     from a2a_serverless_tools.scaffold.dependencies import Dependencies, check_size
 

@@ -14,7 +14,7 @@ def add(commands: Commands) -> None:
     init = add_command(
         commands,
         "init",
-        run,
+        _run,
         summary="makes a project of your own, to run, test, deploy and upgrade",
         description="Writes an agent with its card, the template that deploys it, locked "
         "packages, tests, a Makefile and a pipeline into DIR, which has to be empty or missing. "
@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
     init.add_find_links()
 
 
-def run(options: Namespace) -> int:
+def _run(options: Namespace) -> int:
     """Write the project; if that fails, leave nothing behind."""
     from a2a_serverless_tools.cli.serving import say
     from a2a_serverless_tools.cli.text import refuse

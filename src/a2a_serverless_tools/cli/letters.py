@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, Final
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import Commands, add_command
 from a2a_serverless_tools.cli.places import add_place, dev_of, settings_of
-from a2a_serverless_tools.cli.text import printable, refuse
+from a2a_serverless_tools.cli.text import printable, refuse, typed
 
 if TYPE_CHECKING:
     from a2a_serverless_tools.console.letters import Aside, Letter, Letters
@@ -34,7 +33,7 @@ def add(commands: Commands) -> None:
         command = add_command(
             commands,
             name,
-            run,
+            _run,
             summary=f"lists the {what}; shows or deletes one",
             description=f"Lists the {what}, which are kept for 14 days and which no function "
             "consumes: of a stack, of the queue that the environment names, or of your dev, until "
@@ -50,32 +49,34 @@ def add(commands: Commands) -> None:
         add_place(command)
 
 
-def run(options: Namespace) -> int:
+def _run(options: Namespace) -> int:
     """List, show or delete; return 2 if the queue or the message cannot be used."""
     from a2a_serverless_tools.cli.serving import named_aws_errors
 
     if options.verb != "list" and not options.message:
         return refuse(f"{options.queue} {options.verb} needs the id of a message, as listed.")
     with named_aws_errors():
-        return asyncio.run(_run(options))
+        return asyncio.run(_look(options))
 
 
-async def _run(options: Namespace) -> int:
+async def _look(options: Namespace) -> int:
     letters = await _letters(options)
+    gone = f"There is no message {options.message}: it is gone, or held elsewhere."
     if options.verb == "delete":
-        if not options.yes and not _agreed(options.message):
+        question = f"Delete {options.message} for good? [y/N] "
+        if not options.yes and typed(question).lower() != "y":
             return refuse("Nothing was deleted: answer y, or say --yes.")
         if not await letters.delete(options.message):
-            return refuse(f"There is no message {options.message}: it is gone, or held elsewhere.")
+            return refuse(gone)
         print(f"Deleted {options.message}.")
         return 0
     found = await letters.all()
     if options.verb == "show":
         found = [letter for letter in found if letter.message_id == options.message]
         if not found:
-            return refuse(f"There is no message {options.message}: it is gone, or held elsewhere.")
+            return refuse(gone)
     for letter in found:
-        print(_json(letter) if options.json else _text(letter, is_whole=options.verb == "show"))
+        print(_text(letter, "json" if options.json else options.verb))
     return 0
 
 
@@ -101,30 +102,15 @@ async def _letters(options: Namespace) -> Letters:
     return RemoteInspector(dev).letters(field)
 
 
-def _json(letter: Letter) -> str:
+def _text(letter: Letter, form: str) -> str:
+    """Return a message as `json`, as one line to `list`, or to `show` whole."""
     from a2a_serverless_tools.inspect.wording import iso
 
-    return json.dumps(
-        {
-            "message_id": letter.message_id,
-            "sent_at": iso(letter.sent_at),
-            "attributes": dict(letter.attributes),
-            "body": letter.body,
-        }
-    )
-
-
-def _text(letter: Letter, *, is_whole: bool) -> str:
-    from a2a_serverless_tools.inspect.wording import iso
-
-    reason = letter.attributes.get("reason", "")
-    first = f"{iso(letter.sent_at)}  {letter.message_id}  {reason}".rstrip()
-    if not is_whole:
+    sent_at, attributes = iso(letter.sent_at), dict(letter.attributes)
+    if form == "json":
+        named = {"message_id": letter.message_id, "sent_at": sent_at, "attributes": attributes}
+        return json.dumps(named | {"body": letter.body})
+    first = f"{sent_at}  {letter.message_id}  {attributes.get('reason', '')}".rstrip()
+    if form == "list":
         return printable(f"{first}  {letter.body[:_SHOWN]}")
     return f"{printable(first)}\n{printable(letter.body)}"
-
-
-def _agreed(message_id: str) -> bool:
-    if not sys.stdin.isatty():
-        return False
-    return input(printable(f"Delete {message_id} for good? [y/N] ")).strip().lower() == "y"

@@ -13,7 +13,7 @@ def add(commands: Commands) -> None:
     lock = add_command(
         commands,
         "lock",
-        run,
+        _run,
         summary="resolves the agent's packages beside those of the layer",
         description="Makes functions/worker/requirements.txt of requirements.in beside it, with "
         "hashes, and the locks in requirements/. What the layer has is left out; what does not "
@@ -22,7 +22,7 @@ def add(commands: Commands) -> None:
     lock.add_find_links()
 
 
-def run(options: Namespace) -> int:
+def _run(options: Namespace) -> int:
     """Write the locks of the project around the current folder."""
     from a2a_serverless_tools.scaffold.dependencies import Dependencies
 

@@ -12,7 +12,7 @@ def add(commands: Commands) -> None:
     add_command(
         commands,
         "provision",
-        run,
+        _run,
         summary="creates the table and the queues of template.yaml where they are missing",
         description="Prints A2A_TABLE=..., A2A_QUEUE=... and so on, a line each, for "
         "`export $(...)`. The same variables choose other names beforehand. The table is for "
@@ -21,7 +21,7 @@ def add(commands: Commands) -> None:
     )
 
 
-def run(_: Namespace) -> int:
+def _run(_: Namespace) -> int:
     """Create what is missing; print the variables that name table and queues, one on each line."""
     from a2a_serverless import aws
     from a2a_serverless_tools.cli.serving import named_aws_errors, say

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from a2a_serverless_tools.cli.arguments import Commands, add_command
 from a2a_serverless_tools.cli.places import Place, add_place, place_of
 from a2a_serverless_tools.cli.task import fault_of
-from a2a_serverless_tools.cli.text import printable, refuse
+from a2a_serverless_tools.cli.text import counting, printable, refuse, typed
 
 if TYPE_CHECKING:
     from a2a_serverless.storage.deletion import Counted, Deleted
@@ -21,7 +21,7 @@ def add(verbs: Commands) -> None:
     purge = add_command(
         verbs,
         "purge",
-        run,
+        _run,
         summary="deletes all that a caller has",
         description="Deletes a caller's tasks with their logs and webhooks, and the states of its "
         "contexts, for good. It counts them first, and asks. Take the caller's key away before: "
@@ -36,7 +36,7 @@ def add(verbs: Commands) -> None:
     add_place(purge, is_verb=True)
 
 
-def run(options: Namespace) -> int:
+def _run(options: Namespace) -> int:
     """Count, ask and delete; return 2 if nothing may or can be deleted."""
     from a2a_serverless.tasks.identity import Scope
     from a2a_serverless_tools.cli.serving import named_aws_errors
@@ -79,7 +79,7 @@ async def _purge(options: Namespace, scope: str) -> int:
     has = amounts(counted.tasks, counted.contexts, counted.webhooks)
     rest = f"; of {counted.remains} more there are remains" if counted.remains else ""
     print(printable(f"{whose} has {has} {where}{rest}."))
-    if not options.yes and not _typed_again(name):
+    if not options.yes and typed(f"Type {name} to delete it for good: ") != name:
         return refuse(f"Nothing was deleted: type {name}, or say --yes.")
     deleted = await _delete(place, scope, options.context, counted)
     gone = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
@@ -88,8 +88,6 @@ async def _purge(options: Namespace, scope: str) -> int:
 
 
 async def _count(place: Place, scope: str, context_id: str | None) -> Counted:
-    from a2a_serverless_tools.cli.progress import counting
-
     with counting("counting tasks", prints_lines=False) as found:
         counted = await place.inspector.count_data(scope, context_id)
         while counted.after:
@@ -101,7 +99,6 @@ async def _count(place: Place, scope: str, context_id: str | None) -> Counted:
 async def _delete(place: Place, scope: str, context_id: str | None, counted: Counted) -> Deleted:
     """Delete step by step; if a step fails, print how much is gone, and raise its error."""
     from a2a_serverless.storage.deletion import Deleted
-    from a2a_serverless_tools.cli.progress import counting
     from a2a_serverless_tools.inspect.wording import amounts
 
     deleted = Deleted(is_done=False)
@@ -115,10 +112,3 @@ async def _delete(place: Place, scope: str, context_id: str | None, counted: Cou
         print(f"Deleted {so_far} so far: run it again for the rest.", file=sys.stderr)
         raise
     return deleted
-
-
-def _typed_again(name: str) -> bool:
-    """Let a person type the caller's name again; return False if stdin is no terminal."""
-    if not sys.stdin.isatty():
-        return False
-    return input(printable(f"Type {name} to delete it for good: ")).strip() == name

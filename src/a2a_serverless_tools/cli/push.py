@@ -15,7 +15,7 @@ def add(commands: Commands) -> None:
     push = add_command(
         commands,
         "push",
-        run,
+        _run,
         summary="tells webhooks what was committed (pull mode)",
         description="What PushFunction does: reads the stream of the table A2A_TABLE and the queue "
         "A2A_PUSH_QUEUE, and calls webhooks, until SIGTERM or SIGINT. Only public https URLs are "
@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
     push.add_backend()
 
 
-def run(options: Namespace) -> int:
+def _run(options: Namespace) -> int:
     """Push until SIGINT or SIGTERM. A webhook whose call is interrupted is called again later.
 
     Each start reads the stream from its oldest record on. So events that were committed while no

@@ -15,7 +15,7 @@ def add(commands: Commands) -> None:
     sweep = add_command(
         commands,
         "sweep",
-        run,
+        _run,
         summary="repairs overdue turns, ends overdue cancels and the tasks of dead letters",
         description="What SweeperFunction does once a minute and with every dead letter.",
     )
@@ -23,7 +23,7 @@ def add(commands: Commands) -> None:
     sweep.add_backend()
 
 
-def run(options: Namespace) -> int:
+def _run(options: Namespace) -> int:
     """Run one round, whose counts go to stdout, or rounds until SIGINT or SIGTERM."""
     from a2a_serverless import observability
     from a2a_serverless.settings import load_settings

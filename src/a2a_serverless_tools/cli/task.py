@@ -7,19 +7,17 @@ import json
 import re
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from a2a_serverless_tools.cli.arguments import Commands, Parser, add_command
 from a2a_serverless_tools.cli.places import add_place, place_of
-from a2a_serverless_tools.cli.text import printable, refuse
+from a2a_serverless_tools.cli.text import counting, refuse
 
 if TYPE_CHECKING:
     from a2a_serverless_tools.cli.places import Place
     from a2a_serverless_tools.console.lines import LogLine
     from a2a_serverless_tools.inspect.timeline import Timeline
 
-_TOLD: Final = ("reason", "wait_s")
-"""Fields of a line of the log that are shown after its message."""
 _SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -28,7 +26,7 @@ def add(commands: Commands) -> None:
     task = add_command(
         commands,
         "task",
-        run,
+        _run,
         summary="shows one task: its state, who has claimed it, and what happened to it",
         description="Reads a task of a stack, of the table A2A_TABLE or of your dev, and changes "
         "nothing. Shows its state, and its turns with their attempts and versions, without the "
@@ -80,7 +78,7 @@ def fault_of(task_id: str, scope: str | None) -> str | None:
     return None
 
 
-def run(options: Namespace) -> int:
+def _run(options: Namespace) -> int:
     """Print the task to stdout; if a part or all of it is not shown, say why and return 2."""
     from a2a_serverless_tools.cli.serving import named_aws_errors
 
@@ -90,10 +88,11 @@ def run(options: Namespace) -> int:
     if fault is not None:
         return refuse(fault)
     with named_aws_errors():
-        return asyncio.run(_run(options))
+        return asyncio.run(_show(options))
 
 
-async def _run(options: Namespace) -> int:
+async def _show(options: Namespace) -> int:
+    from a2a_serverless_tools.cli.task_text import log_text
     from a2a_serverless_tools.inspect.timeline import with_logs
 
     place = await place_of(options)
@@ -109,26 +108,26 @@ async def _run(options: Namespace) -> int:
     if not options.events and not options.follow:
         _print(options, with_logs(shown, ((line.at, line.fields) for line in lines)), lines)
     if options.logs and not options.json:
-        print("\n".join(["", *map(_line_text, lines)]))
+        print("\n".join(["", *map(log_text, lines)]))
     return refuse(_damage(shown)) if shown.unreadable else 0
 
 
 def _not_one(options: Namespace, place: Place, found: Sequence[Timeline]) -> int:
-    from a2a_serverless_tools.cli.task_text import summary
+    from a2a_serverless_tools.cli.task_text import owners_json, owners_text
 
     if not found:
         return refuse(not_found(options.id, options.scope, place))
-    print(_several_json(found) if options.json else "\n".join(map(summary, found)))
+    print((owners_json if options.json else owners_text)(found))
     scopes = ", ".join(one.scope for one in found)
     return refuse(f"{len(found)} scopes have a task {options.id}: choose with --scope: {scopes}.")
 
 
 def _print(options: Namespace, shown: Timeline, lines: Sequence[LogLine]) -> None:
-    from a2a_serverless_tools.cli.task_text import cost_lines, lines_of, story_lines
+    from a2a_serverless_tools.cli.task_text import cost_lines, lines_of, log_json, story_lines
     from a2a_serverless_tools.inspect.as_json import as_json
 
     if options.json:
-        logs = {"logs": [_line_json(line) for line in lines]} if options.logs else {}
+        logs = {"logs": [log_json(line) for line in lines]} if options.logs else {}
         print(json.dumps(as_json(shown) | logs))
         return
     view = cost_lines if options.cost else story_lines if options.story else lines_of
@@ -143,8 +142,6 @@ async def _tell_events(place: Place, shown: Timeline, *, is_followed: bool) -> N
 
 
 async def _lines(place: Place, shown: Timeline) -> list[LogLine]:
-    from a2a_serverless_tools.cli.progress import counting
-
     found: list[LogLine] = []
     with counting("reading the logs", prints_lines=False) as so_far:
         async for line in place.inspector.lines(shown.task_id, shown.created_at or 0):
@@ -153,31 +150,16 @@ async def _lines(place: Place, shown: Timeline) -> list[LogLine]:
     return found
 
 
-def _line_text(line: LogLine) -> str:
-    from a2a_serverless_tools.inspect.wording import iso
-
-    named = [f"{name} {line.fields[name]}" for name in _TOLD if line.fields.get(name) is not None]
-    said = "; ".join([f"{line.level:<8} {line.action:<20} {line.message}", *named])
-    return printable(f"{iso(line.at)}  {said}")
-
-
-def _line_json(line: LogLine) -> dict[str, Any]:
-    from a2a_serverless_tools.inspect.wording import iso
-
-    own = {"at": iso(line.at), "level": line.level, "action": line.action, "message": line.message}
-    return {**line.fields, **own}
-
-
 def not_found(task_id: str, scope: str | None, place: Place) -> str:
     """Return why a task may not be found, and how to find it."""
-    where = place.inspector.place
+    where = f"{place.inspector.place[0].upper()}{place.inspector.place[1:]}"
     if scope is not None:
         return (
-            f"{where[0].upper()}{where[1:]} has no task {task_id} in the scope {scope}: it has"
+            f"{where} has no task {task_id} in the scope {scope}: it has"
             " expired or was deleted, or is in another scope; without --scope all are searched."
         )
     return (
-        f"{where[0].upper()}{where[1:]} has no task {task_id}: it has expired, was deleted or never"
+        f"{where} has no task {task_id}: it has expired, was deleted or never"
         " was. If an older release has created it or its first commit is damaged, --scope SCOPE"
         f" shows it: its items are under TASK#SCOPE#{task_id}."
     )
@@ -189,12 +171,3 @@ def _damage(shown: Timeline) -> str:
         " Look with the newest release that has run here, or restore the table:"
         " docs/operations.md."
     )
-
-
-def _several_json(found: Sequence[Timeline]) -> str:
-    from a2a_serverless_tools.inspect.wording import iso
-
-    scopes = [
-        {"scope": one.scope, "state": one.state, "created_at": iso(one.created_at)} for one in found
-    ]
-    return json.dumps({"task_id": found[0].task_id, "scopes": scopes})

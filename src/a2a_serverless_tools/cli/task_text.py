@@ -5,12 +5,14 @@ Texts of clients and agents are escaped before they reach the terminal.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.inspect.cost import WRITE_UNIT_DOLLARS
-from a2a_serverless_tools.inspect.timeline import Committed, Timeline
+from a2a_serverless_tools.inspect.timeline import Timeline
 from a2a_serverless_tools.inspect.turns import Attempt, Turn
 from a2a_serverless_tools.inspect.webhooks import Webhook
 from a2a_serverless_tools.inspect.wording import (
@@ -28,7 +30,12 @@ from a2a_serverless_tools.inspect.wording import (
     what_holds,
 )
 
-_LABEL = 10
+if TYPE_CHECKING:
+    from a2a_serverless_tools.console.lines import LogLine
+
+_LABEL: Final = 10
+_TOLD: Final = ("reason", "wait_s")
+"""Fields of a line of the log that are shown after its message."""
 
 
 @dataclass(slots=True)
@@ -81,34 +88,51 @@ def row_text(scope: str, task_id: str, state: str, created_at: int | None) -> st
     return printable(f"{iso(created_at) or UNREADABLE:<24}  {state:<15}  {task_id}  {scope}")
 
 
-def summary(shown: Timeline) -> str:
-    """Return one line about a task whose id other tasks have as well."""
-    state, created = _or_unreadable(shown.state), _or_unreadable(iso(shown.created_at))
-    return printable(f"scope {shown.scope}: {state}, created {created}")
+def owners_text(found: Sequence[Timeline]) -> str:
+    """Return a line for each of several tasks with one id."""
+    return "\n".join(
+        printable(f"scope {one.scope}: {_known(one.state)}, created {_known(iso(one.created_at))}")
+        for one in found
+    )
 
 
-def version_line(commit: Committed) -> str:
-    """Return one line about a commit."""
-    text = "; ".join(map(changed, commit.changes)) or "claim"
-    return printable(f"{_time(commit.at)}  {commit.version}  {text}")
+def owners_json(found: Sequence[Timeline]) -> str:
+    """Return several tasks with one id as one JSON object."""
+    scopes = [
+        {"scope": one.scope, "state": one.state, "created_at": iso(one.created_at)} for one in found
+    ]
+    return json.dumps({"task_id": found[0].task_id, "scopes": scopes})
+
+
+def log_text(line: LogLine) -> str:
+    """Return a line of the log, with the fields that say why and for how long."""
+    named = [f"{name} {line.fields[name]}" for name in _TOLD if line.fields.get(name) is not None]
+    said = "; ".join([f"{line.level:<8} {line.action:<20} {line.message}", *named])
+    return printable(f"{iso(line.at)}  {said}")
+
+
+def log_json(line: LogLine) -> dict[str, Any]:
+    """Return the fields of a line of the log, with its time in UTC."""
+    own = {"at": iso(line.at), "level": line.level, "action": line.action, "message": line.message}
+    return {**line.fields, **own}
 
 
 def _fields(shown: Timeline) -> Iterator[tuple[str, object]]:
     yield "task", shown.task_id
     yield "scope", shown.scope
-    yield "context", _or_unreadable(shown.context_id)
-    yield "state", _or_unreadable(shown.state)
+    yield "context", _known(shown.context_id)
+    yield "state", _known(shown.state)
     if shown.progress is not None:
         yield "progress", shown.progress
-    yield "created", _or_unreadable(iso(shown.created_at))
-    yield "changed", _or_unreadable(iso(shown.changed_at))
-    yield "expires", _or_unreadable(iso(shown.expires_at))
-    turn = _or_unreadable(shown.turn)
+    yield "created", _known(iso(shown.created_at))
+    yield "changed", _known(iso(shown.changed_at))
+    yield "expires", _known(iso(shown.expires_at))
+    turn = _known(shown.turn)
     sent = f", sent again {times(shown.sends)}" if shown.sends else ""
     yield "turn", f"{turn} ({'open' if shown.turn_is_open else 'over'}), {starts(shown)}{sent}"
     yield "worker", what_holds(shown)
     yield "due", due(shown)
-    size, version = _or_unreadable(shown.size), _or_unreadable(shown.version)
+    size, version = _known(shown.size), _known(shown.version)
     yield "size", f"{size} bytes, version {version}, {shown.units} write units"
     if shown.cancel is None:
         yield "cancel", "not asked for"
@@ -123,21 +147,23 @@ def _fields(shown: Timeline) -> Iterator[tuple[str, object]]:
 def _tree(shown: Timeline) -> list[_Node]:
     """Return a node for each turn, with its attempts and versions below."""
     turns = [(turn, _Node(_turn_text(turn))) for turn in shown.turns]
-    of_attempt: dict[int, tuple[_Node, _Node]] = {}
-    waits: dict[int, list[_Node]] = {}
-    for turn, node in turns:
-        for attempt in turn.attempts:
-            if attempt.waited_ms is not None:
-                waits[attempt.first] = [_Node(f"waited {duration(attempt.waited_ms)}")]
-            own = _Node(_attempt_text(attempt))
-            of_attempt |= dict.fromkeys(attempt.versions, (node, own))
+    of_attempt = {
+        version: (node, attempt, own)
+        for turn, node in turns
+        for attempt in turn.attempts
+        for own in [_Node(_attempt_text(attempt))]
+        for version in attempt.versions
+    }
     roots = [node for _, node in turns]
     for commit in shown.commits:
-        line = _Node(version_line(commit))
+        changes = "; ".join(map(changed, commit.changes)) or "claim"
+        line = _Node(f"{_time(commit.at)}  {commit.version}  {changes}")
         if commit.version in of_attempt:
-            parent, own = of_attempt[commit.version]
+            parent, attempt, own = of_attempt[commit.version]
             if not own.below:
-                parent.below += [*waits.get(commit.version, ()), own]
+                waited = attempt.waited_ms
+                parent.below += [_Node(f"waited {duration(waited)}")] if waited is not None else []
+                parent.below.append(own)
             own.below.append(line)
             continue
         under = [node for turn, node in turns if turn.number <= commit.version]
@@ -157,9 +183,10 @@ def _turn_text(turn: Turn) -> str:
         return "a turn whose message is not there"
     if turn.ended is None:
         return f"turn {turn.number}{by}: open"
-    start = turn.opened_at
-    took = "" if start is None or turn.ended_at is None else f" after {_took(start, turn.ended_at)}"
-    return f"turn {turn.number}{by}: over{took}"
+    if turn.opened_at is None or turn.ended_at is None:
+        return f"turn {turn.number}{by}: over"
+    took = duration(max(0, turn.ended_at - turn.opened_at))
+    return f"turn {turn.number}{by}: over after {took}"
 
 
 def _attempt_text(attempt: Attempt) -> str:
@@ -168,13 +195,9 @@ def _attempt_text(attempt: Attempt) -> str:
     return f"attempt {attempt.number}{worker}{took}: {outcome(attempt)}"
 
 
-def _took(start: int, end: int) -> str:
-    return duration(max(0, end - start))
-
-
 def _time(at_ms: int | None) -> str:
     return iso(at_ms) or "at an unknown time      "
 
 
-def _or_unreadable(value: str | int | None) -> str | int:
+def _known(value: str | int | None) -> str | int:
     return UNREADABLE if value is None else value

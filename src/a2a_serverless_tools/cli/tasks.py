@@ -14,7 +14,7 @@ from a2a_serverless_tools.cli import purge
 from a2a_serverless_tools.cli.arguments import Commands, add_command, positive
 from a2a_serverless_tools.cli.places import Place, add_place, place_of
 from a2a_serverless_tools.cli.task import add_task_id, fault_of, not_found
-from a2a_serverless_tools.cli.text import printable, refuse
+from a2a_serverless_tools.cli.text import counting, printable, refuse, typed
 
 if TYPE_CHECKING:
     from a2a_serverless_tools.console.inspector import Looked, TaskRow
@@ -30,7 +30,7 @@ def add(commands: Commands) -> None:
     tasks = add_command(
         commands,
         "tasks",
-        run,
+        _run,
         summary="lists tasks; cancels one, has its turn sent again, deletes a caller's",
         description="Lists the tasks of one owner, the newest change first; or of all owners, the "
         "newest first, of those that were created in the last day or as --created and --since say.",
@@ -64,7 +64,7 @@ def _add_verbs(verbs: Commands) -> None:
     cancel = add_command(
         verbs,
         "cancel",
-        run_cancel,
+        _run_cancel,
         summary="cancels a task",
         description="Asks the agent to end the task, and ends it without the agent if that "
         "takes longer than A2A_CANCEL_TIMEOUT_S.",
@@ -72,7 +72,7 @@ def _add_verbs(verbs: Commands) -> None:
     resend = add_command(
         verbs,
         "resend",
-        run_resend,
+        _run_resend,
         summary="has the open turn of a task sent again",
         description="Makes the open turn of a task due now: the next run of the sweeper sends it.",
     )
@@ -83,7 +83,7 @@ def _add_verbs(verbs: Commands) -> None:
         add_place(verb, is_verb=True)
 
 
-def run(options: Namespace) -> int:
+def _run(options: Namespace) -> int:
     """Print the tasks, one on each line; return 2 if they cannot be listed."""
     from a2a_serverless.tasks.identity import Scope
     from a2a_serverless_tools.cli.serving import named_aws_errors
@@ -105,7 +105,6 @@ def run(options: Namespace) -> int:
 
 
 async def _counts(options: Namespace, scope: str) -> int:
-    from a2a_serverless_tools.cli.progress import counting
     from a2a_serverless_tools.console.inspector import STATES
 
     place = await place_of(options)
@@ -158,7 +157,6 @@ async def _rows(
 
     Of all owners, `seen` gets what each page has looked at.
     """
-    from a2a_serverless_tools.cli.progress import counting
     from a2a_serverless_tools.console.inspector import PAGE, TaskQuery
 
     since = None if options.since is None else now - options.since
@@ -185,12 +183,12 @@ async def _rows(
                 return
 
 
-def run_cancel(options: Namespace) -> int:
+def _run_cancel(options: Namespace) -> int:
     """Cancel a task; return 2 if there is none, or it has ended already."""
     return _on_one(options, "Cancel", _cancel, needs_queue=True)
 
 
-def run_resend(options: Namespace) -> int:
+def _run_resend(options: Namespace) -> int:
     """Make the open turn of a task due; return 2 if none is open."""
     return _on_one(options, "Send again", _resend, needs_queue=False)
 
@@ -215,7 +213,8 @@ def _on_one(options: Namespace, verb: str, act: _Act, *, needs_queue: bool) -> i
         if len(found) > 1:
             scopes = ", ".join(one.scope for one in found)
             return refuse(f"{len(found)} owners have a task {options.id}: --scope {scopes}.")
-        if not options.yes and not _agreed(f"{verb} {options.id}, which is {found[0].state}?"):
+        question = f"{verb} {options.id}, which is {found[0].state}? [y/N] "
+        if not options.yes and typed(question).lower() not in ("y", "yes"):
             return refuse("Nothing was done: answer y, or say --yes.")
         return await act(place, found[0])
 
@@ -243,13 +242,6 @@ async def _resend(place: Place, shown: Timeline) -> int:
         return refuse(f"The task {shown.task_id} has moved on meanwhile: look at it again.")
     print(f"The turn of {shown.task_id} is due: the sweeper's next run sends it.")
     return 0
-
-
-def _agreed(question: str) -> bool:
-    """Ask on the terminal; return False if stdin is no terminal."""
-    if not sys.stdin.isatty():
-        return False
-    return input(printable(f"{question} [y/N] ")).strip().lower() in ("y", "yes")
 
 
 def _ago(text: str) -> int:

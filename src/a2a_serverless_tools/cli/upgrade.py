@@ -16,7 +16,7 @@ def add(commands: Commands) -> None:
     upgrade = add_command(
         commands,
         "upgrade",
-        run,
+        _run,
         summary="merges this version's template and files into a project, and locks anew",
         description="Merges what the installed version writes into the project around the current "
         "folder, by `git merge-file`. Your edits stay. What both have changed is marked in the "
@@ -28,7 +28,7 @@ def add(commands: Commands) -> None:
     upgrade.add_find_links()
 
 
-def run(options: Namespace) -> int:
+def _run(options: Namespace) -> int:
     """Print a line for each file that changes; return 1 if the owner has to decide something."""
     from a2a_serverless_tools.cli.serving import say
     from a2a_serverless_tools.scaffold.dependencies import DEVELOPMENT, Dependencies
