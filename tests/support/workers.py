@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -21,10 +21,12 @@ from a2a.types import (
 )
 
 from a2a_serverless.clock import Clock
+from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless_tools.testing.clock import PacedClock, idle
@@ -126,6 +128,20 @@ class Bench(Engine):
     async def follow_up(self, task: Head, text: str, *, message_id: str | None = None) -> Head:
         """Accept a message for a task that waits for one, and enqueue its turn."""
         return await self.go_on(task, request(text, message_id=message_id), caller=Caller())
+
+    async def deliver(self) -> Handle[Operation]:
+        """Wait for the next delivery of the queue."""
+        return await anext(self.operations.deliveries())
+
+    async def work(self, *, deadline: float | None = None) -> bool:
+        """Take the next delivery and run it; return True if it is done and acknowledged."""
+        return await self.adapter.process(await self.deliver(), deadline=deadline)
+
+    async def records(self, task: Head) -> Sequence[Record]:
+        """Return the commits of a task."""
+        log = await self.storage_of(task).read(task.task_id)
+        assert log is not None
+        return log.records
 
 
 def params_of(head: Head, *, turn: int | None = None, copy_number: int = 0) -> OperationParams:

@@ -23,7 +23,6 @@ def add(commands: Commands) -> None:
     api.add_agent(help_text="only checked that it loads; the worker runs it", default="none")
     api.add_card()
     api.add_port()
-    api.add_backend()
 
 
 def _run(options: Namespace) -> int:

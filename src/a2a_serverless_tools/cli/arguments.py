@@ -109,10 +109,6 @@ class Parser(argparse.ArgumentParser):
             "end (default: none)",
         )
 
-    def add_backend(self) -> None:
-        """Add `--backend`, hidden: outside `dev`, `aws` is its only value, which may be given."""
-        self.add_argument("--backend", choices=("aws",), default="aws", help=argparse.SUPPRESS)
-
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001 - has no public name
 

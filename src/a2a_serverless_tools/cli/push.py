@@ -22,7 +22,6 @@ def add(commands: Commands) -> None:
         "called, and what A2A_PUSH_ALLOWED_HOSTS names.",
     )
     push.add_concurrency(10, of="webhooks that are called at the same time")
-    push.add_backend()
 
 
 def _run(options: Namespace) -> int:

@@ -20,7 +20,6 @@ def add(commands: Commands) -> None:
         description="What SweeperFunction does once a minute and with every dead letter.",
     )
     sweep.add_argument("--once", action="store_true", help="one round, then exit")
-    sweep.add_backend()
 
 
 def _run(options: Namespace) -> int:

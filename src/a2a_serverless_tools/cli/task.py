@@ -50,7 +50,6 @@ def add(commands: Commands) -> None:
         "or of your dev",
     )
     add_place(task)
-    task.add_backend()
 
 
 def add_task_id(command: Parser) -> None:

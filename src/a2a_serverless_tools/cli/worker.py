@@ -41,7 +41,6 @@ def add(commands: Commands) -> None:
         "--turn-limit", None, of="that one turn may run (default: A2A_TURN_LIMIT_S, else 11.5 h)"
     )
     worker.add_health_port()
-    worker.add_backend()
 
 
 def run(options: Namespace) -> int:

@@ -1,9 +1,9 @@
-"""The worker of production over backends in memory, driven delivery by delivery."""
+"""The worker of production over backends in memory, and messages for it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -12,11 +12,9 @@ from a2a.types import SendMessageRequest, Task
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TaskNotFoundError
-from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller, TurnOpened
-from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation, OperationParams
@@ -48,7 +46,7 @@ class InlineKeeper(Keeper):
 
 
 class Engine:
-    """Storage, queue and one worker: `open` and `go_on` accept messages, `work` runs the next turn.
+    """Storage, queue and one worker: `open` and `go_on` accept messages, `adapter` runs turns.
 
     Args:
         agent: the agent that the worker runs; or a `TurnAgents`, which gives each turn its own.
@@ -90,7 +88,7 @@ class Engine:
 
         Without `scope` the task is in the storage's own scope.
         """
-        storage = self.storage if scope is None else self.storage.for_scope(scope)
+        storage = self._seen_by(scope)
         opened = await storage.open_task(context_id, request, caller=caller)
         await self.enqueue(opened.head)
         return opened.head
@@ -104,8 +102,8 @@ class Engine:
             TaskNotFoundError: the task is gone, or belongs to another scope.
             TaskTerminalStateError, TaskNotAcceptingMessagesError: the task takes no message.
         """
-        storage = self.storage if scope is None else self.storage.for_scope(scope)
-        now = found(await storage.head(task.task_id))
+        storage = self._seen_by(scope)
+        now = _found(await storage.head(task.task_id))
         head = await storage.commit(now, Commit(entries=(TurnOpened(request, caller),)))
         await self.enqueue(head, turn=head.next_turn or head.turn)
         return head
@@ -124,42 +122,28 @@ class Engine:
         await self.storage_of(head).request_cancel(head.task_id)
         await self.operations.send(Operation.to_cancel(OperationParams.of(head, head.turn)))
 
-    async def deliver(self) -> Handle[Operation]:
-        """Wait for the next delivery of the queue."""
-        return await anext(self.operations.deliveries())
-
-    async def work(self, *, deadline: float | None = None) -> bool:
-        """Take the next delivery and run it; return True if it is done and acknowledged."""
-        return await self.adapter.process(await self.deliver(), deadline=deadline)
-
     async def head(self, task: Head) -> Head:
         """Return the task's newest HEAD.
 
         Raises:
             TaskNotFoundError: the task is gone.
         """
-        return found(await self.storage_of(task).head(task.task_id))
+        return _found(await self.storage_of(task).head(task.task_id))
 
     async def task(self, task: Head) -> Task:
         """Return the Task as a client sees it; raise what `head` raises."""
-        return found(await self.storage_of(task).load_task(task.task_id))
-
-    async def records(self, task: Head) -> Sequence[Record]:
-        """Return the commits of a task; raise what `head` raises."""
-        return found(await self.storage_of(task).read(task.task_id)).records
+        return _found(await self.storage_of(task).load_task(task.task_id))
 
     def storage_of(self, task: Head) -> DurableStorage:
         """Return the storage in the scope of a task."""
         is_own = task.scope == self.storage.scope.digest
-        return self.storage if is_own else self.storage.for_scope(Scope(task.scope))
+        return self._seen_by(None if is_own else Scope(task.scope))
+
+    def _seen_by(self, scope: Scope | None) -> DurableStorage:
+        return self.storage if scope is None else self.storage.for_scope(scope)
 
 
-def found(value: T | None) -> T:
-    """Return `value`.
-
-    Raises:
-        TaskNotFoundError: it is None.
-    """
+def _found(value: T | None) -> T:
     if value is None:
         raise TaskNotFoundError
     return value

@@ -89,7 +89,7 @@ async def compare(
     Raises:
         AssertionError: table and model say different things; the message has the request.
     """
-    comparison = Comparison(table, seed, values, operators)
+    comparison = _Comparison(table, seed, values, operators)
     for number in range(transactions):
         await comparison.write()
         if number % GROUP == GROUP - 1:
@@ -97,7 +97,7 @@ async def compare(
     return comparison.compared
 
 
-class Comparison:
+class _Comparison:
     """A table, its model, and what is drawn from a seed."""
 
     def __init__(
