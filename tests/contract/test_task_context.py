@@ -152,12 +152,13 @@ async def test_reading(run: Run) -> None:
         Part(raw=b"\x00\xff", filename="a.bin", media_type="application/octet-stream"),
         Part(url="https://example.org/b.pdf", filename="b.pdf", media_type="application/pdf"),
         new_data_part({"nights": [1, None]}),
+        Part(text="for two"),
     ]
     await run(handle, "book", "that", more=more)
     first, second = seen
     assert first == {
         "ids": (True, "ctx", True),
-        "said": ("book", 4, [{"nights": [1, None]}]),
+        "said": ("book\nfor two", 5, [{"nights": [1, None]}]),
         "files": [
             (b"\x00\xff", None, "a.bin", "application/octet-stream"),
             (None, "https://example.org/b.pdf", "b.pdf", "application/pdf"),
@@ -170,23 +171,29 @@ async def test_reading(run: Run) -> None:
         "flags": (False, False),
     }
     assert second["said"][0] == "that"
-    assert second["history"] == [("user", "book"), ("agent", "which?")]
+    assert second["history"] == [("user", "book\nfor two"), ("agent", "which?")]
     assert second["artifacts"] == [("answer", "draft")]
 
 
 ENDINGS: dict[str, tuple[Handle, Any, str, dict[str, list[str]]]] = {
     "complete": (lambda c: c.complete("42"), S.TASK_STATE_COMPLETED, "", {"final-answer": ["42"]}),
+    "complete without text": (lambda c: c.complete(), S.TASK_STATE_COMPLETED, "", {}),
     "respond": (lambda c: c.respond("fine"), S.TASK_STATE_COMPLETED, "fine", {}),
     "reply_directly": (lambda c: c.reply_directly("hi"), S.TASK_STATE_COMPLETED, "hi", {}),
     "fail": (lambda c: c.fail("no model"), S.TASK_STATE_FAILED, "no model", {}),
-    "reject": (lambda c: c.reject("no"), S.TASK_STATE_REJECTED, "no", {}),
+    "reject": (lambda c: c.reject(), S.TASK_STATE_REJECTED, "Task rejected.", {}),
     "request_input": (
         lambda c: c.request_input("which?"),
         S.TASK_STATE_INPUT_REQUIRED,
         "which?",
         {},
     ),
-    "request_auth": (lambda c: c.request_auth("log in"), S.TASK_STATE_AUTH_REQUIRED, "log in", {}),
+    "request_auth": (
+        lambda c: c.request_auth(),
+        S.TASK_STATE_AUTH_REQUIRED,
+        "Authentication required.",
+        {},
+    ),
 }
 
 
@@ -195,17 +202,17 @@ ENDINGS: dict[str, tuple[Handle, Any, str, dict[str, list[str]]]] = {
 async def test_an_ending_is_final(
     run: Run, backends: Backends, ending: str, after: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The turn is stored when the ending returns; what the worker does then changes nothing."""
+    """The turn is stored in one commit when the ending returns; what comes then changes nothing."""
     end, state, text, artifacts = ENDINGS[ending]
     caplog.set_level(logging.WARNING)
-    open_turns, refused = [], []
+    heads, refused = [], []
 
     async def handle(ctx: TaskContext) -> None:
         await end(ctx)
         assert ctx.turn_ended
         head = await backends.storage.head(ctx.task_id)
         assert head is not None
-        open_turns.append(head.turn_is_open)
+        heads.append((head.version, head.turn_is_open, head.replied))
         if after == "ends again":
             try:
                 await ctx.complete("again")
@@ -220,7 +227,7 @@ async def test_an_ending_is_final(
             raise ValueError
 
     task = await run(handle)
-    assert open_turns == [False]
+    assert heads == [(2, False, ending == "reply_directly")]
     assert (task.status.state, status_text(task)) == (state, text)
     assert (artifact_texts(task), said(task)) == (artifacts, ["hello"])
     assert await Storage(backends.storage).load_context("ctx") is None
@@ -232,6 +239,9 @@ async def test_an_ending_is_final(
         "raises": ["error_after_end"],
     }
     assert [r.__dict__["action"] for r in caplog.records] == actions[after]
+    if after == "emits":
+        methods = [r.__dict__["method"] for r in caplog.records]
+        assert methods == ["send_status", "emit_artifact", "update_context"]
 
 
 async def test_a_json_ending(run: Run) -> None:
@@ -245,7 +255,12 @@ async def test_a_json_ending(run: Run) -> None:
 async def test_the_ways_to_log_in(run: Run) -> None:
     """`request_auth` sends a sentence for a person, and one data part for a program."""
     task = await run(
-        lambda ctx: ctx.request_auth("Log in", ["Bearer", "Basic"], "a token", "https://x/login")
+        lambda ctx: ctx.request_auth(
+            "Log in",
+            schemes=["Bearer", "Basic"],
+            credentials_hint="a token",
+            auth_url="https://x/login",
+        )
     )
     sentence, hints = task.status.message.parts
     assert (sentence.text, hints.media_type) == ("Log in", "application/json")
@@ -278,17 +293,19 @@ async def test_progress(run: Run) -> None:
             metadata={"w": 1},
             extensions=["urn:z"],
         )
-        await ctx.emit_artifact(artifact_id="link", file_url="https://x")
+        await ctx.emit_artifact(artifact_id="link", file_url="https://x", text="see")
         await ctx.respond("done")
 
     task = await run(handle)
     answer, data, file, link = task.artifacts
-    assert said(task) == ["hello", "one"]
+    assert (said(task), status_text(task)) == (["hello", "one"], "done")
     assert [part.text for part in answer.parts] == ["Once ", "upon ", "a time"]
     assert get_data_parts(data.parts) == [{"draft": False}]
-    assert (file.parts[0].raw, file.parts[0].filename, file.name) == (b"\x00", "x.png", "picture")
-    assert (file.metadata["w"], list(file.extensions)) == (1, ["urn:z"])
-    assert link.parts[0].url == "https://x"
+    part = file.parts[0]
+    assert (part.raw, part.media_type, part.filename) == (b"\x00", "image/png", "x.png")
+    assert (file.name, file.description, file.metadata["w"]) == ("picture", "of x", 1)
+    assert list(file.extensions) == ["urn:z"]
+    assert [part.WhichOneof("content") for part in link.parts] == ["text", "url"]
 
 
 async def test_a_turn_without_an_ending(run: Run) -> None:

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any
 
 import pytest
-from a2a.helpers import get_data_parts, new_data_part
+from a2a.helpers import get_data_parts
 from a2a.types import Part, SendMessageConfiguration, SendMessageRequest, Task
 
 from a2a_serverless.errors import InvalidArgumentError, StateTooLargeError
@@ -22,7 +22,6 @@ from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.writer import FLUSH_BYTES
 from a2a_serverless_tools.contract.storage import Storage
-from tests.support.messages import said
 from tests.support.workers import (
     Agent,
     Bench,
@@ -63,44 +62,6 @@ async def run(handle: Handle, request: SendMessageRequest | None = None) -> tupl
     await bench.enqueue(opened.head)
     assert await bench.work()
     return bench, await bench.task(opened.head)
-
-
-async def test_what_was_asked() -> None:
-    """Ids, text, files, data, metadata and caller of the user's message are there to be read."""
-    seen: dict[str, Any] = {}
-    names = [name for name, kind in inspect.getmembers(TaskContext) if isinstance(kind, property)]
-
-    async def handle(ctx: TaskContext) -> None:
-        seen.update({name: getattr(ctx, name) for name in names})
-        await ctx.respond()
-
-    parts = [
-        Part(text="one"),
-        Part(raw=b"\x00", filename="a.bin", media_type="application/octet-stream"),
-        Part(url="https://example.org/b"),
-        new_data_part({"k": [1, 2]}),
-        Part(text="two"),
-    ]
-    request = user_request(
-        *parts, metadata={"lang": "de"}, reference_task_ids=["t0"], extensions=["urn:y"]
-    )
-    _, task = await run(handle, request)
-    assert seen["task_id"] == task.id
-    assert seen["context_id"] == "ctx"
-    assert (seen["message_id"], seen["user_text"]) == ("u", "one\ntwo")
-    assert len(seen["parts"]) == 5
-    files = [(f.content, f.url, f.filename, f.media_type) for f in seen["files"]]
-    assert files == [
-        (b"\x00", None, "a.bin", "application/octet-stream"),
-        (None, "https://example.org/b", "", ""),
-    ]
-    assert seen["data_parts"] == [{"k": [1, 2]}]
-    assert seen["metadata"] == {"lang": "de"}
-    assert (seen["reference_task_ids"], seen["message_extensions"]) == (("t0",), ("urn:y",))
-    assert (seen["user"], seen["tenant"]) == ("ann", "acme")
-    assert seen["requested_extensions"] == {"urn:x"}
-    assert (seen["history"], seen["previous_artifacts"]) == ([], [])
-    assert (seen["is_cancelled"], seen["turn_ended"]) == (False, False)
 
 
 async def test_the_output_types_a_client_takes() -> None:
@@ -165,74 +126,6 @@ async def test_the_example_of_a_worker_runs(name: str) -> None:
     assert deleted == ([task.id] if name == "cancel" else [])
 
 
-ENDINGS: dict[str, tuple[Handle, Any, str, dict[str, list[str]]]] = {
-    "complete": (
-        lambda ctx: ctx.complete("42"),
-        S.TASK_STATE_COMPLETED,
-        "",
-        {"final-answer": ["42"]},
-    ),
-    "complete without text": (lambda ctx: ctx.complete(), S.TASK_STATE_COMPLETED, "", {}),
-    "respond": (lambda ctx: ctx.respond("fine"), S.TASK_STATE_COMPLETED, "fine", {}),
-    "reply_directly": (lambda ctx: ctx.reply_directly("hi"), S.TASK_STATE_COMPLETED, "hi", {}),
-    "fail": (lambda ctx: ctx.fail("no model"), S.TASK_STATE_FAILED, "no model", {}),
-    "reject": (lambda ctx: ctx.reject(), S.TASK_STATE_REJECTED, "Task rejected.", {}),
-    "request_input": (
-        lambda ctx: ctx.request_input("which?"),
-        S.TASK_STATE_INPUT_REQUIRED,
-        "which?",
-        {},
-    ),
-    "request_auth": (
-        lambda ctx: ctx.request_auth(),
-        S.TASK_STATE_AUTH_REQUIRED,
-        "Authentication required.",
-        {},
-    ),
-}
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-async def test_an_ending_costs_one_commit(ending: str) -> None:
-    """Each ending leaves its state, its message and its artifact, and ends the turn."""
-    handle, state, text, artifacts = ENDINGS[ending]
-    bench, task = await run(handle)
-    assert task.status.state == state
-    assert status_text(task) == text
-    assert artifact_texts(task) == artifacts
-    head = await bench.storage.head(task.id)
-    assert head is not None
-    assert (head.version, head.turn_is_open, head.replied) == (2, False, ending == "reply_directly")
-
-
-async def test_complete_json_gives_data() -> None:
-    """A JSON value becomes a data part that says what it is."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.complete_json({"n": [1, None]}, artifact_id="result")
-
-    _, task = await run(handle)
-    assert task.artifacts[0].artifact_id == "result"
-    assert get_data_parts(task.artifacts[0].parts) == [{"n": [1, None]}]
-    assert task.artifacts[0].parts[0].media_type == "application/json"
-
-
-async def test_request_auth_tells_how() -> None:
-    """Schemes, hint and URL go out as data beside the sentence for a person."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.request_auth(
-            "Log in", schemes=["Bearer"], credentials_hint="a token", auth_url="https://x"
-        )
-
-    _, task = await run(handle)
-    parts = task.status.message.parts
-    assert parts[0].text == "Log in"
-    assert get_data_parts(parts) == [
-        {"schemes": ["Bearer"], "credentialsHint": "a token", "authUrl": "https://x"}
-    ]
-
-
 async def test_artifact_ids_may_be_given_by_position() -> None:
     """Artifact ids may be positional: first in `emit_artifact`, elsewhere after the content."""
 
@@ -289,37 +182,6 @@ async def test_an_ending_that_cannot_be_made_is_none(wrong: str) -> None:
     assert not task.artifacts
 
 
-async def test_artifacts_of_every_kind() -> None:
-    """Text in chunks, data, bytes and links, with name, metadata and extensions."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.emit_text_artifact("one ", append=True)
-        await ctx.emit_text_artifact("two", append=True, last_chunk=True)
-        await ctx.emit_data_artifact([1], artifact_id="data")
-        await ctx.emit_artifact(
-            artifact_id="file",
-            file_bytes=b"x",
-            media_type="image/png",
-            filename="x.png",
-            name="picture",
-            description="of x",
-            metadata={"w": 1},
-            extensions=["urn:z"],
-        )
-        await ctx.emit_artifact(artifact_id="link", file_url="https://x", text="see")
-        await ctx.respond()
-
-    _, task = await run(handle)
-    answer, data, file, link = task.artifacts
-    assert [part.text for part in answer.parts] == ["one ", "two"]
-    assert get_data_parts(data.parts) == [[1]]
-    part = file.parts[0]
-    assert (part.raw, part.media_type, part.filename) == (b"x", "image/png", "x.png")
-    assert (file.name, file.description, file.metadata["w"]) == ("picture", "of x", 1)
-    assert list(file.extensions) == ["urn:z"]
-    assert [p.WhichOneof("content") for p in link.parts] == ["text", "url"]
-
-
 async def test_an_artifact_needs_content() -> None:
     """An artifact of nothing is refused where it is made."""
     raised = []
@@ -335,54 +197,6 @@ async def test_an_artifact_needs_content() -> None:
     assert raised == ["An artifact needs text, data, file_bytes or file_url."]
 
 
-async def test_progress_is_kept_in_the_history() -> None:
-    """A progress text is the status while it is the last, and history after that."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.send_status()
-        await ctx.send_status("half way")
-        await ctx.respond("done")
-
-    _, task = await run(handle)
-    assert (said(task), status_text(task)) == (["hello", "half way"], "done")
-
-
-async def test_a_second_ending_is_an_error() -> None:
-    """Ending twice raises where it happens, and the first ending stays."""
-    raised = []
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.respond("first")
-        assert ctx.turn_ended
-        try:
-            await ctx.fail("second")
-        except RuntimeError as error:
-            raised.append(error)
-
-    _, task = await run(handle)
-    assert len(raised) == 1
-    assert status_text(task) == "first"
-
-
-@pytest.mark.parametrize("ending", ["respond", "request_auth"])
-async def test_calls_after_the_end_are_logged_and_ignored(
-    ending: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Progress, artifacts and state that come after the ending do nothing."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await getattr(ctx, ending)()
-        await ctx.send_status("late")
-        await ctx.emit_text_artifact("late")
-        await ctx.update_context({"late": True})
-
-    bench, task = await run(handle)
-    assert (artifact_texts(task), said(task)) == ({}, ["hello"])
-    assert await Storage(bench.storage).load_context("ctx") is None
-    methods = [record.__dict__["method"] for record in caplog.records]
-    assert methods == ["send_status", "emit_artifact", "update_context"]
-
-
 async def test_a_worker_that_does_not_end_its_turn_fails() -> None:
     """Returning without an ending fails the task with a sentence that says so."""
 
@@ -392,71 +206,6 @@ async def test_a_worker_that_does_not_end_its_turn_fails() -> None:
     _, task = await run(handle)
     assert task.status.state == S.TASK_STATE_FAILED
     assert status_text(task) == NO_ENDING.format("none")
-
-
-async def test_the_next_turn_knows_what_was_before() -> None:
-    """History, with the question that was asked, and artifacts of the earlier turn are there."""
-    seen: list[Any] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        seen.append(
-            (
-                [(m.role, m.text) for m in ctx.history],
-                [(a.artifact_id, a.parts[0].text) for a in ctx.previous_artifacts],
-            )
-        )
-        if not ctx.history:
-            await ctx.emit_text_artifact("draft")
-            await ctx.request_input("which?")
-        else:
-            await ctx.respond()
-
-    bench = Bench(WorkerExecutor(Handling(handle)))
-    head = await bench.send("book")
-    assert await bench.work()
-    await bench.follow_up(head, "that")
-    assert await bench.work()
-    assert seen == [([], []), ([("user", "book"), ("agent", "which?")], [("answer", "draft")])]
-
-
-async def test_the_conversations_state_joins_the_turns_ending() -> None:
-    """Stored state is readable at once in the turn, and for others with its ending."""
-    before = []
-
-    async def handle(ctx: TaskContext) -> None:
-        before.append(await ctx.load_context())
-        await ctx.update_context({"count": 1})
-        await ctx.emit_text_artifact("x" * FLUSH_BYTES)  # committed when the call returns
-        assert await ctx.load_context() == {"count": 1}
-        assert await Storage(bench.storage).load_context("ctx") is None
-        await ctx.respond()
-
-    bench = Bench(WorkerExecutor(Handling(handle)))
-    await bench.send()
-    assert await bench.work()
-    assert before == [None]
-    assert await Storage(bench.storage).load_context("ctx") == {"count": 1}
-
-
-async def test_no_update_of_the_state_is_lost() -> None:
-    """A turn whose state was changed by another task meanwhile starts over and sees the change."""
-    counted = []
-
-    async def handle(ctx: TaskContext) -> None:
-        count = (await ctx.load_context() or {"n": 0})["n"]
-        counted.append(count)
-        if len(counted) == 1:
-            await Storage(bench.storage).update_context("ctx", {"n": 10})
-        await ctx.update_context({"n": count + 1})
-        await ctx.respond()
-
-    bench = Bench(WorkerExecutor(Handling(handle)), retry_base_s=0)
-    head = await bench.send()
-    assert await bench.work() is False
-    assert await bench.work() is True
-    assert counted == [0, 10]
-    assert await Storage(bench.storage).load_context("ctx") == {"n": 11}
-    assert (await bench.task(head)).status.state == S.TASK_STATE_COMPLETED
 
 
 async def test_the_state_may_be_stored_more_than_once() -> None:

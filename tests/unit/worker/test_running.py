@@ -14,7 +14,6 @@ from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless_tools.contract.storage import Storage
 from tests.support.messages import request
 from tests.support.workers import (
@@ -27,7 +26,6 @@ from tests.support.workers import (
     complete,
     params_of,
     status,
-    status_text,
 )
 
 
@@ -65,21 +63,6 @@ async def test_a_finished_turn_is_acknowledged() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
             await bench.deliver()
-
-
-async def test_a_silent_agent_claims_its_turn_after_a_second() -> None:
-    """A turn whose agent says nothing shows as working, and owned, after one second."""
-    clock = PacedClock()
-    bench = Bench(Agent(forever), clock=clock)
-    task = await bench.send()
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(0.9)
-    assert (await bench.head(task)).version == 1
-    await clock.pass_time(0.2)
-    head = await bench.head(task)
-    assert (head.version, head.state, head.attempts) == (2, S.TASK_STATE_WORKING, 1)
-    working.cancel()
-    await asyncio.gather(working, return_exceptions=True)
 
 
 async def test_a_task_without_a_cancel_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,22 +239,6 @@ async def test_a_task_that_is_deleted_while_it_runs_ends() -> None:
     assert (await bench.storage.delete_data()).is_done
 
 
-async def test_an_agent_that_returns_without_an_ending_fails_its_task() -> None:
-    """A task is never left working by an agent that has returned."""
-
-    async def forgetful(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(chunk(context, "half"))
-        await queue.enqueue_event(status(context, S.TASK_STATE_WORKING))
-
-    bench = Bench(Agent(forgetful))
-    task = await bench.send()
-    assert await bench.work()
-    done = await bench.task(task)
-    assert done.status.state == S.TASK_STATE_FAILED
-    assert status_text(done) == (NO_ENDING.format("TASK_STATE_WORKING"))
-    assert artifact_texts(done) == {"a": ["half"]}
-
-
 async def test_a_follow_up_gets_the_task_as_it_was() -> None:
     """The second turn sees the question it answers, the first turn's work, and its own message."""
 
@@ -322,36 +289,6 @@ async def test_auth_required_ends_the_turn_when_execute_returns() -> None:
     head = await bench.head(task)
     assert (head.version, head.state) == (2, S.TASK_STATE_AUTH_REQUIRED)
     assert not head.turn_is_open
-
-
-async def test_a_message_while_an_agent_waits_for_credentials_is_the_next_turn() -> None:
-    """The running attempt goes on over the message, which gets its own turn after it."""
-    clock = PacedClock()
-
-    async def wait_out_of_band(context: RequestContext, queue: EventQueue) -> None:
-        if context.get_user_input() == "go":
-            await queue.enqueue_event(status(context, S.TASK_STATE_AUTH_REQUIRED, "log in"))
-            await clock.sleep(5)
-            await queue.enqueue_event(chunk(context, "secret"))
-            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "more?"))
-        else:
-            await complete(context, queue)
-
-    agent = Agent(wait_out_of_band)
-    bench = Bench(agent, clock=clock)
-    task = await bench.send("go")
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(1)
-    assert (await bench.head(task)).state == S.TASK_STATE_AUTH_REQUIRED
-    await bench.follow_up(task, "here")
-    await clock.pass_time(5)
-    assert await working
-    assert (await bench.head(task)).turn_is_open
-    assert await bench.work()
-    done = await bench.task(task)
-    assert done.status.state == S.TASK_STATE_COMPLETED
-    assert artifact_texts(done) == {"a": ["secret"]}
-    assert [c.get_user_input() for c in agent.started] == ["go", "here"]
 
 
 async def test_an_operation_of_a_waiting_turn_works_on_the_current_one_first() -> None:
