@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless import faults
+from tests.faults import traps
 from tests.faults.harness import (
     IS_LONG,
     Emulators,
@@ -336,7 +336,7 @@ CASES = {
 def test_every_point_is_killed_at() -> None:
     """No named point is without a case; those of push are in test_push_kills.py."""
     points = {case.point.partition(":")[0] for cases in CASES.values() for case in cases}
-    assert points == {point for point in faults.POINTS if not point.startswith("push-")}
+    assert points == {point for point in traps.POINTS if not point.startswith("push-")}
 
 
 @pytest.mark.timeout(3600 if IS_LONG else 120)

@@ -32,7 +32,7 @@ def calls() -> list[str]:
 
 def test_every_point_is_in_the_flow() -> None:
     """A name that the code does not pass, or that no harness can ask for, guards nothing."""
-    assert set(calls()) == faults.POINTS
+    assert set(calls()) == traps.POINTS
 
 
 def test_nothing_arms_the_package() -> None:

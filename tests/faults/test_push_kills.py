@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless import faults
 from a2a_serverless.storage.listing import ListTasksQuery
+from tests.faults import traps
 from tests.faults.harness import IS_LONG, Emulators, NotReachedError, World, until
 from tests.faults.recorded import record
 from tests.faults.report import PROPERTY, Runs, check
@@ -34,7 +34,7 @@ TASKS = 12 if IS_LONG else 8
 
 STREAM = ["push-stream-received", "push-job-sent"]
 """While no job is there, in this order; the others need jobs, and come in any order."""
-DELIVERY = sorted(p for p in faults.POINTS if p.startswith("push-") and p not in STREAM)
+DELIVERY = sorted(p for p in traps.POINTS if p.startswith("push-") and p not in STREAM)
 
 SETTLED_S = 180.0
 """Time for what is left after the kills; a machine that runs other tests needs most of it."""
@@ -188,5 +188,5 @@ async def _letters(world: World) -> list[str]:
 
 def test_every_push_point_is_killed_at() -> None:
     """The kills cover every point of push that the package has."""
-    assert {*STREAM, *DELIVERY} == {p for p in faults.POINTS if p.startswith("push-")}
+    assert {*STREAM, *DELIVERY} == {p for p in traps.POINTS if p.startswith("push-")}
     assert len(DELIVERY) == 8

@@ -19,6 +19,36 @@ from a2a_serverless import faults
 POINT_VARIABLE: Final = "A2A_FAULT_POINT"
 MARK_VARIABLE: Final = "A2A_FAULT_MARK"
 
+POINTS: Final = frozenset(
+    {
+        "after-create",  # API: the message is committed, its operation is not sent
+        "after-send",  # API: the operation is sent, the client has no answer
+        "after-cancel-flag",  # API: the flag is up, the cancel operation is not sent
+        "after-cancel-send",  # API: the cancel is sent; no request waits for its end any more
+        "after-receive",  # worker: the delivery has the visibility of its receive, nothing is read
+        "after-claim",  # worker: the turn has an owner, which is dead
+        "between-commits",  # worker: some of the attempt is committed, the next batch is not
+        "before-ack",  # worker: all is committed, the message is still in the queue
+        "before-nack",  # worker: the attempt is counted, its delivery is not given back
+        "cancel-received",  # worker: a cancel operation is delivered, nothing is done about it
+        "canceling",  # worker: a running agent is being cancelled
+        "after-postpone",  # sweeper: a turn's next look is put off, its operation is not sent
+        "after-overdue-cancel",  # sweeper: the task is canceled, its flag is up
+        "after-dead-letter",  # dead letters: the task is ended, the letter is not deleted
+        "push-stream-received",  # push: stream records are read, no job is sent
+        "push-job-sent",  # push: one configuration has its job, its task's others have none
+        "push-received",  # push: a job is delivered, nothing is read
+        "push-before-post",  # push: an event is read, its receiver knows nothing
+        "push-after-post",  # push: the receiver has answered, the cursor has not moved
+        "push-after-move",  # push: the cursor has moved, the next event is not sent
+        "push-before-dead-letter",  # push: an event is to be given up, nothing says so
+        "push-after-dead-letter",  # push: its dead letter is sent, the cursor has not moved
+        "push-before-ack",  # push: the receiver knows all, the job is still in the queue
+        "push-before-nack",  # push: the failure is counted, the job is not given back
+    }
+)
+"""The points that the package passes."""
+
 
 class UnknownFaultPointError(Exception):
     """The environment, or the code, names a point that does not exist."""
@@ -33,7 +63,7 @@ class Trap:
 
     def __init__(self, wanted: str, mark: str | None = None) -> None:
         name, _, passage = wanted.partition(":")
-        if name not in faults.POINTS or not passage.isdecimal() or not int(passage):
+        if name not in POINTS or not passage.isdecimal() or not int(passage):
             msg = f"{POINT_VARIABLE}={wanted} does not have the form NAME:1, NAME one of {names()}."
             raise UnknownFaultPointError(msg)
         self._name = name
@@ -42,7 +72,7 @@ class Trap:
         self._lock = threading.Lock()
 
     def __call__(self, name: str, /) -> None:
-        if name not in faults.POINTS:
+        if name not in POINTS:
             raise UnknownFaultPointError(f"There is no point {name}; there are {names()}.")
         if name != self._name:
             return
@@ -72,4 +102,4 @@ def arm(variables: Mapping[str, str]) -> None:
 
 def names() -> str:
     """All points, for a sentence."""
-    return ", ".join(sorted(faults.POINTS))
+    return ", ".join(sorted(POINTS))

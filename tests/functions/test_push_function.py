@@ -16,7 +16,6 @@ from a2a.types import TaskPushNotificationConfig, TaskState
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.push.jobs import PushJob
-from a2a_serverless.push.keys import jwks
 from a2a_serverless.push.signing import signing_key
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.head import Head
@@ -173,7 +172,7 @@ def test_a_job_tells_the_webhook(
     (told,) = receiver.requests
     assert told.state == "TASK_STATE_COMPLETED"
     assert cursor(backends, head) == head.version
-    published = asyncio.run(jwks(backends.pushing().keys))
+    published = asyncio.run(backends.pushing().keys.jwks())
     assert [key["kid"] for key in published["keys"]] == [signing_key(SECRET).kid]
 
 

@@ -12,8 +12,7 @@ import functools
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from botocore import exceptions as boto
 from botocore.config import Config
@@ -69,15 +68,12 @@ _sessions: list[Session] = []
 _lock = threading.Lock()
 
 
-class ErrorKind(Enum):
-    """The meaning of an AWS error for its request."""
+ErrorKind: TypeAlias = Literal["lost", "repeat", "fatal"]
+"""The meaning of an AWS error for its request.
 
-    LOST = "lost"
-    """A condition failed: another writer was first."""
-    REPEAT = "repeat"
-    """The request was not applied, or that is unknown: send the same request again."""
-    FATAL = "fatal"
-    """The request is wrong or not allowed: it can never succeed."""
+lost: a condition failed, another writer was first. repeat: the request was not applied, or that is
+unknown: send the same request again. fatal: it is wrong or not allowed, and can never succeed.
+"""
 
 
 def client(service: str, *, long_poll: bool = False) -> Any:
@@ -137,18 +133,18 @@ async def repeat(
     attempts: int = 0,
     **kwargs: Any,
 ) -> Any:
-    """Run `call` again with jittered back-off while its error is of the kind `REPEAT`.
+    """Run `call` again with jittered back-off while its error is of the kind `repeat`.
 
     Use it only for requests that may be sent twice: reads, writes with a request token, and writes
     with a condition. If such a condition fails, the caller has to find out whether the item was
     changed by its own earlier request whose answer was lost. `attempts`: at most; 0: `ATTEMPTS`.
 
     Raises:
-        ConditionFailedError: the error is of the kind `LOST`. Its items are those that the answer
+        ConditionFailedError: the error is of the kind `lost`. Its items are those that the answer
             has, in DynamoDB's form.
         UnavailableError: no answer within `attempts` and `BUDGET_S`; the request may have been
             applied.
-        ClientError, BotoCoreError: the error is of the kind `FATAL`.
+        ClientError, BotoCoreError: the error is of the kind `fatal`.
     """
     clock = clock or SystemClock()
     deadline, attempts = clock.monotonic() + BUDGET_S, attempts or ATTEMPTS
@@ -157,9 +153,9 @@ async def repeat(
             return await call(method, **kwargs)
         except ERRORS as error:
             kind = kind_of(error)
-            if kind is ErrorKind.LOST and isinstance(error, boto.ClientError):
+            if kind == "lost" and isinstance(error, boto.ClientError):
                 raise ConditionFailedError(_failed_items(error)) from error
-            if kind is not ErrorKind.REPEAT:
+            if kind != "repeat":
                 raise
             if attempt == attempts or clock.monotonic() >= deadline:
                 msg = f"No answer from AWS after {attempt} attempts: {error}"
@@ -171,17 +167,17 @@ async def repeat(
 def kind_of(error: Exception) -> ErrorKind:
     """Return the meaning of an exception of boto3 for its request."""
     if isinstance(error, _NO_ANSWER):
-        return ErrorKind.REPEAT
+        return "repeat"
     if not isinstance(error, boto.ClientError):
-        return ErrorKind.FATAL
+        return "fatal"
     codes = codes_of(error)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if codes & _LOST_CODES:
         # A failed condition is final, even if other actions have errors that could be repeated.
-        return ErrorKind.LOST
+        return "lost"
     if codes & _REPEAT_CODES or status >= _SERVER_ERROR:
-        return ErrorKind.REPEAT
-    return ErrorKind.FATAL
+        return "repeat"
+    return "fatal"
 
 
 def codes_of(error: Exception) -> set[str]:

@@ -62,8 +62,6 @@ class CommitTooLargeError(InvalidArgumentError):
 
     def __init__(self, size: int, limit: int, advice: str) -> None:
         super().__init__(f"A commit of {size} bytes exceeds the limit of {limit} bytes: {advice}.")
-        self.size = size
-        self.limit = limit
 
 
 class StateTooLargeError(InvalidArgumentError):
@@ -74,8 +72,6 @@ class StateTooLargeError(InvalidArgumentError):
             f"The state of this conversation would have {size} bytes, and {limit} can be kept:"
             " begin another conversation, or have the agent keep less of each."
         )
-        self.size = size
-        self.limit = limit
 
 
 class UndecodableMessageError(InvalidArgumentError):

@@ -14,7 +14,7 @@ from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_messag
 from pydantic import BaseModel
 
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
-from a2a_serverless.frameworks.openai_agents import ConversationSession, OpenAIAgentsWorker
+from a2a_serverless.frameworks.openai_agents import OpenAIAgentsWorker, _ConversationSession
 from a2a_serverless.worker import TaskContext
 from tests.unit.frameworks.talks import Talk, answered, fails, question, waits
 
@@ -95,7 +95,7 @@ async def test_two_tasks_wait_at_once() -> None:
     second, _ = await speaking.say("two")
     assert answered(await speaking.answer(second, {"approved": True})) == "two, deleted it"
     assert answered(await speaking.answer(first, "yes")) == "one, deleted it"
-    session = ConversationSession("c", ["a", "b"])
+    session = _ConversationSession("c", ["a", "b"])
     assert [await session.get_items(limit) for limit in (None, 1, 3)] == [
         ["a", "b"],
         ["b"],

@@ -13,7 +13,7 @@ import pytest
 
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.push import addresses
-from a2a_serverless.push.addresses import AllowedHosts, check_receiver, parse_receiver
+from a2a_serverless.push.addresses import AllowedHosts, Receiver, check_receiver
 from tests.unit.push import hostile
 from tests.unit.push.hostile import resolve
 
@@ -68,7 +68,7 @@ async def test_a_public_receiver_is_registered(url: str, origin: str) -> None:
 )
 def test_path_and_query_are_sent_as_given(url: str, target: str) -> None:
     """Path and query are sent as given; a missing path becomes `/`, a fragment is left out."""
-    assert parse_receiver(url).target == target
+    assert Receiver.parse(url).target == target
 
 
 async def test_a_refusal_by_form_asks_no_dns_server() -> None:

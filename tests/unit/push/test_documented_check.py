@@ -16,7 +16,7 @@ import pytest
 from a2a.types import TaskPushNotificationConfig
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from a2a_serverless.push.keys import KeyStore, jwks
+from a2a_serverless.push.keys import KeyStore
 from a2a_serverless_tools.local.template import find_template
 from tests.support.clocks import ManualClock
 from tests.unit.push.receivers import OK, Receiver, Request, status
@@ -81,7 +81,7 @@ def serving(keys: KeyStore) -> Callable[[Request], AsyncIterator[bytes]]:
     """The script of a server of the key set."""
 
     async def answer(_: Request) -> AsyncIterator[bytes]:
-        body = json.dumps(await jwks(keys)).encode()
+        body = json.dumps(await keys.jwks()).encode()
         yield b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
     return answer

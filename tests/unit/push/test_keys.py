@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.push.keys import KEY_LIFETIME_S, PARTITION, RENEW_S, KeyStore, jwks
+from a2a_serverless.push.keys import KEY_LIFETIME_S, PARTITION, RENEW_S, KeyStore
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from tests.support.clocks import ManualClock
@@ -76,7 +76,7 @@ def remove_keys(client: Any, table: str) -> None:
 async def test_a_store_begins_empty(store: KeyStore) -> None:
     """Before the first signature the store and the published document have no key."""
     assert await store.keys() == []
-    assert await jwks(store) == {"keys": []}
+    assert await store.jwks() == {"keys": []}
 
 
 DAMAGED: dict[str, dict[str, dict[str, str]]] = {
@@ -107,12 +107,12 @@ async def test_a_damaged_key_hides_no_other(
         for sort, values in (("KEY#bad", damage), ("NEW#kind", {})):
             place = {"PK": {"S": PARTITION}, "SK": {"S": sort}}
             database.client.put_item(TableName=database.table, Item=place | values)
-        assert await jwks(store) == {"keys": [jwk("good")]}
+        assert await store.jwks() == {"keys": [jwk("good")]}
         said = [r.getMessage() for r in caplog.records if r.name.endswith("push.keys")]
         assert said == ["Left out: the published key KEY#bad is damaged."]
         published = await store.publish(jwk("bad"))
         assert published.published_at == clock.now_ms()
-        assert await jwks(store) == {"keys": [jwk("bad"), jwk("good")]}
+        assert await store.jwks() == {"keys": [jwk("bad"), jwk("good")]}
 
 
 async def test_keys_are_listed_by_age(store: KeyStore, clock: ManualClock) -> None:
@@ -123,7 +123,7 @@ async def test_keys_are_listed_by_age(store: KeyStore, clock: ManualClock) -> No
     found = await store.keys()
     assert [published.kid for published in found] == ["b", "c", "a"]
     assert [(clock.now_ms() - p.published_at) / 1000 for p in found] == [180, 120, 60]
-    assert await jwks(store) == {"keys": [jwk("b"), jwk("c"), jwk("a")]}
+    assert await store.jwks() == {"keys": [jwk("b"), jwk("c"), jwk("a")]}
 
 
 async def test_a_key_in_use_stays_published(store: KeyStore, clock: ManualClock) -> None:

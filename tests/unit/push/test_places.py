@@ -11,7 +11,7 @@ import pytest
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push import places
-from a2a_serverless.push.client import Meaning, Outcome
+from a2a_serverless.push.client import Outcome
 from a2a_serverless.push.deliverer import Budget
 from a2a_serverless.push.places import NO_PLACE, Places
 from a2a_serverless.storage.dictionaries import MemoryTable
@@ -25,7 +25,7 @@ from tests.support.messages import request as request_of
 from tests.unit.push.receivers import OK, Receiver, Request
 from tests.unit.push.world import COMPLETED, World, config, logged
 
-DELIVERED = Outcome(meaning=Meaning.DELIVERED, reason="status 200", status=200)
+DELIVERED = Outcome(meaning="delivered", reason="status 200", status=200)
 PLACES = 50
 """The places of template.yaml: requests at the same time."""
 

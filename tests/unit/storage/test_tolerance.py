@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from a2a_serverless.errors import ConcurrencyError, NewerReleaseError, UnreadableTaskError
 from a2a_serverless.http.app import create_app
-from a2a_serverless.push.client import Meaning, Outcome
+from a2a_serverless.push.client import Outcome
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushJob, PushQueue
 from a2a_serverless.push.signing import Signer, process_secret
@@ -104,7 +104,7 @@ class Receiver:
 
     async def post(self, url: str, fields: Any, body: bytes, *, timeout_s: float) -> Outcome:
         self.bodies.append(body)
-        return Outcome(meaning=Meaning.DELIVERED, reason="", status=200)
+        return Outcome(meaning="delivered", reason="", status=200)
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The fields of server-sent events that the SDK's client skips: `id` and `retry`.
 
-httpx calls `_watch_response` with every response. If the request was made under a `Watch`, these
+httpx calls `_see` with every response. If the request was made under a `Watch`, these
 fields of the response's body are noted there while the SDK reads it.
 """
 
@@ -24,20 +24,6 @@ _LONGEST_EVENT = 64_000_000
 _current: ContextVar[Watch | None] = ContextVar("a2a_serverless_client_watch", default=None)
 
 
-def watch_responses_of(http: httpx.AsyncClient) -> None:
-    """Let watches see the responses of `http`, without any effect on its other users."""
-    hooks = http.event_hooks["response"]
-    if _watch_response not in hooks:
-        hooks.append(_watch_response)
-
-
-async def _watch_response(response: httpx.Response) -> None:
-    """Show `response` to the watch under which its request was made, if there is one."""
-    watch = _current.get()
-    if watch is not None:
-        watch.see(response)
-
-
 class Watch:
     """Sees the responses to one call of the SDK's client.
 
@@ -49,6 +35,13 @@ class Watch:
         self.is_stream = False
         self._parser = _Parser()
         self._response: httpx.Response | None = None
+
+    @staticmethod
+    def responses_of(http: httpx.AsyncClient) -> None:
+        """Let watches see the responses of `http`, without any effect on its other users."""
+        hooks = http.event_hooks["response"]
+        if _see not in hooks:
+            hooks.append(_see)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -94,6 +87,13 @@ class Watch:
         """Close the stream's connection now; the SDK's generators would keep it until they end."""
         if self._response is not None:
             await self._response.aclose()
+
+
+async def _see(response: httpx.Response) -> None:
+    """Show `response` to the watch under which its request was made, if there is one."""
+    watch = _current.get()
+    if watch is not None:
+        watch.see(response)
 
 
 class _Read(httpx.AsyncByteStream):

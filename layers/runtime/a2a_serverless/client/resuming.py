@@ -23,7 +23,7 @@ from a2a.client.interceptors import ClientCallInterceptor
 from a2a.types import AgentCard, SendMessageRequest, StreamResponse, SubscribeToTaskRequest
 
 from a2a_serverless.client.call import events_of
-from a2a_serverless.client.event_ids import watch_responses_of
+from a2a_serverless.client.event_ids import Watch
 from a2a_serverless.client.retries import Retries
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -45,7 +45,7 @@ def resuming(
             than the server is silent: 40 s for a server of this project.
         retries: how long calls go on.
     """
-    watch_responses_of(httpx_client)
+    Watch.responses_of(httpx_client)
     return ResumingClient(client, retries or Retries())
 
 
@@ -69,7 +69,7 @@ async def create_resuming_client(
     given = config.httpx_client
     http = httpx.AsyncClient(timeout=_TIMEOUT) if given is None else given
     own = http if given is None else None
-    watch_responses_of(http)
+    Watch.responses_of(http)
     try:
         with_http = dataclasses.replace(config, httpx_client=http)
         client = await create_client(agent, with_http, interceptors)

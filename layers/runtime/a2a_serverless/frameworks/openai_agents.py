@@ -72,7 +72,7 @@ class OpenAIAgentsWorker(Worker):
         """
         conversation = await Conversation.load(ctx, "openai-agents")
         messages = Messages.of(conversation.ended, conversation.waiting)
-        session = ConversationSession(ctx.context_id, messages.begin())
+        session = _ConversationSession(ctx.context_id, messages.begin())
         if conversation.waiting is None:
             given = self.begin(ctx)
         else:
@@ -100,7 +100,7 @@ class OpenAIAgentsWorker(Worker):
         return state
 
 
-class ConversationSession(SessionABC):  # type: ignore[misc] # its environment has the types
+class _ConversationSession(SessionABC):  # type: ignore[misc] # its environment has the types
     """The session of one turn: in memory, until the turn's ending stores it.
 
     Args:

@@ -35,7 +35,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.http.context import check_may_open, scope_of
 from a2a_serverless.http.errors import check_required, http_error, invalid_params
 from a2a_serverless.push.addresses import AllowedHosts, check_receiver
-from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore, jwks
+from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
@@ -275,7 +275,7 @@ class KeySet:
     def __init__(self, keys: KeyStore, clock: Clock) -> None:
         self._document = Cached(
             "The key set",
-            lambda: jwks(keys),
+            keys.jwks,
             clock=clock,
             max_age_s=_KEPT_S,
             pause_s=_PAUSE_S,

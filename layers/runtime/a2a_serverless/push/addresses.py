@@ -15,7 +15,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError, UnavailableError
 
@@ -117,6 +117,41 @@ class Receiver:
     address: _Address | None
     """The host as an address; None if it is a name."""
 
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Return the parts of a URL that has the form of a receiver's.
+
+        Raises:
+            InvalidArgumentError: it has another form; one sentence says why.
+        """
+        if not url or len(url) > _MAX_URL_LENGTH:
+            raise _refused(f"must have 1 to {_MAX_URL_LENGTH} characters")
+        if _UNSAFE.search(url):
+            raise _refused(
+                "must have only the characters of a URI (RFC 3986); "
+                "an international host name is written in its ASCII form (xn--)"
+            )
+        parts = _URL.fullmatch(url)
+        if parts is None:
+            if "@" in re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]:
+                raise _refused("must not have a user name or a password in it")
+            raise _refused("must have the form https://HOST[:PORT]/PATH")
+        scheme = parts["scheme"].lower()
+        if scheme not in {"https", "http"}:
+            raise _refused("must begin with https://")
+        port = int(parts["port"] or (_HTTPS_PORT if scheme == "https" else _HTTP_PORT))
+        if not 0 < port <= _MAX_PORT:
+            raise _refused(f"must have a port from 1 to {_MAX_PORT}")
+        host, address = _host(parts["host"].lower())
+        target = parts["target"] or "/"
+        return cls(
+            scheme=scheme,
+            host=host,
+            port=port,
+            target=target if target.startswith("/") else "/" + target,
+            address=address,
+        )
+
     @property
     def is_plain(self) -> bool:
         """Return True if the request goes out without TLS."""
@@ -133,6 +168,53 @@ class Receiver:
     def origin(self) -> str:
         """Return scheme, host and port (RFC 6454): the part of a URL that is no secret."""
         return f"{self.scheme}://{self.authority}"
+
+    async def addresses(
+        self, allowed: AllowedHosts, *, resolve: Resolve | None = None
+    ) -> tuple[_Address, ...]:
+        """Return the addresses that a connection may be made to; at least one.
+
+        If one address is forbidden, all are refused: the name's DNS server could order them so that
+        the connection tries the forbidden one first.
+
+        Raises:
+            InvalidArgumentError: the receiver is refused.
+            UnavailableError: its host cannot be resolved now.
+        """
+        is_listed = self.host in allowed.names
+        if not is_listed and not allowed.networks:
+            self._check_public_form()  # refused before any look-up
+        found = await self._resolved(resolve or _system_resolver)
+        is_trusted = is_listed or all(allowed.covers(address) for address in found)
+        if not is_trusted:
+            self._check_public_form()
+        for address in found:
+            is_private = is_listed and not _is_in(_plain(address), _METADATA)
+            if not (_is_public(address) or is_private or allowed.covers(address)):
+                raise _refused(_NO_PUBLIC_HOST)
+        return found
+
+    def _check_public_form(self) -> None:
+        """Refuse a form that only a listed receiver may have."""
+        if self.is_plain:
+            raise _refused("must begin with https://")
+        if self.port != _HTTPS_PORT and self.port < _FIRST_FREE_PORT:
+            raise _refused(f"must have the port {_HTTPS_PORT}, or one from {_FIRST_FREE_PORT} on")
+        if self.address is None and _is_inner(self.host):
+            raise _refused("must have a public host name")
+
+    async def _resolved(self, resolve: Resolve) -> tuple[_Address, ...]:
+        if self.address is not None:
+            return (self.address,)
+        try:
+            async with asyncio.timeout(RESOLVE_S):
+                texts = await resolve(self.host, self.port)
+            found = tuple(ipaddress.ip_address(text) for text in texts)
+        except (OSError, ValueError) as error:  # TimeoutError is an OSError
+            raise UnavailableError(_UNRESOLVED) from error
+        if not found:
+            raise UnavailableError(_UNRESOLVED)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +259,7 @@ class AllowedHosts:
         return any(address in network for network in self.networks)
 
 
-async def system_resolver(host: str, port: int) -> Sequence[str]:
+async def _system_resolver(host: str, port: int) -> Sequence[str]:
     """Return the addresses that the system's resolver finds, in its order of preference."""
     loop = asyncio.get_running_loop()
     asked = host, port, socket.AF_UNSPEC, socket.SOCK_STREAM
@@ -190,7 +272,7 @@ async def check_receiver(
     allowed: AllowedHosts,
     *,
     must_resolve: bool = True,
-    resolve: Resolve = system_resolver,
+    resolve: Resolve | None = None,
 ) -> Receiver:
     """Return the receiver behind `url`, which may be registered.
 
@@ -202,74 +284,13 @@ async def check_receiver(
         InvalidArgumentError: the URL may not be registered, or its host cannot be resolved; the
             sentence reveals nothing about the network on this side.
     """
-    receiver = parse_receiver(url)
+    receiver = Receiver.parse(url)
     try:
-        await addresses_of(receiver, allowed, resolve=resolve)
+        await receiver.addresses(allowed, resolve=resolve)
     except UnavailableError as error:
         if must_resolve and receiver.host not in allowed.names:
             raise InvalidArgumentError(str(error)) from error
     return receiver
-
-
-def parse_receiver(url: str) -> Receiver:
-    """Return the parts of a URL that has the form of a receiver's.
-
-    Raises:
-        InvalidArgumentError: it has another form; one sentence says why.
-    """
-    if not url or len(url) > _MAX_URL_LENGTH:
-        raise _refused(f"must have 1 to {_MAX_URL_LENGTH} characters")
-    if _UNSAFE.search(url):
-        raise _refused(
-            "must have only the characters of a URI (RFC 3986); "
-            "an international host name is written in its ASCII form (xn--)"
-        )
-    parts = _URL.fullmatch(url)
-    if parts is None:
-        if "@" in re.split(r"[/?#]", url.partition("://")[2], maxsplit=1)[0]:
-            raise _refused("must not have a user name or a password in it")
-        raise _refused("must have the form https://HOST[:PORT]/PATH")
-    scheme = parts["scheme"].lower()
-    if scheme not in {"https", "http"}:
-        raise _refused("must begin with https://")
-    port = int(parts["port"] or (_HTTPS_PORT if scheme == "https" else _HTTP_PORT))
-    if not 0 < port <= _MAX_PORT:
-        raise _refused(f"must have a port from 1 to {_MAX_PORT}")
-    host, address = _host(parts["host"].lower())
-    target = parts["target"] or "/"
-    return Receiver(
-        scheme=scheme,
-        host=host,
-        port=port,
-        target=target if target.startswith("/") else "/" + target,
-        address=address,
-    )
-
-
-async def addresses_of(
-    receiver: Receiver, allowed: AllowedHosts, *, resolve: Resolve = system_resolver
-) -> tuple[_Address, ...]:
-    """Return the addresses that a connection to `receiver` may be made to; at least one.
-
-    If one address is forbidden, all are refused: the name's DNS server could order them so that the
-    connection tries the forbidden one first.
-
-    Raises:
-        InvalidArgumentError: the receiver is refused.
-        UnavailableError: its host cannot be resolved now.
-    """
-    is_listed = receiver.host in allowed.names
-    if not is_listed and not allowed.networks:
-        _check_public_form(receiver)  # refused before any look-up
-    found = await _resolved(receiver, resolve)
-    is_trusted = is_listed or all(allowed.covers(address) for address in found)
-    if not is_trusted:
-        _check_public_form(receiver)
-    for address in found:
-        is_private = is_listed and not _is_in(_plain(address), _METADATA)
-        if not (_is_public(address) or is_private or allowed.covers(address)):
-            raise _refused(_NO_PUBLIC_HOST)
-    return found
 
 
 def _plain(address: _Address) -> _Address:
@@ -299,16 +320,6 @@ def _is_public(address: _Address) -> bool:
         and not address.is_reserved
         and not _is_in(address, _NOT_PUBLIC)
     )
-
-
-def _check_public_form(receiver: Receiver) -> None:
-    """Refuse a form that only a listed receiver may have."""
-    if receiver.is_plain:
-        raise _refused("must begin with https://")
-    if receiver.port != _HTTPS_PORT and receiver.port < _FIRST_FREE_PORT:
-        raise _refused(f"must have the port {_HTTPS_PORT}, or one from {_FIRST_FREE_PORT} on")
-    if receiver.address is None and _is_inner(receiver.host):
-        raise _refused("must have a public host name")
 
 
 def _host(text: str) -> tuple[str, _Address | None]:
@@ -344,20 +355,6 @@ def _is_name(text: str) -> bool:
 def _is_inner(name: str) -> bool:
     """Return True if a name belongs to a private network: one label, or under `_INNER_NAMES`."""
     return "." not in name or any(f".{name}".endswith(f".{inner}") for inner in _INNER_NAMES)
-
-
-async def _resolved(receiver: Receiver, resolve: Resolve) -> tuple[_Address, ...]:
-    if receiver.address is not None:
-        return (receiver.address,)
-    try:
-        async with asyncio.timeout(RESOLVE_S):
-            texts = await resolve(receiver.host, receiver.port)
-        found = tuple(ipaddress.ip_address(text) for text in texts)
-    except (OSError, ValueError) as error:  # TimeoutError is an OSError
-        raise UnavailableError(_UNRESOLVED) from error
-    if not found:
-        raise UnavailableError(_UNRESOLVED)
-    return found
 
 
 def _is_in(address: _Address, networks: tuple[_Network, ...]) -> bool:

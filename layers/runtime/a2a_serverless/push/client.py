@@ -12,22 +12,14 @@ import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import certifi
 import httpcore
 
 from a2a_serverless.clock import Clock, SystemClock, retry_after_s
 from a2a_serverless.errors import InvalidArgumentError, UnavailableError
-from a2a_serverless.push.addresses import (
-    AllowedHosts,
-    Receiver,
-    Resolve,
-    addresses_of,
-    parse_receiver,
-    system_resolver,
-)
+from a2a_serverless.push.addresses import AllowedHosts, Receiver, Resolve
 
 _CONNECT_S: Final = 5.0
 """Seconds that one address has to accept the connection, and as many again to agree on TLS."""
@@ -47,21 +39,12 @@ _PASSING: Final = frozenset({408, 425, 429})
 (RFC 9110, 15.5.9; RFC 8470, 5.2; RFC 6585, 4)."""
 
 
-class Meaning(Enum):
-    """The meaning of an attempt for the deliverer."""
-
-    DELIVERED = "delivered"
-    AGAIN = "again"
-    """The same request may succeed later."""
-    NEVER = "never"
-    """The same request will fail every time."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The outcome of one attempt. `reason`, for logs and dead letters, has no receiver's text."""
 
-    meaning: Meaning
+    meaning: Literal["delivered", "again", "never"]
+    """delivered; again: the same request may succeed later; never: it will fail every time."""
     reason: str
     status: int | None = None
     """The answer's status; None: there was no answer."""
@@ -71,7 +54,23 @@ class Outcome:
     @classmethod
     def not_sent(cls, reason: str) -> Self:
         """Return the outcome of a request that must not, or cannot, be sent at all."""
-        return cls(meaning=Meaning.NEVER, reason=reason)
+        return cls(meaning="never", reason=reason)
+
+    @classmethod
+    def of_answer(cls, status: int, retry_after: str, *, now_ms: int) -> Self:
+        """Return the outcome of an answer (A2A 1.0.1, section 4.3.3, leaves it to the agent).
+
+        Only 2xx is a success. A redirect is not followed, because only the receiver that was
+        registered and checked may get the notification. 408, 425, 429 and 5xx are temporary, all
+        others are final.
+        """
+        reason = f"status {status}"
+        if 200 <= status < 300:  # noqa: PLR2004 - the classes of RFC 9110
+            return cls(meaning="delivered", reason=reason, status=status)
+        if status in _PASSING or 500 <= status < 600:  # noqa: PLR2004 - as above
+            pause_s = min(retry_after_s(retry_after, now_ms), _MAX_RETRY_AFTER_S)
+            return cls(meaning="again", reason=reason, status=status, pause_s=pause_s)
+        return cls(meaning="never", reason=reason, status=status)
 
 
 class PushClient:
@@ -80,7 +79,7 @@ class PushClient:
     Args:
         allowed: receivers that may be private and without TLS.
         clock: the time from which the date of a `Retry-After` is counted.
-        resolve: finds the addresses of a host.
+        resolve: finds the addresses of a host; by default the system's resolver.
         tls: the trusted certificates; by default the system's (`SSL_CERT_FILE`) and Mozilla's.
         network: makes the connections, to addresses only.
     """
@@ -90,7 +89,7 @@ class PushClient:
         allowed: AllowedHosts,
         *,
         clock: Clock | None = None,
-        resolve: Resolve = system_resolver,
+        resolve: Resolve | None = None,
         tls: ssl.SSLContext | None = None,
         network: httpcore.AsyncNetworkBackend | None = None,
     ) -> None:
@@ -128,7 +127,7 @@ class Session:
     ) -> Outcome:
         """Send one request and judge its answer, in at most `timeout_s` altogether."""
         try:
-            receiver = parse_receiver(url)
+            receiver = Receiver.parse(url)
             async with asyncio.timeout(timeout_s):
                 pool = await self._pool(receiver)
                 answer = await pool.handle_async_request(_request(receiver, headers, body))
@@ -143,11 +142,11 @@ class Session:
             httpcore.ConnectionNotAvailable,
             OSError,  # a time-out of ours, or a broken record of TLS
         ) as error:
-            return Outcome(meaning=Meaning.AGAIN, reason=_reason(error))
+            return Outcome(meaning="again", reason=_reason(error))
         await _drain(answer)
         fields = {name.lower(): value for name, value in answer.headers}
         retry_after = fields.get(b"retry-after", b"").decode("latin-1")
-        return outcome_of(answer.status, retry_after, now_ms=self._client.clock.now_ms())
+        return Outcome.of_answer(answer.status, retry_after, now_ms=self._client.clock.now_ms())
 
     async def _pool(self, receiver: Receiver) -> httpcore.AsyncConnectionPool:
         if receiver.origin not in self._pools:
@@ -182,7 +181,7 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         client = self._client
         try:
-            found = await addresses_of(self._receiver, client.allowed, resolve=client.resolve)
+            found = await self._receiver.addresses(client.allowed, resolve=client.resolve)
         except UnavailableError as error:
             raise httpcore.ConnectError(str(error)) from error
         failure: Exception = httpcore.ConnectError()
@@ -246,18 +245,3 @@ def _reason(error: Exception) -> str:
             return str(cause)
         cause = cause.__cause__ or cause.__context__  # the connection pool removes the cause
     return type(error).__name__
-
-
-def outcome_of(status: int, retry_after: str, *, now_ms: int) -> Outcome:
-    """Return the outcome of an answer (A2A 1.0.1, section 4.3.3, leaves it to the agent).
-
-    Only 2xx is a success. A redirect is not followed, because only the receiver that was registered
-    and checked may get the notification. 408, 425, 429 and 5xx are temporary, all others are final.
-    """
-    reason = f"status {status}"
-    if 200 <= status < 300:  # noqa: PLR2004 - the classes of RFC 9110
-        return Outcome(meaning=Meaning.DELIVERED, reason=reason, status=status)
-    if status in _PASSING or 500 <= status < 600:  # noqa: PLR2004 - as above
-        pause_s = min(retry_after_s(retry_after, now_ms), _MAX_RETRY_AFTER_S)
-        return Outcome(meaning=Meaning.AGAIN, reason=reason, status=status, pause_s=pause_s)
-    return Outcome(meaning=Meaning.NEVER, reason=reason, status=status)

@@ -25,8 +25,8 @@ from a2a_serverless.errors import (
     UnreadablePushError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.push.addresses import parse_receiver
-from a2a_serverless.push.client import Meaning, Outcome, PushClient, Session
+from a2a_serverless.push.addresses import Receiver
+from a2a_serverless.push.client import Outcome, PushClient, Session
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.notifications import Notification, owed, read_owed
 from a2a_serverless.push.places import Places
@@ -202,7 +202,7 @@ class _Delivery:
         outcome = await self._post(session, attempt)
         faults.point("push-after-post")
         match outcome.meaning:
-            case Meaning.DELIVERED:
+            case "delivered":
                 await self._advance(attempt, outcome, failing_since=None)
                 faults.point("push-after-move")
                 metrics.count("PushDeliveries")
@@ -210,9 +210,9 @@ class _Delivery:
                     metrics.time("PushDelay", self._clock.now_ms() - notification.committed_at)
                 self._log(attempt, outcome, logging.INFO, "push_delivered", "Receiver told")
                 return None
-            case Meaning.AGAIN:
+            case "again":
                 return await self._put_off(attempt, outcome)
-            case Meaning.NEVER:
+            case "never":
                 has_answered = outcome.status is not None
                 since = None if has_answered else push.failing_since
                 await self._give_up(attempt, outcome, failing_since=since, is_refused=has_answered)
@@ -221,7 +221,7 @@ class _Delivery:
     async def _post(self, session: Session, attempt: _Attempt) -> Outcome:
         push, notification = attempt.push, attempt.notification
         try:
-            audience = parse_receiver(push.config.url).origin
+            audience = Receiver.parse(push.config.url).origin
             body = notification.body(push)
         except InvalidArgumentError as error:
             return Outcome.not_sent(str(error))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import InvalidArgumentError, UndecodableMessageError
-from a2a_serverless.push.addresses import AllowedHosts, Resolve, system_resolver
+from a2a_serverless.push.addresses import AllowedHosts, Resolve
 from a2a_serverless.push.client import PushClient
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushQueue
@@ -59,7 +59,7 @@ class PushFunction(EventFunction):
         slots: the slots of the places for slow requests; None: nothing is limited.
         secret: the source of the signing keys; by default the one that the settings name.
         clock: by default that of the machine.
-        resolve: finds the addresses of a receiver's host.
+        resolve: finds the addresses of a receiver's host; by default the system's resolver.
         tls: the trusted certificates; by default the system's and Mozilla's.
 
     Raises:
@@ -76,7 +76,7 @@ class PushFunction(EventFunction):
         slots: Slots | None = None,
         secret: Secrets | None = None,
         clock: Clock | None = None,
-        resolve: Resolve = system_resolver,
+        resolve: Resolve | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         clock = clock or SystemClock()

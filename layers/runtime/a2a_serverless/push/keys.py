@@ -76,6 +76,10 @@ class KeyStore:
         live = [key for key in found if key is not None and key.expires_at > now_ms]
         return sorted(live, key=lambda key: (key.published_at, key.kid))
 
+    async def jwks(self) -> dict[str, Any]:
+        """Return the JWK set of all published keys (RFC 7517, section 5)."""
+        return {"keys": [dict(key.jwk) for key in await self.keys()]}
+
     async def publish(self, jwk: Mapping[str, str]) -> PublishedKey:
         """Publish a key for `KEY_LIFETIME_S` from now on, or renew a published one.
 
@@ -101,11 +105,6 @@ class KeyStore:
         }
         await self._table.write(Update(key=place, values=values))
         return published
-
-
-async def jwks(store: KeyStore) -> dict[str, Any]:
-    """Return the JWK set of all published keys (RFC 7517, section 5)."""
-    return {"keys": [dict(key.jwk) for key in await store.keys()]}
 
 
 def _readable(item: Item) -> PublishedKey | None:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import ClassVar, Final
 
-from a2a_serverless.push.client import Meaning, Outcome
+from a2a_serverless.push.client import Outcome
 from a2a_serverless.storage.leases import Leases
 
 GRACE_S: Final = 1.0
@@ -25,7 +25,7 @@ MARGIN_S: Final = 5.0
 """Seconds beyond the longest request after which the place of a process that died comes free."""
 
 NO_PLACE: Final = Outcome(
-    meaning=Meaning.AGAIN, reason="other slow webhooks of the same caller take all its places"
+    meaning="again", reason="other slow webhooks of the same caller take all its places"
 )
 
 

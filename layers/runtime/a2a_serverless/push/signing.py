@@ -175,7 +175,7 @@ def _config_hmac(config: TaskPushNotificationConfig) -> str:
     return hmac.digest(config.token.encode(), config.id.encode(), hashlib.sha256).hex()
 
 
-def choose(
+def _choose(
     keys: Sequence[_SigningKey], published: Iterable[PublishedKey], now_ms: int
 ) -> _SigningKey:
     """Return the key to sign with: the first one of `keys` that every receiver can know by now.
@@ -258,7 +258,7 @@ class Signer:
         keys = self._usable(await self._secret())
         published = {key.kid: key for key in await self._store.keys()}
         await self._publish(keys[0], published)
-        chosen = choose(keys, published.values(), self._clock.now_ms())
+        chosen = _choose(keys, published.values(), self._clock.now_ms())
         await self._publish(chosen, published)
         return chosen
 
