@@ -28,6 +28,7 @@ async def test_the_answer_is_a_message(agent: ServedAgent) -> None:
     answer = await agent.send("reply please")
     assert list(answer.result) == ["message"]
     assert answer.result["message"]["role"] == "ROLE_AGENT"
+    assert answer.result["message"]["parts"] == [{"text": "Hello."}]
     assert answer.result["message"]["contextId"]
 
 
@@ -75,8 +76,12 @@ async def test_a_finished_task_takes_no_message(agent: ServedAgent, text: str) -
 
 
 async def test_an_unknown_task_takes_no_message(agent: ServedAgent) -> None:
-    """3.1.1, 3.4.2: TaskNotFoundError; a client cannot choose the id of a new task."""
-    assert (await agent.send("go", taskId="my-own-id")).reason == "TASK_NOT_FOUND"
+    """3.1.1, 3.4.2: TaskNotFoundError; a client cannot choose the id of a new task.
+
+    The same holds for an id that no key can hold.
+    """
+    for task_id in ("my-own-id", "no such/task", "x" * 3000):
+        assert (await agent.send("go", taskId=task_id)).reason == "TASK_NOT_FOUND"
     assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
 
 

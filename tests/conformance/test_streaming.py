@@ -74,6 +74,7 @@ class TestSending:
         asked = await agent.send("ask")
         events = await agent.events(SEND, said("go", taskId=asked.task["id"]))
         assert events[0]["task"]["contextId"] == asked.task["contextId"]
+        assert events[0]["task"]["history"][-1]["parts"] == [{"text": "go"}]
         assert states(events)[-1] == "COMPLETED"
 
     async def test_return_immediately_does_not_matter(self, agent: ServedAgent) -> None:

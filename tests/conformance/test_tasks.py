@@ -26,8 +26,9 @@ class TestGetting:
         assert first.task == second.task == sent
 
     async def test_an_unknown_task(self, agent: ServedAgent) -> None:
-        """3.1.3: GetTask of an unknown task is TaskNotFoundError."""
-        assert (await agent.call("GetTask", {"id": "nobody"})).reason == "TASK_NOT_FOUND"
+        """3.1.3: TaskNotFoundError for an unknown task, also by an id that no key can hold."""
+        for task_id in ("nobody", "a b", "x" * 2000):
+            assert (await agent.call("GetTask", {"id": task_id})).reason == "TASK_NOT_FOUND"
 
     async def test_another_tenants_task_is_an_unknown_one(self, agent: ServedAgent) -> None:
         """3.3.2, 13.1: nothing tells a task that is not the caller's from one that is not."""
@@ -132,6 +133,7 @@ class TestListing:
             {"pageToken": "made-up"},
             {"status": "TASK_STATE_RUNNING"},
             {"status": "completed"},
+            {"status": 99},
             {"statusTimestampAfter": "yesterday"},
         ],
         ids=str,

@@ -23,23 +23,6 @@ from tests.support.scripted_worker import ScriptedWorker
 from tests.support.stream_calls import all_events, chunks, kinds, open_stream, payload
 
 
-async def test_a_send_streams_the_task_and_then_what_happens(
-    app: FastAPI, binding: str, worker: ScriptedWorker
-) -> None:
-    """First the Task, then updates in their order, then the end at the terminal state (3.1.2)."""
-    events = await all_events(app, binding, "SendStreamingMessage", {"message": message("go")})
-    assert kinds(events) == [
-        "task",
-        "statusUpdate",
-        "artifactUpdate",
-        "artifactUpdate",
-        "statusUpdate",
-    ]
-    assert payload(events[0])["task"]["status"]["state"] == "TASK_STATE_SUBMITTED"
-    assert chunks(events) == "Once upon a time."
-    assert payload(events[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
-
-
 async def test_every_event_has_the_id_to_go_on_from(
     app: FastAPI, binding: str, worker: ScriptedWorker
 ) -> None:
@@ -92,84 +75,7 @@ async def test_events_come_as_they_happen(
         assert chunks([event async for event in events]) == "Once upon a time."
 
 
-async def test_a_senders_stream_ends_when_the_agent_asks(
-    app: FastAPI, binding: str, worker: ScriptedWorker
-) -> None:
-    """The stream of the message's sender ends at input-required, with the turn."""
-    events = await all_events(app, binding, "SendStreamingMessage", {"message": message("ask")})
-    assert payload(events[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-
-
-async def test_a_follow_ups_stream_begins_with_the_task(
-    app: FastAPI, binding: str, agent: Agent, worker: ScriptedWorker
-) -> None:
-    """The Task comes first on later turns too, with the new message in its history."""
-    asked = await agent.send("ask")
-    params = {"message": message("go", taskId=asked.task["id"])}
-    events = await all_events(app, binding, "SendStreamingMessage", params)
-    task = payload(events[0])["task"]
-    assert task["status"]["state"] == "TASK_STATE_SUBMITTED"
-    assert task["history"][-1]["parts"] == [{"text": "go"}]
-    assert chunks(events) == "Once upon a time."
-
-
-async def test_the_opening_task_has_as_much_history_as_asked(
-    app: FastAPI, binding: str, worker: ScriptedWorker
-) -> None:
-    """A historyLength of 0 leaves the history out of the stream's Task as well."""
-    params = {"message": message("go"), "configuration": {"historyLength": 0}}
-    events = await all_events(app, binding, "SendStreamingMessage", params)
-    assert "history" not in payload(events[0])["task"]
-
-
-async def test_auth_required_keeps_the_stream_open(
-    app: FastAPI, binding: str, worker: ScriptedWorker
-) -> None:
-    """The agent goes on by itself after an out-of-band login, and the stream shows it (7.6.1)."""
-    params = {"message": message("auth")}
-    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
-        events = response.events()
-        early = [await anext(events), await anext(events)]
-        assert payload(early[1])["statusUpdate"]["status"]["state"] == "TASK_STATE_AUTH_REQUIRED"
-        worker.gate.set()
-        states = [payload(e)["statusUpdate"]["status"]["state"] async for e in events]
-        assert states == ["TASK_STATE_COMPLETED"]
-
-
 class TestSubscriptions:
-    async def test_a_subscription_stays_through_a_pause(
-        self, app: FastAPI, binding: str, agent: Agent, worker: ScriptedWorker
-    ) -> None:
-        """A subscription opens with the Task and stays through a pause to the end (3.1.6)."""
-        asked = await agent.send("ask")
-        params = {"id": asked.task["id"]}
-        async with open_stream(app, binding, "SubscribeToTask", params) as response:
-            events = response.events()
-            opening = payload(await anext(events))["task"]
-            assert opening["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-            await agent.send("go", taskId=asked.task["id"])
-            rest = [event async for event in events]
-        assert chunks(rest) == "Once upon a time."
-        assert payload(rest[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
-
-    async def test_all_subscribers_see_the_same_in_the_same_order(
-        self, app: FastAPI, binding: str, agent: Agent, worker: ScriptedWorker
-    ) -> None:
-        """Several streams on one task get equal events under equal ids (3.5.2)."""
-        sent = await agent.send("wait", configuration={"returnImmediately": True})
-        params = {"id": sent.task["id"]}
-        async with (
-            open_stream(app, binding, "SubscribeToTask", params) as one,
-            open_stream(app, binding, "SubscribeToTask", params) as two,
-        ):
-            streams = one.events(), two.events()
-            for stream in streams:
-                await anext(stream)
-            worker.gate.set()
-            first, second = [[event async for event in stream] for stream in streams]
-        assert first[-3:] == second[-3:]
-        assert chunks(first) == chunks(second) == "Once upon a time."
-
     @pytest.mark.parametrize("last", range(5))
     async def test_a_finished_task_can_be_read_on_from_any_event(
         self, app: FastAPI, binding: str, worker: ScriptedWorker, last: int
@@ -246,20 +152,6 @@ class TestSubscriptions:
         headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
         answer = await agent.call("SubscribeToTask", {"id": task_id}, headers)
         assert answer.reason == reason
-
-
-async def test_a_client_that_leaves_takes_nothing_with_it(
-    app: FastAPI, binding: str, agent: Agent, worker: ScriptedWorker
-) -> None:
-    """A disconnect ends the stream and not the task."""
-    params = {"message": message("wait")}
-    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
-        task_id = payload(await anext(response.events()))["task"]["id"]
-    worker.gate.set()
-    events = await all_events(
-        app, binding, "SubscribeToTask", {"id": task_id}, {"Last-Event-ID": "1.0.abcdef"}
-    )
-    assert chunks(events) or payload(events[0])["task"]["artifacts"]
 
 
 async def test_a_quiet_stream_is_kept_alive(
@@ -349,23 +241,6 @@ async def test_an_unforeseen_error_on_the_way_tells_nothing(
     assert [event.event for event in rest] == ["error"]
     assert "secret" not in str(rest)
     assert "Correlation id" in str(rest)
-
-
-async def test_an_agent_that_does_not_stream_refuses_streams(
-    backends: Backends, settings: Settings, card: AgentCard, binding: str
-) -> None:
-    """Without the capability: UnsupportedOperationError (3.3.4), and no task is created."""
-    card.capabilities.streaming = False
-    app = create_app(settings, backends, card)
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        agent = Agent(client, binding)
-        for method, params in (
-            ("SendStreamingMessage", {"message": message()}),
-            ("SubscribeToTask", {"id": "nobody"}),
-        ):
-            assert (await agent.call(method, params)).reason == "UNSUPPORTED_OPERATION"
-        assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
 
 
 class TestOlderDialect:

@@ -32,30 +32,6 @@ class TestGet:
         elsewhere = agent_with(Settings(auth="none"))
         assert (await elsewhere.call("GetTask", {"id": sent.task["id"]})).task == sent.task
 
-    @pytest.mark.parametrize(("length", "kept"), [(0, 0), (2, 2), (50, 3)])
-    async def test_history_length(
-        self, agent: Agent, worker: ScriptedWorker, length: int, kept: int
-    ) -> None:
-        """A historyLength of 0 returns no messages, one of n the last n (3.2.4)."""
-        asked = await agent.send("ask")
-        await agent.send("go", taskId=asked.task["id"])
-        answer = await agent.call("GetTask", {"id": asked.task["id"], "historyLength": length})
-        assert len(answer.task.get("history", [])) == kept
-
-    async def test_an_unknown_task(self, agent: Agent) -> None:
-        """TaskNotFoundError, also for an id that no key could hold (3.1.3)."""
-        for task_id in ("nobody", "a b", "x" * 2000):
-            answer = await agent.call("GetTask", {"id": task_id})
-            assert answer.reason == "TASK_NOT_FOUND"
-            assert answer.code in (0, -32001)
-            assert answer.response.status_code in (200, 404)
-
-    async def test_a_negative_history_length(self, agent: Agent, worker: ScriptedWorker) -> None:
-        """A negative historyLength is refused with InvalidParams (3.2.4)."""
-        sent = await agent.send("go")
-        answer = await agent.call("GetTask", {"id": sent.task["id"], "historyLength": -1})
-        assert answer.reason == "INVALID_PARAMS"
-
 
 class TestList:
     @pytest.mark.parametrize("text", ["go", "ask"])
@@ -74,67 +50,6 @@ class TestList:
             opening = events[0]["task"]
             assert set(opening) == set(got)
             assert set(opening["history"][0]) == set(got["history"][0])
-
-    async def test_a_page_says_what_it_is(self, agent: Agent) -> None:
-        """Its own fields are there when they are empty, too (3.1.4)."""
-        answer = await agent.call("ListTasks", {})
-        assert answer.result == {"tasks": [], "nextPageToken": "", "pageSize": 50, "totalSize": 0}
-
-    async def test_pages_hold_all_tasks_newest_first(
-        self, agent: Agent, worker: ScriptedWorker
-    ) -> None:
-        """Cursor by cursor every task comes once; the first page counted them (3.1.4)."""
-        ids = [(await agent.send("go")).task["id"] for _ in range(5)]
-        listed: list[str] = []
-        token: str | None = ""
-        while token is not None:
-            page = await agent.call("ListTasks", {"pageSize": 2, "pageToken": token})
-            assert page.result["totalSize"] == 5
-            assert page.result["pageSize"] == 2
-            listed += [task["id"] for task in page.result["tasks"]]
-            token = page.result["nextPageToken"] or None
-        assert listed == ids[::-1]
-
-    async def test_artifacts_are_left_out_unless_asked_for(
-        self, agent: Agent, worker: ScriptedWorker
-    ) -> None:
-        """Without includeArtifacts the field is not there at all."""
-        await agent.send("go")
-        plain = (await agent.call("ListTasks", {})).result["tasks"][0]
-        whole = (await agent.call("ListTasks", {"includeArtifacts": True})).result
-        assert "artifacts" not in plain
-        assert len(whole["tasks"][0]["artifacts"]) == 1
-
-    async def test_filters(self, agent: Agent, worker: ScriptedWorker) -> None:
-        """Context, state and the time of the last status AND together; the time is inclusive."""
-        asked = await agent.send("ask", contextId="ours")
-        done = await agent.send("go", contextId="ours", messageId="message-2")
-        await agent.send("go", contextId="theirs")
-        at = done.task["status"]["timestamp"]
-        for filters, expected in (
-            ({"contextId": "ours"}, [done, asked]),
-            ({"contextId": "ours", "status": "TASK_STATE_INPUT_REQUIRED"}, [asked]),
-            ({"contextId": "ours", "statusTimestampAfter": at}, [done]),
-        ):
-            answer = await agent.call("ListTasks", filters)
-            assert [t["id"] for t in answer.result["tasks"]] == [e.task["id"] for e in expected]
-
-    @pytest.mark.parametrize(
-        "query",
-        [
-            {"pageSize": 0},
-            {"pageSize": 101},
-            {"historyLength": -1},
-            {"pageToken": "garbage"},
-            {"status": "TASK_STATE_RUNNING"},
-            {"status": 99},
-        ],
-    )
-    async def test_what_cannot_be_listed(self, agent: Agent, query: dict[str, Any]) -> None:
-        """InvalidParams; an unknown state does not list every task."""
-        answer = await agent.call("ListTasks", query)
-        assert answer.reason == "INVALID_PARAMS"
-        assert answer.code in (0, -32602)
 
 
 class TestCancel:
@@ -158,12 +73,6 @@ class TestCancel:
         answer = await hasty.call("CancelTask", {"id": sent.task["id"]})
         assert answer.state == "CANCELED"
         assert not await backends.storage.is_cancelled(sent.task["id"])
-
-    async def test_a_paused_task_is_canceled(self, agent: Agent, worker: ScriptedWorker) -> None:
-        """A task at input-required is canceled by a worker."""
-        asked = await agent.send("ask")
-        answer = await agent.call("CancelTask", {"id": asked.task["id"]})
-        assert answer.state == "CANCELED"
 
     async def test_a_queued_task_is_canceled_without_a_worker(
         self, agent_with: Callable[..., Agent]
@@ -212,23 +121,6 @@ class TestCancel:
         answer = await agent.call("CancelTask", {"id": sent.task["id"]})
         assert answer.state == "CANCELED"
 
-    @pytest.mark.parametrize("text", ["go", "fail", "obey"])
-    async def test_an_ended_task_cannot_be_canceled(
-        self, agent: Agent, worker: ScriptedWorker, text: str
-    ) -> None:
-        """TaskNotCancelableError for every terminal state, canceled included."""
-        sent = await agent.send(text, configuration=IMMEDIATELY if text == "obey" else {})
-        if text == "obey":
-            await agent.call("CancelTask", {"id": sent.task["id"]})
-        answer = await agent.call("CancelTask", {"id": sent.task["id"]})
-        assert answer.reason == "TASK_NOT_CANCELABLE"
-        assert answer.code in (0, -32002)
-
-    async def test_an_unknown_task(self, agent: Agent) -> None:
-        """A cancel of an unknown task is refused with TaskNotFoundError."""
-        answer = await agent.call("CancelTask", {"id": "nobody"})
-        assert answer.reason == "TASK_NOT_FOUND"
-
     async def test_a_task_that_ends_by_itself_stays_as_it_is(
         self, agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -242,28 +134,3 @@ class TestCancel:
         monkeypatch.setattr(backends.operations, "send", complete)
         answer = await agent.call("CancelTask", {"id": sent.task["id"]})
         assert answer.state == "COMPLETED"
-
-
-@pytest.mark.parametrize(
-    ("method", "params", "reason"),
-    [
-        (
-            "CreateTaskPushNotificationConfig",
-            {"taskId": "nobody", "url": "https://example.com"},
-            "PUSH_NOTIFICATION_NOT_SUPPORTED",
-        ),
-        ("GetExtendedAgentCard", {}, "UNSUPPORTED_OPERATION"),
-    ],
-)
-async def test_what_the_card_does_not_offer(
-    agent: Agent, method: str, params: dict[str, Any], reason: str
-) -> None:
-    """Push configurations and an extended card are refused as section 3.3.4 says."""
-    assert (await agent.call(method, params)).reason == reason
-
-
-async def test_an_inline_push_configuration_is_refused(agent: Agent) -> None:
-    """Without push a configuration in a message is refused with an error, not dropped."""
-    configuration = {"taskPushNotificationConfig": {"url": "https://example.com"}}
-    answer = await agent.send("go", configuration=configuration)
-    assert answer.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
