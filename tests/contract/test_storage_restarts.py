@@ -116,22 +116,3 @@ async def test_a_subscriber_is_shown_what_a_restart_restores(storage: DurableSto
     assert [d.event async for d in tail.events(until=lambda _: True, deadline=float("inf"))] == [
         working
     ]
-
-
-async def test_a_generation_that_was_recounted_is_stored(storage: DurableStorage) -> None:
-    """A writer that counted the log has the number stored, also by a commit without an event.
-
-    HEAD lacks it where an older release, or a claim that had not read the log, committed before.
-    """
-    head = (await storage.open_task("ctx", request())).head
-    head = await claim(storage, head, "a", wrote("lost"))
-    head = await claim(storage, head, "b")
-    assert head.generation is None
-    log = await storage.read(head.task_id)
-    assert log is not None
-    counted = log.counted().head
-    assert counted.generation == log.fold().generation == 4
-    await storage.commit(counted, Commit(token="b", entries=(metadata(seen="yes"),)))
-    stored = await storage.head(head.task_id)
-    assert stored is not None
-    assert stored.generation == 4

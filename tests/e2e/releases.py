@@ -1,4 +1,4 @@
-"""An earlier release of this project, out of git's history, as processes."""
+"""A tagged release of this project, out of git's history, as processes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ PACKAGE = "layers/runtime/a2a_serverless"
 REQUIREMENTS = "requirements/local.txt"
 
 VARIABLE = "A2A_UPGRADE_FROM"
-BEFORE_RELEASES = "518a36d"
-"""What stands for the last release as long as there is none."""
-BEFORE_FORMAT = "0e29806"
-"""The last commit before the stored format was prepared for newer releases (docs/format.md)."""
 
 
 class NoReleaseError(Exception):
@@ -51,11 +47,11 @@ class Release:
 
 
 def last_release() -> str:
-    """What git calls the last release before this version.
+    """What git calls the last release before this version; empty: there is none.
 
     That is what `A2A_UPGRADE_FROM` names, else the last tag before this commit.
     """
-    return os.environ.get(VARIABLE) or _last_tag() or BEFORE_RELEASES
+    return os.environ.get(VARIABLE) or _last_tag()
 
 
 def unpack(name: str, folder: Path) -> Release:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from a2a.types import TaskState
 
-from tests.e2e.releases import VARIABLE, NoReleaseError, Release, last_release, unpack
+from tests.e2e.releases import Release, last_release, unpack
 from tests.e2e.upgrades import CONCURRENCY, Version, upgrading
 from tests.faults.harness import World, numbers
 from tests.support.a2a_calls import REST, Agent
@@ -31,24 +31,17 @@ WEBHOOK = "http://127.0.0.1:9/hook"
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """The release before this one.
-
-    In a copy without its history the tests are reported as not run, unless the release was named.
-    """
-    try:
-        return unpack(last_release(), tmp_path_factory.mktemp("release"))
-    except NoReleaseError as error:
-        if os.environ.get(VARIABLE):
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
+def release(tmp_path_factory: pytest.TempPathFactory) -> Release | None:
+    """The release before this one; None: there is none, so that the other one is the next."""
+    name = last_release()
+    return unpack(name, tmp_path_factory.mktemp("release")) if name else None
 
 
 @pytest.mark.parametrize(("first", "second"), [("old", "new"), ("new", "old")])
 async def test_tasks_in_flight_survive(
     dynamodb_local: Emulator,
     fauxqs: Emulator,
-    release: Release,
+    release: Release | None,
     tmp_path: Path,
     first: Version,
     second: Version,
@@ -58,7 +51,8 @@ async def test_tasks_in_flight_survive(
     All were accepted by an API of the first release, the way there or the way back. Its worker is
     killed in the middle of its turns, and another one takes its place. Each task is completed once,
     with each of its chunks once; no message is left; tasks that the first release paused go on;
-    APIs of both show the same.
+    APIs of both show the same. As long as no release was tagged before this one, the two are this
+    one and the next, which writes attributes and entries that this one does not know.
     """
     async with upgrading(dynamodb_local, fauxqs, release, tmp_path) as upgrade:
         world = upgrade.world

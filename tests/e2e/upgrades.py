@@ -1,4 +1,7 @@
-"""A deployment in which processes of an older release and of this version run."""
+"""A deployment in which processes of two releases run: a tagged one and this, or this and the next.
+
+The next release is this one with the next format (`tests.faults.next_format`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Literal
 
 from tests.e2e.gated_agent import GATE
 from tests.e2e.releases import Release
-from tests.faults import processes
+from tests.faults import next_format, processes
 from tests.faults.harness import CARD, Emulators, World, until
 from tests.support.emulators import Emulator
 
@@ -36,7 +39,8 @@ class Upgrade:
     """A deployment in which processes of both releases run."""
 
     world: World
-    release: Release
+    release: Release | None
+    """The older one; None: this is it, and the newer one has the next format."""
     stack: ExitStack
     started: int = 0
 
@@ -57,12 +61,15 @@ class Upgrade:
         self.started += 1
         name = f"{version}-{arguments[0]}-{self.started}"
         output = self.world.folder / f"{name}.log"
-        if version == "new":
-            new = processes.start(name, arguments, self.world.variables, output)
+        variables = dict(self.world.variables)
+        if self.release is None or version == "new":
+            if self.release is None and version == "new":
+                variables[next_format.VARIABLE] = "1"
+            new = processes.start(name, arguments, variables, output)
             self.world.started.append(new)
             return Process(version, new.pid, new.says)
         old = self.stack.enter_context(
-            self.release.running(*arguments, variables=self.world.variables, output=output)
+            self.release.running(*arguments, variables=variables, output=output)
         )
 
         async def says(pattern: str) -> str:
@@ -90,10 +97,10 @@ class Upgrade:
 
 @asynccontextmanager
 async def upgrading(
-    dynamodb: Emulator, sqs: Emulator, release: Release, folder: Path, **settings: str
+    dynamodb: Emulator, sqs: Emulator, release: Release | None, folder: Path
 ) -> AsyncIterator[Upgrade]:
     """A table and queues, a closed gate, and no process yet."""
-    settings = {"A2A_VISIBILITY_S": "3", "A2A_PUSH_ALLOWED_HOSTS": "127.0.0.1", **settings}
+    settings = {"A2A_VISIBILITY_S": "3", "A2A_PUSH_ALLOWED_HOSTS": "127.0.0.1"}
     async with Emulators(dynamodb, sqs).world(folder, **settings) as world:
         world.variables[GATE] = str(folder / "gate")
         with ExitStack() as stack:

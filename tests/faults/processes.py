@@ -25,7 +25,7 @@ from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
 from a2a_serverless_tools import cli
 from a2a_serverless_tools.cli import worker as worker_command
 from a2a_serverless_tools.local import sweeping
-from tests.faults import bad_days, functions, traps
+from tests.faults import bad_days, functions, next_format, traps
 
 ROOT = Path(__file__).parents[2]
 PRELOADED = [
@@ -57,6 +57,7 @@ def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -
     os.environ.update(variables)
     traps.arm(variables)
     bad_days.arm(current_process().name, variables)
+    next_format.arm(variables)
     if period_s := variables.get(SWEEP_PERIOD):
         sweeping.PERIOD_S = float(period_s)
     if lease_s := variables.get(LEASE):

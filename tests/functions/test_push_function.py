@@ -221,7 +221,7 @@ def test_a_webhook_that_refuses_leaves_a_dead_letter(
     assert function.handler(next_job(provisioned), LambdaContext()) == ALL_DONE
 
     (letter,) = messages(provisioned.push_dead_letter_queue)
-    assert json.loads(letter)["wake"]["task_id"] == head.task_id
+    assert json.loads(letter)["job"]["task_id"] == head.task_id
     assert json.loads(letter)["reason"] == "status 404"
     assert receiver.url() not in letter
 

@@ -13,15 +13,12 @@ import time
 from collections.abc import Iterable
 
 from tests.model.explore import Report, explore
-from tests.model.generations import check_generations
 from tests.model.guards import GUARDS, Guard
 from tests.model.logs import check_logs
 from tests.model.scenarios import LONG, SHORT, Scenario, named_scenario
 
 LOGS = 50_000
 """Random logs that the long form folds."""
-MIXED = 5_000
-"""Random logs of two releases whose events it counts."""
 
 
 def main() -> int:
@@ -79,13 +76,6 @@ def _logs() -> None:
     _say(
         f"\n{tally.logs} random logs fold as they should: {tally.records} commits, {tally.restarts}"
         f" restarts, in several turns of {tally.in_several_turns} logs;"
-        f" {time.process_time() - began:.1f} seconds"
-    )
-    began = time.process_time()
-    mixed = check_generations(MIXED)
-    _say(
-        f"{mixed.logs} random logs of two releases count as they should: HEAD knows its generation"
-        f" after {mixed.known} commits, again after {mixed.known_again}, not after {mixed.unknown};"
         f" {time.process_time() - began:.1f} seconds"
     )
 

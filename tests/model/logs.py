@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -22,6 +23,7 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     TurnOpened,
 )
+from a2a_serverless.tasks.events import events_of
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, advance, open_task
@@ -48,9 +50,18 @@ class History:
 
     def keep(self, step: Step, token: str | None) -> None:
         """Add what the rules have decided."""
-        version = step.head.version
-        self.records.append(Record(version=version, entries=step.entries, token=token))
+        version, entries = step.head.version, step.entries
+        record = Record(version=version, entries=entries, token=token, base=step.base)
+        self.records.append(record)
         self.heads.append(step.head)
+
+    def counted(self, commit: Commit) -> Commit:
+        """Return a commit that knows what it brings back, if it starts the turn over."""
+        head = self.heads[-1]
+        if not commit.claims or head.token in (None, commit.token):
+            return commit
+        log = Log(head=head, records=tuple(self.records))
+        return replace(commit, restores=log.restores())
 
 
 def history_of(acts: Sequence[Act]) -> History:
@@ -58,7 +69,7 @@ def history_of(acts: Sequence[Act]) -> History:
     history = History()
     history.keep(opening(), None)
     for number, act in enumerate(acts, start=1):
-        commit = commit_of(act, history.heads[-1], number)
+        commit = history.counted(commit_of(act, history.heads[-1], number))
         try:
             step = advance(history.heads[-1], commit, now_ms=number, timing=Timing())
         except A2AServerlessError:
@@ -76,10 +87,13 @@ def opening() -> Step:
 
 
 def check(history: History) -> None:
-    """Compare the fold of a log with the reference, and with HEAD after each record."""
-    fold = Fold(TASK, CONTEXT)
+    """Compare the fold of a log with the reference, and HEAD and the events with the fold."""
+    fold, events = Fold(TASK, CONTEXT), 0
     for record, head in zip(history.records, history.heads, strict=True):
+        assert record.base == events
         fold.add(record)
+        events += len(list(events_of(record, fold)))
+        assert head.generation == fold.generation == events
         _check_head(fold, head)
         if any(isinstance(entry, Restarted) for entry in record.entries):
             _check_fold(fold, history.records[: record.version])

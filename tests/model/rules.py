@@ -49,8 +49,6 @@ class Rules:
     waits_behind: Callable[..., bool] = attempts.waits_behind
     on_refusal: Callable[..., attempts.Refused] = attempts.on_refusal
     on_lost_claim: Callable[..., attempts.Refused] = attempts.on_lost_claim
-    still_counts: Callable[..., bool] = attempts.still_counts
-    counted_as: Callable[..., Head] = attempts.counted_as
     may_give_up: Callable[..., bool] = attempts.may_give_up
     on_return: Callable[..., attempts.Returned] = attempts.on_return
     retry_policy: type[attempts.RetryPolicy] = attempts.RetryPolicy

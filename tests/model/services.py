@@ -10,7 +10,7 @@ from a2a_serverless.tasks.repairs import DeadLettered
 from tests.model.flags import has_ended, is_flagged, without_flag
 from tests.model.scenarios import Scenario
 from tests.model.state import Budget, Move, Op, Process, Seen, Service, State, Write
-from tests.model.store import commit, delivered, insert, named, releases, send, torn, wrong
+from tests.model.store import commit, delivered, insert, named, send, torn, wrong
 from tests.model.world import (
     CANCEL_S,
     GIVE_UP_S,
@@ -97,20 +97,15 @@ class Services:
         budget, head = state.budget, state.head
         if head is None:
             if budget.creates:
-                for begun, older, said in releases(_spent(state, "creates")):
-                    after = insert(self._world, begun, older=older)
-                    assert after is not None
-                    op = Op("run", after.incs, 1)
-                    process = Process("send", after.incs, op, older=older)
-                    label = f"API{said}: creates the task"
-                    yield Move(label, _begun(after, process), is_fair=False)
+                after = insert(self._world, _spent(state, "creates"))
+                assert after is not None
+                process = Process("send", after.incs, Op("run", after.incs, 1))
+                yield Move("API: creates the task", _begun(after, process), is_fair=False)
             return
         inc = inc_of(head.head)
         if budget.follows and is_interrupted(head.head.state):
-            for begun, older, said in releases(_spent(state, "follows")):
-                process = Process("follow", inc, seen=head, older=older)
-                label = f"API{said}: gets a follow-up, reads HEAD"
-                yield Move(label, _begun(begun, process), is_fair=False)
+            after = _begun(_spent(state, "follows"), Process("follow", inc, seen=head))
+            yield Move("API: gets a follow-up, reads HEAD", after, is_fair=False)
         if budget.writes:
             yield from self._somebody(_spent(state, "writes"), head, "working")
         if budget.notes:
@@ -128,24 +123,19 @@ class Services:
             yield Move("time: the task expires", _spent(gone, "expires"), is_fair=False)
 
     def _somebody(self, state: State, head: Seen, entry: str) -> Iterator[Move]:
-        for begun, older, said in releases(state):
-            made = commit(self._world, begun, head, Write((entry,), older=older), "other")
-            if not isinstance(made, Refusal):
-                label = f"somebody{said}: update_task({entry})"
-                yield Move(label, made.state, is_fair=False)
+        made = commit(self._world, state, head, Write((entry,)), "other")
+        if not isinstance(made, Refusal):
+            yield Move(f"somebody: update_task({entry})", made.state, is_fair=False)
 
     def _cancel(self, state: State, head: Seen, op: Op) -> Iterator[Move]:
-        for begun, older, said in releases(state):
-            after = self._flagged(begun, head, older=older)
-            process = Process("ask", op.inc, op, older=older)
-            label = f"API{said}: raises the cancel flag"
-            yield Move(label, _begun(after, process), is_fair=False)
+        after = _begun(self._flagged(state, head), Process("ask", op.inc, op))
+        yield Move("API: raises the cancel flag", after, is_fair=False)
 
-    def _flagged(self, state: State, head: Seen, *, older: bool) -> State:
+    def _flagged(self, state: State, head: Seen) -> State:
         """The flag is up, with a mark on HEAD unless it was up already: one transaction."""
         inc = inc_of(head.head)
         after = state._replace(flag=inc, asked=inc)
-        if older or state.flag == inc:
+        if state.flag == inc:
             return after
         marked = self._world.changed(head, cancel=CancelMark(at=NOW_MS))
         return after._replace(head=marked, marked=inc)
@@ -184,7 +174,7 @@ class Services:
                 yield from self._follow(ended, process)
             case "ask":
                 assert op is not None
-                waits = Process("wait", inc, older=process.older)
+                waits = Process("wait", inc)
                 after = _begun(_sent(ended, op), waits)
                 yield Move(f"API: sends {named(op)}", after)
             case "wait":
@@ -203,7 +193,7 @@ class Services:
     def _follow(self, state: State, process: Process) -> Iterator[Move]:
         assert process.seen is not None
         ordinal = len(self._world.looks(state.log).turns) + 1
-        write = Write((f"?{process.inc}.{ordinal}",), older=process.older)
+        write = Write((f"?{process.inc}.{ordinal}",))
         made = commit(self._world, state, process.seen, write, "api")
         if not isinstance(made, Refusal):
             op = Op("run", process.inc, made.head.head.version)
@@ -221,7 +211,7 @@ class Services:
     def _force(self, state: State, process: Process) -> Iterator[Move]:
         """The deadline of a cancel has passed: the task is canceled without its agent."""
         assert process.seen is not None
-        write = Write(("canceled",), older=process.older)
+        write = Write(("canceled",))
         made = commit(self._world, state, process.seen, write, "api")
         if not isinstance(made, Refusal):
             after = _begun(made.state, Process("cleanup", process.inc))
@@ -233,8 +223,7 @@ class Services:
 
     def _queue(self, state: State) -> Iterator[Move]:
         for label, after in delivered(self._world, state, self._scenario.most_receives):
-            is_newer = after.budget.older == state.budget.older
-            yield Move(label, after, is_fair=is_newer)
+            yield Move(label, after)
         yield from self._queue_faults(state)
 
     @staticmethod
@@ -255,10 +244,8 @@ class Services:
         if process is None:
             yield from self._sweep_turn(state)
             if state.flag and self._rules.is_overdue(self._deadline, now_ms=LATE_MS):
-                for begun, older, said in releases(state):
-                    after = begun._replace(sweeper=Process("look", state.flag, older=older))
-                    label = f"sweeper{said}: reads an overdue cancel flag"
-                    yield Move(label, after, is_fair=not older)
+                after = state._replace(sweeper=Process("look", state.flag))
+                yield Move("sweeper: reads an overdue cancel flag", after)
             return
         idle = state._replace(sweeper=None)
         if state.budget.crash:
@@ -296,11 +283,9 @@ class Services:
         seen, state = state.head, state if is_needed else _spent(state, "hasty")
         op = op_of("run", params)
         if is_given_up:
-            for begun, older, said in releases(state):
-                process = Process("give up", op.inc, seen=seen, older=older)
-                label = f"sweeper{said}: finds a turn that nobody has claimed"
-                is_fair = is_needed and not older
-                yield Move(label, begun._replace(sweeper=process), is_fair=is_fair)
+            after = state._replace(sweeper=Process("give up", op.inc, seen=seen))
+            label = "sweeper: finds a turn that nobody has claimed"
+            yield Move(label, after, is_fair=is_needed)
             return
         assert seen is not None
         postponed = self._world.changed(seen, sends=head.sends + 1)
@@ -326,7 +311,7 @@ class Services:
         assert process.seen is not None
         if state.late != (process.inc, process.seen.head.turn):
             state = wrong(state, "a turn is given up before its hours have passed")
-        write = Write(("failed",), older=process.older)
+        write = Write(("failed",))
         made = commit(self._world, state, process.seen, write, "sweeper")
         if isinstance(made, Refusal):
             return Move("sweeper: was refused, leaves the turn alone", state)
@@ -341,10 +326,10 @@ class Services:
 
     def _end_overdue(self, state: State, process: Process) -> Move:
         assert process.seen is not None
-        write = Write(("canceled",), older=process.older)
+        write = Write(("canceled",))
         made = commit(self._world, state, process.seen, write, "sweeper")
         if isinstance(made, Refusal):
-            again = Process("look", process.inc, older=process.older)
+            again = Process("look", process.inc)
             return Move("sweeper: was refused", state._replace(sweeper=again))
         after = made.state._replace(sweeper=Process("cleanup", process.inc))
         return Move("sweeper: cancels the task at the deadline", after)
@@ -357,11 +342,8 @@ class Services:
             if state.dead:
                 op = state.dead[0]
                 taken = Process("decide", op.inc, op, flag=is_flagged(self._world, state))
-                for begun, older, said in releases(state):
-                    process = taken._replace(older=older)
-                    label = f"dead letters{said}: takes {named(op)}, reads the flag"
-                    after = begun._replace(undertaker=process)
-                    yield Move(label, after, is_fair=not older)
+                label = f"dead letters: takes {named(op)}, reads the flag"
+                yield Move(label, state._replace(undertaker=taken))
             return
         if state.budget.crash:
             idle = _spent(state._replace(undertaker=None), "crash")
@@ -414,7 +396,7 @@ class Services:
             before = wrong(state, "a dead letter ends a turn that is not its own")
         else:
             before = state
-        write = Write((ending,), older=process.older)
+        write = Write((ending,))
         made = commit(self._world, before, process.seen, write, "undertaker")
         if isinstance(made, Refusal):
             again = process._replace(phase="decide", seen=None)

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 
 Kind = Literal["run", "cancel"]
-Left = tuple[tuple[str, Any], ...]
 Service = Literal["table", "queue"]
 
 
 class Seen:
-    """A HEAD as somebody has read it. Equal HEADs are one object, so that states hash quickly.
+    """A HEAD as somebody has read it. Equal HEADs are one object, so that states hash quickly."""
 
-    `left` is what its item has beside it: attributes that an older release's commits have left
-    behind, each as its name, its type and its value.
-    """
+    __slots__ = ("head",)
 
-    __slots__ = ("head", "left")
-
-    def __init__(self, head: Head, left: Left = ()) -> None:
+    def __init__(self, head: Head) -> None:
         self.head = head
-        self.left = left
 
 
 class Stored:
@@ -43,10 +37,8 @@ class Write(NamedTuple):
     token: str = ""
     claims: bool = False
     ends: bool = False
-    restores: int | None = None
+    restores: int = 0
     """The artifacts that a claim brings back, as its writer has counted them in the log."""
-    older: bool = False
-    """True if the writer is of the release before."""
 
 
 class Op(NamedTuple):
@@ -106,9 +98,7 @@ class Worker(NamedTuple):
     """The HEAD on which the thread beside the agent's loop is about to claim the turn."""
     renews: Seen | None = None
     """The HEAD whose lease that thread has found short, and is about to renew."""
-    older: bool = False
-    """True if the worker is of the release before, without generation, mark and release."""
-    restores: int | None = None
+    restores: int = 0
     """The artifacts that its claim brings back, as it has counted them in the log."""
     flagged: int = 0
     """The incarnation of the cancel flag that the worker has read before HEAD; 0 without one."""
@@ -128,8 +118,6 @@ class Process(NamedTuple):
     """The cancel flag, as it has read it."""
     cancels: bool = False
     """A dead letter ends its task as canceled, not as failed."""
-    older: bool = False
-    """True if the process is of the release before."""
 
 
 class Reader(NamedTuple):
@@ -173,8 +161,6 @@ class Budget(NamedTuple):
     """Sweeps that send a turn again although somebody is at it."""
     torn: int = 0
     """Commits whose items become visible to queries one by one."""
-    older: int = 0
-    """Processes of the release before: deliveries, requests, sweeps, dead letters."""
     words: int = 0
     """Messages of agents that are told of a cancel."""
     writes: int = 0

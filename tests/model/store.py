@@ -30,12 +30,12 @@ def wrong(state: State, promise: str) -> State:
 # -- commits ---------------------------------------------------------------------------------
 
 
-def insert(world: World, state: State, *, older: bool = False) -> State | None:
+def insert(world: World, state: State) -> State | None:
     """Create a task; None when its id is taken."""
     if state.head is not None:
         return None
     inc = state.incs + 1
-    head, stored = world.open_task(inc, older=older)
+    head, stored = world.open_task(inc)
     fresh = state._replace(
         head=head, log=(stored,), incs=inc, returned=0, hidden=frozenset(), shown=None
     )
@@ -49,13 +49,11 @@ def commit(
 
     `runs` says that the writer's agent is running.
     """
-    before = world.read_by_older(before) if write.older else before
     step = world.advance(before, write, writer)
     current = state.head
     if isinstance(step, Refusal):
         return step
-    met = world.read_by_older(current) if current and write.older else current
-    head = met and met.head
+    head = current and current.head
     if current is None or not world.rules.is_still(head, before.head):
         lost = world.rules.conflict(head, before.head)
         return Refusal.OVER if isinstance(lost, TaskNotFoundError) else Refusal.RACE
@@ -106,7 +104,7 @@ def _watched(
         state = wrong(state, "a terminal state is left")
     if write.token and not write.claims and head.token != write.token:
         state = wrong(state, "an attempt writes past the fence")
-    if not write.older and before.head.cancel is None and state.marked == inc_of(before.head):
+    if before.head.cancel is None and state.marked == inc_of(before.head):
         state = wrong(state, "a commit is made by a writer that has not heard of the cancel")
     runner = (inc_of(before.head), before.head.turn)
     if runs and state.runner[:2] == runner and state.runner[2] != write.token:
@@ -145,12 +143,9 @@ def _verdict(world: World, seen: Seen, log: tuple[Stored, ...]) -> str:
 
 
 def _fault_of_generation(world: World, seen: Seen, log: tuple[Stored, ...]) -> str:
-    """Whether HEAD has the number of the last event, or does not know it and has it counted."""
-    events = world.looks(log).generation
-    if seen.head.generation not in (None, events):
+    """Whether HEAD has the number of the last event."""
+    if seen.head.generation != world.looks(log).generation:
         return "HEAD's generation is not the number of events"
-    if world.counted(seen, log).head.generation != events:
-        return "a generation that was left behind is counted wrong"
     return ""
 
 
@@ -275,22 +270,12 @@ def _delivered(
         return
     held = Message(first.op, first.receives + 1, held=True)
     token = f"{'ABC'[free]}{_tokens(state, 'ABC'[free]) + 1}"
-    idle = IDLE._replace(phase="load", op=first.op, receives=held.receives, token=token)
-    for begun, older, said in releases(state):
-        worker = idle._replace(older=older)
-        after = with_worker(begun._replace(queue=(*before, held, *behind)), free, worker)
-        if not world.rules.acknowledges_last:
-            after = acknowledge(after, worker)
-        label = f"worker {'ABC'[free]}{said} receives {named(first.op)}, time {held.receives}"
-        yield f"queue: {label}", after
-
-
-def releases(state: State) -> Iterator[tuple[State, bool, str]]:
-    """The state in which a process begins, whether it is of the release before, and its name."""
-    yield state, False, ""
-    older = state.budget.older
-    if older:
-        yield state._replace(budget=state.budget._replace(older=older - 1)), True, " (older)"
+    worker = IDLE._replace(phase="load", op=first.op, receives=held.receives, token=token)
+    after = with_worker(state._replace(queue=(*before, held, *behind)), free, worker)
+    if not world.rules.acknowledges_last:
+        after = acknowledge(after, worker)
+    label = f"worker {'ABC'[free]} receives {named(first.op)}, time {held.receives}"
+    yield f"queue: {label}", after
 
 
 def named(op: Op) -> str:

@@ -17,10 +17,7 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     TurnFinishedError,
 )
-from a2a_serverless.storage.codec import head_of
 from a2a_serverless.storage.commits import Commits
-from a2a_serverless.storage.durable import head_update
-from a2a_serverless.storage.table import Update
 from a2a_serverless.tasks import attempts, repairs, rules, storing
 from a2a_serverless.tasks.attempts import Canceled, Delivered, Refused, RetryPolicy, Returned
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted
@@ -59,7 +56,7 @@ def claims_its_own_turn_again(head: Head, commit: Commit, **kwargs: Any) -> Step
 
 
 def counts_nothing_restored(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    return rules.advance(head, replace(commit, restores=commit.restores and 0), **kwargs)
+    return rules.advance(head, replace(commit, restores=0), **kwargs)
 
 
 def takes_any_release(head: Head, commit: Commit, **kwargs: Any) -> Step:
@@ -128,18 +125,6 @@ def is_of_any_incarnation(current: Head | None, seen: Head) -> bool:
 
 def has_not_heard(current: Head | None, seen: Head) -> bool:
     return storing.is_still(current and replace(current, cancel=None), seen)
-
-
-def trusts_what_was_left_behind(item: Mapping[str, Any]) -> Head:
-    return head_of({**item, "generation_at": item["version"]})
-
-
-def sends_what_it_takes_for_changed(before: Head, after: Head) -> Update:
-    update = head_update(before, after)
-    if before.generation != after.generation:
-        return update
-    kept = {name: new for name, new in update.values.items() if name != "generation"}
-    return replace(update, values=kept)
 
 
 def is_never_applied(stored_id: str | None, commit_id: str) -> bool:
@@ -223,15 +208,6 @@ def gives_back_what_runs_alone(*args: Any, **kwargs: Any) -> Delivered:
 
 def gives_up_whoever_has_it(head: Head, params: OperationParams, *, seen: Head) -> bool:
     return attempts.may_give_up(head, params, seen=replace(seen, token=head.token))
-
-
-def counts_for_any_version(read: Head, head: Head) -> bool:
-    return attempts.still_counts(read, replace(head, version=read.version))
-
-
-def is_counted_as_any_version(read: Head, head: Head) -> Head:
-    counted = attempts.counted_as(read, replace(head, version=read.version))
-    return replace(counted, version=head.version)
 
 
 def leaves_auth_turns_open(state: TaskState | None) -> Returned:

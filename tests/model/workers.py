@@ -126,15 +126,9 @@ class Attempts:
     # -- a delivery ----------------------------------------------------------------------------
 
     def _load(self, state: State, index: int, worker: Worker, name: str) -> Move:
-        """The first half of what it decides on: the flag; before, HEAD and log."""
-        if not worker.older:
-            flagged = worker._replace(phase="look", flagged=state.flag)
-            return Move(f"{name}: reads the cancel flag", with_worker(state, index, flagged))
-        read = self._read(state, worker)
-        if read is None:
-            return self._finds_none(state, index, worker, name)
-        after = with_worker(state, index, read._replace(phase="look"))
-        return Move(f"{name}: reads HEAD and log", after)
+        """The first half of what it decides on: the flag."""
+        flagged = worker._replace(phase="look", flagged=state.flag)
+        return Move(f"{name}: reads the cancel flag", with_worker(state, index, flagged))
 
     def _finds_none(self, state: State, index: int, worker: Worker, name: str) -> Move:
         gone = with_worker(state, index, worker._replace(phase="over", flagged=0))
@@ -150,19 +144,16 @@ class Attempts:
         turn = self._rules.on_current_turn(params_of(op), head).turn
         behind = self._rules.waits_behind(head, operation_of(op))
         script = self._world.script(state.log, op.inc, head.turn, head.turn_base)
-        restores = None
-        if not worker.older:
-            seen = self._world.counted(seen, state.log)
-            restores = self._world.restores(seen, state.log)
+        restores = self._world.restores(seen, state.log)
         worker = worker._replace(seen=seen, turn=turn, behind=behind, script=script)
         return worker._replace(restores=restores)
 
     def _look(self, state: State, index: int, worker: Worker, name: str) -> Move:
         """The other half; then it decides, and keeps its delivery before anything begins."""
-        read = worker if worker.older else self._read(state, worker)
+        read = self._read(state, worker)
         if read is None:
             return self._finds_none(state, index, worker, name)
-        is_cancelled = self._is_cancelled(state, read)
+        is_cancelled = self._is_cancelled(read)
         worker, op, seen = read._replace(flagged=0), read.op, read.seen
         assert op is not None
         assert seen is not None
@@ -173,14 +164,12 @@ class Attempts:
             is_cancelled=is_cancelled,
             has_neighbours=self._has_neighbours(worker),
         )
-        what = "the cancel flag" if worker.older else "HEAD and log"
-        label = f"{name}: reads {what}, decides to {wanted.value}"
+        label = f"{name}: reads HEAD and log, decides to {wanted.value}"
         if wanted is Delivered.DROP:
             return Move(label, with_worker(state, index, worker._replace(phase="over")))
         if wanted in _NOT_HERE:
             return Move(label, self._leave(state, index, worker, wanted))
-        is_marked = not worker.older and seen.head.cancel is not None
-        if (is_cancelled or is_marked) and wanted in _RUNS:
+        if (is_cancelled or seen.head.cancel is not None) and wanted in _RUNS:
             state = wrong(state, "an agent is started although the cancel was seen")
         if wanted in _RUNS and self._retry.is_exhausted(seen.head.attempts):
             worker = worker._replace(phase="fail", token="")
@@ -198,14 +187,12 @@ class Attempts:
             state = self._started(state, worker)
             worker = worker._replace(phase="run")
         if worker.phase != "claim":
-            worker = worker._replace(restores=None)
+            worker = worker._replace(restores=0)
         return Move(label, with_worker(state, index, worker))
 
-    def _is_cancelled(self, state: State, worker: Worker) -> bool:
-        """Whether the worker takes its task for canceled: a worker of before asks for the flag."""
+    def _is_cancelled(self, worker: Worker) -> bool:
+        """Whether the worker takes its task for canceled."""
         assert worker.seen is not None
-        if worker.older:
-            return is_flagged(self._world, state)
         flagged = mark_of(worker.flagged) if worker.flagged else None
         return self._rules.is_requested(worker.seen.head, flagged)
 
@@ -228,7 +215,7 @@ class Attempts:
         if wanted is Delivered.QUARANTINE:
             if worker.seen.head.was_released:
                 state = wrong(state, "a turn that was given back runs alone")
-            passing = worker._replace(phase="pass on", seen=None, behind=False, restores=None)
+            passing = worker._replace(phase="pass on", seen=None, behind=False, restores=0)
             return with_worker(state, index, passing)
         refused = state._replace(refused=state.refused + 1)
         if refused.refused > MOST_REFUSED:
@@ -269,7 +256,7 @@ class Attempts:
         """Remove the flag of a task that has ended; then acknowledge."""
         op = worker.op
         assert op is not None
-        looks = worker.seen is not None and self._looks_for_a_flag(worker.seen, worker)
+        looks = worker.seen is not None and self._looks_for_a_flag(worker.seen)
         if looks and state.head is not None and state.head.head.is_terminal:
             after = without_flag(self._world, state, op.inc)
             if after.flag != state.flag:
@@ -279,7 +266,6 @@ class Attempts:
             numbers = {s.record.token for s in state.log if s.record.token}
             token = f"{letter}{sum(t[0] == letter for t in numbers) + 1}"
             again = IDLE._replace(phase="load", op=op, receives=worker.receives, token=token)
-            again = again._replace(older=worker.older)
             return Move(f"{name}: goes on with the next turn", with_worker(state, index, again))
         if state.outage == "queue":
             after = self._idle(state, index, worker)
@@ -287,9 +273,9 @@ class Attempts:
         after = with_worker(acknowledge(state, worker), index, IDLE)
         return Move(f"{name}: acknowledges", after)
 
-    def _looks_for_a_flag(self, seen: Seen, worker: Worker) -> bool:
+    def _looks_for_a_flag(self, seen: Seen) -> bool:
         """A worker that has seen the task's end knows from HEAD whether there can be a flag."""
-        return worker.older or self._rules.may_be_flagged(seen.head)
+        return self._rules.may_be_flagged(seen.head)
 
     # -- commits -------------------------------------------------------------------------------
 
@@ -299,7 +285,6 @@ class Attempts:
         assert worker.seen is not None
         runs = worker.phase == "run"
         writer = "ABC"[index]
-        plan = plan._replace(write=plan.write._replace(older=worker.older))
         made = commit(self._world, state, worker.seen, plan.write, writer, runs=runs)
         budget = state.budget
         if isinstance(made, Refusal):
@@ -325,7 +310,7 @@ class Attempts:
         after = worker._replace(
             phase=plan.then, seen=head, done=plan.done, claimed=claimed, unsure=None
         )
-        after = after._replace(restores=None)
+        after = after._replace(restores=0)
         if plan.phase == "claim" and plan.then == "run":
             if self._rules.keeps_delivery and _is_lost(state, worker):
                 return self._idle(state, index, worker)
@@ -360,7 +345,7 @@ class Attempts:
         if why is Refusal.FENCED:
             return Move(label, self._idle(state, index, worker))
         if why is Refusal.OVER:
-            worker = worker._replace(phase="over", restores=None)
+            worker = worker._replace(phase="over", restores=0)
         else:
             worker = worker._replace(phase=f"refused {plan.phase}")
         return Move(label, with_worker(state, index, worker))
@@ -370,7 +355,7 @@ class Attempts:
         newer = state.head
         match self._title(worker, newer, phase):
             case Refused.OVER:
-                over = worker._replace(phase="over", restores=None)
+                over = worker._replace(phase="over", restores=0)
                 return Move(label, with_worker(state, index, over))
             case Refused.FENCED:
                 return Move(f"{label}, stops", self._idle(state, index, worker))
@@ -378,18 +363,11 @@ class Attempts:
                 assert newer is not None
                 is_its_own = bool(worker.token) and newer.head.token == worker.token
                 claimed = worker.claimed or is_its_own
-                again = self._still_counted(worker, newer)
+                # A claim that was refused reads the log again.
+                restores = self._world.restores(newer, state.log) if phase == "claim" else 0
+                again = worker._replace(seen=newer, restores=restores)
                 again = again._replace(phase=phase, claimed=claimed)
                 return Move(label, with_worker(state, index, again))
-
-    def _still_counted(self, worker: Worker, newer: Seen) -> Worker:
-        """With a newer HEAD, and what it still knows of the log; what is out of date stays so."""
-        assert worker.seen is not None
-        read = worker.seen.head
-        restores = worker.restores if self._rules.still_counts(read, newer.head) else None
-        generation = self._rules.counted_as(read, newer.head).generation
-        seen = self._world.changed(newer, generation=generation)
-        return worker._replace(seen=seen, restores=restores)
 
     def _title(self, worker: Worker, newer: Seen | None, phase: str) -> Refused:
         rules, head = self._rules, newer.head if newer else None
@@ -429,7 +407,7 @@ class Attempts:
     def _claim_beside(self, state: State, index: int, worker: Worker, label: str) -> Move:
         """The keeper does not know what its attempt has committed meanwhile, and claims anyway."""
         assert worker.keeper is not None
-        write = Write((), worker.token, claims=True, older=worker.older)
+        write = Write((), worker.token, claims=True)
         made = commit(self._world, state, worker.keeper, write, "keeper", runs=True)
         if not isinstance(made, Refusal):
             done = with_worker(made.state, index, worker._replace(keeper=None))
@@ -499,9 +477,6 @@ class Attempts:
         yield Move(f"{name}: its agent RAISES", after, is_fair=False)
 
     def _given_back(self, state: State, index: int, worker: Worker) -> State:
-        """The release before lets go of its delivery; this one says so in HEAD before."""
-        if worker.older:
-            return self._idle(state, index, worker)
         return with_worker(state, index, worker._replace(phase="release"))
 
     def _release(self, state: State, index: int, worker: Worker, label: str) -> Move:

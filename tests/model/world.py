@@ -44,9 +44,8 @@ from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing
-from tests.model.older import made_by_older, read_by_older
 from tests.model.rules import Rules
-from tests.model.state import Kind, Left, Op, Seen, Stored, Write
+from tests.model.state import Kind, Op, Seen, Stored, Write
 
 NOW_MS = 0
 LATE_MS = 10**15
@@ -113,7 +112,7 @@ class World:
         self.rules = rules
         self.turns = turns
         self.most_attempts = most_attempts
-        self._seen: dict[tuple[Head, Left], Seen] = {}
+        self._seen: dict[Head, Seen] = {}
         self._stored: dict[tuple[object, ...], Stored] = {}
         self._steps: dict[tuple[Seen, Write, str], tuple[Seen, Stored] | Refusal] = {}
         self._looks: dict[tuple[Stored, ...], Looks] = {}
@@ -122,24 +121,22 @@ class World:
         self._scripts: dict[tuple[tuple[Stored, ...], int], tuple[str, ...]] = {}
         self._parts: dict[tuple[Seen, Stored], tuple[Item, ...]] = {}
         self._merged: dict[tuple[Seen, Seen, Seen], Seen] = {}
-        self._older: dict[Seen, Seen] = {}
-        self._counted: dict[tuple[Seen, tuple[Stored, ...]], Seen] = {}
-        self._restores: dict[tuple[Seen, tuple[Stored, ...]], int | None] = {}
+        self._restores: dict[tuple[Seen, tuple[Stored, ...]], int] = {}
 
     # -- writing -------------------------------------------------------------------------------
 
-    def seen(self, head: Head, left: Left = ()) -> Seen:
+    def seen(self, head: Head) -> Seen:
         """The one object for this HEAD."""
-        found = self._seen.get((head, left))
+        found = self._seen.get(head)
         if found is None:
-            found = self._seen[head, left] = Seen(head, left)
+            found = self._seen[head] = Seen(head)
         return found
 
     def changed(self, seen: Seen, **fields: object) -> Seen:
         """HEAD after an update of a few attributes, without a commit."""
-        return self.seen(replace(seen.head, **fields), seen.left)  # type: ignore[arg-type]
+        return self.seen(replace(seen.head, **fields))  # type: ignore[arg-type]
 
-    def open_task(self, inc: int, *, older: bool = False) -> tuple[Seen, Stored]:
+    def open_task(self, inc: int) -> tuple[Seen, Stored]:
         """HEAD and first commit of an incarnation."""
         request = SendMessageRequest(message=_message(f"{inc}.1"))
         new = NewTask(
@@ -151,11 +148,10 @@ class World:
             idempotency_key="k",
         )
         step = self.rules.open_task(new, now_ms=NOW_MS, timing=TIMING)
-        return self._kept(made_by_older(step) if older else step, "", "api")
+        return self._kept(step, "", "api")
 
     def advance(self, seen: Seen, write: Write, writer: str) -> tuple[Seen, Stored] | Refusal:
         """What the rules make of a write on a HEAD."""
-        seen = self.read_by_older(seen) if write.older else seen
         key = (seen, write, writer)
         if key not in self._steps:
             commit = Commit(
@@ -175,26 +171,19 @@ class World:
             except TaskNotAcceptingMessagesError:
                 self._steps[key] = Refusal.BUSY
             else:
-                step = made_by_older(step) if write.older else step
                 self._steps[key] = self._kept(step, write.token, writer)
         return self._steps[key]
 
     def merged(self, current: Seen, before: Seen, after: Seen) -> Seen:
         """HEAD after an update of what a commit changes of its item, as DynamoDB does it."""
-        if current is before and not current.left:
+        if current is before:
             return after
         key = (current, before, after)
         if key not in self._merged:
             update = self.rules.head_update(before.head, after.head)
-            self._merged[key] = self._stored_as(changed(_item_of(current), update) or {})
+            item = changed(head_item(current.head), update) or {}
+            self._merged[key] = self.seen(self.rules.head_of(item))
         return self._merged[key]
-
-    def _stored_as(self, item: Item) -> Seen:
-        """The HEAD that an item holds, and what else it has."""
-        head = self.rules.head_of(item)
-        said = head_item(head)
-        left = {name: value for name, value in item.items() if said.get(name) != value}
-        return self.seen(head, tuple(left.items()))
 
     def entry(self, name: str) -> Entry:
         """`+1.2.3` and `=1.2.3` are chunks, `?1.2` is a message, all others are states.
@@ -233,27 +222,12 @@ class World:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def read_by_older(self, seen: Seen) -> Seen:
-        """HEAD as the release before reads it."""
-        if seen not in self._older:
-            self._older[seen] = self.seen(read_by_older(seen.head))
-        return self._older[seen]
-
-    def counted(self, seen: Seen, log: tuple[Stored, ...]) -> Seen:
-        """HEAD as a worker has it that has read the log too."""
-        if seen.head.generation is not None:
-            return seen
-        key = (seen, log)
-        if key not in self._counted:
-            self._counted[key] = self.seen(_log_of(seen, log).counted().head)
-        return self._counted[key]
-
-    def restores(self, seen: Seen, log: tuple[Stored, ...]) -> int | None:
+    def restores(self, seen: Seen, log: tuple[Stored, ...]) -> int:
         """How many artifacts a claim brings back, by HEAD and the log as they were read."""
         key = (seen, log)
         if key not in self._restores:
             is_claimed = seen.head.token is not None
-            self._restores[key] = _log_of(seen, log).restores() if is_claimed else None
+            self._restores[key] = _log_of(seen, log).restores() if is_claimed else 0
         return self._restores[key]
 
     def looks(self, log: tuple[Stored, ...]) -> Looks:
@@ -352,10 +326,6 @@ class World:
 def _is_answer(artifact: Artifact) -> bool:
     """Whether it is the agent's artifact, not one from outside."""
     return bool(artifact.artifact_id == "answer")
-
-
-def _item_of(seen: Seen) -> Item:
-    return head_item(seen.head) | dict(seen.left)
 
 
 def _log_of(seen: Seen, log: tuple[Stored, ...]) -> Log:

@@ -31,7 +31,7 @@ LETTER = PushLetter(
 
 JOB_BODY = '{"scope":"s","task_id":"t","incarnation":"i","config_id":"hook","version":1,"trace":{}}'
 LETTER_BODY = (
-    f'{{"wake":{JOB_BODY},"event_id":"event","version":1,"index":0,'
+    f'{{"job":{JOB_BODY},"event_id":"event","version":1,"index":0,'
     '"reason":"status 404","attempts":1,"failing_since":null}'
 )
 

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
@@ -235,19 +235,6 @@ def test_readers_know_the_form_of_each_attribute(
     assert ignored < listed.keys()
 
 
-def test_every_new_attribute_says_what_it_belongs_to() -> None:
-    """The rules name each attribute of HEAD that an older release leaves standing."""
-    new = {name for name, cells in rows("HEAD", "attribute").items() if cells[3] == "0.2"}
-    rules = section("Rules")
-    named = {"generation", "generation_at", "released", "cancel_for", "size", "id_key", "needs"}
-    named |= {"spared_for", "alone_for"}
-    assert all(f"`{name}`" in rules for name in named)
-    belonging = {
-        name for name in new - named if name.startswith(("released_", "cancel_", "spared_"))
-    }
-    assert new == named | belonging
-
-
 def test_the_format_has_the_codes_number() -> None:
     """The page names the code's number of the format."""
     assert f"has the number {FORMAT} (`FORMAT`" in PAGE
@@ -310,14 +297,3 @@ def test_messages_have_the_fields_of_the_page(model: type[BaseModel]) -> None:
     """A message's fields have the names and the order of the page."""
     names = [field.alias or name for name, field in model.model_fields.items()]
     assert list(rows(model.__name__, "field")) == names
-
-
-def test_all_tables_say_since_when() -> None:
-    """Every row of the page's tables says since which release it holds."""
-    tables: list[tuple[str, str, int]] = [(kind, "attribute", 3) for kind in ITEMS]
-    tables += [("Indexes", "index", 3), ("Entries", "kind", 3), ("Entries", "flag", 3)]
-    tables += [("Operation", "field", 1), ("OperationParams", "field", 1)]
-    tables += [("PushJob", "field", 1), ("PushLetter", "field", 1)]
-    for title, header, column in tables:
-        since: set[Any] = {cells[column] for cells in rows(title, header).values()}
-        assert since <= {"0.1", "0.2", "0.2 reads it"}, title

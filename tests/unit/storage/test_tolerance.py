@@ -171,7 +171,6 @@ class World:
         log = await self.storage.read(place)
         assert log is not None
         assert len(log.records) == log.head.version
-        assert log.counted().head.generation is not None
         assert await self.storage.load_task(place) is not None
         tail = await Tail.open(self.storage, place)
         assert isinstance(tail.snapshot().event, Task)
@@ -563,7 +562,7 @@ def record_of(body: str, receives: int = 1) -> dict[str, Any]:
 def widened(message: Any, fields: Mapping[str, Any], **values: Any) -> str:
     """The body of a message with fields that this release does not know."""
     body = message.model_dump(mode="json", by_alias=True) | dict(fields) | values
-    for name in ("params", "wake"):
+    for name in ("params", "job"):
         if name in body:
             body[name] = body[name] | dict(fields)
     return json.dumps(body)
@@ -665,9 +664,10 @@ ODD: Final[Typed] = {"M": {"a": {"L": []}}}
 
 
 DECIDING = ("next_turn", "finished_turn", "token", "attempts", "message_digest", "needs", "replied")
+COUNTING: Final = "generation"
 
 
-@pytest.mark.parametrize("name", DECIDING)
+@pytest.mark.parametrize("name", [*DECIDING, COUNTING])
 async def test_a_head_with_a_deciding_value_of_another_form_is_only_read(name: str) -> None:
     """A HEAD with a damaged deciding value is shown; no message, cancel or worker writes it."""
 
@@ -692,7 +692,20 @@ async def test_a_head_with_a_deciding_value_of_another_form_is_only_read(name: s
     await in_world(test)
 
 
-INFORMING = ("size", "generation", "cancel_at", "cancel_by", "released_reason", "released_id")
+async def test_a_head_without_its_generation_is_only_read() -> None:
+    """A task whose events are not counted is shown; no commit counts on from a wrong number."""
+
+    async def test(world: World) -> None:
+        key = newer.head_key(world.heads["claimed"])
+        newer.remove_attributes(world.database, key, COUNTING)
+        await world.show_all()
+        with pytest.raises(NewerReleaseError):
+            await world.storage.commit(await world.newest("claimed"), Commit(token="t"))
+
+    await in_world(test)
+
+
+INFORMING = ("size", "cancel_at", "cancel_by", "released_reason", "released_id")
 
 
 @pytest.mark.parametrize("name", [*INFORMING, "released", "status", "metadata"])
@@ -711,7 +724,7 @@ async def test_a_head_with_an_informing_value_of_another_form_is_read_and_writte
         log = await world.storage.read("claimed")
         assert log is not None
         claim = Commit(token="n", claims=True, restores=log.restores())
-        after = await world.storage.commit(log.counted().head, claim)
+        after = await world.storage.commit(log.head, claim)
         assert after == await world.newest("claimed")
 
     await in_world(test, on_moto=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 
@@ -27,22 +26,6 @@ from a2a_serverless.tasks.entries import (
 from tests.support.messages import request
 
 REQUEST = request("hello", message_id="m")
-HEADER_BYTES = 6
-
-
-def stored(caller: Caller) -> list[object]:
-    """What the log has of a caller."""
-    body = encode_entries([TurnOpened(REQUEST, caller)])
-    size = int.from_bytes(body[HEADER_BYTES : HEADER_BYTES + 4], "big")
-    fields: list[object] = json.loads(body[HEADER_BYTES + 4 : HEADER_BYTES + 4 + size])
-    return fields
-
-
-def written(fields: list[object]) -> bytes:
-    """A turn's opening whose caller has these fields."""
-    who = json.dumps(fields).encode()
-    payload = len(who).to_bytes(4, "big") + who + REQUEST.SerializeToString()
-    return b"T\0" + len(payload).to_bytes(4, "big") + payload
 
 
 @pytest.mark.parametrize("variables", ["", '{"tracing:ID":"r1"}', '{"a:B":"\\ud800 ü"}'])
@@ -50,18 +33,6 @@ def test_a_caller_is_read_as_it_was_written(variables: str) -> None:
     """A caller's user, tenant, extensions and variables are read as they were written."""
     opened = TurnOpened(REQUEST, Caller("ann", "acme", ("urn:x", "urn:y"), variables))
     assert decode_entries(encode_entries([opened])) == (opened,)
-
-
-def test_a_caller_without_variables_can_be_read_by_earlier_releases() -> None:
-    """A caller without variables is stored in the three fields that earlier releases take."""
-    assert stored(Caller("ann", "acme", ("urn:x",))) == ["ann", "acme", ["urn:x"]]
-    assert stored(Caller("ann", "acme", (), "{}")) == ["ann", "acme", [], "{}"]
-
-
-def test_a_caller_of_an_earlier_release_has_no_variables() -> None:
-    """A turn that was accepted before an update runs after it."""
-    (opened,) = decode_entries(written(["ann", "acme", ["urn:x"]]))
-    assert opened == TurnOpened(REQUEST, Caller("ann", "acme", ("urn:x",)))
 
 
 def holding(number: float) -> list[Entry]:

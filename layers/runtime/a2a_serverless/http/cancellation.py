@@ -69,7 +69,7 @@ async def cancel(
 
 async def _end(storage: DurableStorage, tail: Tail) -> None:
     """Cancel the task without its agent, and bring the tail to its end."""
-    seen = tail.counted
+    seen = tail.head
     if await cancel_task(storage, seen):
         metrics.count("ForcedCancels")
         ids = {"task_id": seen.task_id, "context_id": seen.context_id, "turn": seen.turn}

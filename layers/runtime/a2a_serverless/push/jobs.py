@@ -49,10 +49,9 @@ class PushJob(BaseModel):
 class PushLetter(BaseModel):
     """An undelivered event, as the dead letter queue has it: without its content."""
 
-    model_config = ConfigDict(frozen=True, validate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(frozen=True)
 
-    job: PushJob = Field(alias="wake")
-    """Stored as `wake`, the name that it has in the letters of every release."""
+    job: PushJob
     event_id: str
     version: int
     """The event's commit."""

@@ -44,6 +44,7 @@ def head_item(head: Head) -> Item:
         "turn": head.turn,
         "turn_base": head.turn_base,
         "sends": head.sends,
+        "generation": head.generation,
     }
     if head.metadata != b"":
         values["metadata"] = head.metadata
@@ -64,8 +65,6 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
     So each of them names what it belongs to: a version, a token, an incarnation.
     """
     values: dict[str, str | int | bytes | None] = {}
-    if head.generation is not None:
-        values |= {"generation": head.generation, "generation_at": head.version}
     if head.cancel is not None:
         values |= cancel_values(head, head.cancel)
     if head.released is not None:
@@ -144,7 +143,7 @@ def head_of(item: Mapping[str, Any]) -> Head:
     if missing := [name for name in REQUIRED if name not in values]:
         msg = f"HEAD of task {task_id} has no {' and no '.join(missing)}: it was stored in part."
         raise UnreadableTaskError(msg)
-    misfits = misfits_of(values, HEAD_FORMS)
+    misfits = misfits_of(values, HEAD_FORMS) | ({"generation"} - values.keys())
     for name in misfits & _DEMANDED:
         msg = f"HEAD of task {task_id} has a {name} of a form that no release writes."
         raise UnreadableTaskError(msg)
@@ -178,7 +177,7 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
         sends=values.get("sends", 0),
         due_at=values.get("due_at"),
         replied=bool(values.get("replied")),
-        generation=_generation_of(values),
+        generation=values.get("generation", 0),
         cancel=_cancel_of(values),
         released=end_of(values, "released"),
         spared=_spared_of(values),
@@ -186,13 +185,6 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
         **{name: values[name] for name in _OPTIONAL if name in values}
         | ({} if is_known else {"needs": NEVER}),
     )
-
-
-def _generation_of(values: Mapping[str, Any]) -> int | None:
-    """Return the generation; None if a release that does not know it has committed since."""
-    if values.get("generation_at") != values["version"]:
-        return None
-    return cast("int", values.get("generation"))
 
 
 def _cancel_of(values: Mapping[str, Any]) -> CancelMark | None:
@@ -254,7 +246,6 @@ HEAD_FORMS: Final[Forms] = {
     "needs": int,
     "size": int,
     "generation": int,
-    "generation_at": int,
     "cancel_for": str,
     "cancel_at": int,
     "cancel_by": str,
@@ -274,7 +265,7 @@ HEAD_FORMS: Final[Forms] = {
 _DEMANDED: Final = frozenset({*REQUIRED, "due_at", "sends"})
 _COPIES: Final = frozenset({"status", "metadata"})
 _INFORMING: Final = frozenset(
-    {"size", "generation", "generation_at", "cancel_at", "cancel_by"}
+    {"size", "cancel_at", "cancel_by"}
     | {"released", "released_reason", "released_id", "released_at", "released_until"}
     | {"spared_for", "spared_faults", "spared_waited", "spared_interruptions"}
     | {"alone_for"}

@@ -63,9 +63,7 @@ def event_items(step: Step, body: bytes) -> list[Item]:
 def _of_the_commit(step: Step) -> dict[str, str | int]:
     """Return the attributes that stand in a commit's first part alone."""
     head = step.head
-    values: dict[str, str | int] = {"at": step.at}
-    if step.base is not None:
-        values["base"] = step.base
+    values: dict[str, str | int] = {"at": step.at, "base": step.base}
     if step.worker:
         values["worker"] = step.worker
     if (ended := step.ended) is not None:

@@ -482,24 +482,15 @@ def head_update(before: Head, after: Head) -> Update:
 
     The state is part of the condition, so that no transition leaves a terminal state, even if HEAD
     was written without counting its version up. A request to cancel is part of it too, because it
-    does not move the version (as in `is_still`). The generation is sent even if it is the same:
-    `before` may have been counted from the log, and what is stored is then of an older version.
+    does not move the version (as in `is_still`).
     """
     old, new = head_item(before), head_item(after)
-    changed = {
-        name: value
-        for name, value in new.items()
-        if name not in old or name in _ALWAYS or old[name] != value
-    }
+    changed = {name: value for name, value in new.items() if name not in old or old[name] != value}
     when: list[Check] = are(**{name: old[name] for name in ("incarnation", "version", "state")})
     if before.cancel is None:
         when.append(Check("cancel_for", "<>", before.incarnation))
     gone = [name for name in old if name not in new]
     return Update(key=key_of(old), values=changed, remove=gone, when=when)
-
-
-_ALWAYS: Final = frozenset({"generation"})
-"""Attributes that `head_update` always sends, because the stored value may not be `before`'s."""
 
 
 def _context_version(item: Item | None) -> int:

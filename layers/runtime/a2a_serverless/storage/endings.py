@@ -19,7 +19,6 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
 )
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.attempts import counted_as
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, left_by
@@ -83,16 +82,9 @@ def stated(head: Head, state: TaskState, text: str) -> TaskStatus:
 
 
 async def end_task(
-    log: DurableStorage,
-    task_id: str,
-    decide: Callable[[Head], Commit | None],
-    *,
-    read: Head | None = None,
+    log: DurableStorage, task_id: str, decide: Callable[[Head], Commit | None]
 ) -> bool:
     """Commit what `decide` makes of HEAD as it is now; try again if another writer was faster.
-
-    `read` is HEAD of the task's log, if the caller has read it. If the stored HEAD has no
-    generation, that of `read` is used.
 
     Return True when the commit was made. False when the task is gone or has ended, or `decide`
     returned None: there was nothing to end.
@@ -105,8 +97,6 @@ async def end_task(
         head = await log.head(task_id)
         if head is None or head.is_terminal:
             return False
-        if read is not None:
-            head = counted_as(read, head)
         commit = decide(head)
         if commit is None:
             return False
@@ -122,8 +112,7 @@ async def end_task(
 async def cancel_task(log: DurableStorage, seen: Head) -> bool:
     """Cancel the task of `seen` without its agent; what its attempt still writes is refused.
 
-    False when it has ended meanwhile, or another task has its id. `seen` may have been counted with
-    the task's log, see `end_task`.
+    False when it has ended meanwhile, or another task has its id.
 
     Raises:
         ConcurrencyError, UnavailableError: as `end_task`.
@@ -132,4 +121,4 @@ async def cancel_task(log: DurableStorage, seen: Head) -> bool:
     def decide(head: Head) -> Commit | None:
         return canceled(head) if head.incarnation == seen.incarnation else None
 
-    return await end_task(log, seen.task_id, decide, read=seen)
+    return await end_task(log, seen.task_id, decide)

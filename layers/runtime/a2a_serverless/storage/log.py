@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from a2a_serverless.storage.listing import status_key
@@ -69,15 +69,6 @@ class Log:
             if record.version == self.head.turn
             for entry in record.entries
         )
-
-    def counted(self) -> Log:
-        """Return the log with HEAD's generation, counted here if an older release has not kept it.
-
-        For a log read from its beginning.
-        """
-        if self.head.generation is not None:
-            return self
-        return replace(self, head=replace(self.head, generation=self.fold().generation))
 
     def restores(self) -> int:
         """Return how many artifacts come back when a claim starts the open turn over."""

@@ -93,11 +93,6 @@ class Tail:
         """Return True if events have been read and not delivered yet."""
         return bool(self._backlog)
 
-    @property
-    def counted(self) -> Head:
-        """Return HEAD with its generation, counted here if an older release has not kept it."""
-        return replace(self.head, generation=self.fold.generation)
-
     def snapshot(self) -> TailEvent:
         """Return the Task now, under the cursor of its version's last event."""
         newest = self.fold.newest

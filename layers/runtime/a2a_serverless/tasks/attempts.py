@@ -154,22 +154,6 @@ def on_lost_claim(
     return Refused.FENCED if is_in_danger or retry.is_exhausted(head.attempts) else Refused.REBASE
 
 
-def still_counts(read: Head, head: Head) -> bool:
-    """Return True if what was counted in the log of `read` holds for `head`, which was read later.
-
-    The generation is counted, and the artifacts that a restart brings back. A commit between the
-    two reads makes the counts wrong. A request to cancel does not: it changes HEAD, not the log.
-    """
-    return (head.incarnation, head.version) == (read.incarnation, read.version)
-
-
-def counted_as(read: Head, head: Head) -> Head:
-    """Return `head`; if it has no generation, with that of `read`, as far as it `still_counts`."""
-    if head.generation is not None or not still_counts(read, head):
-        return head
-    return replace(head, generation=read.generation)
-
-
 def may_give_up(head: Head, params: OperationParams, *, seen: Head) -> bool:
     """Return True if a turn whose attempts were used up in `seen` may still be failed for that.
 

@@ -334,7 +334,7 @@ def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
 
 
 def _fields(caller: Caller) -> list[object]:
-    """Return the fields to encode; if there are no variables, in the form older releases read."""
+    """Return the fields to encode, without variables if there are none."""
     known: list[object] = [caller.user, caller.tenant, caller.extensions]
     return [*known, caller.variables] if caller.variables else known
 

@@ -36,9 +36,9 @@ class Record:
     token: str | None = None
     commit_id: str = ""
     at: int | None = None
-    """The time of the commit, in milliseconds since the epoch; None: its release stored none."""
+    """The time of the commit, in milliseconds since the epoch; None: damaged."""
     base: int | None = None
-    """The generation before the commit; None: its writer did not know it."""
+    """The generation before the commit; None: damaged."""
     worker: str = ""
     """The process that has claimed the turn with this commit."""
     ended: AttemptEnd | None = None

@@ -132,10 +132,10 @@ class Head:
     needs: int = 0
     """The format that a release has to know to run or write the task; any can read it."""
 
-    generation: int | None = 1
-    """State transitions and artifact updates so far (A2A 1.1); None: unknown, the log has them."""
+    generation: int = 1
+    """State transitions and artifact updates so far (A2A 1.1)."""
     size: int = 0
-    """Bytes of all entries, without those that releases without this field have written."""
+    """Bytes of all entries."""
     cancel: CancelMark | None = None
     """The request to cancel the task; a writer that has not read it cannot commit."""
     released: AttemptEnd | None = None

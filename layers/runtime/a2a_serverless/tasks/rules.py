@@ -114,8 +114,8 @@ class Commit:
     `ends_turn` says that the agent's work on the turn is over; terminal states and input-required
     say so by themselves. `idempotency_key` and `push`, an inline configuration, belong to the
     message that opens a turn. `worker` names the process that claims. `restores` is for a claim
-    that starts the turn over: the number of artifacts that it brings back; None: its writer has not
-    read the log.
+    that starts the turn over: the number of artifacts that it brings back, counted in the log of
+    the HEAD on which it is made.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -126,7 +126,7 @@ class Commit:
     context_write: ContextWrite | None = None
     push: TaskPushNotificationConfig | None = field(default=None, repr=False)
     worker: str = ""
-    restores: int | None = None
+    restores: int = 0
     failed: AttemptEnd | None = None
     """Why this attempt, the turn's last one, ends the task as failed."""
     waits: Waits | None = None
@@ -144,8 +144,8 @@ class Step:
     commit_id: str
     at: int
     """The writer's time, in milliseconds since the epoch."""
-    base: int | None = None
-    """The generation before this commit; None: unknown."""
+    base: int
+    """The generation before this commit."""
     worker: str = ""
     """The process that claims the turn."""
     ended: AttemptEnd | None = None
@@ -329,16 +329,14 @@ def _expand(head: Head, commit: Commit) -> tuple[Entry, ...]:
     return entries
 
 
-def _generation(head: Head, entries: tuple[Entry, ...], restores: int | None) -> int | None:
-    """Return the generation after a commit on `head`; None if only the log can tell.
+def _generation(head: Head, entries: tuple[Entry, ...], restores: int) -> int:
+    """Return the generation after a commit on `head`.
 
     It rises by 1 with every event that subscribers see (A2A 1.1), so that all readers count alike.
     """
     restarts = any(isinstance(entry, Restarted) for entry in entries)
-    if head.generation is None or (restarts and restores is None):
-        return None
     updates = sum(isinstance(entry, StatusChanged | ArtifactWritten) for entry in entries)
-    return head.generation + updates + ((restores or 0) if restarts else 0)
+    return head.generation + updates + (restores if restarts else 0)
 
 
 def runs_alone(head: Head) -> bool:

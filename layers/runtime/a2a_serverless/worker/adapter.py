@@ -258,8 +258,7 @@ class _Delivery:
         """
         task_id, incarnation = self._params.task_id, self._params.incarnation
         while self._deadline is None or self._adapter.clock.monotonic() < self._deadline:
-            read = await self._storage.read(task_id, incarnation=incarnation)
-            log = None if read is None else read.counted()
+            log = await self._storage.read(task_id, incarnation=incarnation)
             verdict = await self._act(log)
             is_behind = log is not None and waits_behind(log.head, self._operation)
             goes_on = is_behind and not self._is_passed_on
@@ -491,7 +490,7 @@ class _Delivery:
             is_given_up = may_give_up(head, params, seen=seen) and head.cancel is None
             return gave_up(head, reference) if is_given_up else None
 
-        if await end_task(self._storage, params.task_id, decide, read=seen):
+        if await end_task(self._storage, params.task_id, decide):
             _log(
                 self._handle,
                 logging.ERROR,

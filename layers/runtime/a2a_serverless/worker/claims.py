@@ -25,11 +25,9 @@ from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import (
     Refused,
     RetryPolicy,
-    counted_as,
     lease_end,
     on_lost_claim,
     on_refusal,
-    still_counts,
 )
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.operations import OperationParams
@@ -120,14 +118,22 @@ async def claim(
             in its process and would not.
         UnavailableError: too many races were lost.
     """
-    restores = read.restores() if read.head.token is not None else None
-    return await _claim(
-        log,
-        read.head,
-        own,
-        lambda newer: _rebased(newer, on_lost_claim(newer, own.params, retry, is_alone=is_alone)),
-        restores,
-    )
+    for _ in range(MAX_REBASES):
+        head = read.head
+        restores = read.restores() if head.token is not None else 0
+        try:
+            claiming = Commit(token=own.token, claims=True, restores=restores)
+            return await own.commit(log, head, claiming)
+        except ConcurrencyError:
+            newer = await log.read(head.task_id)
+        if newer is None:
+            raise TurnFinishedError(_OVER)
+        read, head = newer, newer.head
+        _rebased(head, on_lost_claim(head, own.params, retry, is_alone=is_alone))
+        if head.token == own.token:  # by a claim whose answer was lost
+            own.claimed = True
+            return head
+    raise UnavailableError(_LOST)
 
 
 async def claim_unclaimed(log: DurableStorage, head: Head, own: Ownership) -> Head:
@@ -138,38 +144,24 @@ async def claim_unclaimed(log: DurableStorage, head: Head, own: Ownership) -> He
         FencedError: another attempt owns it.
         UnavailableError: too many races were lost.
     """
-    return await _claim(log, head, own, own.check)
-
-
-async def _claim(
-    log: DurableStorage,
-    head: Head,
-    own: Ownership,
-    check: Callable[[Head | None], Head],
-    restores: int | None = None,
-) -> Head:
-    """Claim on `head`, or on a newer one.
-
-    `restores`, and the generation of `head`, were counted in the log of `head`.
-    """
-    read = head
     for _ in range(MAX_REBASES):
-        counted = restores if still_counts(read, head) else None
         try:
-            commit = Commit(token=own.token, claims=True, restores=counted)
-            return await own.commit(log, head, commit)
+            return await own.commit(log, head, Commit(token=own.token, claims=True))
         except ConcurrencyError:
-            head = counted_as(read, check(await log.head(head.task_id)))
-            if head.token == own.token:  # claimed by the attempt's writer, or by its keeper
-                own.claimed = True
+            head = own.check(await log.head(head.task_id))
+            if head.token == own.token:  # by the attempt's writer, or by its keeper
                 return head
-    raise UnavailableError(f"The claim lost {MAX_REBASES} races.")
+    raise UnavailableError(_LOST)
+
+
+_LOST: Final = f"The claim lost {MAX_REBASES} races."
+_OVER: Final = "The turn is over, or its task is gone."
 
 
 def _rebased(head: Head | None, met: Refused) -> Head:
     """Return HEAD for another try, or raise the error for the refusal that was `met`."""
     if head is None or met is Refused.OVER:
-        raise TurnFinishedError("The turn is over, or its task is gone.")
+        raise TurnFinishedError(_OVER)
     if met is Refused.FENCED:
         raise FencedError(current_version=head.version)
     return head

@@ -141,7 +141,6 @@ class _Letter:
 
     def __init__(self, operation: Operation, retry: RetryPolicy, log: Log | None) -> None:
         self.operation = operation
-        self.read = None if log is None else log.counted().head
         self.correlation_id = secrets.token_hex(8)
         self.wanted = DeadLettered.DROP
         self.seen: Head | None = None
@@ -173,7 +172,7 @@ async def _settle(log: DurableStorage, letter: _Letter) -> Settled:
         ConcurrencyError: others changed the task too often.
     """
     for _ in range(REBASES):
-        if await end_task(log, letter.operation.task_id, letter.decide, read=letter.read):
+        if await end_task(log, letter.operation.task_id, letter.decide):
             return "canceled" if letter.wanted is DeadLettered.CANCEL else "failed"
         if letter.wanted is DeadLettered.LEAVE:
             return "left"

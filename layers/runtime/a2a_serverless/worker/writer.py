@@ -16,7 +16,6 @@ from a2a_serverless.errors import (
     UnavailableError,
 )
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage
-from a2a_serverless.tasks.attempts import counted_as
 from a2a_serverless.tasks.entries import Entry, encode_entries
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, ContextWrite, Waits
@@ -286,4 +285,4 @@ class TurnWriter:
         if is_still(head, seen) and batch.state is not None:
             # HEAD did not move, so the condition on the conversation's state has failed.
             raise StaleStateError from lost
-        self._take(counted_as(seen, head))
+        self._take(head)
