@@ -344,7 +344,7 @@ async def test_a_damaged_task_is_deleted(moto: Database, lost: str) -> None:
 
 
 async def test_a_state_without_an_index_goes_with_its_tasks(moto: Database) -> None:
-    """The states of contexts that an older release has written are found by their tasks."""
+    """The states of contexts that are in no index are found by their tasks."""
     storage = moto.storage()
     await fill(storage)
     moto.client.update_item(

@@ -161,15 +161,15 @@ async def test_only_a_claim_names_a_worker(storage: DurableStorage) -> None:
 
 
 async def test_a_release_counts_for_its_token_alone(table: Database, clock: ManualClock) -> None:
-    """The claim of an older release leaves it standing: then that attempt, if silent, is lost."""
+    """One that names another attempt than HEAD's says nothing of that attempt: it is lost."""
     storage = table.storage(clock=clock)
     head = await given_back(storage, await claimed(storage, await opened(storage)))
-    set_attributes(table, head_key(head), {"token": {"S": "older"}})
+    set_attributes(table, head_key(head), {"token": {"S": "another"}})
     after = await newest(storage, head)
     assert after.released == END
     assert not after.was_released
     head = await claimed(storage, after, "three")
-    assert (await record(storage, head)).ended == AttemptEnd(token="older", reason=LOST)
+    assert (await record(storage, head)).ended == AttemptEnd(token="another", reason=LOST)
     assert not {name for name in stored(table, head_key(head)) if name.startswith("released")}
 
 
@@ -409,8 +409,8 @@ async def test_a_table_without_the_index(local_dynamodb: Emulator, clock: Manual
     layout["GlobalSecondaryIndexes"] = [i for i in indexes if i["IndexName"] != "by-id"]
     attributes = layout["AttributeDefinitions"]
     layout["AttributeDefinitions"] = [a for a in attributes if a["AttributeName"] != "id_key"]
-    client.create_table(TableName="of-0.1", **layout)
-    storage = Database(client=client, table="of-0.1").storage(clock=clock)
+    client.create_table(TableName="without-by-id", **layout)
+    storage = Database(client=client, table="without-by-id").storage(clock=clock)
     head = await claimed(storage, await opened(storage))
     assert len((await storage.list_tasks(ListTasksQuery())).tasks) == 1
     with pytest.raises(ConfigurationError, match="The table has no index by-id yet: deploy"):

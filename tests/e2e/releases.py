@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.e2e.commands import Running, environment, running_with
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = "layers/runtime/a2a_serverless"
+PACKAGES = ("layers/runtime/a2a_serverless", "src/a2a_serverless_tools")
 REQUIREMENTS = "requirements/local.txt"
 
 VARIABLE = "A2A_UPGRADE_FROM"
@@ -38,7 +38,7 @@ class Release:
         self, *arguments: str, variables: Mapping[str, str], output: Path
     ) -> Iterator[Running]:
         """One of its commands, for the block."""
-        path = os.pathsep.join([str((self.folder / PACKAGE).parent), str(ROOT)])
+        path = os.pathsep.join([*(str((self.folder / one).parent) for one in PACKAGES), str(ROOT)])
         # The bytecode has a folder of its own, so that the second process starts in half the time.
         cache = {"PYTHONPYCACHEPREFIX": str(self.folder / "cache"), "PYTHONDONTWRITEBYTECODE": ""}
         env = environment(**variables) | {"PYTHONPATH": path} | cache
@@ -61,7 +61,7 @@ def unpack(name: str, folder: Path) -> Release:
         NoReleaseError: git does not know it, or there is no git.
     """
     try:
-        archive = _git("archive", "--format=tar", name, PACKAGE, REQUIREMENTS)
+        archive = _git("archive", "--format=tar", name, *PACKAGES, REQUIREMENTS)
     except OSError as error:
         raise NoReleaseError(f"There is no git to read {name} with.") from error
     except subprocess.CalledProcessError as error:

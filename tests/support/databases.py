@@ -173,26 +173,11 @@ def _definition() -> dict[str, Any]:
 
 
 def drop_index(client: Any, table: str, index: str) -> None:
-    """Take an index from a table, as one has it that an older release made; return then."""
+    """Take an index from a table; return then."""
     client.update_table(
         TableName=table, GlobalSecondaryIndexUpdates=[{"Delete": {"IndexName": index}}]
     )
     _wait(lambda: index not in _indexes(client, table), f"{table} without {index}")
-
-
-def add_index(client: Any, table: str, index: str) -> None:
-    """Add an index of template.yaml as a stack update does; return when it is filled."""
-    template = Template.load().table(stream=False)
-    new = next(one for one in template["GlobalSecondaryIndexes"] if one["IndexName"] == index)
-    keys = {one["AttributeName"] for one in new["KeySchema"]}
-    client.update_table(
-        TableName=table,
-        AttributeDefinitions=[
-            one for one in template["AttributeDefinitions"] if one["AttributeName"] in keys
-        ],
-        GlobalSecondaryIndexUpdates=[{"Create": new}],
-    )
-    _wait(lambda: _indexes(client, table).get(index) == "ACTIVE", f"{table} with {index}")
 
 
 def _indexes(client: Any, table: str) -> dict[str, str]:

@@ -159,7 +159,7 @@ def not_found(task_id: str, scope: str | None, place: Place) -> str:
         )
     return (
         f"{where} has no task {task_id}: it has expired, was deleted or never"
-        " was. If an older release has created it or its first commit is damaged, --scope SCOPE"
+        " was. If its first commit is damaged, --scope SCOPE"
         f" shows it: its items are under TASK#SCOPE#{task_id}."
     )
 

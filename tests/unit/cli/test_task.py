@@ -460,14 +460,16 @@ def test_an_expired_task(run: Run, storage: DurableStorage, clock: ManualClock) 
     assert "has no task" in run(TASK, "--scope", ANN.digest).err
 
 
-def test_a_task_of_an_older_release(run: Run, database: Database, storage: DurableStorage) -> None:
+def test_a_task_that_is_not_in_the_index(
+    run: Run, database: Database, storage: DurableStorage
+) -> None:
     """The index by id does not have it; with its scope it is shown."""
     head = opened(storage)
     for item_key in (head_key(head), event_key(head)):
         remove_attributes(database, item_key, "id_key")
     said = run(TASK)
     assert said.code == 2
-    assert "an older release has created it" in said.err
+    assert "its first commit is damaged" in said.err
     assert f"--scope SCOPE shows it: its items are under TASK#SCOPE#{TASK}." in said.err
     assert run(TASK, "--scope", ANN.digest).code == 0
 

@@ -1,4 +1,4 @@
-"""Timelines of logs that the rules make, and of those that only older or newer releases make."""
+"""Timelines of logs that the rules make, and of damaged ones and those of newer releases."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_attempts_commits_have_its_worker() -> None:
 
 
 def test_the_holder_is_the_attempt_of_head() -> None:
-    """Since its claim, with its last commit; without a name where an older release has claimed."""
+    """Since its claim, with its last commit; without a name where it is lost."""
     head = claimed(token="A")
     named = [record(1, at=1), record(2, token="A", worker="host 1", at=2), record(3, token="A")]
     lease = {"lease_until": 300_000}
@@ -106,7 +106,7 @@ def test_the_last_sign_of_a_holder_is_a_commit_or_a_renewal() -> None:
 
 
 def test_a_release_of_an_earlier_attempt_is_over() -> None:
-    """An older release's claim leaves it standing: the attempt of HEAD has the turn."""
+    """A release of another attempt says nothing: the attempt of HEAD has the turn."""
     head = replace(claimed(token="B"), released=AttemptEnd(token="A", reason="ValueError"))
     shown = of(record(2, token="B", worker="host 2"), head=head)
     assert shown.given_back is None
@@ -152,7 +152,7 @@ def test_an_unknown_entry_keeps_its_kind(kind: bytes, shown: str) -> None:
 
 
 def test_a_task_changed_when_it_was_last_committed() -> None:
-    """Where commits have no time, an older release wrote them: then the status has one."""
+    """Where commits have lost their time, the status has one."""
     head = replace(opened(), status_at=5)
     assert of(record(1, at=1), record(2, at=7), head=head).changed_at == 7
     assert of(record(1), head=head).changed_at == 5
@@ -246,7 +246,7 @@ def test_an_attempt_ends_when_it_says_so() -> None:
 
 @pytest.mark.parametrize("at", [None, 99])
 def test_an_end_without_a_time_has_no_length(at: int | None) -> None:
-    """Items of earlier releases lack it, and one from before the claim is of another end."""
+    """An item may have lost it, and one from before the claim is of another end."""
     (turn,) = given_back(at).turns
     first, second = turn.attempts
     assert (first.outcome, first.over_at, first.took_ms) == ("gave back", None, None)

@@ -67,7 +67,7 @@ def test_a_flag_counts_for_its_own_task() -> None:
 
 
 def test_a_request_is_known_by_its_flag_or_by_its_mark() -> None:
-    """The flag of release 0.1 has no mark; a flag that came after the look for it has left one."""
+    """A flag that was raised after the look for it has left its mark on HEAD."""
     head = claimed()
     marked = replace(head, cancel=CancelMark(at=1, by="alice"))
     assert not is_requested(head, None)

@@ -60,10 +60,7 @@ def head_item(head: Head) -> Item:
 
 
 def _noted(head: Head) -> dict[str, str | int | bytes | None]:
-    """Return attributes of HEAD that an older release's commit leaves as they were.
-
-    So each of them names what it belongs to: a version, a token, an incarnation.
-    """
+    """Return the attributes of HEAD that say what they belong to: an attempt, a turn, a task."""
     values: dict[str, str | int | bytes | None] = {}
     if head.cancel is not None:
         values |= cancel_values(head, head.cancel)

@@ -95,8 +95,7 @@ def is_requested(head: Head, flagged: str | None) -> bool:
     """Return True if a cancel was requested of the task of HEAD.
 
     `flagged` is the incarnation of the flag that was read before HEAD; None if there was no flag. A
-    request that came between the two reads has left its mark on HEAD. Release 0.1 raises a flag
-    without such a mark.
+    request that came between the two reads has left its mark on HEAD.
     """
     is_flagged = flagged is not None and counts_for(flagged, head.incarnation)
     return is_flagged or head.cancel is not None
@@ -106,7 +105,6 @@ def may_be_flagged(head: Head) -> bool:
     """Return True if a flag may be raised for the task of a HEAD that the caller has just written.
 
     A request raises the flag and marks HEAD together, and is refused once the task has ended.
-    Release 0.1 raises a flag without a mark: the sweeper removes that flag at its deadline.
     """
     return not head.is_terminal or head.cancel is not None
 
