@@ -29,7 +29,7 @@ def arm(variables: Mapping[str, str]) -> None:
         async def write(table: DynamoTable, *writes: Write, **options: Any) -> None:
             await _write(table, *map(of_the_next_format, writes), **options)
 
-        DynamoTable.write = write  # type: ignore[method-assign]
+        DynamoTable.write = write  # type: ignore[method-assign,assignment]
 
 
 def of_the_next_format(write: Write) -> Write:

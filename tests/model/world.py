@@ -268,7 +268,7 @@ class World:
                 token=record.token,
                 commit_id=record.commit_id,
                 at=0,
-                base=record.base,
+                base=record.base or 0,
                 ended=record.ended,
             )
             half = max(1, -(-len(stored.body) // 2))

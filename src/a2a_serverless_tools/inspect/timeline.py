@@ -88,7 +88,7 @@ class Committed:
 
     version: int
     at: int | None
-    """Milliseconds since the epoch; None: by a release without times."""
+    """Milliseconds since the epoch; None: lost."""
     worker: str
     """The process whose attempt wrote it; empty outside of attempts, or if it is not named."""
     ended: AttemptEnd | None
@@ -113,7 +113,7 @@ class Holder:
     """
 
     worker: str
-    """Its process; empty: its release does not name the process."""
+    """Its process; empty: it is lost."""
     since: int | None
     """The time of its claim."""
     seen_at: int | None = None

@@ -17,7 +17,7 @@ Outcome: TypeAlias = Literal[
     "lost",  # it said nothing: its process died, or was cut off
     "failed",  # it, or a writer for it, has ended the task as failed
     "cut short",  # another writer has ended the task, such as a cancel
-    "unknown",  # a release that does not say
+    "unknown",  # its record is damaged
 ]
 
 
@@ -28,7 +28,7 @@ class Attempt:
     number: int
     """From 1, within its turn."""
     worker: str
-    """Its process; empty: its release does not name the process."""
+    """Its process; empty: it is lost."""
     waited_ms: int | None = None
     """The milliseconds since the end of the attempt before it; None: that is not known, or there
     was none."""

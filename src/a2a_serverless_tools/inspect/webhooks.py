@@ -33,7 +33,7 @@ class Delivery:
     at: int
     """The end of the attempt, in milliseconds since the epoch."""
     version: int
-    """The commit of the event; 0: the release's lines do not name it."""
+    """The commit of the event; 0: the line does not name it."""
     attempt: int
     """Its number at this event; 0: unknown."""
     result: Result
@@ -55,7 +55,7 @@ class Webhook:
     told: int | None = None
     """The commit of the last event that the receiver has taken; None: it has taken none."""
     knows_told: bool = False
-    """False if a release that does not store `told` and `given_up` has moved on to `version`."""
+    """False if `told` and `given_up`, as they are stored, do not account for `version`."""
     given_up: GivenUp | None = None
     """The events that it is not told of any more; None: there are none."""
     owed: int = 0
@@ -70,7 +70,7 @@ class Webhook:
     is_given_up: bool = False
     """True if its URL has refused so many events that it is not called any more."""
     answer: str
-    """How the last attempt ended; empty: there was none, or its release has not stored it."""
+    """How the last attempt ended; empty: there was none, or it is lost."""
     answered_at: int | None
     """The time at which the last attempt ended, in milliseconds since the epoch."""
     next_at: int | None = None

@@ -104,10 +104,7 @@ class Push:
 
     @property
     def knows_told(self) -> bool:
-        """Return True if `told` and `given_up` account for the cursor.
-
-        A release that does not store them has moved it elsewhere.
-        """
+        """Return True if `told` and `given_up`, as they are stored, account for the cursor."""
         given_up = self.given_up.version if self.given_up else 0
         return self.index == LAST or self.version == max(self.told or 0, given_up)
 
