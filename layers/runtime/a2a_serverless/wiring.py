@@ -17,6 +17,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import PLACES, Slots, StreamLeases
 from a2a_serverless.storage.table import Table
+from a2a_serverless.tables import open_table, scheme_of
 from a2a_serverless.tasks.operations import Operation
 
 if TYPE_CHECKING:
@@ -165,6 +166,30 @@ def queue_on(
     )
 
 
+def open_backends(settings: Settings, clock: Clock | None = None) -> Backends:
+    """Return the backends that the environment names: on AWS, or all on one table.
+
+    Raises:
+        ConfigurationError: one of them is not set, or the table cannot be used.
+    """
+    if not scheme_of(settings.table):
+        return aws_backends(settings, clock)
+    clock = clock or SystemClock()
+    return table_backends(settings, open_table(settings.table, clock), clock)
+
+
+def open_storage(settings: Settings, clock: Clock | None = None) -> DurableStorage:
+    """Return the storage alone, in the anonymous scope.
+
+    Raises:
+        ConfigurationError: `table` is not set, or cannot be used.
+    """
+    if not settings.table:
+        raise _unnamed("table")
+    clock = clock or SystemClock()
+    return DurableStorage(open_table(settings.table, clock), clock=clock, timing=settings.timing())
+
+
 def aws_backends(
     settings: Settings,
     clock: Clock | None = None,
@@ -174,7 +199,8 @@ def aws_backends(
 ) -> Backends:
     """Return backends on DynamoDB and SQS, as the environment names them.
 
-    `needs` lists the settings that the process requires besides `table` and `queue`;
+    `needs` lists the settings that the process requires besides `table` and `queue`, of which
+    `table` names a table on DynamoDB;
     `has_long_polls` is as for `SqsFifoQueue`.
 
     Raises:
@@ -186,7 +212,7 @@ def aws_backends(
         if not getattr(settings, name):
             raise _unnamed(name)
     clock = clock or SystemClock()
-    table = _table_on_aws(settings, clock)
+    table = open_table(settings.table, clock)
     queue = partial(
         SqsFifoQueue,
         Operation,
@@ -202,25 +228,6 @@ def aws_backends(
         push=_push_on_aws(settings, table, clock) if settings.pushes else None,
         streams=_leases(Slots(table, clock=clock), settings),
     )
-
-
-def aws_storage(settings: Settings, clock: Clock | None = None) -> DurableStorage:
-    """Return the storage on DynamoDB alone, in the anonymous scope.
-
-    Raises:
-        ConfigurationError: `table` is not set.
-    """
-    if not settings.table:
-        raise _unnamed("table")
-    clock = clock or SystemClock()
-    table = _table_on_aws(settings, clock)
-    return DurableStorage(table, clock=clock, timing=settings.timing())
-
-
-def _table_on_aws(settings: Settings, clock: Clock) -> Table:
-    from a2a_serverless.storage.dynamodb import DynamoTable
-
-    return DynamoTable(settings.table, INDEXES, clock=clock)
 
 
 async def check_backends(backends: Backends, settings: Settings) -> None:

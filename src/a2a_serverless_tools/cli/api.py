@@ -15,7 +15,8 @@ def add(commands: Commands) -> None:
         _run,
         summary="the HTTP application alone, on DynamoDB and SQS",
         description="Serves A2A with uvicorn on 127.0.0.1, streamed as StreamFunction does it. "
-        "A2A_TABLE and A2A_QUEUE name the table and the queue; A2A_AUTH says who may call: api-key "
+        "A2A_TABLE and A2A_QUEUE name the table and the queue; with A2A_TABLE=file:PATH both are "
+        "in a file; A2A_AUTH says who may call: api-key "
         "(with A2A_API_KEYS), oidc (with A2A_OIDC_ISSUER and A2A_OIDC_AUDIENCE) or none. With "
         "none it refuses what a page in a browser has sent, and what was sent to another address "
         "than the one that it prints, or A2A_PUBLIC_URL.",
@@ -30,7 +31,7 @@ def _run(options: Namespace) -> int:
     from a2a_serverless.http.app import create_app
     from a2a_serverless.http.card import load_card, load_extended_card
     from a2a_serverless.settings import load_settings
-    from a2a_serverless.wiring import aws_backends
+    from a2a_serverless.wiring import open_backends
     from a2a_serverless.worker.agents import load_agent
     from a2a_serverless_tools.cli.serving import check, say, until_signal
     from a2a_serverless_tools.local.http_server import HttpServer, bind
@@ -43,7 +44,7 @@ def _run(options: Namespace) -> int:
     if agent is not None:
         load_agent(agent)
     with until_signal() as ended:
-        backends = aws_backends(settings)
+        backends = open_backends(settings)
         app = create_app(
             settings,
             backends,

@@ -68,7 +68,7 @@ async def place_of(
     Raises:
         ConfigurationError: no place is named, or it cannot be used.
     """
-    from a2a_serverless.wiring import aws_backends, aws_storage, check_storage
+    from a2a_serverless.wiring import check_storage, open_backends, open_storage
     from a2a_serverless_tools.console.remote import RemoteInspector
     from a2a_serverless_tools.console.stacks import StackLogs
     from a2a_serverless_tools.console.stored import StoredInspector
@@ -84,13 +84,13 @@ async def place_of(
             raise ConfigurationError(msg)
         return Place(inspector=RemoteInspector(dev), settings=settings)
     needs_queue = needs_queue or (may_lack_queue and bool(settings.queue))
-    storage = aws_storage(settings)
+    storage = open_storage(settings)
     await check_storage(storage, settings)
     inspector = StoredInspector(
         storage,
         settings,
         place=f"the table {settings.table}",
-        backends=aws_backends(settings) if needs_queue else None,
+        backends=open_backends(settings) if needs_queue else None,
         logs=StackLogs(stack) if stack else None,
     )
     return Place(inspector=inspector, settings=settings, stack=stack)

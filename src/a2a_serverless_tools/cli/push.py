@@ -33,18 +33,20 @@ def _run(options: Namespace) -> int:
     """
     from a2a_serverless import observability
     from a2a_serverless.settings import load_settings
-    from a2a_serverless.wiring import aws_backends
+    from a2a_serverless.wiring import open_backends
     from a2a_serverless_tools.cli.serving import check, named_aws_errors, say, until_signal
-    from a2a_serverless_tools.local.pushing import aws_sources, pushing
+    from a2a_serverless_tools.local.pushing import aws_sources, pushing, table_sources
     from a2a_serverless_tools.local.sources import SqsSource
 
     observability.start()
     settings = load_settings()
-    backends = aws_backends(settings)
+    backends = open_backends(settings)
     backends.pushing()
     check(backends, settings)
     with named_aws_errors():
-        sources = aws_sources(settings, lambda: SqsSource(settings.push_queue, wait_s=LONG_POLL_S))
+        sources = table_sources(backends) or aws_sources(
+            settings, lambda: SqsSource(settings.push_queue, wait_s=LONG_POLL_S)
+        )
     push = pushing(backends, settings, sources, concurrency=options.concurrency)
     with until_signal() as ended, push:
         say(f"pushes from {settings.table}, {options.concurrency} webhooks at a time")

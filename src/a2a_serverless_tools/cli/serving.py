@@ -48,7 +48,9 @@ def named_aws_errors() -> Iterator[None]:
     """Turn boto3's exceptions in a `with` block into a `ConfigurationError`."""
     try:
         yield
-    except (BotoCoreError, ClientError, UnavailableError) as error:
+    except UnavailableError as error:
+        raise ConfigurationError(str(error)) from error
+    except (BotoCoreError, ClientError) as error:
         raise ConfigurationError(f"AWS cannot be used: {str(error).rstrip('.')}.") from error
 
 

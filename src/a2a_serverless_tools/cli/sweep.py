@@ -26,18 +26,18 @@ def _run(options: Namespace) -> int:
     """Run one round, whose counts go to stdout, or rounds until SIGINT or SIGTERM."""
     from a2a_serverless import observability
     from a2a_serverless.settings import load_settings
-    from a2a_serverless.wiring import aws_backends
+    from a2a_serverless.wiring import open_backends
     from a2a_serverless_tools.cli.serving import check, named_aws_errors, say, serve
     from a2a_serverless_tools.local.sources import SqsSource
-    from a2a_serverless_tools.local.sweeping import SweepRounds
+    from a2a_serverless_tools.local.sweeping import LetterSource, SweepRounds
 
     settings = load_settings()
-    backends = aws_backends(settings)
+    backends = open_backends(settings)
     check(backends, settings)
-    source = None
-    if settings.dead_letter_queue:
+    source: LetterSource | None = backends.dead_letters
+    if source is None and settings.dead_letter_queue:
         source = SqsSource(settings.dead_letter_queue, wait_s=LONG_POLL_S)
-    else:
+    elif source is None:
         say("A2A_DEAD_LETTER_QUEUE is not set: dead letters stay where they are")
     rounds = SweepRounds(backends, settings, source)
     if options.once:

@@ -29,7 +29,8 @@ def add(commands: Commands) -> None:
         "worker",
         run,
         summary="runs the agent on what the queue delivers (pull mode)",
-        description="Takes operations from the queue A2A_QUEUE and runs the agent on them, until "
+        description="Takes operations from the queue A2A_QUEUE, or from A2A_TABLE=file:PATH, and "
+        "runs the agent on them, until "
         "SIGTERM or SIGINT: then it takes no more, lets turns run for --drain seconds, and gives "
         "the rest back to other workers. Several workers share a queue. With "
         "POWERTOOLS_SERVICE_NAME it logs JSON lines, with POWERTOOLS_METRICS_NAMESPACE metrics.",
@@ -49,7 +50,7 @@ def run(options: Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     from a2a_serverless import observability
     from a2a_serverless.settings import load_settings
-    from a2a_serverless.wiring import aws_backends
+    from a2a_serverless.wiring import open_backends
     from a2a_serverless.worker.adapter import WorkerAdapter
     from a2a_serverless.worker.agents import pulling_agent
     from a2a_serverless.worker.environment import take_environment
@@ -62,10 +63,11 @@ def run(options: Namespace) -> int:
     if path := Dotenv(Path.cwd()).read():
         say(f"environment of {path}")
     agent = pulling_agent(spec, prepare=lambda: take_environment(settings))
-    backends = aws_backends(settings)
+    backends = open_backends(settings)
     check(backends, settings)
     adapter = WorkerAdapter(backends, agent, settings)
-    say(f"{spec} works on {settings.queue}, {options.concurrency} turns at a time")
+    place = settings.queue or settings.table
+    say(f"{spec} works on {place}, {options.concurrency} turns at a time")
     return serve(
         backends,
         adapter.serve(concurrency=options.concurrency),

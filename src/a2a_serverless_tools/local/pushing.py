@@ -7,13 +7,22 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.push.function import PushFunction
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.table import Streamed
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.local.background import Background
 from a2a_serverless_tools.local.environments import Environments, Handler
 from a2a_serverless_tools.local.pumps import QueuePump, StreamFilter, StreamPump
-from a2a_serverless_tools.local.sources import EventSource, StreamSource, TableStream
+from a2a_serverless_tools.local.sources import (
+    AddedStream,
+    EventSource,
+    StreamSource,
+    TableSource,
+    TableStream,
+)
 from a2a_serverless_tools.local.template import Template
 
 TIMEOUT_S = 60.0
@@ -52,6 +61,25 @@ def aws_sources(
     passing = stream_filter(settings)
     asyncio.run(stream().arn())
     return PushSources(stream=stream, queue=queue, filter=passing)
+
+
+def table_sources(backends: Backends) -> PushSources | None:
+    """Return the new items of a table and its queue as sources; None if the queue is not there.
+
+    Raises:
+        ConfigurationError: the table does not tell of its new items.
+    """
+    table, jobs = backends.storage.table, backends.pushing().queue.jobs
+    if not isinstance(jobs, TableQueue):
+        return None
+    if not isinstance(table, Streamed):
+        raise ConfigurationError(
+            f"A table of the kind {type(table).__name__} does not tell of its new items, so that"
+            " nothing can be pushed from it: use another one, or unset A2A_PUSH_QUEUE."
+        )
+    return PushSources(
+        stream=lambda: AddedStream(table), queue=lambda: TableSource(jobs), filter=StreamFilter()
+    )
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from boto3.session import Session
 from botocore.exceptions import ClientError
@@ -25,7 +25,8 @@ from a2a_serverless.queues.sqs_requests import SqsRequests
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.dynamodb_attributes import typed
-from a2a_serverless.storage.table import Item, key_of
+from a2a_serverless.storage.layout import event_position
+from a2a_serverless.storage.table import Check, Item, Key, Put, Streamed, key_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,10 @@ BATCH = 100
 """Records that a function gets at once, as in template.yaml."""
 POLL_S = 0.25
 """Seconds between two looks at an idle shard: Lambda looks four times a second."""
+ADDED_S = 0.1
+"""Seconds between two looks for new items of a table that tells of them."""
+CURSOR_EVERY = 1000
+"""Rows without a commit after which the cursor is written all the same."""
 SHARDS_S = 10.0
 """Seconds between two looks for new shards, while no shard ends."""
 RETRY_S = 1.0
@@ -182,22 +187,60 @@ class MemoryStream(StreamSource):
             yield self._record(self._made.get())
 
     def _record(self, item: Item) -> dict[str, Any]:
-        """Return the stream's record of an item."""
         self._number += 1
-        return {
-            "eventID": str(self._number),
-            "eventName": "INSERT",
-            "eventVersion": "1.1",
-            "eventSource": "aws:dynamodb",
-            "awsRegion": "local",
-            "dynamodb": {
-                "Keys": typed(key_of(item)._asdict()),
-                "NewImage": typed(item),
-                "SequenceNumber": str(self._number),
-                "StreamViewType": "NEW_IMAGE",
-            },
-            "eventSourceARN": "arn:aws:dynamodb:local:000000000000:table/tasks/stream/memory",
-        }
+        return _record_of(self._number, item)
+
+
+class AddedStream(StreamSource):
+    """The commits in a table that tells of its new items, from the oldest one that is left on.
+
+    How far it has read stands in the table: so commits are not lost while nothing reads, and after
+    a crash those of the last batch come again.
+
+    Args:
+        table: the table.
+    """
+
+    def __init__(self, table: Streamed) -> None:
+        self._table = table
+
+    async def feed(self, consume: Consume) -> None:
+        stored = await self._table.get(_CURSOR)
+        seen = told = int(stored["seen"]) if stored is not None else 0
+        while True:
+            added = await self._table.added(seen, limit=BATCH)
+            records = [_record_of(n, item) for n, item in added if event_position(item["SK"])]
+            if records:
+                await consume(records)
+            seen = added[-1][0] if added else seen
+            # Not for other rows alone: the cursor's own row is one of them.
+            if records or seen > told + CURSOR_EVERY:
+                told = seen
+                behind = [[Check("seen", "absent"), Check("seen", "<", seen)]]
+                await self._table.did(Put(item={**_CURSOR._asdict(), "seen": seen}, when=behind))
+            if len(added) < BATCH:
+                await asyncio.sleep(ADDED_S)
+
+
+_CURSOR: Final = Key("STREAM#push", "CURSOR")
+
+
+def _record_of(number: int, item: Item) -> dict[str, Any]:
+    """Return the record of a new item, as a stream of DynamoDB has it."""
+    return {
+        "eventID": str(number),
+        "eventName": "INSERT",
+        "eventVersion": "1.1",
+        "eventSource": "aws:dynamodb",
+        "awsRegion": "local",
+        "dynamodb": {
+            "Keys": typed(key_of(item)._asdict()),
+            "NewImage": typed(item),
+            "SequenceNumber": str(number),
+            "StreamViewType": "NEW_IMAGE",
+        },
+        "eventSourceARN": "arn:aws:dynamodb:local:000000000000:table/tasks/stream/local",
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,11 @@ logger = logging.getLogger(__name__)
 PERIOD_S = 5.0
 """Seconds between two rounds; a deployment sweeps every minute, and gets dead letters at once."""
 
+MOST_FORGOTTEN = 1000
+"""Expired items that a round deletes, where the database does not do so by itself."""
+SPARED_S = 3600
+"""Seconds that an expired item is kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -65,6 +70,7 @@ class SweepRounds:
     def __init__(
         self, backends: Backends, settings: Settings, dead_letters: LetterSource | None
     ) -> None:
+        self._storage = backends.storage
         self._sweeper = Sweeper(
             backends.storage,
             backends.operations,
@@ -82,7 +88,10 @@ class SweepRounds:
                 queue did not answer.
         """
         swept = await self._sweeper.sweep()
-        return Round(swept, await self._consume())
+        done = Round(swept, await self._consume())
+        now_s = self._storage.clock.now_ms() // 1000
+        await self._storage.table.forget(before_s=now_s - SPARED_S, limit=MOST_FORGOTTEN)
+        return done
 
     async def forever(self) -> None:
         """Run a round every `PERIOD_S`; errors are logged, and the next round follows."""

@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,21 @@ from botocore.exceptions import ClientError
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage.dictionaries import MemoryTable
-from a2a_serverless.storage.layout import event_position, owner_of
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.layout import INDEXES, event_position, owner_of
+from a2a_serverless.storage.sqlite import SqliteTable
+from a2a_serverless.storage.table import Key
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless_tools.contract.storage import Storage
 from a2a_serverless_tools.local import sources
 from a2a_serverless_tools.local.simulated_aws import one_step, simulated_aws
-from a2a_serverless_tools.local.sources import MemoryStream, Records, StreamSource, TableStream
+from a2a_serverless_tools.local.sources import (
+    AddedStream,
+    MemoryStream,
+    Records,
+    StreamSource,
+    TableStream,
+)
 from tests.support.databases import dynamo_storage
 from tests.support.emulators import CREDENTIALS
 from tests.support.memory import memory_storage
@@ -303,3 +312,42 @@ async def test_memory_tells_of_every_commit_from_any_thread() -> None:
     assert commits[2]["dynamodb"]["NewImage"]["state"] == {"S": "TASK_STATE_COMPLETED"}
     assert reader.records[0].keys() == RECORDED.keys()
     assert len(set(reader.numbers())) == len(reader.records)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[SqliteTable]:
+    """A table in a file."""
+    with closing(SqliteTable(tmp_path / "file", INDEXES)) as table:
+        yield table
+
+
+async def test_a_file_tells_of_each_commit_at_least_once(file: SqliteTable) -> None:
+    """Commits become records; a reader goes on where the last one ended, and repeats at most."""
+    storage = DurableStorage(file)
+    await storage.open_task("context", request(), task_id="task-1")
+    async with reading(AddedStream(file)) as reader:
+        await reader.until(lambda: reader.commits() == [1])
+        await Storage(storage).update_task("task-1", TaskState.TASK_STATE_WORKING)
+        await reader.until(lambda: reader.commits() == [1, 2])
+        assert all(map(is_commit, reader.records))
+        cursor = Key("STREAM#push", "CURSOR")
+        while not await file.get(cursor):  # noqa: ASYNC110 - written behind the records
+            await asyncio.sleep(0.01)
+    await Storage(storage).update_task("task-1", TaskState.TASK_STATE_COMPLETED)
+    async with reading(AddedStream(file)) as again:
+        await again.until(lambda: again.commits()[-1:] == [3])
+    assert again.commits() in ([3], [2, 3])
+
+
+async def test_a_batch_that_was_not_settled_comes_again(file: SqliteTable) -> None:
+    """A reader that dies before its records are settled leaves them to the next one."""
+    storage = DurableStorage(file)
+    await storage.open_task("context", request(), task_id="task-1")
+
+    async def dies(_: Records) -> None:
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        await AddedStream(file).feed(dies)
+    async with reading(AddedStream(file)) as reader:
+        await reader.until(lambda: reader.commits() == [1])

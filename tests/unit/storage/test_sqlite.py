@@ -18,6 +18,7 @@ from a2a_serverless.storage.layout import BY_ID, INDEXES
 from a2a_serverless.storage.sqlite import FORMAT, SqliteTable
 from a2a_serverless.storage.table import Delete, Key, Put, Range, beginning
 
+NOW_S = 1_700_000_000
 PLACE = Key("P", "A")
 ITEM = PLACE._asdict() | {"v": 1, "body": b"\x00\xff", "none": None, "text": "é"}
 
@@ -217,3 +218,45 @@ async def counted(table: SqliteTable, name: str) -> int:
     """The transactions of a writer, or of both."""
     item = await table.get(Key(name, "COUNT"))
     return 0 if item is None else int(item["n"])
+
+
+async def test_expired_items_are_forgotten_some_at_a_time(table: SqliteTable) -> None:
+    """What is past its time goes, as many as are asked; an unfinished deletion's mark stays."""
+    for number in range(5):
+        await table.write(Put(item={"PK": "P", "SK": f"{number}", "expires_at": NOW_S + number}))
+    await table.write(Put(item=ITEM), Put(item={"PK": "P", "SK": "deleted", "expires_at": 1}))
+    assert [await table.forget(before_s=NOW_S + 3, limit=2) for _ in range(3)] == [2, 1, 0]
+    (page,) = [page async for page in table.query(Range(partition="P"))]
+    assert [item["SK"] for item in page] == ["3", "4", "A", "deleted"]
+
+
+def test_the_room_of_what_is_forgotten_is_given_back(table: SqliteTable, path: Path) -> None:
+    """The file shrinks again."""
+    for number in range(40):
+        large = {"PK": "P", "SK": f"{number}", "expires_at": NOW_S, "v": "x" * 100_000}
+        asyncio.run(table.write(Put(item=large)))
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    before = path.stat().st_size
+    asyncio.run(table.forget(before_s=NOW_S + 1, limit=100))
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert path.stat().st_size < before / 10
+
+
+def test_a_file_may_survive_power_cuts(path: Path) -> None:
+    """The option lets each commit wait for the disk; without it only checkpoints do."""
+    for survives, level in ((False, 1), (True, 2)):
+        with closing(SqliteTable(path, INDEXES, survives_power_cuts=survives)) as table:
+            assert table._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+
+
+def test_processes_that_start_at_once_share_a_new_file(path: Path) -> None:
+    """Each opens it, and none fails because another one makes it."""
+    code = (
+        "import sys, pathlib; from a2a_serverless.storage.layout import INDEXES;"
+        "from a2a_serverless.storage.sqlite import SqliteTable;"
+        "SqliteTable(pathlib.Path(sys.argv[1]), INDEXES)"
+    )
+    starts = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(6)]
+    assert [start.wait(60) for start in starts] == [0] * 6

@@ -1,8 +1,8 @@
 """A table in an SQLite file, which any number of processes of one machine share.
 
 The file is in WAL mode: readers do not wait, and one transaction writes at a time. A process
-that is killed loses nothing that was answered. A power cut may lose the last commits, but leaves
-the file whole.
+that is killed loses nothing that was answered. A power cut may lose the last commits, unless the
+table is told to survive it, but leaves the file whole.
 
 A write replaces its row under a new number. So the numbers follow the order of the commits, and
 those of one partition change with each write to it.
@@ -11,6 +11,7 @@ those of one partition change with each write to it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import sqlite3
@@ -18,8 +19,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -27,13 +27,14 @@ from a2a_serverless.clock import Waker
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.storage.dictionaries import some
 from a2a_serverless.storage.table import (
+    NEVER_S,
     Delete,
     Index,
     Item,
     Key,
     Matches,
     Range,
-    Table,
+    Streamed,
     Watch,
     Write,
     holds,
@@ -51,11 +52,26 @@ FORMAT: Final = 1
 BUSY_S: Final = 15.0
 """Seconds for which a request waits for other writers."""
 
-FASTEST_POLL_S: Final = 0.005
+POLLS_S: Final = ((2.0, 0.005), (30.0, 0.025))
 SLOWEST_POLL_S: Final = 0.1
-"""Seconds between two looks for the commits of other processes: quick at first, slower later."""
+"""Seconds since the last commit, and those between two looks for the commits of other processes."""
 
 ROWS_A_PAGE: Final = 500
+
+EXPIRY: Final = "expires_at"
+"""The attribute that says when an item has expired, in seconds since the epoch."""
+
+PAGES_FREED: Final = 1000
+"""Pages of the file that are given back after a deletion of expired items, at most."""
+
+_FORGET: Final = (
+    "DELETE FROM items WHERE id IN (SELECT id FROM items WHERE expires_at BETWEEN ? AND ? LIMIT ?)"
+)
+_COUNT: Final = (
+    "CREATE TABLE IF NOT EXISTS deletions (done INTEGER NOT NULL);"
+    "INSERT INTO deletions SELECT 0 WHERE NOT EXISTS (SELECT * FROM deletions);"
+)
+_DELETED: Final = "UPDATE deletions SET done = done + 1"
 
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _PRIMARY: Final = 0xFF
@@ -66,9 +82,11 @@ T = TypeVar("T")
 _lock = threading.Lock()
 _wakers: defaultdict[Path, set[Waker]] = defaultdict(set)
 """The waits of this process, by file: its own commits end them at once."""
+_changed_at: dict[Path, float] = {}
+"""When this process has last seen a commit, by file."""
 
 
-class SqliteTable(Table):
+class SqliteTable(Streamed):
     """Items in a file. Safe under threads, each of which has a connection of its own.
 
     No request blocks its event loop while another writer has the file.
@@ -76,6 +94,7 @@ class SqliteTable(Table):
     Args:
         path: the file; it is made if it is missing, readable by its owner alone.
         indexes: the table's indexes, by name.
+        survives_power_cuts: True: each commit waits until the disk has it.
 
     Raises:
         ConfigurationError: one sentence says why the file cannot be used.
@@ -83,20 +102,19 @@ class SqliteTable(Table):
 
     wakes: ClassVar[bool] = True
 
-    def __init__(self, path: Path, indexes: Mapping[str, Index]) -> None:
+    def __init__(
+        self, path: Path, indexes: Mapping[str, Index], *, survives_power_cuts: bool = False
+    ) -> None:
         self.path = path.absolute()
+        self._synchronous = "FULL" if survives_power_cuts else "NORMAL"
         self._indexes = dict(indexes)
-        self._columns = sorted({n for i in indexes.values() for n in (i.partition, i.sort)})
+        keys = {name for i in indexes.values() for name in (i.partition, i.sort)}
+        self._columns = sorted(keys | {EXPIRY})
         self._own = threading.local()
         self._all: list[sqlite3.Connection] = []
-        try:
-            self._open()
-        except ConfigurationError:
-            self.close()
-            raise
-        except (OSError, sqlite3.Error) as error:
-            self.close()
-            raise ConfigurationError(f"The file {self.path} {_cause_of(error)}.") from error
+        deadline = time.monotonic() + BUSY_S
+        while not self._is_open(deadline):
+            time.sleep(0.01)  # another process makes the file
 
     def close(self) -> None:
         """Close all connections; the table cannot be used any more."""
@@ -147,7 +165,7 @@ class SqliteTable(Table):
         with _lock:
             _wakers[self.path].add(waker)
         try:
-            yield _FileWatch(self, partition, waker, self.version(), self.newest_in(partition))
+            yield _FileWatch(self, partition, waker)
         finally:
             with _lock:
                 _wakers[self.path].discard(waker)
@@ -157,8 +175,8 @@ class SqliteTable(Table):
     async def added(self, after: int, *, limit: int = 100) -> list[tuple[int, Item]]:
         """Return the next rows in the order of their commits, each with its number.
 
-        An item that is written again comes again. No smaller number appears later, because one
-        writer at a time numbers its rows and commits.
+        An item that is written again comes again under its new number. No smaller number appears
+        later, because one writer at a time numbers its rows and commits.
         """
         rows = await self.patiently(
             lambda: self._connection.execute(
@@ -168,10 +186,35 @@ class SqliteTable(Table):
         )
         return [(number, _decoded(*row)) for number, *row in rows]
 
+    async def forget(self, *, before_s: int, limit: int) -> int:
+        return await self.patiently(lambda: self._forget(before_s, limit))
+
     # -- the file ------------------------------------------------------------------------------
 
+    def _is_open(self, deadline: float) -> bool:
+        """Open the file; return False if another process has it, until a deadline.
+
+        Raises:
+            ConfigurationError: as the constructor.
+        """
+        try:
+            self._open()
+        except (ConfigurationError, OSError, sqlite3.Error) as error:
+            self.close()
+            self._own = threading.local()
+            if isinstance(error, ConfigurationError):
+                raise
+            if not _is_busy(error) or time.monotonic() >= deadline:
+                raise ConfigurationError(f"The file {self.path} {_cause_of(error)}.") from error
+            return False
+        return True
+
     def _open(self) -> None:
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        # Not opened if it exists: to close it again would end the locks of this process.
+        with suppress(FileExistsError):
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        if self.path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         with closing(sqlite3.connect(self.path)) as reading:
             (version,) = reading.execute("PRAGMA user_version").fetchone()
         if version > FORMAT:
@@ -198,9 +241,13 @@ class SqliteTable(Table):
         )
         return (
             "BEGIN IMMEDIATE;"
+            f"{_COUNT}"
             "CREATE TABLE IF NOT EXISTS items (id INTEGER PRIMARY KEY AUTOINCREMENT,"
             f" PK TEXT NOT NULL, SK TEXT NOT NULL, {columns} item TEXT NOT NULL, bytes BLOB,"
-            f" UNIQUE (PK, SK)); {indexes} PRAGMA user_version = {FORMAT}; COMMIT;"
+            f" UNIQUE (PK, SK)); {indexes}"
+            "CREATE INDEX IF NOT EXISTS by_partition ON items (PK);"
+            f"CREATE INDEX IF NOT EXISTS by_expiry ON items ({EXPIRY}) WHERE {EXPIRY} IS NOT NULL;"
+            f" PRAGMA user_version = {FORMAT}; COMMIT;"
         )
 
     def _connect(self) -> sqlite3.Connection:
@@ -208,8 +255,11 @@ class SqliteTable(Table):
             self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
         self._all.append(connection)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file, before all else
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise ConfigurationError(f"The file {self.path} {_CAUSES[sqlite3.SQLITE_PROTOCOL]}.")
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA busy_timeout = 0")
         return connection
 
@@ -227,8 +277,7 @@ class SqliteTable(Table):
             try:
                 return request()
             except sqlite3.Error as error:
-                is_busy = error.sqlite_errorcode & _PRIMARY in _BUSY
-                if not is_busy or time.monotonic() >= deadline:
+                if not _is_busy(error) or time.monotonic() >= deadline:
                     raise UnavailableError(f"The file {self.path} {_cause_of(error)}.") from error
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.01)
@@ -277,6 +326,8 @@ class SqliteTable(Table):
             after = outcome(writes, before, self._indexes)
             for write, item in zip(writes, after, strict=True):
                 self._store(write.key, item)
+            if None in after:
+                connection.execute(_DELETED)
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:
@@ -294,6 +345,21 @@ class SqliteTable(Table):
                 values,
             )
 
+    def _forget(self, before_s: int, limit: int) -> int:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            done = connection.execute(_FORGET, (before_s - NEVER_S, before_s - 1, limit)).rowcount
+            if done:
+                connection.execute(_DELETED)
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        if done:
+            connection.execute(f"PRAGMA incremental_vacuum({PAGES_FREED})").fetchall()
+        return done
+
     # -- watching ------------------------------------------------------------------------------
 
     def _tell(self) -> None:
@@ -310,39 +376,48 @@ class SqliteTable(Table):
         return int(version)
 
     def newest_in(self, partition: str) -> tuple[int | None, int]:
-        """Return what every write to a partition changes."""
+        """Return what every write to a partition changes, and every deletion."""
         found: tuple[int | None, int] = self._connection.execute(
-            "SELECT max(id), count(*) FROM items WHERE PK = ?", (partition,)
+            "SELECT (SELECT max(id) FROM items WHERE PK = ?), done FROM deletions", (partition,)
         ).fetchone()
         return found
 
 
-@dataclass(slots=True)
 class _FileWatch:
     """What was stored when the watch began, and the wait for something else."""
 
-    table: SqliteTable
-    partition: str
-    waker: Waker
-    version: int
-    newest: tuple[int | None, int]
+    def __init__(self, table: SqliteTable, partition: str, waker: Waker) -> None:
+        self._table = table
+        self._partition = partition
+        self._waker = waker
+        self._version = -1
+        self._newest: tuple[int | None, int] | None = None
+        with suppress(sqlite3.Error):  # then the first look says that something has changed
+            self._version = table.version()
+            self._newest = table.newest_in(partition)
 
     async def wait(self, timeout_s: float) -> None:
-        deadline, pause_s = time.monotonic() + timeout_s, FASTEST_POLL_S
-        while not await self.table.patiently(self._has_changed):
+        deadline = time.monotonic() + timeout_s
+        while not await self._table.patiently(self._has_changed):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return
-            await self.waker.wait(min(pause_s, left_s))
-            self.waker.clear()
-            pause_s = min(pause_s * 1.02, SLOWEST_POLL_S)
+            await self._waker.wait(min(self._pause_s(), left_s))
+            self._waker.clear()
 
     def _has_changed(self) -> bool:
-        version = self.table.version()
-        if version == self.version:
+        version = self._table.version()
+        if version == self._version:
             return False
-        self.version = version
-        return self.table.newest_in(self.partition) != self.newest
+        _changed_at[self._table.path] = time.monotonic()
+        newest = self._table.newest_in(self._partition)
+        is_other = newest != self._newest
+        self._version, self._newest = version, newest
+        return is_other
+
+    def _pause_s(self) -> float:
+        quiet_s = time.monotonic() - _changed_at.get(self._table.path, 0.0)
+        return next((pause for until, pause in POLLS_S if quiet_s < until), SLOWEST_POLL_S)
 
 
 def _encoded(item: Mapping[str, Any]) -> tuple[str, bytes]:
@@ -385,6 +460,11 @@ _CAUSES: Final[Mapping[int, str]] = {
     sqlite3.SQLITE_IOERR: "cannot be read or written: put it on a whole disk of this machine, no"
     " network one",
 }
+
+
+def _is_busy(error: Exception) -> bool:
+    """Return True if another writer has the file: it comes free."""
+    return getattr(error, "sqlite_errorcode", 0) & _PRIMARY in _BUSY
 
 
 def _cause_of(error: Exception) -> str:

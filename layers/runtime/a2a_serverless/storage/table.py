@@ -257,6 +257,10 @@ class Pause:
         await self.clock.sleep(timeout_s)
 
 
+NEVER_S: Final = 5 * 365 * 86_400
+"""An item that expired longer ago is not forgotten: the deletion that marked it is unfinished."""
+
+
 class Table(ABC):
     """One table.
 
@@ -324,6 +328,19 @@ class Table(ABC):
         """Return one item; None: there is none."""
         return (await self.load([key], consistent=consistent))[key]
 
+    async def forget(self, *, before_s: int, limit: int) -> int:
+        """Delete items that have expired; return how many.
+
+        A database that does so by itself has nothing to do here.
+
+        Args:
+            before_s: the seconds since the epoch before which an item has expired: those that its
+                `expires_at` has, as long as they are not `NEVER_S` before.
+            limit: the most items that are deleted.
+        """
+        del before_s, limit
+        return 0
+
     async def did(self, write: Write) -> bool:
         """Do one write; return False if its condition failed."""
         try:
@@ -331,3 +348,18 @@ class Table(ABC):
         except ConditionFailedError:
             return False
         return True
+
+
+class Streamed(Table):
+    """A table that tells of its new items, so that what is committed can be pushed."""
+
+    @abstractmethod
+    async def added(self, after: int, *, limit: int = 100) -> list[tuple[int, Item]]:
+        """Return the next items in the order of their commits, each with its number.
+
+        An item that is written again comes again, or not. No smaller number may appear later.
+
+        Args:
+            after: the last number that was read; 0: none was.
+            limit: the most items.
+        """

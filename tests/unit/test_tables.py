@@ -1,0 +1,148 @@
+"""The table that A2A_TABLE names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from a2a_serverless import tables
+from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.queues.table import TableQueue
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb import DynamoTable
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.sqlite import SqliteTable
+from a2a_serverless.storage.table import Table
+from a2a_serverless.tables import open_table
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.wiring import check_backends, open_backends, open_storage
+from tests.support.messages import request
+from tests.support.workers import params_of
+
+Opening = Callable[[DurableStorage], DurableStorage]
+
+opened: list[tuple[str, Clock]] = []
+
+
+def open_colours(url: str, clock: Clock) -> Table:
+    """What an outside package has as its entry point."""
+    opened.append((url, clock))
+    return MemoryTable(INDEXES)
+
+
+def open_nothing(url: str, clock: Clock) -> object:
+    """What a package of another release may have."""
+    return url, clock
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two packages with tables of their own."""
+    points = [
+        EntryPoint(name, f"{__name__}:{function}", tables.GROUP)
+        for name, function in (("colours", "open_colours"), ("nothing", "open_nothing"))
+    ]
+    monkeypatch.setattr(tables, "entry_points", lambda *, group: points if group else [])
+
+
+def refused(name: str) -> str:
+    """The sentence with which a table is refused."""
+    with pytest.raises(ConfigurationError) as caught:
+        open_table(name, SystemClock())
+    return str(caught.value)
+
+
+def test_a_name_is_a_table_on_dynamodb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is an ARN, which has colons."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    for name in ("tasks", "arn:aws:dynamodb:eu-west-1:123456789012:table/tasks"):
+        assert isinstance(open_table(name, SystemClock()), DynamoTable)
+
+
+@pytest.mark.parametrize(
+    ("query", "level"), [("", 1), ("?synchronous=normal", 1), ("?synchronous=FULL", 2)]
+)
+def test_a_file_is_named_by_its_path(tmp_path: Path, query: str, level: int) -> None:
+    """An option says whether commits survive power cuts."""
+    path = tmp_path / "tasks.db"
+    for name in (f"file:{path}{query}", f"file://{path}{query}"):
+        table = open_table(name, SystemClock())
+        assert isinstance(table, SqliteTable)
+        with closing(table):
+            assert table.path == path
+            assert table._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+
+
+@pytest.mark.parametrize("name", ["file:", "file:x?synchronous=maybe", "file:x?mode=ro"])
+def test_a_file_that_is_named_wrongly_is_refused(name: str) -> None:
+    """One sentence says how a file is named, and none is made."""
+    sentence = f"A2A_TABLE is {name}: a file is file:PATH, or file:PATH?synchronous=full."
+    assert refused(name) == sentence
+
+
+@pytest.mark.usefixtures("outside")
+def test_another_package_may_have_the_table() -> None:
+    """Its entry point is called with the whole value, and with the clock."""
+    clock = SystemClock()
+    assert isinstance(open_table("colours://host/table", clock), MemoryTable)
+    assert opened == [("colours://host/table", clock)]
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_table_of_no_package_is_refused() -> None:
+    """One sentence names what is installed, and what to install."""
+    sentence = refused("postgresql://host/table")
+    assert sentence.startswith("A2A_TABLE begins with postgresql: no installed package has tables")
+    assert "(installed: colours, nothing)" in sentence
+    assert refused("nothing://x").startswith("The entry point tests.unit.test_tables:open_nothing")
+
+
+@pytest.fixture
+def opening() -> Iterator[Opening]:
+    """Closes the files of storages at the end of a test."""
+    with ExitStack() as stack:
+
+        def close_later(storage: DurableStorage) -> DurableStorage:
+            assert isinstance(storage.table, SqliteTable)
+            stack.callback(storage.table.close)
+            return storage
+
+        yield close_later
+
+
+async def test_a_file_has_storage_and_queues(tmp_path: Path, opening: Opening) -> None:
+    """What one process stores and sends, another one reads and receives."""
+    settings = Settings(table=f"file:{tmp_path}/tasks.db", push_queue="push", worker_turns=2)
+    api, worker = open_backends(settings), open_backends(settings)
+    storage = opening(open_storage(settings))
+    for backends in (api, worker):
+        opening(backends.storage)
+    await check_backends(worker, settings)
+    head = (await api.storage.open_task("context", request())).head
+    await api.operations.send(Operation.to_run(params_of(head)))
+    (handle,) = await worker.operations.pull(1, 10)
+    assert handle.message.params.task_id == head.task_id
+    assert await storage.head(head.task_id) is not None
+    named = [worker.operations, worker.quarantining(), worker.dead_letters, worker.pushing().queue]
+    assert [queue.name for queue in named if isinstance(queue, TableQueue)] == [
+        "queue",
+        "quarantine_queue",
+        "dead_letter_queue",
+    ]
+    assert isinstance(worker.pushing().queue.jobs, TableQueue)
+
+
+def test_settings_name_the_queues_in_a_file(tmp_path: Path, opening: Opening) -> None:
+    """Two agents may share a file, each with a queue of its own."""
+    settings = Settings(table=f"file:{tmp_path}/tasks.db", queue="books", push_queue="books-push")
+    backends = open_backends(settings)
+    opening(backends.storage)
+    assert backends.operations.name == "books"
+    assert backends.pushing().queue.jobs.name == "books-push"
