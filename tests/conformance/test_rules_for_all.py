@@ -101,7 +101,7 @@ async def test_a_tenant_is_part_of_every_operation(agent: ServedAgent) -> None:
 
 
 class TestVersions:
-    @pytest.mark.parametrize("version", ["99.0", "1.1", "0.2", "", "one"])
+    @pytest.mark.parametrize("version", ["99.0", "1.1", "0.2", "", "1", "one"])
     async def test_another_one(self, agent: ServedAgent, version: str) -> None:
         """3.6.2: VersionNotSupportedError; an empty header means 0.3, which has other methods."""
         headers = {"A2A-Version": version}

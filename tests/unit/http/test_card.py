@@ -204,15 +204,6 @@ async def test_a_look_at_its_headers_alone(backends: Backends, card: AgentCard, 
     assert looked.content == b""
 
 
-async def test_caching(client: httpx.AsyncClient) -> None:
-    """Cache-Control, ETag with revalidation, and Last-Modified (8.6.1)."""
-    response = await client.get(PATH)
-    assert "max-age=" in response.headers["cache-control"]
-    assert response.headers["last-modified"].endswith("GMT")
-    again = await client.get(PATH, headers={"If-None-Match": response.headers["etag"]})
-    assert again.status_code == 304
-
-
 class TestFile:
     @staticmethod
     def write(folder: Path, content: str) -> Path:
