@@ -20,7 +20,7 @@ from a2a_serverless.http.answers import MAX_ANSWER_BYTES, fitting, sent_bytes
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.http.handler import Entrypoint
-from a2a_serverless.http.task_lists import shown
+from a2a_serverless.http.operations import shown_page
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
@@ -249,7 +249,7 @@ def test_the_size_of_an_answer_is_that_of_the_answer(part: Part) -> None:
     task = Task(id="t", status=state, artifacts=[Artifact(artifact_id="a", parts=[part] * 20)])
 
     def answered(tasks: list[Task]) -> int:
-        answer = shown(ListTasksResponse(tasks=tasks))
+        answer = shown_page(ListTasksResponse(tasks=tasks))
         body = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
         return len(json.dumps({"body": body}, ensure_ascii=False).encode())
 

@@ -157,7 +157,7 @@ def stored_keys(clock: ManualClock, secret: str = "keys") -> Authenticator:
 async def who(authenticator: Authenticator, key: str) -> str:
     """The name that a key stands for, or why it was refused."""
     try:
-        return (await authenticator.authenticate(Headers({"X-API-Key": key}))).display_name
+        return (await authenticator.authenticate(Headers({"X-API-Key": key}))).user_name
     except RefusedError as error:
         return error.reason
 

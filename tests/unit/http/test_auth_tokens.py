@@ -75,7 +75,7 @@ async def who(authenticator: Authenticator, *authorization: str) -> str:
     """The principal of a request with these headers, or why it was refused."""
     headers = [(b"authorization", value.encode("latin-1")) for value in authorization]
     try:
-        return (await authenticator.authenticate(Headers(raw=headers))).display_name
+        return (await authenticator.authenticate(Headers(raw=headers))).user_name
     except RefusedError as error:
         return f"{error.status} {error.reason}"
 

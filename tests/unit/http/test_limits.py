@@ -12,12 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
-from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from a2a.types import AgentCard
 from pydantic import SecretStr
 
 from a2a_serverless.http.app import create_app
+from a2a_serverless.http.operations import OPERATIONS
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
@@ -332,11 +331,8 @@ async def test_no_refusal_is_left_to_the_sdk(
     """
     counted: list[str] = []
     monkeypatch.setattr(metrics, "count", lambda name, **_: counted.append(name))
-    methods = [
-        *JsonRpcDispatcher.METHOD_TO_MODEL,
-        *JSONRPC03Adapter.METHOD_TO_MODEL,
-        "tasks/submit",
-    ]
+    named = [name for one in OPERATIONS for name in (one.name, one.name_0_3) if name]
+    methods = [*named, "tasks/submit"]
     versions: list[dict[str, str]] = [
         {},
         *({"A2A-Version": version} for version in ("1.0", "1.0.abc", "0.3", "0.3.x")),

@@ -12,8 +12,7 @@ from a2a.types import AgentCard
 from fastapi import FastAPI
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.streaming import RETRY_MS
-from a2a_serverless.http.streams import TOO_LONG
+from a2a_serverless.http.streams import RETRY_MS, TOO_LONG
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.wiring import Backends

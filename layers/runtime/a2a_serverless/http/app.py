@@ -1,21 +1,16 @@
-"""The FastAPI application: the SDK's routes over our handler, and what those routes leave out."""
+"""The FastAPI application: both bindings over the handler, the card, and what admits a request."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from email.utils import formatdate
 from functools import partial
+from hashlib import sha256
 from http import HTTPStatus
 from operator import methodcaller
 from typing import Any
 
-from a2a.server.routes import (
-    create_agent_card_routes,
-    create_jsonrpc_routes,
-    create_rest_routes,
-)
-from a2a.server.routes.fastapi_routes import add_a2a_routes_to_fastapi
 from a2a.types import AgentCard
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -31,18 +26,17 @@ from a2a_serverless.http import (
     HEALTH_PATH,
     JSONRPC_PATHS,
     JWKS_PATH,
+    SUBMIT_PATH,
     V0_3_PREFIX,
 )
 from a2a_serverless.http.address import base_url
 from a2a_serverless.http.auth import Authentication, Authenticator, authenticator_of
 from a2a_serverless.http.card import deployed_card
-from a2a_serverless.http.context import CallContextBuilder
 from a2a_serverless.http.cors import browser_access
 from a2a_serverless.http.errors import http_error, internal_error, log_refusal, rest_error
-from a2a_serverless.http.guard import jsonrpc_guard, rest_guard, rewired
 from a2a_serverless.http.handler import DurableRequestHandler, Entrypoint
-from a2a_serverless.http.legacy import v0_3, v0_3_rest
-from a2a_serverless.http.legacy.dialects import LegacyDialects
+from a2a_serverless.http.jsonrpc import JsonRpc
+from a2a_serverless.http.legacy.errors import is_0_3, with_code, without_details
 from a2a_serverless.http.middleware import (
     BodyLimit,
     ErrorForm,
@@ -52,15 +46,14 @@ from a2a_serverless.http.middleware import (
 )
 from a2a_serverless.http.openapi import describe
 from a2a_serverless.http.receivers import KeySet
-from a2a_serverless.http.streaming import Endpoint, with_event_ids
-from a2a_serverless.http.task_lists import REST_PATH, TaskLists
+from a2a_serverless.http.rest import Endpoint, Rest, route_of
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 
 CARD_MAX_AGE_S = 300
 
-_STREAMS = (":stream", ":subscribe")
-"""The ends of the paths whose answers are streams in HTTP+JSON."""
+_SOMEWHERE = "https://localhost"
+"""The address in the card that requests are checked against; no client sees it."""
 
 _HTTP_ERRORS: Mapping[int, tuple[str, str, str]] = {
     404: (
@@ -77,8 +70,6 @@ _HTTP_ERRORS: Mapping[int, tuple[str, str, str]] = {
 """By HTTP's status: the name of google.rpc.Code, the reason for the log, the client's sentence."""
 _UNSERVED = frozenset(_HTTP_ERRORS)
 _OTHER_HTTP_ERROR = ("UNKNOWN", "HttpError", "The request cannot be answered.")
-
-_base_url: ContextVar[str] = ContextVar("a2a_serverless_base_url", default="https://localhost")
 
 
 def create_app(
@@ -109,12 +100,10 @@ def create_app(
         msg = 'A2A_EXTENDED_CARD needs callers that are known: A2A_AUTH is "none".'
         raise ConfigurationError(msg)
 
-    def deployed(card: AgentCard, request: Request | None = None) -> AgentCard:
-        base = _base_url.get() if request is None else base_url(request, settings)
-        return deployed_card(card, settings, base)
+    def deployed(card: AgentCard, request: Request) -> AgentCard:
+        return deployed_card(card, settings, base_url(request, settings))
 
-    card_routes = _card_routes(card, deployed, settings)
-    card = deployed(card)
+    as_written, card = card, deployed_card(card, settings, _SOMEWHERE)
     handler = DurableRequestHandler(
         backends,
         card,
@@ -125,7 +114,9 @@ def create_app(
     app = _described_by(card)
     app.state.entrypoint = entrypoint
     _add_own_routes(app, backends)
-    _add_protocol_routes(app, handler, CallContextBuilder(card), settings, card_routes)
+    # From the author's card, because its signatures hold only if it is served unchanged.
+    _add_card_routes(app, partial(deployed, as_written))
+    _add_protocol_routes(app, handler, card, settings)
     app.add_middleware(Negotiation, card=card)
     _admit(app, settings, authenticator, clock)
     app.exception_handler(HTTPException)(_http_exception)
@@ -159,24 +150,54 @@ def _add_own_routes(app: FastAPI, backends: Backends) -> None:
         app.add_route(JWKS_PATH, keys.answer, ["GET"], include_in_schema=False)
 
 
+def _add_card_routes(app: FastAPI, card_of: Callable[[Request], AgentCard]) -> None:
+    """Add the paths of the card, as `card_of` returns it for a request."""
+    last_modified = formatdate(usegmt=True)
+
+    async def card(request: Request) -> Response:
+        # It loads the models of 0.3, whose fields the card has as well.
+        from a2a.server.request_handlers.response_helpers import (  # noqa: PLC0415
+            agent_card_to_dict,
+        )
+
+        content = agent_card_to_dict(card_of(request))
+        # Weak, and without the signatures: two signatures of one card are different texts.
+        unsigned = {name: value for name, value in content.items() if name != "signatures"}
+        tag = sha256(json.dumps(unsigned, sort_keys=True).encode()).hexdigest()
+        headers = {
+            "Cache-Control": f"public, max-age={CARD_MAX_AGE_S}",
+            "ETag": f'W/"{tag}"',
+            "Last-Modified": last_modified,
+        }
+        if _has_seen(request, tag):
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+        return JSONResponse(content, headers=headers)
+
+    for path in CARD_PATHS:
+        app.router.routes.append(route_of("GET", path, card))
+        app.router.routes.append(route_of("HEAD", path, _head_of(card)))
+
+
+def _has_seen(request: Request, tag: str) -> bool:
+    """Return True if `If-None-Match` names the tag (RFC 9110, section 13.1.2)."""
+    named = request.headers.get("if-none-match", "").split(",")
+    return not {"*", f'"{tag}"'}.isdisjoint(one.strip().removeprefix("W/") for one in named)
+
+
 def _add_protocol_routes(
-    app: FastAPI,
-    handler: DurableRequestHandler,
-    context: CallContextBuilder,
-    settings: Settings,
-    card_routes: list[BaseRoute],
+    app: FastAPI, handler: DurableRequestHandler, card: AgentCard, settings: Settings
 ) -> None:
-    """Add the routes of the card and of both bindings, and describe them."""
-    for route in card_routes:
-        if isinstance(route, Route):  # the SDK keeps only GET of it
-            app.add_route(route.path, _head_of(route.endpoint), ["HEAD"], include_in_schema=False)
-    add_a2a_routes_to_fastapi(
-        app,
-        agent_card_routes=card_routes,
-        jsonrpc_routes=_jsonrpc_routes(handler, context, settings),
-        # Last, because the SDK's tenant routes take every path of two segments or more.
-        rest_routes=_rest_routes(handler, context, settings),
-    )
+    """Add the routes of both bindings, and describe all routes."""
+    dialects = None
+    if settings.older_dialects:
+        from a2a_serverless.http.legacy.dialects import LegacyDialects  # noqa: PLC0415
+
+        dialects = LegacyDialects(handler, settings)
+    jsonrpc = JsonRpc(handler, card, settings, dialects)
+    for path in ("/", SUBMIT_PATH) if dialects else ("/",):
+        app.router.routes.append(route_of("POST", path, jsonrpc.answer))
+    # Last, because the routes of tenants take every path of two segments or more.
+    app.router.routes.extend(Rest(handler, card, settings).routes())
     describe(app)
 
 
@@ -189,86 +210,12 @@ def _admit(
         app.add_middleware(RateLimit, rate=settings.requests_per_s, clock=clock)
     app.add_middleware(Authentication, authenticator=authenticator)
     app.add_middleware(HeaderLimit, limit=settings.max_header_bytes)
-    is_0_3 = methodcaller("startswith", V0_3_PREFIX)
-    app.add_middleware(ErrorForm, has=is_0_3, formed=v0_3_rest.with_code)
-    app.add_middleware(ErrorForm, has=JSONRPC_PATHS.__contains__, formed=v0_3.without_details)
+    below_v1 = methodcaller("startswith", V0_3_PREFIX)
+    app.add_middleware(ErrorForm, has=below_v1, formed=with_code)
+    app.add_middleware(ErrorForm, has=JSONRPC_PATHS.__contains__, formed=without_details)
     if settings.cors_origins:
         # Outermost, because a browser's preflight has no credentials, and must read refusals, too.
         app.add_middleware(CORSMiddleware, **browser_access(settings.cors_origins))
-
-
-def _jsonrpc_routes(
-    handler: DurableRequestHandler, context: CallContextBuilder, settings: Settings
-) -> list[BaseRoute]:
-    routes: list[BaseRoute]
-    lists = TaskLists(handler, context)
-    routes = rewired(
-        create_jsonrpc_routes(handler, "/", context, enable_v0_3_compat=True),
-        lambda route: lists.before(route.endpoint),
-    )
-    legacy_methods: frozenset[str] = frozenset()
-    if settings.older_dialects:
-        dialects = LegacyDialects(handler, context, submitted_ttl_s=settings.submitted_ttl_s)
-        routes, legacy_methods = dialects.routes(routes), dialects.methods
-
-    def wrap(route: Route) -> Endpoint:
-        return jsonrpc_guard(
-            with_event_ids(
-                route.endpoint,
-                keep_alive_s=settings.keep_alive_s,
-                marked=v0_3.final_in_jsonrpc,
-            ),
-            context,
-            legacy_methods=legacy_methods,
-        )
-
-    return rewired(routes, wrap)
-
-
-def _rest_routes(
-    handler: DurableRequestHandler, context: CallContextBuilder, settings: Settings
-) -> list[BaseRoute]:
-    lists = TaskLists(handler, context)
-
-    def wrap(route: Route) -> Endpoint:
-        endpoint: Endpoint = lists.rest if route.path == REST_PATH else route.endpoint
-        if route.path.endswith(_STREAMS):
-            marked = v0_3.final_in_rest if route.path.startswith(V0_3_PREFIX) else None
-            endpoint = with_event_ids(endpoint, keep_alive_s=settings.keep_alive_s, marked=marked)
-        return rest_guard(endpoint, route, context)
-
-    routes = create_rest_routes(handler, context)
-    # 0.3 first, because the SDK's tenant routes take its paths, too.
-    return rewired([*v0_3_rest.routes(handler, context), *routes], wrap)
-
-
-def _card_routes(
-    card: AgentCard, deployed: Callable[[AgentCard], AgentCard], settings: Settings
-) -> list[BaseRoute]:
-    """Return the routes of an author's card, as `deployed` at the address of each request."""
-    last_modified = formatdate(usegmt=True)
-    whole = deployed(card)
-
-    async def at_this_address(_: AgentCard) -> AgentCard:
-        # From the author's card, because its signatures hold only if it is served unchanged.
-        return deployed(card)
-
-    def wrap(route: Route) -> Endpoint:
-        async def with_address(request: Request) -> Response:
-            _base_url.set(base_url(request, settings))
-            response: Response = await route.endpoint(request)
-            response.headers["Last-Modified"] = last_modified
-            return response
-
-        return with_address
-
-    cache_control = f"public, max-age={CARD_MAX_AGE_S}"
-    routes = [
-        route
-        for path in CARD_PATHS
-        for route in create_agent_card_routes(whole, at_this_address, path, cache_control)
-    ]
-    return rewired(routes, wrap)
 
 
 def _head_of(endpoint: Endpoint) -> Endpoint:
@@ -322,7 +269,7 @@ def _others(routes: Sequence[BaseRoute], asked: dict[str, Any]) -> Iterator[str]
 async def _unforeseen(request: Request, error: Exception) -> Response:
     """Answer an unforeseen error; outside of all middleware, so 0.3's form is made here."""
     answer = rest_error(internal_error(error, "http_request"))
-    if v0_3_rest.is_0_3(request):
-        content = v0_3_rest.with_code(bytes(answer.body))
+    if is_0_3(request):
+        content = with_code(bytes(answer.body))
         return Response(content, answer.status_code, media_type="application/json")
     return answer

@@ -35,6 +35,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message as AnyMessage
 from pydantic import ValidationError
 from starlette.datastructures import QueryParams
+from starlette.requests import Request
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.http.errors import invalid_params, quoted
@@ -47,10 +48,10 @@ M = TypeVar("M", bound=AnyMessage)
 MAX_VALUES = 10_000
 """The most values of one body.
 
-Guard, dispatcher and answer take about 40 microseconds for each value, during which nothing else
-runs.
+Request and answer take about 8 microseconds for each value, during which nothing else runs.
 """
 
+_JSON_TYPES = frozenset({"application/json", "application/a2a+json"})
 _BESIDE_DATA = ("text", "raw", "url")
 """The other contents that a part may have."""
 
@@ -170,6 +171,16 @@ def _is_accepted(media_type: str, modes: Iterable[str]) -> bool:
 # -- JSON ------------------------------------------------------------------------------------
 
 
+def check_content_type(request: Request) -> None:
+    """Refuse a body whose Content-Type is not JSON; one without a type is tried."""
+    stated = request.headers.get("content-type", "")
+    essence = stated.partition(";")[0].strip().lower()
+    if essence and essence not in _JSON_TYPES:
+        raise ContentTypeNotSupportedError(
+            message=f"The Content-Type {quoted(essence)} is not application/json."
+        )
+
+
 def read_json(body: bytes) -> Any:
     """Parse a JSON text.
 
@@ -218,24 +229,21 @@ def check_query(query: Mapping[str, str]) -> None:
             parse_params(QueryParams({name: value}), ListTasksRequest())
 
 
-def drop_null_data(params: Any) -> bool:
-    """Take `data: null` out of a message's parts that have another content; False if none had it.
+def drop_null_data(params: Any) -> None:
+    """Take `data: null` out of a message's parts that have another content.
 
     Clients that write null for whatever they leave out mean nothing by it. protobuf's parser would
     take it for the part's content, and drop the text before it.
     """
     message = params.get("message") if isinstance(params, dict) else None
     parts = message.get("parts") if isinstance(message, dict) else None
-    unmeant = [
-        part
-        for part in (parts if isinstance(parts, list) else ())
-        if isinstance(part, dict)
-        and part.get("data", ...) is None
-        and any(part.get(name) is not None for name in _BESIDE_DATA)
-    ]
-    for part in unmeant:
-        del part["data"]
-    return bool(unmeant)
+    for part in parts if isinstance(parts, list) else ():
+        if (
+            isinstance(part, dict)
+            and part.get("data", ...) is None
+            and any(part.get(name) is not None for name in _BESIDE_DATA)
+        ):
+            del part["data"]
 
 
 def check_values(value: Any, model: type[AnyMessage]) -> None:

@@ -1,7 +1,4 @@
-"""The context of a call: its caller, tenant and headers.
-
-Built inside the SDK's dispatchers, so that an error here is answered in the binding's own form.
-"""
+"""The context of a call: its caller, tenant and headers."""
 
 from __future__ import annotations
 
@@ -11,19 +8,18 @@ from dataclasses import dataclass
 from email.utils import unquote
 from typing import Any
 
+from a2a.auth.user import UnauthenticatedUser, User
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
 from a2a.server.context import ServerCallContext
-from a2a.server.routes.common import DefaultServerCallContextBuilder
 from a2a.types import AgentCard
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
 from a2a.utils.errors import ExtensionSupportRequiredError, VersionNotSupportedError
-from starlette.authentication import SimpleUser
 from starlette.requests import Request
 
 from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.http import address
-from a2a_serverless.http.errors import counted_errors, quoted
+from a2a_serverless.http.errors import quoted
 from a2a_serverless.observability import tracing
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.events import Cursor
@@ -38,18 +34,13 @@ _SECRET_HEADERS = frozenset({"authorization", "cookie", "x-api-key"})
 _CHOSEN_ID = "a2a_serverless.chosen_id"
 _OWN_TENANT = "a2a_serverless.own_tenant"
 _REQUEST = "a2a_serverless.request"
-NAMED_TENANT = "a2a_serverless_named_tenant"
-"""In a request's state: the tenant that an HTTP+JSON request names in path, query or body."""
-
-ENVELOPE = "a2a_serverless_envelope"
-"""In a request's state: the JSON-RPC request in its body, as the guard has parsed it."""
 
 MAX_TENANT = 256
 """Characters of a tenant's name."""
 _VERSIONS = (PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0)
 
 
-class Principal(SimpleUser):
+class Principal(User):
     """An authenticated caller.
 
     Args:
@@ -58,51 +49,55 @@ class Principal(SimpleUser):
     """
 
     def __init__(self, name: str, *, tenant: str | None = None) -> None:
-        super().__init__(name)
+        self._name = name
         self.tenant = tenant
 
+    @property
+    def is_authenticated(self) -> bool:
+        return True
 
-class CallContextBuilder(DefaultServerCallContextBuilder):
-    """Builds the call context of a request, and refuses what the card rules out.
+    @property
+    def user_name(self) -> str:
+        return self._name
+
+
+def call_context(request: Request, tenant: str) -> ServerCallContext:
+    """Return the context of a request's call in the tenant that it names.
 
     Raises:
         VersionNotSupportedError: the request asks for a version that is not served (section
             3.6.2); patch numbers do not count.
-        ExtensionSupportRequiredError: the caller does not declare an extension that the card
-            requires (section 3.3.4).
     """
+    headers = {
+        name: value for name, value in request.headers.items() if name not in _SECRET_HEADERS
+    }
+    headers[VERSION_HEADER.lower()] = _minor(_version(request))
+    caller = request.scope.get("user")
+    state = {
+        "headers": headers,
+        _OWN_TENANT: getattr(caller, "tenant", None),
+        _REQUEST: request,
+    }
+    return ServerCallContext(
+        user=caller or UnauthenticatedUser(),
+        state=state,
+        tenant=tenant,
+        requested_extensions=requested_extensions(request),
+    )
 
-    def __init__(self, card: AgentCard) -> None:
-        extensions = card.capabilities.extensions
-        self._required = frozenset(e.uri for e in extensions if e.required)
 
-    @counted_errors()
-    def build(self, request: Request) -> ServerCallContext:
-        context = super().build(request)
-        headers = {
-            name: value
-            for name, value in context.state["headers"].items()
-            if name not in _SECRET_HEADERS
-        }
-        headers[VERSION_HEADER.lower()] = _minor(_version(request))
-        context.state["headers"] = headers
-        context.state[_OWN_TENANT] = getattr(request.scope.get("user"), "tenant", None)
-        context.state[_REQUEST] = request
-        context.tenant = getattr(request.state, NAMED_TENANT, "")
-        self.check_extensions(request)
-        return context
+def check_extensions(request: Request, card: AgentCard) -> None:
+    """Refuse a caller that does not declare an extension that the card requires (section 3.3.4).
 
-    def check_extensions(self, request: Request) -> None:
-        """Refuse a caller that does not declare what the card requires.
-
-        Raises:
-            ExtensionSupportRequiredError: names the missing extensions.
-        """
-        missing = self._required - requested_extensions(request)
-        if missing:
-            raise ExtensionSupportRequiredError(
-                message=f"The agent requires the extension {', '.join(sorted(missing))}."
-            )
+    Raises:
+        ExtensionSupportRequiredError: names the missing extensions.
+    """
+    required = {e.uri for e in card.capabilities.extensions if e.required}
+    missing = required - requested_extensions(request)
+    if missing:
+        raise ExtensionSupportRequiredError(
+            message=f"The agent requires the extension {', '.join(sorted(missing))}."
+        )
 
 
 def requested_extensions(request: Request) -> set[str]:

@@ -1,16 +1,13 @@
 """The operations of A2A over durable tasks: any process can answer for any task."""
 
-# ruff: noqa: ARG002 - the SDK gives the signatures
-
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Literal
 
 from a2a.server.context import ServerCallContext
-from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.types import (
     AgentCard,
     CancelTaskRequest,
@@ -32,7 +29,7 @@ from a2a.utils.errors import UnsupportedOperationError
 from starlette.requests import Request
 
 from a2a_serverless.carried import carried_variables
-from a2a_serverless.errors import AnswerTooLargeError, TaskNotFoundError
+from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.http.answers import fitting
 from a2a_serverless.http.cancellation import cancel
 from a2a_serverless.http.checks import (
@@ -53,12 +50,11 @@ from a2a_serverless.http.context import (
 from a2a_serverless.http.errors import operation, protocol_errors
 from a2a_serverless.http.intake import Accepted, Intake
 from a2a_serverless.http.receivers import Receivers
-from a2a_serverless.http.streams import Limits, TaskStream
+from a2a_serverless.http.streams import Limits, StreamItems, TaskStream
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.tail import Tail, TailEvent, settle
-from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import bound
 from a2a_serverless.tasks.rules import terminal_error
 from a2a_serverless.wiring import Backends
@@ -71,16 +67,11 @@ until then. `stream`: as they are made (uvicorn); a stream ends after `stream_li
 send waits for `blocking_limit_s` in both: a longer one would meet the time-outs of clients.
 """
 
-_GET_STREAMED = (
-    "get it by its id with a smaller historyLength, or over JSON-RPC, whose answers are streamed"
-)
-_GET_SENT = "the message was accepted; get the task by its id"
-
 STOP_MARGIN_S = 5.0
 """Seconds before the function's end at which a stream ends by itself."""
 
 
-class DurableRequestHandler(RequestHandler):
+class DurableRequestHandler:
     """A2A over the backends, in the scope of each call's tenant and principal.
 
     It keeps nothing between calls and raises only the protocol's errors. A task goes on when its
@@ -107,6 +98,11 @@ class DurableRequestHandler(RequestHandler):
         self._intake = Intake(backends, carried_variables(settings.context_variables))
         self._receivers = Receivers(backends, card, settings)
 
+    @property
+    def answers_in_one_piece(self) -> bool:
+        """Whether the length of an answer is limited."""
+        return self._entrypoint == "api"
+
     # -- messages ------------------------------------------------------------------------------
 
     @operation("send_message")
@@ -123,12 +119,8 @@ class DurableRequestHandler(RequestHandler):
         if not params.configuration.return_immediately:
             await settle(tail, until=accepted.is_answered, deadline=deadline)
         if tail.fold.reply is not None:
-            reply = bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
-            self._check_fits(reply, tail.head.task_id, _GET_SENT)
-            return reply
-        task = tail.fold.task(self._length(params.configuration))
-        self._check_fits(task, task.id, _GET_SENT)
-        return task
+            return bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
+        return tail.fold.task(self._length(params.configuration))
 
     async def _accept(self, params: SendMessageRequest, context: ServerCallContext) -> Accepted:
         check_send(params, self._card, self._settings)
@@ -139,20 +131,20 @@ class DurableRequestHandler(RequestHandler):
     @operation("send_streaming_message")
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
-    ) -> AsyncGenerator[Event]:
+    ) -> StreamItems:
         """Accept a message and stream its turn: the Task, then what happens (section 3.1.2)."""
         limits = self._stream_limits(context)
         check_streaming(self._card)
         accepted = await self._accept(params, context)
         _trim(accepted.opening, self._length(params.configuration))
         stream = self._stream(accepted.opening, accepted.tail, context)
-        async for event in stream.events(accepted.is_over, limits):
-            yield event
+        async for item in stream.items(accepted.is_over, limits):
+            yield item
 
     @operation("subscribe_to_task")
     async def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
-    ) -> AsyncGenerator[Event]:
+    ) -> StreamItems:
         """Stream a task to its end, through pauses (section 3.1.6).
 
         With `Last-Event-ID` the stream opens with the Task as of that event, also on a task that
@@ -175,8 +167,8 @@ class DurableRequestHandler(RequestHandler):
             turn=tail.fold.turn_at(opening.cursor.version), opening=opening, tail=tail
         )
         until = followed.is_over if ends_with_turn(context) else attrgetter("is_terminal")
-        async for event in stream.events(until, limits):
-            yield event
+        async for item in stream.items(until, limits):
+            yield item
 
     # -- tasks ---------------------------------------------------------------------------------
 
@@ -186,7 +178,6 @@ class DurableRequestHandler(RequestHandler):
         task = await self.find_task(params, context)
         if task is None:
             raise TaskNotFoundError
-        self._check_fits(task, task.id, _GET_STREAMED)
         return task
 
     async def find_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
@@ -221,9 +212,7 @@ class DurableRequestHandler(RequestHandler):
                 by=context.user.user_name,
             )
             piece.annotate(task_id=tail.head.task_id)
-        task = tail.fold.task(self._length())
-        self._check_fits(task, task.id, f"it has ended; {_GET_STREAMED}")
-        return task
+        return tail.fold.task(self._length())
 
     # -- push notifications and the extended card ----------------------------------------------
 
@@ -256,7 +245,7 @@ class DurableRequestHandler(RequestHandler):
         await self._receivers.delete(params, context)
 
     async def on_get_extended_agent_card(
-        self, params: GetExtendedAgentCardRequest, context: ServerCallContext
+        self, _: GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> AgentCard:
         """Return the card for authenticated callers (sections 3.1.11, 13.3)."""
         with protocol_errors("get_extended_card"):
@@ -292,15 +281,6 @@ class DurableRequestHandler(RequestHandler):
         if stopped_at_ms is None:
             return math.inf
         return (stopped_at_ms - self._backends.storage.clock.now_ms()) / 1000
-
-    def _check_fits(self, answer: Task | Message, task_id: str, advice: str) -> None:
-        """Refuse an answer that is too large for this entrypoint.
-
-        Raises:
-            AnswerTooLargeError: with `advice` for the client.
-        """
-        if self._entrypoint == "api" and not fitting([answer]):
-            raise AnswerTooLargeError(task_id, advice)
 
     def _storage(self, context: ServerCallContext) -> DurableStorage:
         return self._backends.storage.for_scope(scope_of(context))

@@ -131,7 +131,7 @@ class RateLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_free = scope["type"] != "http" or scope["path"] in PUBLIC_PATHS
-        wait_s = 0.0 if is_free else self._take(getattr(scope.get("user"), "identity", ""))
+        wait_s = 0.0 if is_free else self._take(getattr(scope.get("user"), "user_name", ""))
         if wait_s == 0:
             await self._app(scope, receive, send)
             return

@@ -11,11 +11,6 @@ from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
-from a2a.types import (
-    GetTaskRequest,
-    ListTaskPushNotificationConfigsRequest,
-    ListTasksRequest,
-)
 from a2a.utils.constants import (
     A2A_JSON_MEDIA_TYPE,
     AGENT_CARD_WELL_KNOWN_PATH,
@@ -25,35 +20,43 @@ from a2a.utils.constants import (
 )
 from fastapi import FastAPI
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
+from starlette.routing import Route
 
 from a2a_serverless.http import JSONRPC_PATHS, PUBLIC_PATHS, SUBMIT_PATH, V0_3_PREFIX
+from a2a_serverless.http.operations import OPERATIONS
+from a2a_serverless.http.rest import path_in_0_3
 
 _JSON: Final = "application/json"
 _STREAM: Final = "text/event-stream"
 _PUSH: Final = "/tasks/{id}/pushNotificationConfigs"
 
-_SUMMARIES: Mapping[tuple[str, str], tuple[str, str]] = {
+_SUMMARIES: Mapping[str, str] = {
+    "SendMessage": "Send a message, and get the agent's answer",
+    "SendStreamingMessage": "Send a message, and stream its turn",
+    "ListTasks": "List the caller's tasks, newest status first",
+    "GetTask": "Get a task as it is now",
+    "CancelTask": "Cancel a task",
+    "SubscribeToTask": "Stream a task to its end",
+    "CreateTaskPushNotificationConfig": "Notify a webhook of a task",
+    "ListTaskPushNotificationConfigs": "List a task's webhooks",
+    "GetTaskPushNotificationConfig": "Get one of its webhooks",
+    "DeleteTaskPushNotificationConfig": "Forget a webhook",
+    "GetExtendedAgentCard": "The card for authenticated callers",
+}
+_NAMES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("get", AGENT_CARD_WELL_KNOWN_PATH): ("GetAgentCard", "The agent card"),
     ("get", "/.well-known/agent.json"): ("GetAgentCardOf_0_2", "The agent card, where 0.2 has it"),
     ("get", "/agentCard"): ("GetAgentCardOf_simple_a2a", "The agent card, where simple_a2a has it"),
     ("post", "/"): ("CallJsonRpc", "Any operation, over JSON-RPC"),
     ("post", SUBMIT_PATH): ("CallOlderJsonRpc", "Any operation, over JSON-RPC"),
-    ("post", "/message:send"): ("SendMessage", "Send a message, and get the agent's answer"),
-    ("post", "/message:stream"): ("SendStreamingMessage", "Send a message, and stream its turn"),
-    ("get", "/tasks"): ("ListTasks", "List the caller's tasks, newest status first"),
-    ("get", "/tasks/{id}"): ("GetTask", "Get a task as it is now"),
-    ("post", "/tasks/{id}:cancel"): ("CancelTask", "Cancel a task"),
-    ("get", "/tasks/{id}:subscribe"): ("SubscribeToTaskByGet", "Stream a task to its end"),
-    ("post", "/tasks/{id}:subscribe"): ("SubscribeToTask", "Stream a task to its end"),
-    ("post", _PUSH): ("CreateTaskPushNotificationConfig", "Notify a webhook of a task"),
-    ("get", _PUSH): ("ListTaskPushNotificationConfigs", "List a task's webhooks"),
-    ("get", f"{_PUSH}/{{push_id}}"): ("GetTaskPushNotificationConfig", "Get one of its webhooks"),
-    ("delete", f"{_PUSH}/{{push_id}}"): ("DeleteTaskPushNotificationConfig", "Forget a webhook"),
-    ("get", "/extendedAgentCard"): ("GetExtendedAgentCard", "The card for authenticated callers"),
-    ("get", "/card"): ("GetExtendedAgentCard", "The card for authenticated callers"),
+    **{
+        (verb.lower(), path): (one.name + suffix, _SUMMARIES[one.name])
+        for one in OPERATIONS
+        for verb, suffix in zip(one.verbs, ("", "ByGet"), strict=False)
+        for path in (one.path, path_in_0_3(one))
+    },
 }
-"""By method and path (without the prefix of 0.3): the operation's name, and what it does."""
+"""By method and path: the operation's name, and what it does."""
 
 _TOO_LONG: Final = 413  # Python's name for it has changed
 _ALWAYS: Final = (400, 414, 431, 500)
@@ -93,10 +96,10 @@ _ERROR: Mapping[str, Any] = {
 }
 
 _IN_PATH = re.compile(r"\{(\w+)\}")
-_QUERIES: Mapping[str, type[Message]] = {
-    "/tasks": ListTasksRequest,
-    "/tasks/{id}": GetTaskRequest,
-    "/tasks/{id}/pushNotificationConfigs": ListTaskPushNotificationConfigsRequest,
+_QUERIES = {
+    operation.path: operation.request
+    for operation in OPERATIONS
+    if operation.verbs == ("GET",) and "{push_id}" not in operation.path
 }
 _ELSEWHERE = frozenset({"id", "task_id", "tenant"})
 """Fields that come in the path."""
@@ -109,23 +112,43 @@ _TYPES: Mapping[int, dict[str, str]] = {
 
 
 def describe(app: FastAPI) -> None:
-    """Let `app.openapi()` describe what the SDK's routes read."""
-    described_so_far = app.openapi
+    """Let `app.openapi()` describe the routes, when it is asked for the first time."""
 
     def openapi() -> dict[str, Any]:
-        schema = described_so_far()
-        schema["components"]["schemas"]["Error"] = dict(_ERROR)
-        for path, operations in schema["paths"].items():
-            for verb, operation in operations.items():
-                _complete(path, verb, operation)
-        return schema
+        app.openapi_schema = app.openapi_schema or _described(app)
+        return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI documents
 
 
+def _described(app: FastAPI) -> dict[str, Any]:
+    # It loads the SDK's own server.
+    from a2a.server.routes.fastapi_routes import add_a2a_routes_to_fastapi  # noqa: PLC0415
+
+    described = FastAPI(
+        title=app.title, description=app.description, version=app.version, servers=app.servers
+    )
+    routes = [route for route in app.routes if isinstance(route, Route) and route.include_in_schema]
+    cards = [
+        route for route in routes if route.path in PUBLIC_PATHS and "GET" in (route.methods or ())
+    ]
+    add_a2a_routes_to_fastapi(
+        described,
+        agent_card_routes=cards,
+        jsonrpc_routes=[route for route in routes if route.path in JSONRPC_PATHS],
+        rest_routes=[r for r in routes if r.path not in PUBLIC_PATHS | JSONRPC_PATHS],
+    )
+    schema = described.openapi()
+    schema["components"]["schemas"]["Error"] = dict(_ERROR)
+    for path, operations in schema["paths"].items():
+        for verb, operation in operations.items():
+            _complete(path, verb, operation)
+    return schema
+
+
 def _complete(path: str, verb: str, operation: dict[str, Any]) -> None:
     is_0_3 = path.startswith(V0_3_PREFIX)
-    name, summary = _SUMMARIES[verb, path.removeprefix(V0_3_PREFIX.rstrip("/")) if is_0_3 else path]
+    name, summary = _NAMES[verb, path]
     operation["operationId"] = f"{name}_0_3" if is_0_3 else name
     operation["summary"] = f"{summary}, as in 0.3" if is_0_3 else summary
     operation["responses"] = _responses(path, verb)

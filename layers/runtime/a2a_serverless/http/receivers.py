@@ -32,7 +32,7 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     UnavailableError,
 )
-from a2a_serverless.http.context import check_may_open, scope_of
+from a2a_serverless.http.context import check_may_open, names_1_0, request_of, scope_of
 from a2a_serverless.http.errors import check_required, http_error, invalid_params
 from a2a_serverless.push.addresses import AllowedHosts, check_receiver
 from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore
@@ -44,8 +44,6 @@ from a2a_serverless.tasks.rules import check_writable
 from a2a_serverless.wiring import Backends
 
 _INLINE = "configuration.taskPushNotificationConfig."
-_LEGACY_GET = "tasks/pushNotificationConfig/get"
-"""The method of 0.3, which need not say which configuration it means."""
 
 PUSH_SCHEMES = ("Basic", "Bearer")
 """Schemes of HTTP authentication for receivers; case does not matter (RFC 9110, section 11.1).
@@ -104,7 +102,7 @@ class Receivers:
         """
         _check_push(self._card)
         storage = self._storage(context)
-        if not request.id and context.state.get("method") == _LEGACY_GET:
+        if not request.id and not names_1_0(request_of(context)):
             push = next(iter(await storage.pushes(request.task_id)), None)
         else:
             check_required(request)

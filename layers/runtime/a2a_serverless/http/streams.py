@@ -1,18 +1,29 @@
-"""One client's stream of a task: its events with their cursors, and the lease that it holds."""
+"""One client's stream of a task: its events with their ids, and the lease that it holds.
+
+It goes out as server-sent events that a client can resume: every event carries its cursor as `id:`.
+A stream that ends early says why in a comment, beside the field `retry`, which tells a client that
+there is more. Lines end with LF, because some clients only find the end of an event at two LF.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from a2a_serverless.http.errors import log_refusal
-from a2a_serverless.http.streaming import announce, remark
+from a2a.utils import json_utils
+from a2a.utils.errors import A2AError
+from starlette.responses import Response
+
+from a2a_serverless.http.errors import log_refusal, protocol_errors
 from a2a_serverless.storage.leases import Lease, StreamLeases
 from a2a_serverless.storage.tail import Tail, TailEvent
-from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.events import Cursor, Event
 from a2a_serverless.tasks.head import Head
+
+Json = dict[str, Any]
 
 TOO_MANY: Final = (
     "Too many streams are open: this one ends. Subscribe again with Last-Event-ID to go on."
@@ -23,8 +34,37 @@ TOO_LONG: Final = (
 )
 """The comment at the end of a stream whose turn or task goes on."""
 
+RETRY_MS: Final = 200
+"""The value of the field `retry` at the end of a stream that ends early."""
+
+_LINE_END: Final = "\n"
+
 _GRACE_S: Final = 15.0
 """Seconds of a lease beyond its stream's limit, in which the stream ends and gives it back."""
+
+_UNICODE_LINE_ENDS: Final = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
+"""JSON escapes of the characters that end a line in Unicode, and in the SDK's client, but not in
+server-sent events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamEvent:
+    """An event, the cursor that continues after it, and whether it is the last of its turn."""
+
+    event: Event
+    cursor: Cursor
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """The end of a stream whose turn or task goes on: a comment, which is no event, says why."""
+
+    remark: str
+
+
+StreamItem = StreamEvent | EarlyEnd
+StreamItems = AsyncGenerator[StreamItem]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +105,14 @@ class TaskStream:
         self._lease: Lease | None = None
         self._may_go_on = True
 
-    async def events(self, until: Callable[[Head], bool], limits: Limits) -> AsyncIterator[Event]:
-        """Yield the events, each announced by its cursor, until HEAD satisfies `until`.
+    async def items(self, until: Callable[[Head], bool], limits: Limits) -> StreamItems:
+        """Yield the events until HEAD satisfies `until`, and why the stream ends before.
 
-        A stream takes a lease before it waits for the first time. If it gets none, it ends there
-        with a remark. What was committed until then has been delivered, so that a client that comes
-        back makes progress.
+        A stream takes a lease before it waits for the first time. If it gets none, it ends there.
+        What was committed until then has been delivered, so that a client that comes back makes
+        progress.
         """
-        announce(self._opening.cursor)
-        yield self._opening.event
+        yield StreamEvent(event=self._opening.event, cursor=self._opening.cursor)
         deliveries = self._tail.events(
             until=until,
             deadline=limits.deadline,
@@ -84,10 +123,9 @@ class TaskStream:
         try:
             async for delivery in deliveries:
                 is_last = until(self._tail.head) and not self._tail.has_more
-                announce(delivery.cursor, is_last=is_last)
-                yield delivery.event
+                yield StreamEvent(event=delivery.event, cursor=delivery.cursor, is_last=is_last)
             if self._tail.has_more or not until(self._tail.head):
-                remark(TOO_LONG if self._may_go_on else TOO_MANY)
+                yield EarlyEnd(TOO_LONG if self._may_go_on else TOO_MANY)
         finally:
             await self._give_back()
 
@@ -106,3 +144,62 @@ class TaskStream:
         if self._leases is not None and self._lease is not None:
             await asyncio.shield(asyncio.ensure_future(self._leases.give_back(self._lease)))
             self._lease = None
+
+
+async def event_source(
+    items: StreamItems,
+    show: Callable[[StreamEvent], Any],
+    show_error: Callable[[A2AError], Json],
+    *,
+    keep_alive_s: float,
+    tells_at_once: bool = False,
+) -> Response:
+    """Return the answer that streams `items`.
+
+    Args:
+        items: a handler's.
+        show: returns an event's JSON.
+        show_error: returns the fields of the server-sent event for an error after the first event.
+        keep_alive_s: the seconds from one comment to the next.
+        tells_at_once: whether `show_error` is for an error before the first event, too.
+
+    Raises:
+        A2AError: before the first event, unless `tells_at_once`: it is the answer.
+    """
+    # It loads uvicorn, which runs in StreamFunction alone.
+    from sse_starlette.sse import EventSourceResponse  # noqa: PLC0415
+
+    frames = _framed(items, show)
+    try:
+        first = await anext(frames)
+    except A2AError as error:
+        if not tells_at_once:
+            raise
+        first = show_error(error)
+    whole = _with_errors(first, frames, show_error)
+    return EventSourceResponse(whole, ping=keep_alive_s, sep=_LINE_END)
+
+
+async def _framed(items: StreamItems, show: Callable[[StreamEvent], Any]) -> AsyncGenerator[Json]:
+    """Yield the fields of a server-sent event for each item."""
+    with protocol_errors("stream"):
+        async with aclosing(items):
+            async for item in items:
+                if isinstance(item, EarlyEnd):
+                    yield {"comment": item.remark, "retry": RETRY_MS}
+                else:
+                    data = json_utils.dumps(show(item)).translate(_UNICODE_LINE_ENDS)
+                    yield {"id": str(item.cursor), "data": data}
+
+
+async def _with_errors(
+    first: Json, frames: AsyncGenerator[Json], show_error: Callable[[A2AError], Json]
+) -> AsyncIterator[Json]:
+    """Yield the frames, and that of an error at the end; it is no event and has no id."""
+    async with aclosing(frames):
+        try:
+            yield first
+            async for frame in frames:
+                yield frame
+        except A2AError as error:
+            yield show_error(error)

@@ -12,8 +12,6 @@ from typing import Final, Protocol, TextIO
 
 LIBRARIES: Final[Mapping[str, int]] = {
     "a2a": logging.INFO,
-    "a2a.server.routes.jsonrpc_dispatcher": logging.ERROR,  # refusals, which we log ourselves
-    "a2a.utils.error_handlers": logging.ERROR,  # as the dispatcher
     "asyncio": logging.INFO,
     "aws_lambda_powertools": logging.INFO,
     "boto3": logging.INFO,

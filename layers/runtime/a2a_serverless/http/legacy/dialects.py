@@ -14,11 +14,11 @@ it, so that clients of both find their own.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from a2a.server.context import ServerCallContext
-from a2a.server.routes.common import ServerCallContextBuilder, create_event_source_response
 from a2a.types import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
@@ -30,51 +30,50 @@ from a2a.types import (
     Task,
     TaskPushNotificationConfig,
 )
-from a2a.utils.errors import A2AError, InvalidParamsError
+from a2a.utils import json_utils
+from a2a.utils.errors import A2AError, InvalidParamsError, InvalidRequestError
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.responses import Response
 
-from a2a_serverless.http import SUBMIT_PATH
+from a2a_serverless.http.answers import GET_SENT, GET_STREAMED, in_one_piece
 from a2a_serverless.http.checks import parsed
-from a2a_serverless.http.context import ENVELOPE, choose_id, names_version
+from a2a_serverless.http.context import call_context, choose_id, names_version
 from a2a_serverless.http.errors import jsonrpc_error, protocol_errors, quoted
-from a2a_serverless.http.guard import request_id_of, rewired
 from a2a_serverless.http.handler import DurableRequestHandler
 from a2a_serverless.http.legacy.v0_1 import Json, Shapes, push_config, submitted
-from a2a_serverless.http.streaming import Endpoint
+from a2a_serverless.http.streams import StreamEvent, StreamItems, event_source
+from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import digest, is_unicode
 from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1
 
 Params = Mapping[str, Any]
-Result = Json | list[Json] | AsyncIterator[Json] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """A handler's items, and the function that shows an event."""
+
+    items: StreamItems
+    show: Callable[[Any], Json]
+
+
+Result = Json | list[Json] | _Stream | None
 
 _LISTED = 100
 """The most tasks of `tasks/list`, whose answer has no place for a page token."""
 _LISTED_WITH_PUSH = 20
 """The most tasks of `tasks/pushNotification/list`: each costs a read of its configurations."""
 
+_SENDS = frozenset({"tasks/send", "tasks/submit"})
 _ROLES = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
 
 
 class LegacyDialects:
-    """The legacy methods over a handler.
+    """The legacy methods over a handler."""
 
-    Args:
-        submitted_ttl_s: how long a task of `tasks/submit` is kept, in seconds; those of 0.1 are
-            kept as long as any other.
-    """
-
-    def __init__(
-        self,
-        handler: DurableRequestHandler,
-        context: ServerCallContextBuilder,
-        *,
-        submitted_ttl_s: float,
-    ) -> None:
+    def __init__(self, handler: DurableRequestHandler, settings: Settings) -> None:
         self._handler = handler
-        self._context = context
-        self._submitted_ttl_s = submitted_ttl_s
+        self._settings = settings
         self._methods: Mapping[str, Callable[[Params, ServerCallContext], Awaitable[Result]]] = {
             "tasks/send": self._send,
             "tasks/sendSubscribe": self._send_subscribe,
@@ -90,36 +89,41 @@ class LegacyDialects:
             "tasks/status": self._status,
         }
 
-    @property
-    def methods(self) -> frozenset[str]:
-        """Return the methods that are served to requests that name no version."""
-        return frozenset(self._methods)
+    def serve(self, request: Request, method: str) -> bool:
+        """Return True for a method of these that a request names without a version."""
+        return method in self._methods and not names_version(request)
 
-    def routes(self, jsonrpc: Sequence[BaseRoute]) -> list[BaseRoute]:
-        """Return the JSON-RPC routes with the legacy methods, and once more under `SUBMIT_PATH`."""
-        routes = rewired(jsonrpc, lambda route: self._before(route.endpoint))
-        again = [
-            Route(SUBMIT_PATH, route.endpoint, methods=["POST"])
-            for route in routes
-            if isinstance(route, Route)
-        ]
-        return [*routes, *again]
+    async def answer(
+        self, request: Request, envelope: Params, request_id: str | int | None
+    ) -> Response:
+        """Answer a request for a method that is served.
 
-    def _before(self, endpoint: Endpoint) -> Endpoint:
-        async def with_dialects(request: Request) -> Response:
-            envelope = getattr(request.state, ENVELOPE)
-            method = self._methods.get(envelope["method"])
-            if method is None or names_version(request):
-                return await endpoint(request)
-            request_id = request_id_of(envelope)
-            try:
-                with protocol_errors("older_dialect"):
-                    context = self._context.build(request)
-                    return await _answer(request_id, await method(_params(envelope), context))
-            except A2AError as error:
-                return jsonrpc_error(error, request_id, is_1_0=False)
+        Raises:
+            A2AError: the method refuses it, or fails.
+        """
+        method = envelope["method"]
+        with protocol_errors("older_dialect"):
+            result = await self._methods[method](_params(envelope), call_context(request, ""))
+            if not isinstance(result, _Stream):
+                content = {"jsonrpc": "2.0", "id": request_id, "result": result}
+                advice = GET_SENT if method in _SENDS else GET_STREAMED
+                return in_one_piece(content, task_id=self._limited(result), advice=advice)
 
-        return with_dialects
+        def show(item: StreamEvent) -> Json:
+            return {"jsonrpc": "2.0", "id": request_id, "result": result.show(item.event)}
+
+        def show_error(error: A2AError) -> Json:
+            content = jsonrpc_error(error, request_id, is_1_0=False)
+            return {"event": "error", "data": json_utils.dumps(content)}
+
+        keep_alive_s = self._settings.keep_alive_s
+        return await event_source(result.items, show, show_error, keep_alive_s=keep_alive_s)
+
+    def _limited(self, result: Any) -> str:
+        """Return the id of the task in a result whose length is limited; empty for any other."""
+        if not self._handler.answers_in_one_piece or not isinstance(result, dict):
+            return ""
+        return str(result.get("task", result).get("id", ""))
 
     # -- A2A 0.1 -------------------------------------------------------------------------------
 
@@ -127,10 +131,8 @@ class LegacyDialects:
         return Shapes(is_0_1=True).task(await self._finished(self._sent(params, context), context))
 
     async def _send_subscribe(self, params: Params, context: ServerCallContext) -> Result:
-        request = self._sent(params, context)
-        events = self._handler.on_message_send_stream(request, context)
-        shapes = Shapes(is_0_1=True)
-        return (shapes.own_events(event) async for event in events)
+        items = self._handler.on_message_send_stream(self._sent(params, context), context)
+        return _Stream(items, Shapes(is_0_1=True).own_events)
 
     async def _get(self, params: Params, context: ServerCallContext) -> Result:
         # As in 0.3, where a history length of 0 means all messages.
@@ -154,8 +156,7 @@ class LegacyDialects:
 
     async def _resubscribe(self, params: Params, context: ServerCallContext) -> Result:
         request = SubscribeToTaskRequest(id=_task_id(params))
-        events, shapes = self._handler.on_subscribe_to_task(request, context), Shapes()
-        return (shapes.events(event) async for event in events)
+        return _Stream(self._handler.on_subscribe_to_task(request, context), Shapes().events)
 
     def _sent(self, params: Params, context: ServerCallContext) -> SendMessageRequest:
         """Return the message for the task that `id` names: a new task, or its next turn."""
@@ -198,7 +199,7 @@ class LegacyDialects:
     # -- submit and ask later ------------------------------------------------------------------
 
     async def _submit(self, params: Params, context: ServerCallContext) -> Result:
-        choose_id(context, _text(params, "taskId"), ttl_s=self._submitted_ttl_s)
+        choose_id(context, _text(params, "taskId"), ttl_s=self._settings.submitted_ttl_s)
         task = await self._finished(request_of({"message": params.get("message")}), context)
         return {"task": submitted(task)}
 
@@ -221,36 +222,10 @@ class LegacyDialects:
         return task
 
 
-async def _answer(request_id: Any, result: Result) -> Response:
-    if result is None or isinstance(result, dict | list):
-        return JSONResponse(_envelope(request_id, result))
-    try:
-        first = await anext(result)  # an error at the start becomes the answer, not an event
-    except StopAsyncIteration:
-        first = None
-
-    async def frames() -> AsyncIterator[dict[str, str]]:
-        try:
-            if first is not None:
-                yield {"data": json.dumps(_envelope(request_id, first))}
-            async for item in result:
-                yield {"data": json.dumps(_envelope(request_id, item))}
-        except A2AError as error:
-            yield {"event": "error", "data": _error(error, request_id)}
-
-    return create_event_source_response(frames())
-
-
-def _error(error: A2AError, request_id: Any) -> str:
-    return bytes(jsonrpc_error(error, request_id, is_1_0=False).body).decode()
-
-
-def _envelope(request_id: Any, result: Json | list[Json] | None) -> Json:
-    return {"jsonrpc": "2.0", "id": request_id, "result": result}
-
-
 def _params(envelope: Params) -> Params:
-    params = envelope.get("params")
+    params = envelope.get("params", [])
+    if not isinstance(params, dict | list):
+        raise InvalidRequestError(message="The parameters must be an object or a list.")
     if not isinstance(params, dict):
         raise InvalidParamsError(message="The method needs params, an object.")
     return params

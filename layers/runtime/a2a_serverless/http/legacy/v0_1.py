@@ -41,7 +41,7 @@ class Shapes:
         self._numbers: dict[str, int] = {}
 
     def task(self, task: Task) -> Json:
-        shape = _dumped(conversions.to_compat_task(task))
+        shape = dumped(conversions.to_compat_task(task))
         shape |= {"sessionId": task.context_id, "status": self._status(shape["status"])}
         for name, translated in (("artifacts", self._artifact), ("history", _message)):
             if name in shape:
@@ -54,16 +54,16 @@ class Shapes:
             case Task():
                 return self.task(event)
             case TaskStatusUpdateEvent():
-                shape = _dumped(conversions.to_compat_task_status_update_event(event))
+                shape = dumped(conversions.to_compat_task_status_update_event(event))
                 shape["status"] = self._status(shape["status"])
                 return self._named(shape, "TaskStatusUpdateEvent")
             case TaskArtifactUpdateEvent():
-                shape = _dumped(conversions.to_compat_task_artifact_update_event(event))
+                shape = dumped(conversions.to_compat_task_artifact_update_event(event))
                 artifact = self._artifact(shape["artifact"])
                 artifact |= {"append": event.append, "lastChunk": event.last_chunk}
                 return self._named({**shape, "artifact": artifact}, "TaskArtifactUpdateEvent")
             case Message():
-                return _message(_dumped(conversions.to_compat_message(event)))
+                return _message(dumped(conversions.to_compat_message(event)))
 
     def own_events(self, event: Event) -> Json:
         """Convert an event of `tasks/sendSubscribe`, where a pause is `final`, too.
@@ -132,6 +132,7 @@ def _part(part: Json) -> Json:
     return {**part, "type": part["kind"]}
 
 
-def _dumped(model: BaseModel) -> Json:
-    dumped: Json = model.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return dumped
+def dumped(model: BaseModel) -> Json:
+    """Return the JSON of a model."""
+    found: Json = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return found

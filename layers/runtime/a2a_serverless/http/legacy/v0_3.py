@@ -1,121 +1,122 @@
-"""Bodies and params of A2A 0.3, checked before the SDK's compatibility layer reads them.
+"""Requests and results of A2A 0.3, converted to those of 1.0 and back.
 
-This module also sets `final` on the last event of a turn, which that layer sets only if the task
-has ended.
+HTTP+JSON of 0.3 has the forms of several SDKs. A message may have `parts` with their `kind`, as
+over JSON-RPC, instead of `content`. A push configuration may come as it is returned, as the
+JavaScript SDK sends it, instead of inside a CreateTaskPushNotificationConfigRequest.
+
+This module loads the models of 0.3, a tenth of a cold start. The rest of `http/` imports it at the
+first request of 0.3.
 """
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from itertools import takewhile
-from typing import Any
+from typing import Any, Final, cast
 
 from a2a.compat.v0_3 import a2a_v0_3_pb2 as pb2_v03
 from a2a.compat.v0_3 import conversions
 from a2a.compat.v0_3 import types as types_v03
-from a2a.compat.v0_3.proto_utils import FromProto
-from a2a.utils.errors import InvalidParamsError
-from google.protobuf.json_format import ParseDict
+from a2a.compat.v0_3.proto_utils import FromProto, ToProto
+from a2a.types import (
+    AgentCard,
+    GetExtendedAgentCardRequest,
+    ListTaskPushNotificationConfigsResponse,
+    Message,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskPushNotificationConfig,
+    TaskStatusUpdateEvent,
+)
+from a2a.utils.errors import InvalidParamsError, InvalidRequestError, UnsupportedOperationError
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as AnyMessage
 from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
 
 from a2a_serverless.http.checks import check_values, refused_field, refusing
 from a2a_serverless.http.fields import NOT_BASE64, is_base64
+from a2a_serverless.http.legacy.v0_1 import dumped
+from a2a_serverless.http.operations import task_of
+from a2a_serverless.http.streams import StreamEvent
+from a2a_serverless.tasks.events import Event
+
+Json = dict[str, Any]
+
+_KINDS: Final = ("text", "data", "file")
+_ROLES: Final = {"ROLE_USER": "user", "ROLE_AGENT": "agent"}
+_WHOLE: Final = re.compile("(-?[0-9]+)?")
 
 
-def check_params(params: Any) -> None:
-    """Refuse params of `message/send` that 0.3 does not allow or 1.0 cannot express.
+# -- requests over JSON-RPC ------------------------------------------------------------------
 
-    The SDK's compatibility layer answers some of them with an internal error and its text.
+_REQUESTS: Final[Mapping[str, tuple[type[BaseModel], Callable[[Any], AnyMessage]]]] = {
+    "GetTask": (types_v03.GetTaskRequest, conversions.to_core_get_task_request),
+    "CancelTask": (types_v03.CancelTaskRequest, conversions.to_core_cancel_task_request),
+    "SubscribeToTask": (
+        types_v03.TaskResubscriptionRequest,
+        conversions.to_core_subscribe_to_task_request,
+    ),
+    "ListTaskPushNotificationConfigs": (
+        types_v03.ListTaskPushNotificationConfigRequest,
+        conversions.to_core_list_task_push_notification_config_request,
+    ),
+    "GetTaskPushNotificationConfig": (
+        types_v03.GetTaskPushNotificationConfigRequest,
+        conversions.to_core_get_task_push_notification_config_request,
+    ),
+    "DeleteTaskPushNotificationConfig": (
+        types_v03.DeleteTaskPushNotificationConfigRequest,
+        conversions.to_core_delete_task_push_notification_config_request,
+    ),
+}
+"""By operation: the request of 0.3, and its conversion to that of 1.0."""
+
+
+def read_params(name: str, params: Any) -> AnyMessage:
+    """Return the request of 1.0 for the params of the operation `name`.
 
     Raises:
-        InvalidParamsError: the params are invalid.
+        InvalidParamsError: 0.3 does not allow them, or 1.0 cannot express them.
+        InvalidRequestError: they are neither an object nor a list.
     """
-    with _conversion("message"):
-        message = types_v03.MessageSendParams.model_validate(params)
-        _check_files(message, "message.parts.file.bytes")
-        _to_1_0(message)
-
-
-def _check_body(body: Any) -> None:
-    """Refuse a message in the body of an HTTP+JSON request as `check_params` does.
-
-    HTTP+JSON of 0.3 has other names of fields than JSON-RPC of 0.3.
-    """
-    check_values(body, pb2_v03.SendMessageRequest)
-    with _conversion("message"):
-        request = ParseDict(body, pb2_v03.SendMessageRequest(), ignore_unknown_fields=True)
-        for part in request.request.content:
-            if part.HasField("file") and part.file.WhichOneof("file") is None:
-                raise InvalidParamsError(
-                    message="A file must have either fileWithUri or fileWithBytes."
-                )
-        message = FromProto.message_send_params(request)
-        # The SDK's 0.3 keeps a file's base64 in this field, and not its bytes.
-        _check_files(message, "request.content.file.fileWithBytes")
-        _to_1_0(message)
-
-
-def _check_query(params: Any) -> None:
-    """Refuse invalid params of `tasks/get`.
-
-    The compatibility layer would log them as a failure, and answer with the parser's words, or, if
-    a number is too large, with an internal error.
-
-    Raises:
-        InvalidParamsError: the params are invalid.
-    """
+    match name:
+        case "SendMessage" | "SendStreamingMessage":
+            with _conversion("message"):
+                message = types_v03.MessageSendParams.model_validate(params)
+                return _sent(message, "message.parts.file.bytes")
+        case "CreateTaskPushNotificationConfig":
+            with _conversion("push configuration"):
+                config = types_v03.TaskPushNotificationConfig.model_validate(params)
+                return conversions.to_core_task_push_notification_config(config)
+        case "GetExtendedAgentCard":
+            if not isinstance(params, dict | list):
+                raise InvalidRequestError(message="The parameters must be an object or a list.")
+            return GetExtendedAgentCardRequest()
+    model, convert = _REQUESTS[name]
     with _conversion("request"):
-        query = types_v03.TaskQueryParams.model_validate(params)
-        conversions.to_core_get_task_request(types_v03.GetTaskRequest(id="", params=query))
+        if isinstance(params, dict) and "pushNotificationConfigId" in params:
+            types_v03.DeleteTaskPushNotificationConfigParams.model_validate(params)
+        return convert(model.model_validate({"id": "", "params": params}))
 
 
-def _check_task(params: Any) -> None:
-    """Refuse invalid params of `tasks/cancel` and `tasks/resubscribe`, as `_check_query` does."""
-    with _conversion("request"):
-        task = types_v03.TaskIdParams.model_validate(params)
-        conversions.to_core_cancel_task_request(types_v03.CancelTaskRequest(id="", params=task))
-
-
-def _check_push_params(params: Any) -> None:
-    """Refuse invalid params of `tasks/pushNotificationConfig/set`.
-
-    The compatibility layer would log and return them, including their secrets.
+def _sent(message: types_v03.MessageSendParams, path: str) -> AnyMessage:
+    """Return a send of 1.0.
 
     Raises:
-        InvalidParamsError: the params are invalid.
+        InvalidParamsError: a file, at `path`, whose base64 has no padding, or characters outside
+            the alphabet with + and /. The conversion would leave out such characters, and so
+            shorten the file.
     """
-    with _conversion("push configuration"):
-        config = types_v03.TaskPushNotificationConfig.model_validate(params)
-        conversions.to_core_task_push_notification_config(config)
-
-
-def _check_push_body(body: Any) -> None:
-    """Refuse a body of HTTP+JSON as `_check_push_params` does."""
-    with _conversion("push configuration"):
-        request = ParseDict(
-            body, pb2_v03.CreateTaskPushNotificationConfigRequest(), ignore_unknown_fields=True
-        )
-        config = FromProto.task_push_notification_config_request(request)
-        conversions.to_core_task_push_notification_config(config)
-
-
-def _check_push_query(params: Any, *, names_config: bool = False) -> None:
-    """Refuse invalid params of the other methods of push configurations.
-
-    `names_config`: the params have to name a configuration, as for `delete`.
-
-    Raises:
-        InvalidParamsError: the params are invalid.
-    """
-    is_named = isinstance(params, dict) and "pushNotificationConfigId" in params
-    model: type[BaseModel] = types_v03.TaskIdParams
-    if names_config or is_named:
-        model = types_v03.DeleteTaskPushNotificationConfigParams
-    with _conversion("request"):
-        model.model_validate(params).model_dump_json()  # refuses text that is not Unicode
+    for part in message.message.parts:
+        file = getattr(part.root, "file", None)
+        if isinstance(file, types_v03.FileWithBytes) and not is_base64(file.bytes, strict=True):
+            raise refused_field(path, *NOT_BASE64)
+    sent = types_v03.SendMessageRequest(id="", params=message)
+    return conversions.to_core_send_message_request(sent)
 
 
 @contextmanager
@@ -131,11 +132,10 @@ def _conversion(kind: str) -> Iterator[None]:
 def _sentence_of(error: ValidationError) -> str:
     """Return which field is wrong, in the names of the JSON that was sent; empty for the whole."""
     first = error.errors(include_url=False, include_input=False)[0]
-    place = [
-        *takewhile(lambda name: not (isinstance(name, str) and name[0].isupper()), first["loc"])
-    ]
+    loc = first["loc"][first["loc"][:1] == ("params",) :]
+    place = [*takewhile(lambda name: not (isinstance(name, str) and name[0].isupper()), loc)]
     at = "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in place)[1:]
-    is_of_one_kind = len(place) == len(first["loc"])
+    is_of_one_kind = len(place) == len(loc)
     if at and is_of_one_kind and first["type"] == "missing":
         return f"{at} is missing."
     if at and is_of_one_kind and first["type"] in ("enum", "literal_error"):
@@ -143,71 +143,187 @@ def _sentence_of(error: ValidationError) -> str:
     return f"{at} is not as A2A 0.3 has it." if at else ""
 
 
-def _to_1_0(params: types_v03.MessageSendParams) -> None:
-    conversions.to_core_send_message_request(types_v03.SendMessageRequest(id="", params=params))
+# -- requests over HTTP+JSON -----------------------------------------------------------------
 
 
-def _check_files(params: types_v03.MessageSendParams, path: str) -> None:
-    """Refuse a file whose base64 has no padding, or characters outside the alphabet with + and /.
+def check_query(query: Mapping[str, str]) -> None:
+    """Refuse a number in a form that 1.0 can read and the SDK's 0.3 cannot.
 
-    The conversion to 1.0 would leave out such characters, and so shorten the file.
+    Raises:
+        InvalidParamsError: the number has an exponent.
     """
-    for part in params.message.parts:
-        file = getattr(part.root, "file", None)
-        if isinstance(file, types_v03.FileWithBytes) and not is_base64(file.bytes, strict=True):
-            raise refused_field(path, *NOT_BASE64)
+    if not _WHOLE.fullmatch(query.get("historyLength", "")):
+        raise refused_field("historyLength", "is not a whole number.", "Not a whole number.")
 
 
-JSONRPC_PARAMS: Mapping[str, Callable[[Any], object]] = {
-    "message/send": check_params,
-    "message/stream": check_params,
-    "tasks/pushNotificationConfig/set": _check_push_params,
-    "tasks/pushNotificationConfig/get": _check_push_query,
-    "tasks/pushNotificationConfig/list": _check_push_query,
-    "tasks/pushNotificationConfig/delete": partial(_check_push_query, names_config=True),
-}
-"""The check of each method's params; it raises InvalidParamsError."""
+def read_request(name: str, request: Request, body: Json) -> AnyMessage:
+    """Return the request of 1.0 for the operation `name` over HTTP+JSON.
 
-JSONRPC_PARAMS_SHARED: Mapping[str, Callable[[Any], object]] = {
-    "tasks/get": _check_query,
-    "tasks/cancel": _check_task,
-    "tasks/resubscribe": _check_task,
-}
-"""The same for methods that 0.1 has as well, but with other params."""
-
-REST_BODIES: Mapping[str, Callable[[Any], object]] = {
-    "/v1/message:send": _check_body,
-    "/v1/message:stream": _check_body,
-    "/v1/tasks/{id}/pushNotificationConfigs": _check_push_body,
-}
-"""The check of each route's body."""
-
-
-def without_details(body: bytes) -> bytes:
-    """Return the body of an error over JSON-RPC without the typed details, which only 1.0 has."""
-    content = json.loads(body)
-    if isinstance(content["error"].get("data"), list):
-        del content["error"]["data"]
-    return json.dumps(content).encode()
-
-
-def final_in_jsonrpc(data: str) -> str:
-    """Return an event of 0.3 over JSON-RPC with `final`, if it is a status (0.3, section 7.2.2).
-
-    Events of 1.0 stay as they are; they have no such field.
+    Raises:
+        InvalidParamsError: 0.3 does not allow it, or 1.0 cannot express it.
     """
-    answer = json.loads(data)
-    event = answer.get("result", {})
-    if event.get("kind") != "status-update":
-        return data
-    event["final"] = True
-    return json.dumps(answer)
+    task_id = request.path_params.get("id", "")
+    match name:
+        case "SendMessage" | "SendStreamingMessage":
+            return _sent_in_rest(_message_form(body))
+        case "CreateTaskPushNotificationConfig":
+            return _config_in_rest(_push_form(body, task_id))
+    named = {"id": task_id, "historyLength": request.query_params.get("historyLength") or None}
+    if "push_id" in request.path_params:
+        named["pushNotificationConfigId"] = request.path_params["push_id"]
+    return read_params(name, named)
 
 
-def final_in_rest(data: str) -> str:
-    """Return an event of 0.3 over HTTP+JSON with `final`, as `final_in_jsonrpc` does."""
-    event = json.loads(data)
-    if "statusUpdate" not in event:
-        return data
-    event["statusUpdate"]["final"] = True
-    return json.dumps(event)
+def _sent_in_rest(body: Json) -> AnyMessage:
+    check_values(body, pb2_v03.SendMessageRequest)
+    with _conversion("message"):
+        request = ParseDict(body, pb2_v03.SendMessageRequest(), ignore_unknown_fields=True)
+        for part in request.request.content:
+            if part.HasField("file") and part.file.WhichOneof("file") is None:
+                raise InvalidParamsError(
+                    message="A file must have either fileWithUri or fileWithBytes."
+                )
+        message = FromProto.message_send_params(request)
+        # The SDK's 0.3 keeps a file's base64 in this field, and not its bytes.
+        return _sent(message, "request.content.file.fileWithBytes")
+
+
+def _config_in_rest(body: Json) -> AnyMessage:
+    with _conversion("push configuration"):
+        request = ParseDict(
+            body, pb2_v03.CreateTaskPushNotificationConfigRequest(), ignore_unknown_fields=True
+        )
+        config = FromProto.task_push_notification_config_request(request)
+        return conversions.to_core_task_push_notification_config(config)
+
+
+def _message_form(body: Json) -> Json:
+    """Return a body whose message has `content`.
+
+    Raises:
+        InvalidParamsError: the message has neither `content` nor `parts`, or a part has no kind.
+    """
+    name = "message" if "message" in body else "request"
+    message = body.get(name)
+    if not isinstance(message, dict) or "content" in message:
+        return body
+    if "parts" not in message:
+        sentence = "is missing: in HTTP+JSON of A2A 0.3 it has the parts of the message."
+        raise refused_field(f"{name}.content", sentence, "The message has no content.")
+    role, parts = message.get("role"), message["parts"]
+    sent = {**message, "role": _ROLES.get(str(role), role)}
+    if isinstance(parts, list):
+        sent["parts"] = [_with_kind(part) for part in parts]
+    read_params("SendMessage", {"message": sent})
+    # Its result is optional only where its argument is.
+    converted = cast("pb2_v03.Message", ToProto.message(types_v03.Message.model_validate(sent)))
+    return {**body, name: MessageToDict(converted)} | _configuration(body)
+
+
+def _with_kind(part: Any) -> Any:
+    """Return a part with its kind, which follows from the field that it has."""
+    if not isinstance(part, dict) or "kind" in part:
+        return part
+    kinds = [kind for kind in _KINDS if part.get(kind) is not None]
+    return {**part, "kind": kinds[0]} if len(kinds) == 1 else part
+
+
+def _configuration(body: Json) -> Json:
+    """Return the configuration of a send, with the push configuration under HTTP+JSON's name."""
+    given = body.get("configuration")
+    if not isinstance(given, dict) or "pushNotificationConfig" not in given:
+        return {}
+    renamed = {name: value for name, value in given.items() if name != "pushNotificationConfig"}
+    return {"configuration": {**renamed, "pushNotification": given["pushNotificationConfig"]}}
+
+
+def _push_form(body: Json, task_id: str) -> Json:
+    parent = {"parent": f"tasks/{task_id}"}
+    is_bare = "pushNotificationConfig" in body or "push_notification_config" in body
+    return {**parent, "config": body} if is_bare and "config" not in body else {**parent, **body}
+
+
+# -- results ---------------------------------------------------------------------------------
+
+
+def shown(result: Any) -> Any:
+    """Return the JSON of a result over JSON-RPC."""
+    if isinstance(result, ListTaskPushNotificationConfigsResponse):
+        return [dumped(_of_0_3(config)) for config in result.configs]
+    return None if result is None else dumped(_of_0_3(result))
+
+
+def shown_event(item: StreamEvent) -> Json:
+    """Return the JSON of an event over JSON-RPC; the last status of a turn has `final`.
+
+    The SDK's layer sets it only if the task has ended (0.3, section 7.2.2).
+    """
+    event = dumped(_of_0_3(item.event))
+    if item.is_last and "final" in event:
+        event["final"] = True
+    return event
+
+
+def shown_in_rest(name: str) -> Callable[[Any], Any]:
+    """Return the function that makes the JSON of a result of the operation `name`."""
+
+    def show(result: Any) -> Any:
+        match result:
+            case Task() | Message():
+                return _written(result, ToProto.task_or_message if is_send else ToProto.task)
+            case TaskPushNotificationConfig():
+                return MessageToDict(ToProto.task_push_notification_config(_of_0_3(result)))
+            case ListTaskPushNotificationConfigsResponse():
+                return MessageToDict(
+                    pb2_v03.ListTaskPushNotificationConfigResponse(
+                        configs=[
+                            ToProto.task_push_notification_config(_of_0_3(config))
+                            for config in result.configs
+                        ]
+                    )
+                )
+            case _:
+                return shown(result)
+
+    is_send = name == "SendMessage"
+    return show
+
+
+def shown_event_in_rest(item: StreamEvent) -> Json:
+    """Return the JSON of an event over HTTP+JSON, with `final` as over JSON-RPC."""
+    event = _written(item.event, ToProto.stream_response)
+    if item.is_last and "statusUpdate" in event:
+        event["statusUpdate"]["final"] = True
+    return event
+
+
+_MODELS: Final[Mapping[type[AnyMessage], Callable[[Any], BaseModel]]] = {
+    Task: conversions.to_compat_task,
+    Message: conversions.to_compat_message,
+    TaskStatusUpdateEvent: conversions.to_compat_task_status_update_event,
+    TaskArtifactUpdateEvent: conversions.to_compat_task_artifact_update_event,
+    TaskPushNotificationConfig: conversions.to_compat_task_push_notification_config,
+    AgentCard: conversions.to_compat_agent_card,
+}
+
+
+def _of_0_3(result: AnyMessage) -> Any:
+    return _MODELS[type(result)](result)
+
+
+def _written(event: Event, write: Callable[[Any], AnyMessage]) -> Json:
+    """Return the JSON of a task or an event over HTTP+JSON.
+
+    The SDK copies its parts into messages of 0.3, where a list in a data part stands deeper than in
+    1.0: beyond what protobuf reads.
+
+    Raises:
+        UnsupportedOperationError: a list in it is nested too deeply; names the ways to get it.
+    """
+    try:
+        return MessageToDict(write(_of_0_3(event)))
+    except DecodeError as error:
+        raise UnsupportedOperationError(
+            message=f"Task {task_of(event)} has a list that is nested too deeply for HTTP+JSON of"
+            " A2A 0.3: get the task over JSON-RPC, or with A2A 1.0."
+        ) from error
