@@ -85,7 +85,7 @@ def configuration(url: str, **more: Any) -> dict[str, Any]:
 
 
 def states(requests: list[Request]) -> list[str]:
-    return [request.state.removeprefix("TASK_STATE_") for request in requests]
+    return [request.state for request in requests]
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:

@@ -30,7 +30,11 @@ async def states(world: World, task_id: str, *, after: int = 0) -> list[str]:
     log = await world.storage.read(task_id, after=after)
     assert log is not None
     entries = [entry for record in log.records for entry in record.entries]
-    return [state_name(e.status.state) for e in entries if isinstance(e, StatusChanged)]
+    return [
+        state_name(e.status.state).removeprefix("TASK_STATE_")
+        for e in entries
+        if isinstance(e, StatusChanged)
+    ]
 
 
 def ids(requests: Iterable[Request]) -> list[str]:

@@ -170,7 +170,7 @@ def test_a_job_tells_the_webhook(
     assert function.handler(next_job(provisioned), LambdaContext()) == ALL_DONE
 
     (told,) = receiver.requests
-    assert told.state == "TASK_STATE_COMPLETED"
+    assert told.state == "COMPLETED"
     assert cursor(backends, head) == head.version
     published = asyncio.run(backends.pushing().keys.jwks())
     assert [key["kid"] for key in published["keys"]] == [signing_key(SECRET).kid]

@@ -9,7 +9,7 @@ import json
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -40,9 +40,9 @@ class Request:
 
     @property
     def state(self) -> str:
-        """The state that a status update tells of."""
+        """The state that a status update tells of, such as `WORKING`."""
         state: str = json.loads(self.body)["statusUpdate"]["status"]["state"]
-        return state
+        return state.removeprefix("TASK_STATE_")
 
 
 Answer = bytes | AsyncIterator[bytes]
@@ -155,14 +155,8 @@ async def _read(reader: asyncio.StreamReader) -> Request:
 @contextmanager
 def listening(count: int = 1) -> Iterator[list[Receiver]]:
     """Several receivers."""
-    receivers = [Receiver() for _ in range(count)]
-    for receiver in receivers:
-        receiver.__enter__()
-    try:
-        yield receivers
-    finally:
-        for receiver in receivers:
-            receiver.__exit__()
+    with ExitStack() as all_of_them:
+        yield [all_of_them.enter_context(Receiver()) for _ in range(count)]
 
 
 @dataclass(frozen=True)

@@ -66,15 +66,14 @@ async def test_a_hostile_url_is_never_connected_to(url: str) -> None:
     assert network.asked == []
 
 
-async def test_no_hostile_url_reaches_a_server_on_this_machine() -> None:
+async def test_no_hostile_url_reaches_a_server_on_this_machine(receiver: Receiver) -> None:
     """No URL that leads to this machine is connected to, although a server listens there."""
-    with listening() as [receiver]:
-        for host in ("127.0.0.1", "127.1", "2130706433", "[::ffff:127.0.0.1]", "localhost", "x.a"):
-            for scheme in ("http", "https"):
-                url = f"{scheme}://{host}:{receiver.port}/"
-                outcome = await post(PushClient(NOBODY, resolve=at_home), url)
-                assert outcome.meaning == "never", url
-        assert receiver.connections == 0
+    for host in ("127.0.0.1", "127.1", "2130706433", "[::ffff:127.0.0.1]", "localhost", "x.a"):
+        for scheme in ("http", "https"):
+            url = f"{scheme}://{host}:{receiver.port}/"
+            outcome = await post(PushClient(NOBODY, resolve=at_home), url)
+            assert outcome.meaning == "never", url
+    assert receiver.connections == 0
 
 
 @pytest.mark.parametrize(
@@ -162,40 +161,41 @@ class _Silent:
 
 
 async def test_a_name_that_is_rebound_is_refused_at_connect(
+    receiver: Receiver,
     rebinding: Callable[..., Rebinding],
 ) -> None:
     """A name that was public at registration and is private at the call is not connected to."""
     dns = rebinding(hostile.PUBLIC, "127.0.0.1", "127.0.0.1")
-    with listening() as [receiver]:
-        url = f"https://rebound.example:{receiver.port}/hook"
-        assert (await check_receiver(url, NOBODY)).host == "rebound.example"
-        outcome = await post(PushClient(NOBODY), url)
-        assert outcome.meaning == "never"
-        assert receiver.connections == 0
+    url = f"https://rebound.example:{receiver.port}/hook"
+    assert (await check_receiver(url, NOBODY)).host == "rebound.example"
+    outcome = await post(PushClient(NOBODY), url)
+    assert outcome.meaning == "never"
+    assert receiver.connections == 0
     assert dns.asked == ["rebound.example"] * 2
 
 
 async def test_nobody_asks_again_between_check_and_connect(
+    receiver: Receiver,
     rebinding: Callable[..., Rebinding],
 ) -> None:
     """The connection is made to the address that was checked, whatever the next answer were."""
     dns = rebinding(hostile.PUBLIC, "127.0.0.1")
     network = RecordingNetwork()
-    with listening() as [receiver]:
-        url = f"https://rebound.example:{receiver.port}/hook"
-        outcome = await post(PushClient(NOBODY, network=network), url)
-        assert outcome.meaning == "again"
-        assert network.asked == [(hostile.PUBLIC, receiver.port)]
-        assert receiver.connections == 0
+    url = f"https://rebound.example:{receiver.port}/hook"
+    outcome = await post(PushClient(NOBODY, network=network), url)
+    assert outcome.meaning == "again"
+    assert network.asked == [(hostile.PUBLIC, receiver.port)]
+    assert receiver.connections == 0
     assert dns.asked == ["rebound.example"]
 
 
-async def test_the_real_network_resolves_nothing(rebinding: Callable[..., Rebinding]) -> None:
+async def test_the_real_network_resolves_nothing(
+    receiver: Receiver, rebinding: Callable[..., Rebinding]
+) -> None:
     """A delivery asks the DNS server exactly once for its name."""
     dns = rebinding("127.0.0.1", "127.0.0.2")
-    with Receiver() as receiver:
-        outcome = await post(PushClient(LOCAL), f"http://hooks.example:{receiver.port}/")
-        assert outcome.meaning == "delivered"
+    outcome = await post(PushClient(LOCAL), f"http://hooks.example:{receiver.port}/")
+    assert outcome.meaning == "delivered"
     assert dns.asked == ["hooks.example"]
 
 
@@ -303,7 +303,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 CHUNK = b"1000\r\n" + b"x" * 4096 + b"\r\n"
 
 
-async def test_an_endless_body_is_left() -> None:
+async def test_an_endless_body_is_left(receiver: Receiver) -> None:
     """The status has said it; the rest is neither read nor waited for."""
     sent = 0
 
@@ -313,18 +313,20 @@ async def test_an_endless_body_is_left() -> None:
             sent += len(piece)
             yield piece
 
-    with Receiver(lambda _: pieces()) as receiver:
-        outcome = await post(PushClient(LOCAL), receiver.url())
+    receiver.script = lambda _: pieces()
+    outcome = await post(PushClient(LOCAL), receiver.url())
     assert outcome.meaning == "delivered"
     assert sent < 100 * module.MAX_BODY_BYTES  # what the sockets' buffers take
 
 
-async def test_a_body_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_hangs_is_left(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An answer whose body never ends counts by its status and its Retry-After."""
     monkeypatch.setattr(module, "DRAIN_S", 0.02)
     half = b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 10\r\n\r\nhalf"
-    with Receiver(lambda _: _hanging(half)) as receiver:
-        outcome = await post(PushClient(LOCAL), receiver.url())
+    receiver.script = lambda _: _hanging(half)
+    outcome = await post(PushClient(LOCAL), receiver.url())
     assert (outcome.meaning, outcome.status, outcome.pause_s) == ("again", 503, 7)
 
 
@@ -339,15 +341,15 @@ async def test_a_body_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
     ids=["long header", "many headers", "nonsense", "bad length", "another protocol"],
 )
-async def test_what_is_no_answer_is_a_failure(answer: bytes) -> None:
+async def test_what_is_no_answer_is_a_failure(receiver: Receiver, answer: bytes) -> None:
     """The reader gives up at 100 KB of headers, and at the first byte that is not HTTP."""
 
     async def then_close() -> AsyncIterator[bytes]:
         yield answer
         raise ConnectionError
 
-    with Receiver(lambda _: then_close()) as receiver:
-        outcome = await post(PushClient(LOCAL), receiver.url())
+    receiver.script = lambda _: then_close()
+    outcome = await post(PushClient(LOCAL), receiver.url())
     assert outcome.meaning == "again"
     assert outcome.status is None
     assert outcome.reason in {"RemoteProtocolError", "ReadError"}
@@ -363,14 +365,16 @@ async def test_what_is_no_answer_is_a_failure(answer: bytes) -> None:
     ],
     ids=["silence", "half an answer", "headers without end", "continue without end"],
 )
-async def test_the_whole_request_has_its_time(answer: Callable[[Request], Any]) -> None:
+async def test_the_whole_request_has_its_time(
+    receiver: Receiver, answer: Callable[[Request], Any]
+) -> None:
     """A receiver that keeps the connection busy is cut off like one that is silent."""
 
     def first_line(request: Request) -> Any:
         return answer(request)
 
-    with Receiver(first_line) as receiver:
-        outcome = await post(PushClient(LOCAL), receiver.url(), timeout_s=0.1)
+    receiver.script = first_line
+    outcome = await post(PushClient(LOCAL), receiver.url(), timeout_s=0.1)
     assert outcome.meaning == "again"
     assert outcome.reason in {"TimeoutError", "RemoteProtocolError"}
 
@@ -384,12 +388,13 @@ async def test_a_closed_port_is_a_failure_to_be_repeated() -> None:
 
 
 @pytest.mark.parametrize("value", ["line\r\nX-Injected: 1", "nul\0", "ü€"])
-async def test_a_header_that_cannot_be_sent_is_not_tried_again(value: str) -> None:
+async def test_a_header_that_cannot_be_sent_is_not_tried_again(
+    receiver: Receiver, value: str
+) -> None:
     """A header that cannot be sent fails the event for good, and no request is made."""
-    with listening() as [receiver]:
-        outcome = await post(PushClient(LOCAL), receiver.url(), ("X-Token", value))
-        assert outcome.meaning == "never"
-        assert receiver.requests == []
+    outcome = await post(PushClient(LOCAL), receiver.url(), ("X-Token", value))
+    assert outcome.meaning == "never"
+    assert receiver.requests == []
 
 
 async def test_a_session_keeps_its_connections() -> None:
@@ -406,22 +411,21 @@ async def test_a_session_keeps_its_connections() -> None:
         assert receiver.connections == 2
 
 
-async def test_a_connection_that_ended_is_made_anew() -> None:
+async def test_a_connection_that_ended_is_made_anew(receiver: Receiver) -> None:
     """A receiver may close after every answer."""
     closing = OK.replace(b"Content-Length", b"Connection: close\r\nContent-Length")
-    with Receiver(lambda _: closing) as receiver:
-        async with PushClient(LOCAL).session() as session:
-            for _ in range(3):
-                outcome = await session.post(receiver.url(), {}, b"{}", timeout_s=5)
-                assert outcome.meaning == "delivered"
+    receiver.script = lambda _: closing
+    async with PushClient(LOCAL).session() as session:
+        for _ in range(3):
+            outcome = await session.post(receiver.url(), {}, b"{}", timeout_s=5)
+            assert outcome.meaning == "delivered"
 
 
-async def test_a_request_is_what_it_should_be() -> None:
+async def test_a_request_is_what_it_should_be(receiver: Receiver) -> None:
     """A request is a POST with the given path, headers and host, and the body's length."""
     client = PushClient(LOCAL, resolve=at_home)
-    with Receiver() as receiver:
-        await post(client, receiver.url("hooks.example", "/a?b=c"), ("X-A2A-Event-Id", "e"))
-        [request] = receiver.requests
+    await post(client, receiver.url("hooks.example", "/a?b=c"), ("X-A2A-Event-Id", "e"))
+    [request] = receiver.requests
     assert (request.method, request.target, request.body) == ("POST", "/a?b=c", b"{}")
     fields = {
         "host": f"hooks.example:{receiver.port}",
@@ -431,12 +435,12 @@ async def test_a_request_is_what_it_should_be() -> None:
     assert request.headers == fields
 
 
-async def test_a_retry_after_date_counts_from_the_clock() -> None:
+async def test_a_retry_after_date_counts_from_the_clock(receiver: Receiver) -> None:
     """The pause of a Retry-After date is what is left until it by the clock."""
     clock = ManualClock(1_700_000_000_000)  # Tue, 14 Nov 2023 22:13:20 GMT
     busy = status(503, Retry_After="Tue, 14 Nov 2023 22:15:20 GMT")
-    with Receiver(lambda _: busy) as receiver:
-        outcome = await post(PushClient(LOCAL, clock=clock), receiver.url())
+    receiver.script = lambda _: busy
+    outcome = await post(PushClient(LOCAL, clock=clock), receiver.url())
     assert outcome.pause_s == 120
 
 

@@ -77,14 +77,11 @@ async def _silence() -> AsyncIterator[bytes]:
 # -- what is sent ----------------------------------------------------------------------------
 
 
-async def test_a_transition_is_told() -> None:
+async def test_a_transition_is_told(receiver: Receiver, world: World) -> None:
     """One POST with a StreamResponse, whose headers say to whom, which event and which attempt."""
-    world = World()
-    with Receiver() as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, WORKING)
-        assert await world.pump() == 1
-        [request] = receiver.requests
+    head = await world.open(receiver.url(), states=[WORKING])
+    assert await world.pump() == 1
+    [request] = receiver.requests
     response = json_format.Parse(request.body, StreamResponse())
     assert response.WhichOneof("payload") == "status_update"
     assert response.status_update.task_id == head.task_id
@@ -108,16 +105,14 @@ async def test_a_transition_is_told() -> None:
     assert is_empty(world.jobs)
 
 
-async def test_a_client_of_0_1_is_told_in_its_form() -> None:
+async def test_a_client_of_0_1_is_told_in_its_form(receiver: Receiver, world: World) -> None:
     """The event alone, with the names of 0.1, as JSON; a pause is final there."""
-    world = World()
-    with Receiver() as receiver:
-        head = await world.open()
-        own = config(receiver.url(), CONFIG_ID_OF_0_1, task_id=head.task_id)
-        await world.storage.put_push(own)
-        await world.say(head, WORKING, INPUT_REQUIRED)
-        await world.pump()
-        bodies = [json.loads(request.body) for request in receiver.requests]
+    head = await world.open()
+    own = config(receiver.url(), CONFIG_ID_OF_0_1, task_id=head.task_id)
+    await world.storage.put_push(own)
+    await world.say(head, WORKING, INPUT_REQUIRED)
+    await world.pump()
+    bodies = [json.loads(request.body) for request in receiver.requests]
     assert [(body["id"], body["type"]) for body in bodies] == [
         (head.task_id, "TaskStatusUpdateEvent")
     ] * 2
@@ -129,29 +124,26 @@ async def test_a_client_of_0_1_is_told_in_its_form() -> None:
     assert receiver.requests[0].headers["authorization"] == f"Bearer {CREDENTIALS}"
 
 
-async def test_without_secrets_there_are_no_headers_for_them() -> None:
+async def test_without_secrets_there_are_no_headers_for_them(
+    receiver: Receiver, world: World
+) -> None:
     """A scheme alone makes no Authorization, and an empty token no header."""
-    world = World()
-    with Receiver() as receiver:
-        head = await world.open()
-        bare = config(receiver.url(), task_id=head.task_id, token="")
-        bare.authentication.credentials = ""
-        await world.storage.put_push(bare)
-        await world.say(head, WORKING)
-        await world.pump()
-        assert not {"authorization", "x-a2a-notification-token"} & {*receiver.requests[0].headers}
+    head = await world.open()
+    bare = config(receiver.url(), task_id=head.task_id, token="")
+    bare.authentication.credentials = ""
+    await world.storage.put_push(bare)
+    await world.say(head, WORKING)
+    await world.pump()
+    assert not {"authorization", "x-a2a-notification-token"} & {*receiver.requests[0].headers}
 
 
-async def test_a_trace_goes_on_to_the_receiver() -> None:
+async def test_a_trace_goes_on_to_the_receiver(receiver: Receiver, world: World) -> None:
     """A notification carries the trace headers of the commit, as its job has them."""
-    world = World()
-    with Receiver() as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, COMPLETED)
-        trace = {"x-amzn-trace-id": "Root=1-67891233-abcdef012345678912345678"}
-        await world.jobs.send(job_of(await world.push(head), 2).model_copy(update={"trace": trace}))
-        await world.deliver()
-        assert receiver.requests[0].headers["x-amzn-trace-id"] == trace["x-amzn-trace-id"]
+    head = await world.open(receiver.url(), states=[COMPLETED])
+    trace = {"x-amzn-trace-id": "Root=1-67891233-abcdef012345678912345678"}
+    await world.jobs.send(job_of(await world.push(head), 2).model_copy(update={"trace": trace}))
+    await world.deliver()
+    assert receiver.requests[0].headers["x-amzn-trace-id"] == trace["x-amzn-trace-id"]
 
 
 @pytest.mark.parametrize(
@@ -162,122 +154,114 @@ async def test_a_trace_goes_on_to_the_receiver() -> None:
         ("all", ["SUBMITTED", "WORKING", "a:1", "INPUT_REQUIRED", "WORKING", "a:2", "COMPLETED"]),
     ],
 )
-async def test_which_events_are_told(which: str, told: list[str]) -> None:
+async def test_which_events_are_told(receiver: Receiver, which: str, told: list[str]) -> None:
     """Interrupted and terminal states always; working and artifacts by setting; all in order.
 
     The configuration came with the message, so that its receiver is told from the beginning.
     """
     world = World(push_events=which)
-    with Receiver() as receiver:
-        head = await world.open(push=config(receiver.url()))
-        await world.say(head, WORKING)
-        await write(world, head.task_id, "1")
-        await world.say(head, INPUT_REQUIRED, WORKING)
-        await write(world, head.task_id, "2")
-        await world.say(head, COMPLETED)
-        await world.pump()
-        assert [seen(request) for request in receiver.requests] == told
+    head = await world.open(push=config(receiver.url()), states=[WORKING])
+    await write(world, head.task_id, "1")
+    await world.say(head, INPUT_REQUIRED, WORKING)
+    await write(world, head.task_id, "2")
+    await world.say(head, COMPLETED)
+    await world.pump()
+    assert [seen(request) for request in receiver.requests] == told
 
 
-async def test_a_job_of_nothing_owed_sends_nothing() -> None:
+async def test_a_job_of_nothing_owed_sends_nothing(receiver: Receiver) -> None:
     """Commits that are not pushed make no job, and a job that came anyway is done at once."""
     world = World(push_events="ends")
-    with Receiver() as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, WORKING)
-        assert await world.pump() == 0
-        await world.jobs.send(job_of(await world.push(head), 2))
-        assert await world.deliver()
-        assert receiver.requests == []
+    head = await world.open(receiver.url(), states=[WORKING])
+    assert await world.pump() == 0
+    await world.jobs.send(job_of(await world.push(head), 2))
+    assert await world.deliver()
+    assert receiver.requests == []
 
 
 @pytest.mark.parametrize(
     ("which", "told"),
     [("all", ["a:1", "b:2", "b:2", "WORKING", "a:4"]), ("statuses", ["WORKING", "WORKING"])],
 )
-async def test_a_restart_is_counted_as_subscribers_count_it(which: str, told: list[str]) -> None:
+async def test_a_restart_is_counted_as_subscribers_count_it(
+    receiver: Receiver, which: str, told: list[str]
+) -> None:
     """A restart's events are told as replacements; after a failure the next delivery goes on.
 
     The second request of the restart's commit fails: only a fold of the whole log knows which
     event comes after it.
     """
     world = World(push_events=which)
-    with Receiver() as receiver:
-        head = await world.open(push=config(receiver.url()))
-        storage = world.storage
-        first = (chunk("1"), chunk("2", "b"), StatusChanged(TaskStatus(state=INPUT_REQUIRED)))
-        head = await storage.commit(head, Commit(token="x", claims=True, entries=first))
-        head = await storage.commit(head, Commit(entries=(TurnOpened(request_of("go on")),)))
-        head = await storage.commit(head, Commit(token="y", claims=True, entries=(chunk("3"),)))
-        await world.pump()
-        before = len(receiver.requests)
-        failing = before + (2 if which == "all" else 1)
-        receiver.script = lambda _: status(503) if len(receiver.requests) == failing else OK
-        await storage.commit(head, Commit(token="z", claims=True, entries=(chunk("4"),)))
-        await world.run(seconds=10)
-        requests = receiver.requests[before:]
-        assert [seen(request) for request in requests] == told
-        repeated = [request.event_id for request in requests if request.attempt > 1]
-        assert len(repeated) == 1
-        assert len({request.event_id for request in requests}) == len(requests) - 1
-        assert await world.is_settled(head, "hook")
+    head = await world.open(push=config(receiver.url()))
+    storage = world.storage
+    first = (chunk("1"), chunk("2", "b"), StatusChanged(TaskStatus(state=INPUT_REQUIRED)))
+    head = await storage.commit(head, Commit(token="x", claims=True, entries=first))
+    head = await storage.commit(head, Commit(entries=(TurnOpened(request_of("go on")),)))
+    head = await storage.commit(head, Commit(token="y", claims=True, entries=(chunk("3"),)))
+    await world.pump()
+    before = len(receiver.requests)
+    failing = before + (2 if which == "all" else 1)
+    receiver.script = lambda _: status(503) if len(receiver.requests) == failing else OK
+    await storage.commit(head, Commit(token="z", claims=True, entries=(chunk("4"),)))
+    await world.run(seconds=10)
+    requests = receiver.requests[before:]
+    assert [seen(request) for request in requests] == told
+    repeated = [request.event_id for request in requests if request.attempt > 1]
+    assert len(repeated) == 1
+    assert len({request.event_id for request in requests}) == len(requests) - 1
+    assert await world.is_settled(head, "hook")
 
 
 # -- failing receivers -----------------------------------------------------------------------
 
 
-async def test_two_callers_with_one_key_are_told_of_two_tasks() -> None:
+async def test_two_callers_with_one_key_are_told_of_two_tasks(receiver: Receiver) -> None:
     """Of two callers with one key each one's task is told once, under its own id."""
     world = World(push_events="ends")
     opened = set()
-    with Receiver() as receiver:
-        for name in ("ann", "bob"):
-            own = world.storage.for_scope(Scope.of("", name))
-            push = config(receiver.url())
-            head = (
-                await own.open_task("ctx", request_of(), idempotency_key="order-1", push=push)
-            ).head
-            await Storage(own).update_task(head.task_id, COMPLETED)
-            opened.add(head.task_id)
-        await world.pump()
-        told = [
-            jwt.decode(r.headers["x-a2a-signature"], options={"verify_signature": False})["sub"]
-            for r in receiver.requests
-        ]
+    for name in ("ann", "bob"):
+        own = world.storage.for_scope(Scope.of("", name))
+        push = config(receiver.url())
+        head = (await own.open_task("ctx", request_of(), idempotency_key="order-1", push=push)).head
+        await Storage(own).update_task(head.task_id, COMPLETED)
+        opened.add(head.task_id)
+    await world.pump()
+    told = [
+        jwt.decode(r.headers["x-a2a-signature"], options={"verify_signature": False})["sub"]
+        for r in receiver.requests
+    ]
     assert len(told) == len(opened) == 2
     assert set(told) == opened
 
 
 @pytest.mark.parametrize("failure", [503, 429, 408, 425, "silence", "closed port", "DNS"])
-async def test_a_receiver_that_is_down_for_ten_minutes(failure: str | int) -> None:
+async def test_a_receiver_that_is_down_for_ten_minutes(
+    receiver: Receiver, failure: str | int
+) -> None:
     """Each transition arrives at least once, in order, under one id, its attempts counted."""
     world = World(push_allowed_hosts="127.0.0.1,hooks.example")
     world.timeout_s = 0.02 if failure == "silence" else 5
     outage = Outage(world.clock, 600, status(failure) if isinstance(failure, int) else None)
     world.client.resolve = outage.resolve
-    with Receiver(outage) as receiver:
-        url = receiver.url("hooks.example" if failure == "DNS" else "127.0.0.1")
-        head = await world.open(url)
-        if failure == "closed port":
-            receiver.call(receiver.close())
-        await world.say(head, WORKING)
-        await world.run(seconds=120, step=5)
-        await world.say(head, INPUT_REQUIRED)
-        await world.run(seconds=480, step=5)
-        if failure == "closed port":
-            receiver.call(receiver.open())
-        world.timeout_s = 5
-        await world.say(head, WORKING, COMPLETED)
-        await world.run(seconds=1200, step=5)
-        requests = receiver.requests
+    receiver.script = outage
+    url = receiver.url("hooks.example" if failure == "DNS" else "127.0.0.1")
+    head = await world.open(url)
+    if failure == "closed port":
+        receiver.call(receiver.close())
+    await world.say(head, WORKING)
+    await world.run(seconds=120, step=5)
+    await world.say(head, INPUT_REQUIRED)
+    await world.run(seconds=480, step=5)
+    if failure == "closed port":
+        receiver.call(receiver.open())
+    world.timeout_s = 5
+    await world.say(head, WORKING, COMPLETED)
+    await world.run(seconds=1200, step=5)
+    requests = receiver.requests
     # One that was cut off may have been read, and taken for told, after its time.
     told = list({request.event_id: request for request in outage.told}.values())
-    assert [request.state.removeprefix("TASK_STATE_") for request in told] == [
-        "WORKING",
-        "INPUT_REQUIRED",
-        "WORKING",
-        "COMPLETED",
-    ]
+    states = [request.state for request in told]
+    assert states == ["WORKING", "INPUT_REQUIRED", "WORKING", "COMPLETED"]
     assert {r.event_id for r in requests if r not in told} <= {told[0].event_id}
     attempts = told[0].attempt
     assert attempts > 3
@@ -290,9 +274,8 @@ async def test_a_receiver_that_is_down_for_ten_minutes(failure: str | int) -> No
     assert is_empty(world.jobs)
 
 
-async def test_the_pause_grows_up_to_a_quarter_of_an_hour() -> None:
+async def test_the_pause_grows_up_to_a_quarter_of_an_hour(receiver: Receiver, world: World) -> None:
     """Without jitter: 5 s, 10 s, 20 s, … and at most 900 s between two attempts."""
-    world = World()
     world.deliverer.retry = replace(world.deliverer.retry, jitter=lambda: 1.0)
     times: list[float] = []
 
@@ -300,91 +283,83 @@ async def test_the_pause_grows_up_to_a_quarter_of_an_hour() -> None:
         times.append(world.clock.monotonic())
         return status(500)
 
-    with Receiver(busy) as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, COMPLETED)
-        await world.run(seconds=4 * 3600, step=5)
+    receiver.script = busy
+    await world.open(receiver.url(), states=[COMPLETED])
+    await world.run(seconds=4 * 3600, step=5)
     pauses = [int(b - a) for a, b in pairwise(times)]
     assert pauses[:9] == [5, 10, 20, 40, 80, 160, 320, 640, 900]
     assert set(pauses[9:]) == {900}
 
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
-async def test_a_receiver_names_its_pause(form: str) -> None:
+async def test_a_receiver_names_its_pause(receiver: Receiver, world: World, form: str) -> None:
     """`Retry-After` is kept to, in either form; a longer back-off of ours counts, too."""
-    world = World()
     at = formatdate(world.clock.now_ms() / 1000 + 300, usegmt=True)
     busy = status(503, Retry_After="300" if form == "seconds" else at)
-    with Receiver(Outage(world.clock, 1, busy)) as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, COMPLETED)
-        await world.run(seconds=299)
-        assert len(receiver.requests) == 1
-        await world.run(seconds=2)
-        assert len(receiver.requests) == 2
+    receiver.script = Outage(world.clock, 1, busy)
+    head = await world.open(receiver.url(), states=[COMPLETED])
+    await world.run(seconds=299)
+    assert len(receiver.requests) == 1
+    await world.run(seconds=2)
+    assert len(receiver.requests) == 2
     assert await world.is_settled(head)
 
 
-async def test_the_last_answer_is_kept_with_the_next_try() -> None:
+async def test_the_last_answer_is_kept_with_the_next_try(receiver: Receiver) -> None:
     """The wait ends when the item says; a success and a refusal leave no next try."""
     world, answers = World(), iter([503, 200, 410])
-    with Receiver(lambda _: status(next(answers), Retry_After="300")) as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, WORKING)
-        await world.pump()
-        push = await world.push(head)
-        assert (push.answer, push.answered_at) == ("status 503", world.clock.now_ms())
-        assert push.next_at == world.clock.now_ms() + 300_000
-        await world.run(seconds=301)
-        push = await world.push(head)
-        assert (push.answer, push.next_at, push.failures) == ("status 200", None, 0)
-        await world.say(head, COMPLETED)
-        await world.pump()
-        push = await world.push(head)
-        assert (push.answer, push.next_at) == ("status 410", None)
-        assert push.answered_at == world.clock.now_ms()
+    receiver.script = lambda _: status(next(answers), Retry_After="300")
+    head = await world.open(receiver.url(), states=[WORKING])
+    await world.pump()
+    push = await world.push(head)
+    assert (push.answer, push.answered_at) == ("status 503", world.clock.now_ms())
+    assert push.next_at == world.clock.now_ms() + 300_000
+    await world.run(seconds=301)
+    push = await world.push(head)
+    assert (push.answer, push.next_at, push.failures) == ("status 200", None, 0)
+    await world.say(head, COMPLETED)
+    await world.pump()
+    push = await world.push(head)
+    assert (push.answer, push.next_at) == ("status 410", None)
+    assert push.answered_at == world.clock.now_ms()
 
 
 @pytest.mark.parametrize(
     "garbled",
     ["Mon, 01 Jan 99999999999 00:00:00 GMT", "Mon, 01 Jan 0000 00:00:00 GMT", "-5", "soon", "1e9"],
 )
-async def test_a_garbled_pause_counts_for_nothing(garbled: str) -> None:
+async def test_a_garbled_pause_counts_for_nothing(receiver: Receiver, garbled: str) -> None:
     """With any garbled `Retry-After` failures are counted, and end in one dead letter."""
     world = World(push_retry_s=600)
-    with Receiver(lambda _: status(503, Retry_After=garbled)) as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, COMPLETED)
-        await world.run(seconds=3600, step=30)
-        attempts = [request.attempt for request in receiver.requests]
+    receiver.script = lambda _: status(503, Retry_After=garbled)
+    await world.open(receiver.url(), states=[COMPLETED])
+    await world.run(seconds=3600, step=30)
+    attempts = [request.attempt for request in receiver.requests]
     assert attempts == list(range(1, len(attempts) + 1))
     assert [letter.reason for letter in left(world.letters)] == ["status 503"]
 
 
-async def test_a_final_answer_is_an_answer() -> None:
+async def test_a_final_answer_is_an_answer(receiver: Receiver) -> None:
     """A final answer ends a series of failures: the next event is retried for its full time."""
     world, answers = World(push_retry_s=600), iter([503, 400, 503, 200])
-    with Receiver(lambda _: status(next(answers))) as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, WORKING)
-        await world.run(seconds=1200, step=30)
-        await world.say(head, COMPLETED)
-        await world.run(seconds=1200, step=30)
-        states = [request.state for request in receiver.requests]
-    assert states == ["TASK_STATE_WORKING"] * 2 + ["TASK_STATE_COMPLETED"] * 2
+    receiver.script = lambda _: status(next(answers))
+    head = await world.open(receiver.url(), states=[WORKING])
+    await world.run(seconds=1200, step=30)
+    await world.say(head, COMPLETED)
+    await world.run(seconds=1200, step=30)
+    states = [request.state for request in receiver.requests]
+    assert states == ["WORKING"] * 2 + ["COMPLETED"] * 2
     assert [letter.reason for letter in left(world.letters)] == ["status 400"]
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 409, 410, 413, 422, 301, 307])
-async def test_a_final_answer_ends_the_event(code: int) -> None:
+async def test_a_final_answer_ends_the_event(receiver: Receiver, world: World, code: int) -> None:
     """No second attempt; the event goes to the dead letters, and the next one is told."""
-    world = World()
-    with Receiver(lambda r: status(code) if "WORKING" in r.state else OK) as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, WORKING, COMPLETED)
-        await world.run(seconds=3600, step=60)
-        first, second = receiver.requests
-    assert [first.state, second.state] == ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
+    receiver.script = lambda r: status(code) if "WORKING" in r.state else OK
+    head = await world.open(receiver.url(), states=[WORKING, COMPLETED])
+    await world.run(seconds=3600, step=60)
+    first, second = receiver.requests
+    assert [first.state, second.state] == ["WORKING", "COMPLETED"]
     [letter] = left(world.letters)
     assert (letter.event_id, letter.version, letter.index) == (first.event_id, 2, 0)
     assert (letter.reason, letter.attempts, letter.failing_since) == (f"status {code}", 1, None)
@@ -398,9 +373,10 @@ async def refused(world: World, head: Head, count: int) -> None:
         await world.pump()
 
 
-async def test_a_url_that_refuses_ten_times_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_url_that_refuses_ten_times_is_given_up(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """The eleventh event makes no request, letter or job; the tenth has a line of its own."""
-    world = World()
     with caplog.at_level(logging.INFO), Receiver(lambda _: status(404)) as receiver:
         head = await world.open(receiver.url())
         await refused(world, head, 13)
@@ -413,48 +389,46 @@ async def test_a_url_that_refuses_ten_times_is_given_up(caplog: pytest.LogCaptur
     assert (push.refusals, push.is_given_up) == (10, True)
 
 
-async def test_events_that_wait_are_not_sent_to_a_url_that_is_given_up() -> None:
+async def test_events_that_wait_are_not_sent_to_a_url_that_is_given_up(
+    receiver: Receiver, world: World
+) -> None:
     """A URL that is given up gets no more events of the same delivery or of jobs sent before."""
-    world = World()
-    with Receiver(lambda _: status(403)) as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, *[WORKING] * 13)
-        await world.pump()
-        assert len(receiver.requests) == 10
-        await world.jobs.send(job_of(await world.push(head), 15))
-        await world.deliver()
-        assert len(receiver.requests) == 10
-        assert is_empty(world.jobs)
+    receiver.script = lambda _: status(403)
+    head = await world.open(receiver.url(), states=[WORKING] * 13)
+    await world.pump()
+    assert len(receiver.requests) == 10
+    await world.jobs.send(job_of(await world.push(head), 15))
+    await world.deliver()
+    assert len(receiver.requests) == 10
+    assert is_empty(world.jobs)
 
 
-async def test_a_configuration_that_is_set_again_begins_anew() -> None:
+async def test_a_configuration_that_is_set_again_begins_anew(receiver: Receiver) -> None:
     """After a configuration is set again, the next event brings those that were kept meanwhile."""
     world, code = World(), 401
-    with Receiver(lambda _: status(code)) as receiver:
-        head = await world.open(receiver.url())
-        await refused(world, head, 12)
-        code = 200
-        await world.storage.put_push(config(receiver.url(), "hook-1", task_id=head.task_id))
-        await world.say(head, COMPLETED)
-        await world.pump()
-        assert receiver.states[10:] == ["TASK_STATE_WORKING"] * 2 + ["TASK_STATE_COMPLETED"]
+    receiver.script = lambda _: status(code)
+    head = await world.open(receiver.url())
+    await refused(world, head, 12)
+    code = 200
+    await world.storage.put_push(config(receiver.url(), "hook-1", task_id=head.task_id))
+    await world.say(head, COMPLETED)
+    await world.pump()
+    assert receiver.states[10:] == ["WORKING"] * 2 + ["COMPLETED"]
     assert (await world.push(head)).refusals == 0
 
 
-async def test_an_event_that_is_taken_ends_a_row_of_refusals() -> None:
+async def test_an_event_that_is_taken_ends_a_row_of_refusals(receiver: Receiver) -> None:
     """A receiver that takes one event in ten is told of all: it is not given up."""
     world, answers = World(), cycle([410] * 9 + [200])
-    with Receiver(lambda _: status(next(answers))) as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, *[WORKING] * 25)
-        await world.pump()
-        assert len(receiver.requests) == 25
+    receiver.script = lambda _: status(next(answers))
+    head = await world.open(receiver.url(), states=[WORKING] * 25)
+    await world.pump()
+    assert len(receiver.requests) == 25
     assert (await world.push(head)).refusals == 5
 
 
-async def test_ids_do_not_multiply_refusals() -> None:
+async def test_ids_do_not_multiply_refusals(world: World) -> None:
     """The refusals of a URL count together, under whichever ids it is registered."""
-    world = World()
     with Receiver(lambda _: status(404)) as receiver, Receiver() as other:
         head = await world.open(*[receiver.url()] * 5, other.url())
         await refused(world, head, 4)
@@ -466,8 +440,7 @@ async def test_failures_and_own_refusals_are_no_refusals() -> None:
     """An answer that is tried again, or a URL that may not be called, gives up no receiver."""
     world = World(push_retry_s=30)
     with Receiver(lambda _: status(503)) as receiver, listening() as [local]:
-        head = await world.open(receiver.url(), local.url("127.0.0.2"))
-        await world.say(head, *[WORKING] * 12)
+        head = await world.open(receiver.url(), local.url("127.0.0.2"), states=[WORKING] * 12)
         await world.run(seconds=600, step=30)
         assert len(receiver.requests) > 12
         assert local.connections == 0
@@ -475,70 +448,67 @@ async def test_failures_and_own_refusals_are_no_refusals() -> None:
     assert (await world.push(head, "hook-2")).refusals == 0
 
 
-async def test_a_url_that_may_not_be_called_any_more() -> None:
+async def test_a_url_that_may_not_be_called_any_more(receiver: Receiver, world: World) -> None:
     """A URL that may not be called any more is given up at once, without a connection."""
-    world = World()
-    with listening() as [receiver]:
-        head = await world.open(receiver.url("127.0.0.2"))
-        await world.say(head, COMPLETED)
-        await world.pump()
-        assert receiver.connections == 0
+    head = await world.open(receiver.url("127.0.0.2"), states=[COMPLETED])
+    await world.pump()
+    assert receiver.connections == 0
     [letter] = left(world.letters)
     assert "must" in letter.reason
     assert await world.is_settled(head)
 
 
-async def test_a_receiver_that_stays_away(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_receiver_that_stays_away(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
     """After hours the event is given up; each further one gets one attempt until he is back."""
     world = World(push_retry_s=6 * 3600)
     outage = Outage(world.clock, 9 * 3600, status(502))
-    with Receiver(outage) as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, WORKING)
-        await world.run(seconds=7 * 3600, step=60)
-        given_up = receiver.requests[-1]
-        assert {request.event_id for request in receiver.requests} == {given_up.event_id}
-        assert len(receiver.requests) > 20
-        [letter] = left(world.letters)
-        assert letter.event_id == given_up.event_id
-        assert letter.attempts == given_up.attempt == len(receiver.requests)
-        assert letter.failing_since is not None
-        assert is_empty(world.jobs)
-        push = await world.push(head)
-        lost = push.given_up
-        assert (push.told, push.knows_told, push.failures) == (None, True, 0)
-        assert lost is not None
-        assert (lost.count, lost.version, lost.reason) == (1, letter.version, "status 502")
-        assert lost.at == push.answered_at
+    receiver.script = outage
+    head = await world.open(receiver.url(), states=[WORKING])
+    await world.run(seconds=7 * 3600, step=60)
+    given_up = receiver.requests[-1]
+    assert {request.event_id for request in receiver.requests} == {given_up.event_id}
+    assert len(receiver.requests) > 20
+    [letter] = left(world.letters)
+    assert letter.event_id == given_up.event_id
+    assert letter.attempts == given_up.attempt == len(receiver.requests)
+    assert letter.failing_since is not None
+    assert is_empty(world.jobs)
+    push = await world.push(head)
+    lost = push.given_up
+    assert (push.told, push.knows_told, push.failures) == (None, True, 0)
+    assert lost is not None
+    assert (lost.count, lost.version, lost.reason) == (1, letter.version, "status 502")
+    assert lost.at == push.answered_at
 
-        before = len(receiver.requests)
-        await world.say(head, INPUT_REQUIRED, WORKING)
-        await world.pump()
-        assert [request.attempt for request in receiver.requests[before:]] == [1, 1]
-        assert len(left(world.letters)) == 3
+    before = len(receiver.requests)
+    await world.say(head, INPUT_REQUIRED, WORKING)
+    await world.pump()
+    assert [request.attempt for request in receiver.requests[before:]] == [1, 1]
+    assert len(left(world.letters)) == 3
 
-        world.clock.advance(3 * 3600)
-        await world.say(head, INPUT_REQUIRED)
-        await world.pump()
-        assert [request.state for request in outage.told] == ["TASK_STATE_INPUT_REQUIRED"]
-        push = await world.push(head)
-        assert (push.failures, push.failing_since) == (0, None)
-        assert (push.told, push.knows_told) == (push.version, True)
-        assert push.given_up is not None
-        assert push.given_up.count == 3
+    world.clock.advance(3 * 3600)
+    await world.say(head, INPUT_REQUIRED)
+    await world.pump()
+    assert [request.state for request in outage.told] == ["INPUT_REQUIRED"]
+    push = await world.push(head)
+    assert (push.failures, push.failing_since) == (0, None)
+    assert (push.told, push.knows_told) == (push.version, True)
+    assert push.given_up is not None
+    assert push.given_up.count == 3
 
-        receiver.script = Outage(world.clock, world.clock.monotonic() + 60, status(502))
-        await world.say(head, COMPLETED)
-        await world.run(seconds=120, step=5)
-        assert len(left(world.letters)) == 3
+    receiver.script = Outage(world.clock, world.clock.monotonic() + 60, status(502))
+    await world.say(head, COMPLETED)
+    await world.run(seconds=120, step=5)
+    assert len(left(world.letters)) == 3
     lines = [line for line in logged(caplog.records) if line["action"] == "push_given_up"]
     assert len(lines) == 3
     assert lines[0]["event_id"] == given_up.event_id
 
 
-async def test_a_slow_receiver_delays_himself_alone() -> None:
+async def test_a_slow_receiver_delays_himself_alone(world: World) -> None:
     """The task's other receiver, and another task's, are told at once while one is down."""
-    world = World()
     with listening(2) as [slow, quick]:
         slow.script = Outage(world.clock, 3600, status(503, Retry_After="600"))
         head = await world.open(slow.url(), quick.url())
@@ -546,11 +516,7 @@ async def test_a_slow_receiver_delays_himself_alone() -> None:
         await world.say(head, WORKING, COMPLETED)
         await world.say(other, FAILED)
         await world.pump()
-        assert sorted(quick.states) == [
-            "TASK_STATE_COMPLETED",
-            "TASK_STATE_FAILED",
-            "TASK_STATE_WORKING",
-        ]
+        assert sorted(quick.states) == ["COMPLETED", "FAILED", "WORKING"]
         assert len(slow.requests) == 2  # one for each configuration
     assert await world.is_settled(head, "hook-2")
     assert not await world.is_settled(head, "hook-1")
@@ -559,74 +525,65 @@ async def test_a_slow_receiver_delays_himself_alone() -> None:
 # -- jobs that come twice, early or late ----------------------------------------------------
 
 
-async def test_a_job_that_comes_again_sends_nothing() -> None:
+async def test_a_job_that_comes_again_sends_nothing(receiver: Receiver, world: World) -> None:
     """Duplicates and redeliveries find the cursor behind the event."""
-    world = World()
-    with Receiver() as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, WORKING, COMPLETED)
-        await world.pump()
-        assert len(receiver.requests) == 2
-        for version in (2, 3, 2, 3):
-            again = MemoryQueue(PushJob, clock=world.clock)
-            await again.send(job_of(await world.push(head), version))
-            record = take(again)
-            assert record is not None
-            assert await world.deliver(again.decode_record(record))
-        assert len(receiver.requests) == 2
+    head = await world.open(receiver.url(), states=[WORKING, COMPLETED])
+    await world.pump()
+    assert len(receiver.requests) == 2
+    for version in (2, 3, 2, 3):
+        again = MemoryQueue(PushJob, clock=world.clock)
+        await again.send(job_of(await world.push(head), version))
+        record = take(again)
+        assert record is not None
+        assert await world.deliver(again.decode_record(record))
+    assert len(receiver.requests) == 2
 
 
-async def test_jobs_in_any_order_tell_in_the_logs_order() -> None:
+async def test_jobs_in_any_order_tell_in_the_logs_order(receiver: Receiver, world: World) -> None:
     """The stream keeps no order between items: the newest commit's job may be the first."""
-    world = World()
-    with Receiver() as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, WORKING, INPUT_REQUIRED, COMPLETED)
-        world.committed.reverse()
-        await world.pass_on()
-        await world.pump()
-        states = [state.removeprefix("TASK_STATE_") for state in receiver.states]
-        assert states == ["WORKING", "INPUT_REQUIRED", "COMPLETED"]
+    await world.open(receiver.url(), states=[WORKING, INPUT_REQUIRED, COMPLETED])
+    world.committed.reverse()
+    await world.pass_on()
+    await world.pump()
+    states = receiver.states
+    assert states == ["WORKING", "INPUT_REQUIRED", "COMPLETED"]
 
 
-async def test_two_deliveries_of_one_job_at_once() -> None:
+async def test_two_deliveries_of_one_job_at_once(receiver: Receiver, world: World) -> None:
     """Two deliveries of a job may both send an event, under one id; none is lost."""
-    world = World()
     both = threading.Barrier(2, timeout=5)
 
     async def meet() -> AsyncIterator[bytes]:
         await asyncio.to_thread(both.wait)
         yield OK
 
-    with Receiver(lambda r: meet() if "WORKING" in r.state else OK) as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, WORKING, COMPLETED)
-        await world.pass_on()
-        first = world.take()
-        world.clock.advance(100)  # its visibility has run out
-        second = world.take()
-        assert first is not None
-        assert second is not None
-        assert first.message == second.message
-        assert all(await asyncio.gather(world.deliver(first), world.deliver(second)))
-        ids = defaultdict(set)
-        for request in receiver.requests:
-            ids[request.state].add(request.event_id)
-        assert {state: len(found) for state, found in ids.items()} == {
-            "TASK_STATE_WORKING": 1,
-            "TASK_STATE_COMPLETED": 1,
-        }
-        assert receiver.states[:2] == ["TASK_STATE_WORKING"] * 2
-        assert await world.is_settled(head)
-        sent = len(receiver.requests)
-        await world.run(seconds=200, step=50)
-        assert len(receiver.requests) == sent
+    receiver.script = lambda r: meet() if "WORKING" in r.state else OK
+    head = await world.open(receiver.url(), states=[WORKING, COMPLETED])
+    await world.pass_on()
+    first = world.take()
+    world.clock.advance(100)  # its visibility has run out
+    second = world.take()
+    assert first is not None
+    assert second is not None
+    assert first.message == second.message
+    assert all(await asyncio.gather(world.deliver(first), world.deliver(second)))
+    ids = defaultdict(set)
+    for request in receiver.requests:
+        ids[request.state].add(request.event_id)
+    assert {state: len(found) for state, found in ids.items()} == {
+        "WORKING": 1,
+        "COMPLETED": 1,
+    }
+    assert receiver.states[:2] == ["WORKING"] * 2
+    assert await world.is_settled(head)
+    sent = len(receiver.requests)
+    await world.run(seconds=200, step=50)
+    assert len(receiver.requests) == sent
 
 
 @pytest.mark.parametrize("late", [status(503), OK], ids=["failure", "success"])
-async def test_another_delivery_is_quicker(late: bytes) -> None:
+async def test_another_delivery_is_quicker(receiver: Receiver, world: World, late: bytes) -> None:
     """An answer that comes after somebody else has told everything changes nothing."""
-    world = World()
     arrived, told = threading.Event(), threading.Event()
 
     async def answer_late() -> AsyncIterator[bytes]:
@@ -634,86 +591,78 @@ async def test_another_delivery_is_quicker(late: bytes) -> None:
         await asyncio.to_thread(told.wait, 5)
         yield late
 
-    with Receiver() as receiver:
-        receiver.script = lambda _: answer_late() if len(receiver.requests) == 1 else OK
-        head = await world.open(receiver.url())
-        await world.say(head, WORKING, COMPLETED)
-        await world.pass_on()
-        slow = asyncio.create_task(world.deliver(world.take()))
-        assert await asyncio.to_thread(arrived.wait, 5)
-        world.clock.advance(100)  # the slow delivery's visibility has run out
-        assert await world.deliver()
-        told.set()
-        assert await slow is (late is OK)
-        push = await world.push(head)
-        assert (push.version, push.failures, push.failing_since) == (3, 0, None)
-        await world.run(seconds=200, step=50)
-        states = [state.removeprefix("TASK_STATE_") for state in receiver.states]
-        assert states == ["WORKING", "WORKING", "COMPLETED"]
+    receiver.script = lambda _: answer_late() if len(receiver.requests) == 1 else OK
+    head = await world.open(receiver.url(), states=[WORKING, COMPLETED])
+    await world.pass_on()
+    slow = asyncio.create_task(world.deliver(world.take()))
+    assert await asyncio.to_thread(arrived.wait, 5)
+    world.clock.advance(100)  # the slow delivery's visibility has run out
+    assert await world.deliver()
+    told.set()
+    assert await slow is (late is OK)
+    push = await world.push(head)
+    assert (push.version, push.failures, push.failing_since) == (3, 0, None)
+    await world.run(seconds=200, step=50)
+    states = receiver.states
+    assert states == ["WORKING", "WORKING", "COMPLETED"]
 
 
-async def test_a_job_that_is_quicker_than_its_commit_comes_again() -> None:
+async def test_a_job_that_is_quicker_than_its_commit_comes_again(
+    receiver: Receiver, world: World
+) -> None:
     """A stream's record may be out before a read shows the commit: it is not taken for settled."""
-    world = World()
-    with Receiver() as receiver:
-        head = await world.open(receiver.url())
-        await world.jobs.send(job_of(await world.push(head), 2))
-        assert not await world.deliver()
-        assert world.take() is None
-        await world.say(head, COMPLETED)
-        world.committed.clear()
-        world.clock.advance(1)
-        assert await world.deliver()
-        assert receiver.states == ["TASK_STATE_COMPLETED"]
+    head = await world.open(receiver.url())
+    await world.jobs.send(job_of(await world.push(head), 2))
+    assert not await world.deliver()
+    assert world.take() is None
+    await world.say(head, COMPLETED)
+    world.committed.clear()
+    world.clock.advance(1)
+    assert await world.deliver()
+    assert receiver.states == ["COMPLETED"]
 
 
-async def test_a_task_that_is_gone_is_done() -> None:
+async def test_a_task_that_is_gone_is_done(receiver: Receiver, world: World) -> None:
     """Deleted, expired, or made anew under its id: there is nothing to tell of it."""
-    world = World()
-    with Receiver() as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, COMPLETED)
-        old = job_of(await world.push(head), 2)
-        await world.pass_on()
-        await world.storage.delete_task(head.task_id)
-        assert await world.deliver()
-        again = await world.storage.open_task("ctx", request_of("new"), task_id=head.task_id)
-        own = config(receiver.url(), "hook-1", task_id=again.head.task_id)
-        await world.storage.put_push(own)
-        await world.say(again.head, WORKING)
-        world.committed.clear()
-        await world.jobs.send(old.model_copy(update={"version": 3}))
-        assert await world.deliver()
-        assert receiver.requests == []
-        world.clock.advance(31 * 86_400)
-        await world.jobs.send(job_of_head(again.head, 2))
-        assert await world.deliver()
-        assert receiver.requests == []
+    head = await world.open(receiver.url(), states=[COMPLETED])
+    old = job_of(await world.push(head), 2)
+    await world.pass_on()
+    await world.storage.delete_task(head.task_id)
+    assert await world.deliver()
+    again = await world.storage.open_task("ctx", request_of("new"), task_id=head.task_id)
+    own = config(receiver.url(), "hook-1", task_id=again.head.task_id)
+    await world.storage.put_push(own)
+    await world.say(again.head, WORKING)
+    world.committed.clear()
+    await world.jobs.send(old.model_copy(update={"version": 3}))
+    assert await world.deliver()
+    assert receiver.requests == []
+    world.clock.advance(31 * 86_400)
+    await world.jobs.send(job_of_head(again.head, 2))
+    assert await world.deliver()
+    assert receiver.requests == []
 
 
 # -- configurations that change meanwhile ----------------------------------------------------
 
 
-async def test_a_deleted_configuration_is_told_no_more() -> None:
+async def test_a_deleted_configuration_is_told_no_more(receiver: Receiver, world: World) -> None:
     """A deleted configuration gets no more events, not even of the same delivery (A2A 3.1.10)."""
-    world = World()
-    with Receiver() as receiver:
-        head = await world.open(receiver.url())
+    head = await world.open(receiver.url())
 
-        async def delete() -> AsyncIterator[bytes]:
-            await world.storage.delete_push(head.task_id, "hook-1")
-            yield OK
+    async def delete() -> AsyncIterator[bytes]:
+        await world.storage.delete_push(head.task_id, "hook-1")
+        yield OK
 
-        receiver.script = lambda _: delete()
-        await world.say(head, WORKING, COMPLETED)
-        await world.pump()
-        assert receiver.states == ["TASK_STATE_WORKING"]
-        assert is_empty(world.jobs)
+    receiver.script = lambda _: delete()
+    await world.say(head, WORKING, COMPLETED)
+    await world.pump()
+    assert receiver.states == ["WORKING"]
+    assert is_empty(world.jobs)
 
 
-async def test_a_replaced_configuration_counts_from_the_next_event_on() -> None:
+async def test_a_replaced_configuration_counts_from_the_next_event_on(world: World) -> None:
     """The new URL gets what the old one was not told of, also when it was failing."""
-    world = World()
     with listening(2) as [old, new]:
         head = await world.open(old.url())
 
@@ -725,14 +674,13 @@ async def test_a_replaced_configuration_counts_from_the_next_event_on() -> None:
         old.script = lambda _: status(503) if len(old.requests) == 1 else replace_it()
         await world.say(head, WORKING, COMPLETED)
         await world.run(seconds=30)
-        assert old.states == ["TASK_STATE_WORKING"] * 2
-        assert new.states == ["TASK_STATE_COMPLETED"]
+        assert old.states == ["WORKING"] * 2
+        assert new.states == ["COMPLETED"]
         assert await world.is_settled(head)
 
 
-async def test_what_was_told_counts_whoever_replaces_the_configuration() -> None:
+async def test_what_was_told_counts_whoever_replaces_the_configuration(world: World) -> None:
     """An event that the old URL has answered is not told to the new one as well."""
-    world = World()
     with listening(2) as [old, new]:
         head = await world.open(old.url())
 
@@ -751,23 +699,20 @@ async def test_what_was_told_counts_whoever_replaces_the_configuration() -> None
 # -- edges -----------------------------------------------------------------------------------
 
 
-async def test_a_delivery_ends_before_its_time() -> None:
+async def test_a_delivery_ends_before_its_time(receiver: Receiver, world: World) -> None:
     """A delivery without time for another request gives the rest back, to go on from there."""
-    world = World()
-    with Receiver() as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, WORKING, COMPLETED)
-        await world.pass_on()
+    await world.open(receiver.url(), states=[WORKING, COMPLETED])
+    await world.pass_on()
 
-        async def takes_four_seconds() -> AsyncIterator[bytes]:
-            world.clock.advance(4)
-            yield OK
+    async def takes_four_seconds() -> AsyncIterator[bytes]:
+        world.clock.advance(4)
+        yield OK
 
-        receiver.script = lambda _: takes_four_seconds()
-        assert not await world.deliver(ends_at=world.clock.monotonic() + 8)
-        assert receiver.states == ["TASK_STATE_WORKING"]
-        assert await world.deliver(ends_at=world.clock.monotonic() + 8)
-        assert receiver.states == ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
+    receiver.script = lambda _: takes_four_seconds()
+    assert not await world.deliver(ends_at=world.clock.monotonic() + 8)
+    assert receiver.states == ["WORKING"]
+    assert await world.deliver(ends_at=world.clock.monotonic() + 8)
+    assert receiver.states == ["WORKING", "COMPLETED"]
 
 
 class FailingStorage(DurableStorage):
@@ -782,22 +727,22 @@ class FailingStorage(DurableStorage):
 
 
 async def test_what_was_sent_and_not_counted_is_sent_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    receiver: Receiver,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The job comes back after a failure of the table; the receiver knows the event by its id."""
     monkeypatch.setattr(FailingStorage, "fails", True)
-    world = World()
     world.storage.__class__ = FailingStorage  # views of other scopes, too
-    with Receiver() as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, COMPLETED)
-        await world.pass_on()
-        assert not await world.deliver()
-        monkeypatch.setattr(FailingStorage, "fails", False)
-        await world.run(seconds=10)
-        first, second = receiver.requests
-        assert first.event_id == second.event_id
-        assert first.attempt == second.attempt == 1
+    await world.open(receiver.url(), states=[COMPLETED])
+    await world.pass_on()
+    assert not await world.deliver()
+    monkeypatch.setattr(FailingStorage, "fails", False)
+    await world.run(seconds=10)
+    first, second = receiver.requests
+    assert first.event_id == second.event_id
+    assert first.attempt == second.attempt == 1
     assert [line["action"] for line in logged(caplog.records)] == ["push_delivery_failed"]
 
 
@@ -808,20 +753,18 @@ class FullQueue(MemoryQueue[PushLetter]):
         raise UnavailableError
 
 
-async def test_nothing_is_given_up_without_a_record() -> None:
+async def test_nothing_is_given_up_without_a_record(receiver: Receiver, world: World) -> None:
     """While the dead letter queue does not answer, the event stays owed."""
-    world = World()
     world.deliverer.queue = PushQueue(world.jobs, FullQueue(PushLetter))
-    with Receiver(lambda _: status(400)) as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, COMPLETED)
-        await world.pump()
-        assert not await world.is_settled(head)
-        world.deliverer.queue = world.queue
-        await world.run(seconds=30)
-        assert await world.is_settled(head)
-        assert len(left(world.letters)) == 1
-        assert len({request.event_id for request in receiver.requests}) == 1
+    receiver.script = lambda _: status(400)
+    head = await world.open(receiver.url(), states=[COMPLETED])
+    await world.pump()
+    assert not await world.is_settled(head)
+    world.deliverer.queue = world.queue
+    await world.run(seconds=30)
+    assert await world.is_settled(head)
+    assert len(left(world.letters)) == 1
+    assert len({request.event_id for request in receiver.requests}) == 1
 
 
 async def test_no_secret_and_no_content_is_logged(
@@ -891,7 +834,7 @@ def seen(request: Request) -> str:
     """A state, or an artifact's id and text."""
     body: dict[str, Any] = json.loads(request.body)
     if "statusUpdate" in body:
-        return request.state.removeprefix("TASK_STATE_")
+        return request.state
     artifact = body["artifactUpdate"]["artifact"]
     return f"{artifact['artifactId']}:{artifact['parts'][0]['text']}"
 
@@ -917,12 +860,11 @@ def job_of_head(head: Head, version: int) -> PushJob:
 
 
 async def test_a_notification_is_given_up_also_where_its_caller_is_unknown(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The beginning of the log, which has the caller, cannot be read: only its number is lost."""
-    world = World()
-    head = await world.open("https://10.1.2.3/hook")
-    await world.say(head, COMPLETED)
+    head = await world.open("https://10.1.2.3/hook", states=[COMPLETED])
     read = DurableStorage.read
 
     async def damaged(storage: DurableStorage, *arguments: Any, **options: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -75,13 +75,18 @@ class Source:
     async def _update(self, head: Head, state: Any) -> None:
         await Storage(self.storage).update_task(head.task_id, state)
 
+    def tell(self, *urls: str) -> None:
+        """Commit to a task with these receivers; their jobs are on the queue."""
+        self.say(self.open(*urls), WORKING)
+        assert self.handle(self.stream_event()) == []
+
     def stream_event(self) -> dict[str, Any]:
         """What the table's stream has."""
         records = [stream_record(c, n) for n, c in enumerate(self.committed, start=1)]
         self.committed.clear()
         return {"Records": records}
 
-    def jobs(self) -> list[dict[str, Any]]:
+    def jobs(self) -> list[Mapping[str, Any]]:
         """All jobs that are visible."""
         return list(iter(lambda: take(self.waiting), None))
 
@@ -124,26 +129,25 @@ def test_a_callers_places_are_a_fifth_of_the_functions() -> None:
     assert slots.asked == {0, 1, 2}
 
 
-def test_from_a_commit_to_a_receiver(source: Source) -> None:
+def test_from_a_commit_to_a_receiver(receiver: Receiver, source: Source) -> None:
     """A stream event makes jobs, an SQS event of one is a delivery, with a signature to check."""
-    with listening() as [receiver]:
-        head = source.open(receiver.url())
-        for state in (WORKING, COMPLETED):  # one event loop, many invocations
-            source.say(head, state)
-            assert source.handle(source.stream_event()) == []
-            assert source.handle({"Records": source.jobs()}) == []
-            assert asyncio.all_tasks(source.function._loop) == set()
-        assert receiver.states == ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
-        [published] = asyncio.run(source.keys.keys())
-        claims = jwt.decode(
-            receiver.requests[0].headers["x-a2a-signature"],
-            jwt.PyJWK(dict(published.jwk)),
-            algorithms=["ES256"],
-            audience=receiver.url(path=""),
-            issuer="a2a-serverless",
-        )
-        assert claims["event_id"] == receiver.requests[0].event_id
-        assert claims["sub"] == head.task_id
+    head = source.open(receiver.url())
+    for state in (WORKING, COMPLETED):  # one event loop, many invocations
+        source.say(head, state)
+        assert source.handle(source.stream_event()) == []
+        assert source.handle({"Records": source.jobs()}) == []
+        assert asyncio.all_tasks(source.function._loop) == set()
+    assert receiver.states == ["WORKING", "COMPLETED"]
+    [published] = asyncio.run(source.keys.keys())
+    claims = jwt.decode(
+        receiver.requests[0].headers["x-a2a-signature"],
+        jwt.PyJWK(dict(published.jwk)),
+        algorithms=["ES256"],
+        audience=receiver.url(path=""),
+        issuer="a2a-serverless",
+    )
+    assert claims["event_id"] == receiver.requests[0].event_id
+    assert claims["sub"] == head.task_id
 
 
 @pytest.mark.parametrize(
@@ -158,15 +162,13 @@ def test_from_a_commit_to_a_receiver(source: Source) -> None:
         ({"push_issuer": "https://a.example/a2a/"}, "https://a.example/a2a"),
     ],
 )
-def test_who_signs(settings: dict[str, Any], issuer: str) -> None:
+def test_who_signs(receiver: Receiver, settings: dict[str, Any], issuer: str) -> None:
     """The issuer's own setting, else the public URL, without a slash at its end."""
     source = Source(**settings)
-    with listening() as [receiver]:
-        source.say(source.open(receiver.url()), WORKING)
-        source.handle(source.stream_event())
-        source.handle({"Records": source.jobs()})
-        token = receiver.requests[0].headers["x-a2a-signature"]
-        assert jwt.decode(token, options={"verify_signature": False})["iss"] == issuer
+    source.tell(receiver.url())
+    source.handle({"Records": source.jobs()})
+    token = receiver.requests[0].headers["x-a2a-signature"]
+    assert jwt.decode(token, options={"verify_signature": False})["iss"] == issuer
     source.function.close()
 
 
@@ -174,10 +176,10 @@ def test_a_failure_is_reported_alone(source: Source) -> None:
     """A job that fails is reported alone; the other jobs of the batch are done."""
     with listening(2) as [bad, good]:
         bad.script = lambda _: status(503)
-        source.say(source.open(bad.url(), good.url()), WORKING)
-        source.handle(source.stream_event())
-        first, second = source.jobs()
-        assert source.handle({"Records": [first, second]}) == [first["messageId"]]
+        source.tell(bad.url(), good.url())
+        jobs = source.jobs()
+        [failed] = source.handle({"Records": jobs})
+        assert ['"hook-1"' in job["body"] for job in jobs if job["messageId"] == failed] == [True]
         assert len(good.requests) == 1
 
 
@@ -194,24 +196,22 @@ def test_groups_are_told_beside_each_other(source: Source) -> None:
         return OK
 
     with Receiver(lambda _: after_the_other()) as slow, Receiver(note) as quick:
-        source.say(source.open(slow.url(), quick.url()), WORKING)
-        source.handle(source.stream_event())
+        source.tell(slow.url(), quick.url())
         assert source.handle({"Records": source.jobs()}) == []
         assert len(slow.requests) == len(quick.requests) == 1
 
 
-def test_a_failure_returns_the_rest_of_its_group(source: Source) -> None:
+def test_a_failure_returns_the_rest_of_its_group(receiver: Receiver, source: Source) -> None:
     """Jobs behind a failed one of their group are not tried: FIFO order would be lost."""
-    with Receiver(lambda _: status(503)) as receiver:
-        source.say(source.open(receiver.url()), WORKING)
-        source.handle(source.stream_event())
-        [record] = source.jobs()
-        again = {**record, "messageId": "behind"}
-        assert source.handle({"Records": [record, again]}) == [record["messageId"], "behind"]
-        assert len(receiver.requests) == 1
+    receiver.script = lambda _: status(503)
+    source.tell(receiver.url())
+    [record] = source.jobs()
+    again = {**record, "messageId": "behind"}
+    assert source.handle({"Records": [record, again]}) == [record["messageId"], "behind"]
+    assert len(receiver.requests) == 1
 
 
-def test_an_undecodable_record_is_kept(source: Source) -> None:
+def test_an_undecodable_record_is_kept(receiver: Receiver, source: Source) -> None:
     """An undecodable record is kept and holds up no other; if that fails, it is reported failed."""
     attributes = {"ApproximateReceiveCount": "1", "MessageGroupId": "g"}
     bad = {
@@ -221,11 +221,9 @@ def test_an_undecodable_record_is_kept(source: Source) -> None:
         "attributes": attributes,
         "eventSource": "aws:sqs",
     }
-    with listening() as [receiver]:
-        source.say(source.open(receiver.url()), WORKING)
-        source.handle(source.stream_event())
-        assert source.handle({"Records": [bad, *source.jobs()]}) == []
-        assert len(receiver.requests) == 1
+    source.tell(receiver.url())
+    assert source.handle({"Records": [bad, *source.jobs()]}) == []
+    assert len(receiver.requests) == 1
     assert [kept.body for kept in done(source.waiting.aside.waiting())] == ["no job"]
     nowhere = PushQueue(SqsFifoQueue(PushJob, "https://queue.example/jobs.fifo"))
     function = PushFunction(source.storage, nowhere, source.keys, source.settings)
@@ -235,7 +233,7 @@ def test_an_undecodable_record_is_kept(source: Source) -> None:
 
 
 def test_an_unforeseen_error_keeps_an_undecodable_record_alone(
-    source: Source, monkeypatch: pytest.MonkeyPatch
+    receiver: Receiver, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If setting aside a record raises, the record is reported failed and the others are done."""
 
@@ -243,19 +241,17 @@ def test_an_unforeseen_error_keeps_an_undecodable_record_alone(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(source.waiting, "keep_undecodable", no_thread)
-    with listening() as [receiver]:
-        source.say(source.open(receiver.url()), WORKING)
-        source.handle(source.stream_event())
-        [good] = source.jobs()
-        bad = {**good, "messageId": "bad", "body": "no job"}
-        bad["attributes"] = {**good["attributes"], "MessageGroupId": "another"}
-        bodiless = {name: bad[name] for name in bad if name != "body"} | {"messageId": "bodiless"}
-        bodiless["attributes"] = {**good["attributes"], "MessageGroupId": "a third"}
-        assert source.handle({"Records": [bad, bodiless, good]}) == ["bad", "bodiless"]
-        assert len(receiver.requests) == 1
+    source.tell(receiver.url())
+    [good] = source.jobs()
+    bad = {**good, "messageId": "bad", "body": "no job"}
+    bad["attributes"] = {**good["attributes"], "MessageGroupId": "another"}
+    bodiless = {name: bad[name] for name in bad if name != "body"} | {"messageId": "bodiless"}
+    bodiless["attributes"] = {**good["attributes"], "MessageGroupId": "a third"}
+    assert source.handle({"Records": [bad, bodiless, good]}) == ["bad", "bodiless"]
+    assert len(receiver.requests) == 1
 
 
-def test_a_receiver_has_his_time_and_no_more() -> None:
+def test_a_receiver_has_his_time_and_no_more(receiver: Receiver) -> None:
     """A request ends before the invocation does, however long the setting allows it to take."""
 
     async def silence() -> AsyncIterator[bytes]:
@@ -264,26 +260,25 @@ def test_a_receiver_has_his_time_and_no_more() -> None:
 
     source = Source(push_timeout_s=30)
     clock = SystemClock()
-    with Receiver(lambda _: silence()) as receiver:
-        head = source.open(receiver.url())
-        source.say(head, WORKING)
-        source.handle(source.stream_event())
-        [record] = source.jobs()
-        began = clock.monotonic()
-        assert source.handle({"Records": [record]}, LambdaContext(0.5)) == [record["messageId"]]
-        assert clock.monotonic() - began < 10
-        [push] = asyncio.run(source.storage.pushes(head.task_id))
-        assert push.failures == 1
+    receiver.script = lambda _: silence()
+    head = source.open(receiver.url())
+    source.say(head, WORKING)
+    source.handle(source.stream_event())
+    [record] = source.jobs()
+    began = clock.monotonic()
+    assert source.handle({"Records": [record]}, LambdaContext(0.5)) == [record["messageId"]]
+    assert clock.monotonic() - began < 10
+    [push] = asyncio.run(source.storage.pushes(head.task_id))
+    assert push.failures == 1
     source.function.close()
 
 
-def test_without_a_context_there_is_no_deadline(source: Source) -> None:
+def test_without_a_context_there_is_no_deadline(receiver: Receiver, source: Source) -> None:
     """The function can be called by hand."""
-    with listening() as [receiver]:
-        source.say(source.open(receiver.url()), WORKING)
-        assert source.function.handle(source.stream_event(), None) == {"batchItemFailures": []}
-        assert source.function.handle({"Records": source.jobs()}, None)["batchItemFailures"] == []
-        assert len(receiver.requests) == 1
+    source.say(source.open(receiver.url()), WORKING)
+    assert source.function.handle(source.stream_event(), None) == {"batchItemFailures": []}
+    assert source.function.handle({"Records": source.jobs()}, None)["batchItemFailures"] == []
+    assert len(receiver.requests) == 1
 
 
 def test_an_empty_batch_is_done(source: Source) -> None:

@@ -167,7 +167,7 @@ def tarpit(request: Request) -> bytes | AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("tenants", [1, 6])
 async def test_sixty_tarpits_of_one_client_delay_nobody_else(
-    monkeypatch: pytest.MonkeyPatch, tenants: int
+    receiver: Receiver, world: World, monkeypatch: pytest.MonkeyPatch, tenants: int
 ) -> None:
     """Fifty places, sixty webhooks that never answer, and behind them one of another client.
 
@@ -175,27 +175,24 @@ async def test_sixty_tarpits_of_one_client_delay_nobody_else(
     it waits until the tarpits' time is over.
     """
     monkeypatch.setattr(places, "GRACE_S", 1.0)  # long enough to reach the receiver
-    world = World()
     world.timeout_s = 20.0
     world.deliverer.places = limited(PLACES // places.SHARE)
-    with Receiver(tarpit) as receiver:
-        for number in range(6):
-            ann = Caller(user="ann", tenant=f"t{number % tenants}")
-            own = world.storage.for_scope(Scope.of(ann.tenant, ann.user))
-            head = (await own.open_task(f"c{number}", request_of(), caller=ann)).head
-            for config_id in range(10):
-                hook = config(receiver.url(path="/tarpit"), f"h{config_id}", task_id=head.task_id)
-                await own.put_push(hook)
-            await Storage(own).update_task(head.task_id, COMPLETED)
-        theirs = world.storage.for_scope(Scope.of("", "somebody else"))
-        bob = Caller(user="somebody else")
-        await theirs.open_task("ctx", request_of(), caller=bob, push=config(receiver.url()))
-        await world.pass_on()
-        took_s = await in_places(world, receiver)
-        assert took_s < world.timeout_s / 2
-        assert (
-            len([r for r in receiver.requests if r.target == "/tarpit"]) >= PLACES // places.SHARE
-        )
+    receiver.script = tarpit
+    for number in range(6):
+        ann = Caller(user="ann", tenant=f"t{number % tenants}")
+        own = world.storage.for_scope(Scope.of(ann.tenant, ann.user))
+        head = (await own.open_task(f"c{number}", request_of(), caller=ann)).head
+        for config_id in range(10):
+            hook = config(receiver.url(path="/tarpit"), f"h{config_id}", task_id=head.task_id)
+            await own.put_push(hook)
+        await Storage(own).update_task(head.task_id, COMPLETED)
+    theirs = world.storage.for_scope(Scope.of("", "somebody else"))
+    bob = Caller(user="somebody else")
+    await theirs.open_task("ctx", request_of(), caller=bob, push=config(receiver.url()))
+    await world.pass_on()
+    took_s = await in_places(world, receiver)
+    assert took_s < world.timeout_s / 2
+    assert len([r for r in receiver.requests if r.target == "/tarpit"]) >= PLACES // places.SHARE
 
 
 async def in_places(world: World, receiver: Receiver) -> float:

@@ -27,6 +27,7 @@ from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KEY_LIFETIME_S, KeyStore
 from a2a_serverless.push.signing import (
     SETTLED_S,
     TOKEN_LIFETIME_S,
+    Secrets,
     SecretsManagerSecret,
     Signer,
     signing_key,
@@ -86,6 +87,20 @@ class KeyServer:
         yield self._answer
 
 
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> KeyStore:
+    return memory_keys(clock)
+
+
+def signer_of(values: Secrets, store: KeyStore, clock: Clock) -> Signer:
+    return Signer(values, store, issuer=ISSUER, clock=clock)
+
+
 async def sign(signer: Signer, body: bytes = BODY) -> str:
     return await signer.sign(body, audience=AUDIENCE, config=CONFIG, event_id="event")
 
@@ -123,7 +138,7 @@ async def test_a_receiver_checks_body_and_signature() -> None:
     """PyJWT's JWKS client finds the key, and every claim is there and right."""
     clock = SystemClock()
     store = memory_keys(clock)
-    signer = Signer(Values(secret()), store, issuer=ISSUER, clock=clock)
+    signer = signer_of(Values(secret()), store, clock)
     with Receiver(KeyServer(store, clock)) as server:
         client = jwt.PyJWKClient(server.url(path="/.well-known/jwks.json"))
         token = await sign(signer)
@@ -134,9 +149,7 @@ async def test_a_receiver_checks_body_and_signature() -> None:
         assert header == {"alg": "ES256", "typ": "JWT", "kid": signing_key(secret()).kid}
         with pytest.raises(jwt.InvalidTokenError):
             await asyncio.to_thread(verify, client, token, BODY + b" ")
-        forged = await sign(
-            Signer(Values(secret(1)), memory_keys(clock), issuer=ISSUER, clock=clock)
-        )
+        forged = await sign(signer_of(Values(secret(1)), memory_keys(clock), clock))
         with pytest.raises(jwt.PyJWTError):
             await asyncio.to_thread(verify, client, forged, BODY)
 
@@ -174,7 +187,7 @@ def keep_time_by(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_receiver_survives_a_rotation(
-    manager: Any, monkeypatch: pytest.MonkeyPatch
+    manager: Any, monkeypatch: pytest.MonkeyPatch, clock: ManualClock, store: KeyStore
 ) -> None:
     """Every signature of the hour around a rotation is verified, with all caches at work.
 
@@ -182,10 +195,8 @@ async def test_a_receiver_survives_a_rotation(
     document on the way, and of the receiver's JWKS client, all on one clock. The receiver also
     looks at the times of a token, and does not take one again after its lifetime.
     """
-    clock = ManualClock()
     keep_time_by(clock, monkeypatch)
     manager.create_secret(Name="signing", SecretString=secret(1))
-    store = memory_keys(clock)
     signers = []
     used: list[str] = []
     with Receiver(KeyServer(store, clock)) as server:
@@ -193,7 +204,7 @@ async def test_a_receiver_survives_a_rotation(
         for second in range(0, 3600, 40):
             if second in {0, 160}:  # two environments, whose caches run out at different times
                 source = SecretsManagerSecret("signing", client=manager, clock=clock)
-                signers.append(Signer(source.values, store, issuer=ISSUER, clock=clock))
+                signers.append(signer_of(source.values, store, clock))
             if second == 1200:
                 manager.put_secret_value(SecretId="signing", SecretString=secret(2))
             for signer in signers:
@@ -217,22 +228,20 @@ async def test_a_receiver_survives_a_rotation(
 # -- which key signs -------------------------------------------------------------------------
 
 
-async def test_the_first_key_signs_at_once() -> None:
+async def test_the_first_key_signs_at_once(clock: ManualClock, store: KeyStore) -> None:
     """The first key is published and signs at once, as no receiver knows an older one."""
-    clock = ManualClock()
-    store = memory_keys(clock)
-    kid = await kid_of(Signer(Values(secret()), store, issuer=ISSUER, clock=clock))
+    kid = await kid_of(signer_of(Values(secret()), store, clock))
     [published] = await store.keys()
     assert kid == published.kid
     assert set(published.jwk) == {"crv", "kty", "x", "y", "kid", "use", "alg"}
 
 
-async def test_a_new_key_waits_until_everybody_can_know_it() -> None:
+async def test_a_new_key_waits_until_everybody_can_know_it(
+    clock: ManualClock, store: KeyStore
+) -> None:
     """A new key signs once all receivers can know it; until then the previous one signs."""
-    clock = ManualClock()
-    store = memory_keys(clock)
     values = Values(secret(1))
-    signer = Signer(values, store, issuer=ISSUER, clock=clock)
+    signer = signer_of(values, store, clock)
     await sign(signer)
     clock.advance(KEY_LIFETIME_S / 2)
     await sign(signer)
@@ -251,11 +260,9 @@ async def test_a_new_key_waits_until_everybody_can_know_it() -> None:
     assert [key.kid for key in await store.keys()] == [new]
 
 
-async def test_a_key_in_use_never_runs_out() -> None:
+async def test_a_key_in_use_never_runs_out(clock: ManualClock, store: KeyStore) -> None:
     """A function that signs for days renews what it has published."""
-    clock = ManualClock()
-    store = memory_keys(clock)
-    signer = Signer(Values(secret()), store, issuer=ISSUER, clock=clock)
+    signer = signer_of(Values(secret()), store, clock)
     for _ in range(72):
         await sign(signer)
         [key] = await store.keys()
@@ -263,17 +270,14 @@ async def test_a_key_in_use_never_runs_out() -> None:
         clock.advance(3600)
 
 
-async def test_after_a_long_silence_the_current_key_signs() -> None:
+async def test_after_a_long_silence_the_current_key_signs(clock: ManualClock) -> None:
     """While no key is published, the current key signs at once, also after a rotation."""
-    clock = ManualClock()
-    signer = Signer(Values(secret(2), secret(1)), memory_keys(clock), issuer=ISSUER, clock=clock)
+    signer = signer_of(Values(secret(2), secret(1)), memory_keys(clock), clock)
     assert await kid_of(signer) == signing_key(secret(2)).kid
 
 
-async def test_two_rotations_in_a_row() -> None:
+async def test_two_rotations_in_a_row(clock: ManualClock, store: KeyStore) -> None:
     """Of two new keys the first published one signs, until the second is known everywhere."""
-    clock = ManualClock()
-    store = memory_keys(clock)
     first, second = signing_key(secret(1)), signing_key(secret(2))
     await store.publish(first.jwk)
     clock.advance(60)
@@ -281,32 +285,31 @@ async def test_two_rotations_in_a_row() -> None:
     for wait_s, key in ((0, first), (SETTLED_S - 60, first), (60, second)):
         clock.advance(wait_s)
         values = Values(secret(2), secret(1))
-        assert await kid_of(Signer(values, store, issuer=ISSUER, clock=clock)) == key.kid
+        assert await kid_of(signer_of(values, store, clock)) == key.kid
 
 
-async def test_a_rotation_to_what_is_no_key_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_rotation_to_what_is_no_key_stops_nothing(
+    caplog: pytest.LogCaptureFixture, clock: ManualClock, store: KeyStore
+) -> None:
     """The previous key goes on signing, and an error says what is wrong with the new secret."""
-    clock = ManualClock()
-    store = memory_keys(clock)
-    signer = Signer(Values("oops", secret()), store, issuer=ISSUER, clock=clock)
+    signer = signer_of(Values("oops", secret()), store, clock)
     assert await sign(signer)
     assert [key.kid for key in await store.keys()] == [signing_key(secret()).kid]
     assert "signing_key_refused" in [getattr(r, "action", "") for r in caplog.records]
     with pytest.raises(ConfigurationError):
-        await sign(Signer(Values("oops"), store, issuer=ISSUER, clock=clock))
+        await sign(signer_of(Values("oops"), store, clock))
 
 
-async def test_a_secret_that_is_gone_does_not_stop_the_signer() -> None:
+async def test_a_secret_that_is_gone_does_not_stop_the_signer(clock: ManualClock) -> None:
     """Without its secret a signer uses the key that it has; without a key it is unavailable."""
-    clock = ManualClock()
     values = Values(secret())
-    signer = Signer(values, memory_keys(clock), issuer=ISSUER, clock=clock)
+    signer = signer_of(values, memory_keys(clock), clock)
     await sign(signer)
     values.fails = True
     clock.advance(3600)
     assert await sign(signer)
     with pytest.raises(UnavailableError):
-        await sign(Signer(values, memory_keys(clock), issuer=ISSUER, clock=clock))
+        await sign(signer_of(values, memory_keys(clock), clock))
 
 
 # -- from a secret to a key ------------------------------------------------------------------

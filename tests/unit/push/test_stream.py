@@ -45,34 +45,33 @@ class RecordingQueue(MemoryQueue[PushJob]):
         self.sent.append(message)
 
 
-class Bench:
-    """A storage, its stream's records, and a queue that records."""
+class Bench(World):
+    """A world whose stream's records a test has, and the jobs that are made of them."""
 
     def __init__(self, **settings: Any) -> None:
-        self.world = World(**settings)
-        self.queue = RecordingQueue()
-        events = self.world.settings.push_events
-        self.stream = PushStream(self.world.storage, self.queue, events)
-        self._number = 0
+        super().__init__(**settings)
+        self.queue_of_jobs = RecordingQueue()
+        self.stream = PushStream(self.storage, self.queue_of_jobs, self.settings.push_events)
 
     def records(self) -> list[dict[str, Any]]:
         """What the stream says of the commits since the last time."""
-        found = []
-        for committed in self.world.committed:
-            self._number += 1
-            found.append(stream_record(committed, self._number))
-        self.world.committed.clear()
+        found = [stream_record(committed, next(self._numbers)) for committed in self.committed]
+        self.committed.clear()
         return found
 
 
-async def test_each_configuration_of_a_task_has_a_job() -> None:
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_each_configuration_of_a_task_has_a_job(bench: Bench) -> None:
     """Each configuration of a task has one job, which holds ids and no content."""
-    bench = Bench()
-    head = await bench.world.open(URL, URL)
+    head = await bench.open(URL, URL)
     bench.records()
-    await bench.world.say(head, WORKING)
+    await bench.say(head, WORKING)
     assert await bench.stream.process(bench.records()) == []
-    first, second = bench.queue.sent
+    first, second = bench.queue_of_jobs.sent
     assert (first.config_id, second.config_id) == ("hook-1", "hook-2")
     assert first.model_dump() == {
         "scope": head.scope,
@@ -85,33 +84,31 @@ async def test_each_configuration_of_a_task_has_a_job() -> None:
     assert first.group != second.group
 
 
-async def test_a_batch_makes_one_job_for_a_receiver() -> None:
+async def test_a_batch_makes_one_job_for_a_receiver(bench: Bench) -> None:
     """Several commits of one task in one batch are one job, of the newest."""
-    bench = Bench()
-    head = await bench.world.open(URL)
-    await bench.world.say(head, WORKING, INPUT_REQUIRED, WORKING, COMPLETED)
+    head = await bench.open(URL)
+    await bench.say(head, WORKING, INPUT_REQUIRED, WORKING, COMPLETED)
     records = bench.records()
     await bench.stream.process([records[3], records[1], records[4], records[2], records[0]])
-    assert [job.version for job in bench.queue.sent] == [5]
+    assert [job.version for job in bench.queue_of_jobs.sent] == [5]
 
 
-async def test_records_again_are_the_same_job() -> None:
+async def test_records_again_are_the_same_job(bench: Bench) -> None:
     """A batch that is passed on twice sends the same deduplication id, until it was delivered."""
-    bench = Bench()
-    head = await bench.world.open(URL)
-    await bench.world.say(head, WORKING)
+    head = await bench.open(URL)
+    await bench.say(head, WORKING)
     records = bench.records()
     for _ in range(2):
         await bench.stream.process(records)
-    first, second = bench.queue.sent
+    first, second = bench.queue_of_jobs.sent
     assert first.deduplication_id == second.deduplication_id
-    push = await bench.world.push(head)
-    assert await bench.world.storage.move_push(push, replace(push, version=2, index=0))
+    push = await bench.push(head)
+    assert await bench.storage.move_push(push, replace(push, version=2, index=0))
     await bench.stream.process(records)
-    assert len(bench.queue.sent) == 2
-    await bench.world.say(head, COMPLETED)
+    assert len(bench.queue_of_jobs.sent) == 2
+    await bench.say(head, COMPLETED)
     await bench.stream.process(bench.records())
-    assert bench.queue.sent[-1].deduplication_id != first.deduplication_id
+    assert bench.queue_of_jobs.sent[-1].deduplication_id != first.deduplication_id
 
 
 @pytest.mark.parametrize(
@@ -121,33 +118,32 @@ async def test_records_again_are_the_same_job() -> None:
 async def test_which_commits_count(which: str, versions: set[int]) -> None:
     """Only commits with an event to push, by the setting, count."""
     bench = Bench(push_events=which)
-    storage = bench.world.storage
-    head = await bench.world.open(push=config(URL))
-    await bench.world.say(head, WORKING)
+    storage = bench.storage
+    head = await bench.open(push=config(URL))
+    await bench.say(head, WORKING)
     current = await storage.head(head.task_id)
     assert current is not None
     written = ArtifactWritten(Artifact(artifact_id="a"))
     await storage.commit(current, Commit(entries=(written,)))
-    await bench.world.say(head, INPUT_REQUIRED, WORKING, COMPLETED)
-    found = committed_by(bench.records(), bench.world.settings.push_events)
+    await bench.say(head, INPUT_REQUIRED, WORKING, COMPLETED)
+    found = committed_by(bench.records(), bench.settings.push_events)
     assert {committed.version for committed in found} == versions
 
 
-async def test_a_commits_trace_goes_with_the_job() -> None:
+async def test_a_commits_trace_goes_with_the_job(bench: Bench) -> None:
     """The header that the commit was stored with, and nothing without one."""
-    bench = Bench()
-    head = await bench.world.open(URL)
+    head = await bench.open(URL)
     bench.records()
-    await bench.world.say(head, WORKING)
-    [committed] = bench.world.committed
+    await bench.say(head, WORKING)
+    [committed] = bench.committed
     await bench.stream.process([stream_record(committed | {"trace": "Root=1-2-3"}, 7)])
-    assert bench.queue.sent[0].trace == {"x-amzn-trace-id": "Root=1-2-3"}
+    assert bench.queue_of_jobs.sent[0].trace == {"x-amzn-trace-id": "Root=1-2-3"}
 
 
 async def test_other_items_and_changes_make_no_job() -> None:
     """HEAD, flags, cursors, public keys, and commits that expire are in the same stream."""
     bench = Bench(push_events="all")
-    head = await bench.world.open(URL)
+    head = await bench.open(URL)
     [record] = bench.records()
     change = record["dynamodb"]
     for sort in ("HEAD", "CANCEL", f"PUSH#{head.incarnation}#hook-1", "KEY#abc", "CONTEXT"):
@@ -155,66 +151,62 @@ async def test_other_items_and_changes_make_no_job() -> None:
         assert await bench.stream.process([{**record, "dynamodb": {**change, "Keys": keys}}]) == []
     for event_name in ("MODIFY", "REMOVE"):
         assert await bench.stream.process([{**record, "eventName": event_name}]) == []
-    assert bench.queue.sent == []
+    assert bench.queue_of_jobs.sent == []
 
 
-async def test_a_configuration_that_is_told_already_has_no_job() -> None:
+async def test_a_configuration_that_is_told_already_has_no_job(bench: Bench) -> None:
     """A configuration that was registered after a commit gets no job for that commit."""
-    bench = Bench()
-    head = await bench.world.open()
-    await bench.world.say(head, WORKING)
-    await bench.world.storage.put_push(config(URL, task_id=head.task_id))
+    head = await bench.open()
+    await bench.say(head, WORKING)
+    await bench.storage.put_push(config(URL, task_id=head.task_id))
     await bench.stream.process(bench.records())
-    assert bench.queue.sent == []
+    assert bench.queue_of_jobs.sent == []
 
 
-async def test_an_earlier_incarnation_gets_no_job() -> None:
+async def test_an_earlier_incarnation_gets_no_job(bench: Bench) -> None:
     """Records of a deleted task do not concern the one that has its id now."""
-    bench = Bench()
-    old = await bench.world.open(URL)
-    await bench.world.say(old, COMPLETED)
+    old = await bench.open(URL)
+    await bench.say(old, COMPLETED)
     records = bench.records()
-    await bench.world.storage.delete_task(old.task_id)
+    await bench.storage.delete_task(old.task_id)
     assert await bench.stream.process(records) == []
-    opened = await bench.world.storage.open_task(
-        "ctx", request(), task_id=old.task_id, push=config(URL)
-    )
+    opened = await bench.storage.open_task("ctx", request(), task_id=old.task_id, push=config(URL))
     assert opened.created
     await bench.stream.process(records)
-    assert bench.queue.sent == []
+    assert bench.queue_of_jobs.sent == []
 
 
-async def test_scopes_are_apart() -> None:
+async def test_scopes_are_apart(bench: Bench) -> None:
     """A commit to another owner's task of the same id makes no job."""
-    bench = Bench()
-    mine = await bench.world.open(URL)
-    others = bench.world.storage.for_scope(Scope.of("", "other"))
+    mine = await bench.open(URL)
+    others = bench.storage.for_scope(Scope.of("", "other"))
     opened = await others.open_task("ctx", request(), task_id=mine.task_id)
     bench.records()
     await Storage(others).update_task(opened.head.task_id, COMPLETED)
     await bench.stream.process(bench.records())
-    assert bench.queue.sent == []
+    assert bench.queue_of_jobs.sent == []
 
 
-async def test_a_failure_is_reported_with_its_records(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_reported_with_its_records(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     """The stream passes them on again; other tasks of the batch get their jobs."""
-    bench = Bench()
-    good, bad = await bench.world.open(URL), await bench.world.open(URL)
+    good, bad = await bench.open(URL), await bench.open(URL)
     bench.records()
-    await bench.world.say(bad, WORKING)
-    await bench.world.say(good, WORKING)
-    await bench.world.say(bad, COMPLETED)
-    bench.queue.broken = {bad.task_id}
+    await bench.say(bad, WORKING)
+    await bench.say(good, WORKING)
+    await bench.say(bad, COMPLETED)
+    bench.queue_of_jobs.broken = {bad.task_id}
     records = bench.records()
     failed = await bench.stream.process(records)
     numbers = [record["dynamodb"]["SequenceNumber"] for record in records]
     assert failed == [numbers[0], numbers[2]]
-    assert [job.task_id for job in bench.queue.sent] == [good.task_id]
+    assert [job.task_id for job in bench.queue_of_jobs.sent] == [good.task_id]
     [line] = logged(caplog.records)
     assert (line["action"], line["task_id"]) == ("push_stream_failed", bad.task_id)
-    bench.queue.broken = set()
+    bench.queue_of_jobs.broken = set()
     assert await bench.stream.process(records) == []
-    assert {(job.task_id, job.version) for job in bench.queue.sent} == {
+    assert {(job.task_id, job.version) for job in bench.queue_of_jobs.sent} == {
         (good.task_id, 2),
         (bad.task_id, 3),
     }

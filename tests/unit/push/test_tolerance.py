@@ -162,6 +162,7 @@ def raise_format(bench: Bench, head: Head) -> None:
 
 @pytest.mark.parametrize("write", [write_critical_entry, raise_format])
 async def test_what_a_newer_release_wrote_is_left_to_its_push_function(
+    receiver: Receiver,
     bench: Bench,
     write: Callable[[Bench, Head], None],
     monkeypatch: pytest.MonkeyPatch,
@@ -171,24 +172,23 @@ async def test_what_a_newer_release_wrote_is_left_to_its_push_function(
 
     A PushFunction that knows what was written delivers it.
     """
-    with Receiver() as receiver:
-        opened = await bench.open(hook=receiver.url())
-        head = await bench.say(opened, WORKING, COMPLETED)
-        write(bench, head)
-        before = await bench.push("hook")
-        await bench.pass_on(head)
-        for _ in range(3):
-            assert await bench.deliver_all() == [False]
-            bench.clock.advance(NEWER_DELAY_S - 1)
-            assert await bench.deliver() is None
-            bench.clock.advance(1)
-        assert receiver.requests == []
-        assert await bench.push("hook") == before
-        monkeypatch.setattr(heads, "FORMAT", FORMAT + 1)
-        monkeypatch.setattr(Unknown, "is_critical", False)
-        assert await bench.deliver_all() == [True]
-        assert receiver.states == ["TASK_STATE_COMPLETED"]
-        assert (await bench.push("hook")).version == head.version
+    opened = await bench.open(hook=receiver.url())
+    head = await bench.say(opened, WORKING, COMPLETED)
+    write(bench, head)
+    before = await bench.push("hook")
+    await bench.pass_on(head)
+    for _ in range(3):
+        assert await bench.deliver_all() == [False]
+        bench.clock.advance(NEWER_DELAY_S - 1)
+        assert await bench.deliver() is None
+        bench.clock.advance(1)
+    assert receiver.requests == []
+    assert await bench.push("hook") == before
+    monkeypatch.setattr(heads, "FORMAT", FORMAT + 1)
+    monkeypatch.setattr(Unknown, "is_critical", False)
+    assert await bench.deliver_all() == [True]
+    assert receiver.states == ["COMPLETED"]
+    assert (await bench.push("hook")).version == head.version
     lines = logged(caplog.records)[:3]
     assert {(line["action"], line["task_id"], line["config_id"]) for line in lines} == {
         ("needs_newer", "t", "hook")
@@ -259,33 +259,36 @@ async def test_every_storage_refuses_a_configuration_of_a_newer_task(bench: Benc
         ("index", "failures", "failing_since", "expires_at"),
     ],
 )
-async def test_a_half_written_cursor_moves(bench: Bench, names: tuple[str, ...]) -> None:
+async def test_a_half_written_cursor_moves(
+    receiver: Receiver, bench: Bench, names: tuple[str, ...]
+) -> None:
     """Missing attributes of a cursor count as their defaults: one delivery moves it."""
-    with Receiver() as receiver:
-        opened = await bench.open(hook=receiver.url())
-        newer.remove_attributes(bench.database, push_key(opened, "hook"), *names)
-        head = await bench.say(opened, COMPLETED)
-        await bench.pass_on(head)
-        assert await bench.deliver_all() == [True]
-        push = await bench.push("hook")
-        assert (push.version, push.index, push.failures) == (head.version, 0, 0)
-        assert is_empty(bench.jobs)
-        assert len(receiver.requests) == 1
+    opened = await bench.open(hook=receiver.url())
+    newer.remove_attributes(bench.database, push_key(opened, "hook"), *names)
+    head = await bench.say(opened, COMPLETED)
+    await bench.pass_on(head)
+    assert await bench.deliver_all() == [True]
+    push = await bench.push("hook")
+    assert (push.version, push.index, push.failures) == (head.version, 0, 0)
+    assert is_empty(bench.jobs)
+    assert len(receiver.requests) == 1
 
 
-async def test_a_half_written_configuration_counts_its_failures(bench: Bench) -> None:
+async def test_a_half_written_configuration_counts_its_failures(
+    receiver: Receiver, bench: Bench
+) -> None:
     """A failed attempt is counted, too, and the next one has its number."""
     answers = iter([status(503), OK])
-    with Receiver(lambda _: next(answers)) as receiver:
-        opened = await bench.open(hook=receiver.url())
-        hook = push_key(opened, "hook")
-        newer.remove_attributes(bench.database, hook, "failures", "failing_since")
-        await bench.pass_on(await bench.say(opened, COMPLETED))
-        assert await bench.deliver_all() == [False]
-        assert (await bench.push("hook")).failures == 1
-        bench.clock.advance(60)
-        assert await bench.deliver_all() == [True]
-        assert [told.attempt for told in receiver.requests] == [1, 2]
+    receiver.script = lambda _: next(answers)
+    opened = await bench.open(hook=receiver.url())
+    hook = push_key(opened, "hook")
+    newer.remove_attributes(bench.database, hook, "failures", "failing_since")
+    await bench.pass_on(await bench.say(opened, COMPLETED))
+    assert await bench.deliver_all() == [False]
+    assert (await bench.push("hook")).failures == 1
+    bench.clock.advance(60)
+    assert await bench.deliver_all() == [True]
+    assert [told.attempt for told in receiver.requests] == [1, 2]
 
 
 async def test_a_default_is_no_value_that_was_moved(bench: Bench) -> None:
@@ -337,18 +340,20 @@ DAMAGE: Final = BODIES | CURSORS
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 async def test_an_unreadable_configuration_stops_no_other(
-    bench: Bench, damage: Callable[[Bench, Typed], None], caplog: pytest.LogCaptureFixture
+    receiver: Receiver,
+    bench: Bench,
+    damage: Callable[[Bench, Typed], None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The others are told; one sentence names the task, the configuration, and the way out."""
-    with Receiver() as receiver:
-        opened = await bench.open(bad=URL, good=receiver.url(), last=receiver.url())
-        damage(bench, push_key(opened, "bad"))
-        head = await bench.say(opened, COMPLETED)
-        await bench.pass_on(head)
-        assert await bench.deliver_all() == [True, True]
-        assert receiver.states == ["TASK_STATE_COMPLETED"] * 2
-        assert (await bench.push("good")).version == head.version
-        assert await bench.ids() == ["good", "last"]
+    opened = await bench.open(bad=URL, good=receiver.url(), last=receiver.url())
+    damage(bench, push_key(opened, "bad"))
+    head = await bench.say(opened, COMPLETED)
+    await bench.pass_on(head)
+    assert await bench.deliver_all() == [True, True]
+    assert receiver.states == ["COMPLETED"] * 2
+    assert (await bench.push("good")).version == head.version
+    assert await bench.ids() == ["good", "last"]
     said = [line for line in logged(caplog.records) if line["action"] == "unreadable_push"]
     assert said
     for line in said:
@@ -383,20 +388,19 @@ async def test_clients_see_which_configuration_is_unreadable_and_delete_it(
 
 @pytest.mark.parametrize("damage", BODIES.values(), ids=BODIES)
 async def test_what_an_unreadable_configuration_was_owed_is_told_once_it_is_set_again(
-    bench: Bench, damage: Callable[[Bench, Typed], None]
+    receiver: Receiver, bench: Bench, damage: Callable[[Bench, Typed], None]
 ) -> None:
     """A job that finds it damaged is dropped; its cursor stays, and the next job goes on there."""
-    with Receiver() as receiver:
-        opened = await bench.open(hook=receiver.url())
-        head = await bench.say(opened, TaskState.TASK_STATE_INPUT_REQUIRED)
-        await bench.pass_on(head)
-        damage(bench, push_key(opened, "hook"))
-        assert await bench.deliver_all() == [True]
-        assert receiver.requests == []
-        await bench.storage.put_push(config(receiver.url(), "hook", task_id="t"))
-        await bench.pass_on(await bench.say(head, COMPLETED))
-        assert await bench.deliver_all() == [True]
-        assert receiver.states == ["TASK_STATE_INPUT_REQUIRED", "TASK_STATE_COMPLETED"]
+    opened = await bench.open(hook=receiver.url())
+    head = await bench.say(opened, TaskState.TASK_STATE_INPUT_REQUIRED)
+    await bench.pass_on(head)
+    damage(bench, push_key(opened, "hook"))
+    assert await bench.deliver_all() == [True]
+    assert receiver.requests == []
+    await bench.storage.put_push(config(receiver.url(), "hook", task_id="t"))
+    await bench.pass_on(await bench.say(head, COMPLETED))
+    assert await bench.deliver_all() == [True]
+    assert receiver.states == ["INPUT_REQUIRED", "COMPLETED"]
 
 
 async def test_a_configuration_that_stays_unreadable_is_not_said_to_be_set(bench: Bench) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from a2a.types import AuthenticationInfo, TaskPushNotificationConfig, TaskState
@@ -94,12 +94,21 @@ class World:
 
     # -- the task ----------------------------------------------------------------------------
 
-    async def open(self, *urls: str, push: TaskPushNotificationConfig | None = None) -> Head:
-        """A task with a configuration `hook-<n>` for each URL, or one that came inline."""
+    async def open(
+        self,
+        *urls: str,
+        push: TaskPushNotificationConfig | None = None,
+        states: Sequence[TaskState] = (),
+    ) -> Head:
+        """A task with a configuration `hook-<n>` for each URL, or one that came inline.
+
+        These states are committed to it, one after the other.
+        """
         head = (await self.storage.open_task("ctx", request(), push=push)).head
         for number, url in enumerate(urls, start=1):
             own = config(url, f"hook-{number}", task_id=head.task_id)
             await self.storage.put_push(own)
+        await self.say(head, *states)
         return head
 
     async def say(self, head: Head, *states: TaskState) -> None:
