@@ -22,6 +22,7 @@ def written(version: int, size: int = 1) -> list[Item]:
         token="token" if version % 2 else None,
         commit_id=f"commit-{version}",
         at=1_700_000_000_000 + version,
+        base=version,
     )
     return event_items(step, encode_entries(entries))
 
@@ -31,7 +32,7 @@ def test_a_commit_is_cut_into_parts() -> None:
     parts = written(7, 1_000_000)
     assert [part["SK"][-4:] for part in parts] == ["#000", "#001", "#002"]
     assert all(len(part["body"]) <= 340_000 for part in parts)
-    assert parts[0].pop("at") == 1_700_000_000_007
+    assert (parts[0].pop("at"), parts[0].pop("base")) == (1_700_000_000_007, 7)
     marks = [{**part, "SK": None, "body": None} for part in parts]
     assert marks == [marks[0]] * 3
     assert marks[0]["parts"] == 3
@@ -79,10 +80,10 @@ def test_a_record_has_what_was_written() -> None:
     assert len(entry.message.parts[0].text) == 400_000
 
 
-def test_a_commit_of_a_release_without_times_has_none() -> None:
-    """A commit that was stored without a time is read, with its time unknown."""
-    older = written(1)
-    del older[0]["at"]
+def test_a_commit_that_has_lost_its_time_has_none() -> None:
+    """A commit whose item has no time is read, with its time unknown."""
+    damaged = written(1)
+    del damaged[0]["at"]
     commits = Commits(SMALL.incarnation, 0)
-    commits.add(older)
+    commits.add(damaged)
     assert [(record.version, record.at) for record in commits.records] == [(1, None)]
