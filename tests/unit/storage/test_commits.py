@@ -62,7 +62,9 @@ def test_commits_are_complete_and_in_order() -> None:
 def test_another_incarnations_events_are_ignored() -> None:
     """Events of an earlier task with the same id are not of this one."""
     head = replace(SMALL, incarnation="incarnation0")
-    other: Any = event_items(Step(head=head, entries=(), token=None, commit_id="c", at=0), b"")
+    other: Any = event_items(
+        Step(head=head, entries=(), token=None, commit_id="c", at=0, base=0), b""
+    )
     assert versions(other + written(1)) == [1]
     assert versions(other) == []
 

@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 from a2a_serverless.storage.table import Index
@@ -85,6 +86,7 @@ _BEFORE_TASKS: Final = "!"
 """Sorts before the digits with which a task's `status_key` begins."""
 
 
+@lru_cache(maxsize=1024)
 def context_key(scope: str, context_id: str) -> str:
     """Return the key of the index by context: a digest, because clients may choose long ids."""
     return digest("context", scope, context_id)
@@ -151,8 +153,15 @@ def hour_keys(at_ms: int) -> list[str]:
 
 def hour_key(at_ms: int, shard: int) -> str:
     """Return the index key of the tasks of one shard created in the hour of a time."""
-    hour = datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H")
-    return f"HOUR#{hour}#{shard}"
+    return f"HOUR#{_hour(at_ms // _HOUR_MS)}#{shard}"
+
+
+_HOUR_MS: Final = 3_600_000
+
+
+@lru_cache(maxsize=64)
+def _hour(number: int) -> str:
+    return datetime.fromtimestamp(number * _HOUR_MS / 1000, UTC).strftime("%Y-%m-%dT%H")
 
 
 def shard_of(task_id: str) -> int:

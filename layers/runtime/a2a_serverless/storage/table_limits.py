@@ -113,15 +113,15 @@ def check_stored(items: Iterable[Item | None], indexes: Mapping[str, Index]) -> 
 
 def size_of(item: Mapping[str, Any]) -> int:
     """Return the bytes of an item, as DynamoDB counts them."""
-    return sum(len(name.encode()) + _size(value) for name, value in item.items())
+    return sum([len(name.encode()) + _size(value) for name, value in item.items()])
 
 
 def _size(value: Any) -> int:
     match value:
+        case str():
+            return len(value) if value.isascii() else len(value.encode())
         case None:
             return 1
-        case str():
-            return len(value.encode())
         case bytes():
             return len(value)
         case int():

@@ -212,14 +212,15 @@ def check_readable(entries: Iterable[Entry]) -> None:
     for entry in entries:
         try:
             answer = SendMessageResponse(task=_shown_in(entry))
-            SendMessageResponse.FromString(answer.SerializeToString())
+            raw = answer.SerializeToString()
+            SendMessageResponse.FromString(raw)
         except DecodeError as error:
             msg = (
                 "Data or metadata is nested too deeply: protobuf reads"
                 f" {_MAX_NESTED_OBJECTS} objects or {_MAX_NESTED_ARRAYS} arrays within one another."
             )
             raise InvalidArgumentError(msg) from error
-        if not is_finite(answer):
+        if _NOT_FINITE.search(raw) and not is_finite(answer):
             msg = "Data or metadata has a number that JSON does not have (NaN or infinity)."
             raise InvalidArgumentError(msg)
 
