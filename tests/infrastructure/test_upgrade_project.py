@@ -52,20 +52,31 @@ def versions(tmp_path: Path, project: Path) -> dict[str, Path]:
     return found
 
 
-def made(folder: Path, repository: Path) -> Path:
-    """A project as version 0.2.0 writes it."""
-    project = Project(agent="worker", name="mine", version="0.2.0")
+def made(folder: Path, repository: Path | None, version: str = "0.2.0") -> Path:
+    """A project as a version writes it."""
+    project = Project(agent="worker", name="mine", version=version)
     rendered = project.render(repository)
     write(folder, rendered)
     project.record(folder, rendered)
     return folder
 
 
+def planned(folder: Path, versions: dict[str, Path], version: str) -> Upgrade:
+    return plan(folder, repository=versions[version], version=version)
+
+
 def upgraded(folder: Path, versions: dict[str, Path], version: str) -> Upgrade:
     """Upgrade a project to a version; its locks stay as they are."""
-    upgrade = plan(folder, repository=versions[version], version=version)
+    upgrade = planned(folder, versions, version)
     upgrade.apply()
     return upgrade
+
+
+def edited(path: Path, before: str, after: str) -> bytes:
+    """Replace a text of a file, once; return the file's content."""
+    content = path.read_bytes().replace(before.encode(), after.encode(), 1)
+    path.write_bytes(content)
+    return content
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -82,9 +93,8 @@ def test_an_edited_project_over_two_versions(tmp_path: Path, versions: dict[str,
     first, second = (made(tmp_path / name, versions["0.2.0"]) for name in ("first", "second"))
     other = contents(second)
     template = first / "template.yaml"
-    edited = template.read_text().replace("    Default: 1024\n", "    Default: 2048\n", 1)
-    edited = edited.replace("Resources:\n", "Resources:\n  Bucket: {Type: AWS::S3::Bucket}\n\n", 1)
-    template.write_text(edited)
+    edited(template, "    Default: 1024\n", "    Default: 2048\n")
+    mine = edited(template, "Resources:\n", "Resources:\n  Bucket: {Type: AWS::S3::Bucket}\n\n")
     (first / "functions/worker/agent.py").write_text("agent = 'mine'\n")
     before = contents(first)
 
@@ -94,7 +104,7 @@ def test_an_edited_project_over_two_versions(tmp_path: Path, versions: dict[str,
     ]
     upgraded(first, versions, "0.4.0")
 
-    wanted = edited
+    wanted = mine.decode()
     for name in ("NewerParameter", "NewestParameter"):
         wanted = wanted.replace("Rules:\n", PARAMETER.format(name=name), 1)
     assert template.read_text() == wanted
@@ -113,10 +123,8 @@ def test_an_edited_project_over_two_versions(tmp_path: Path, versions: dict[str,
 def test_a_conflict_is_marked_and_listed(tmp_path: Path, versions: dict[str, Path]) -> None:
     """A line that both have changed is there twice, and the next upgrade waits for a decision."""
     folder = made(tmp_path / "mine", versions["0.2.0"])
-    later = versions["0.3.0"] / "samconfig.toml"
-    later.write_text(later.read_text().replace("parallel = true", "parallel = false"))
-    mine = (folder / "samconfig.toml").read_text()
-    (folder / "samconfig.toml").write_text(mine.replace("parallel = true", "parallel = true # me"))
+    edited(versions["0.3.0"] / "samconfig.toml", "parallel = true", "parallel = false")
+    edited(folder / "samconfig.toml", "parallel = true", "parallel = true # me")
 
     upgrade = upgraded(folder, versions, "0.3.0")
 
@@ -126,7 +134,7 @@ def test_a_conflict_is_marked_and_listed(tmp_path: Path, versions: dict[str, Pat
     assert "<<<<<<< yours\nparallel = true # me\n" in text
     assert "=======\nparallel = false\n>>>>>>> new version\n" in text
     with pytest.raises(ConfigurationError, match=r"samconfig\.toml has places .* not decided"):
-        plan(folder, repository=versions["0.4.0"], version="0.4.0")
+        planned(folder, versions, "0.4.0")
 
 
 def test_removed_files_stay_removed(tmp_path: Path, versions: dict[str, Path]) -> None:
@@ -147,8 +155,8 @@ def test_a_plan_changes_nothing(tmp_path: Path, versions: dict[str, Path]) -> No
     folder = made(tmp_path / "mine", versions["0.2.0"])
     before = contents(folder)
 
-    assert plan(folder, repository=versions["0.3.0"], version="0.3.0").steps
-    assert not plan(folder, repository=versions["0.2.0"], version="0.2.0").steps
+    assert planned(folder, versions, "0.3.0").steps
+    assert not planned(folder, versions, "0.2.0").steps
     assert contents(folder) == before
 
 
@@ -162,7 +170,7 @@ def test_without_git_the_way_out_is_named(
     monkeypatch.setattr(shutil, "which", lambda _: None)
 
     with pytest.raises(ConfigurationError, match="git is missing"):
-        plan(folder, repository=versions["0.3.0"], version="0.3.0")
+        planned(folder, versions, "0.3.0")
 
 
 def test_line_ends_of_windows_are_no_edits(tmp_path: Path, versions: dict[str, Path]) -> None:
@@ -175,29 +183,26 @@ def test_line_ends_of_windows_are_no_edits(tmp_path: Path, versions: dict[str, P
         if path.is_file():
             path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     template = folder / "template.yaml"
-    edited = template.read_bytes().replace(b"    Default: 1024\r\n", b"    Default: 2048\r\n", 1)
-    template.write_bytes(edited)
-    assert plan(folder, repository=versions["0.2.0"], version="0.2.0").steps == ()
-    later = versions["0.3.0"] / "samconfig.toml"
-    later.write_text(later.read_text().replace("parallel = true", "parallel = false"))
-    settings = folder / "samconfig.toml"
-    settings.write_bytes(settings.read_bytes().replace(b"parallel = true", b"parallel = 1"))
+    mine = edited(template, "    Default: 1024\r\n", "    Default: 2048\r\n")
+    assert planned(folder, versions, "0.2.0").steps == ()
+    edited(versions["0.3.0"] / "samconfig.toml", "parallel = true", "parallel = false")
+    edited(folder / "samconfig.toml", "parallel = true", "parallel = 1")
 
     steps = {step.name: step.change for step in upgraded(folder, versions, "0.3.0").steps}
 
     assert steps["template.yaml"] == "merged"
     parameter = PARAMETER.format(name="NewerParameter").replace("\n", "\r\n").encode()
-    assert template.read_bytes() == edited.replace(b"Rules:\r\n", parameter, 1)
+    assert template.read_bytes() == mine.replace(b"Rules:\r\n", parameter, 1)
     assert steps["samconfig.toml"] == "conflict"
     with pytest.raises(ConfigurationError, match=r"samconfig\.toml has places .* not decided"):
-        plan(folder, repository=versions["0.4.0"], version="0.4.0")
+        planned(folder, versions, "0.4.0")
 
 
 def test_tools_of_the_owner_are_no_conflict(tmp_path: Path, versions: dict[str, Path]) -> None:
     """Other packages beside pytest in requirements/dev.in stay; the framework's line changes."""
     folder = made(tmp_path / "mine", versions["0.2.0"])
     tools = folder / DEVELOPMENT
-    tools.write_text(tools.read_text().replace("pytest>=8\n", "mypy\npytest>=9\nruff\n"))
+    edited(tools, "pytest>=8\n", "mypy\npytest>=9\nruff\n")
 
     assert not upgraded(folder, versions, "0.3.0").conflicts
 
@@ -213,7 +218,7 @@ def test_an_older_version_does_not_upgrade(tmp_path: Path, versions: dict[str, P
     before = contents(folder)
 
     with pytest.raises(ConfigurationError, match=r"is of a2a-serverless 0\.3\.0, and this is 0\.2"):
-        plan(folder, repository=versions["0.2.0"], version="0.2.0")
+        planned(folder, versions, "0.2.0")
     assert contents(folder) == before
 
 
@@ -234,18 +239,15 @@ def test_a_record_that_cannot_be_used_is_named(
     folder = made(tmp_path / "mine", versions["0.2.0"])
     (folder / BASE / "project.json").write_text(json.dumps(record))
     with pytest.raises(ConfigurationError, match=r"project\.json cannot be read"):
-        plan(folder, repository=versions["0.2.0"], version="0.2.0")
+        planned(folder, versions, "0.2.0")
 
 
 def test_locks_that_could_not_be_made_are_made_by_the_next_upgrade(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The files are merged, and the index does not answer: what is left to do is not forgotten."""
-    folder = tmp_path / "mine"
-    project = Project(agent="worker", name="mine")
-    rendered = project.render()
-    write(folder, {**rendered, LAYER_LOCK: b"a2a-serverless==0.0.1\n"})
-    project.record(folder, rendered)
+    folder = made(tmp_path / "mine", None, __version__)
+    write(folder, {LAYER_LOCK: b"a2a-serverless==0.0.1\n"})
     monkeypatch.chdir(folder)
 
     def unlocked(_: dependencies.Dependencies) -> None:
@@ -269,11 +271,7 @@ def test_locks_wait_for_a_decision_about_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where the framework's own line is in conflict, nothing is resolved from both versions."""
-    folder = tmp_path / "mine"
-    made_before = Project(agent="worker", name="mine", version="0.0.1")
-    rendered = made_before.render()
-    write(folder, rendered)
-    made_before.record(folder, rendered)
+    folder = made(tmp_path / "mine", None, "0.0.1")
     asked = (folder / DEVELOPMENT).read_text()
     (folder / DEVELOPMENT).write_text(asked.replace("==0.0.1", "==0.0.2"))
     monkeypatch.chdir(folder)

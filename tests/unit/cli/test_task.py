@@ -22,7 +22,6 @@ from a2a.types import (
     TaskStatus,
 )
 
-from a2a_serverless import aws
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -50,6 +49,7 @@ VERSION = re.compile(r"(\d{4}-\d\d-\d\dT\S+|at an unknown time) +\d+  ")
 TASK = "5f0c3c0e-8a52-4f0b-9d8a-0f6f3a6f2b11"
 ANN = Scope.of("", "ann")
 BOB = Scope.of("", "bob")
+COMPLETED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def run(database: Database, capsys: pytest.CaptureFixture[str]) -> Run:
     """`a2a-serverless task ...`; not in a test's event loop, because it has its own."""
 
     def running(*arguments: str) -> Said:
-        code = cli.main(["task", *arguments])
+        code = cli.main(("task", *arguments))
         said = capsys.readouterr()
         assert said.err.count("\n") == (1 if code else 0), said.err
         return Said(code, said.out, said.err)
@@ -86,10 +86,10 @@ def storage(database: Database, clock: ManualClock) -> DurableStorage:
     return database.storage(clock=clock, scope=ANN)
 
 
-def opened(storage: DurableStorage, task_id: str = TASK, message_id: str = "m-1") -> Head:
+def opened(storage: DurableStorage) -> Head:
     """A task with its first message."""
-    said = SendMessageRequest(message=Message(message_id=message_id, parts=[Part(text="Secret")]))
-    opening = storage.open_task("conversation-7", said, task_id=task_id, caller=Caller("ann"))
+    said = SendMessageRequest(message=Message(message_id="m-1", parts=[Part(text="Secret")]))
+    opening = storage.open_task("conversation-7", said, task_id=TASK, caller=Caller("ann"))
     head: Head = wait(opening).head
     return head
 
@@ -99,12 +99,11 @@ def wait(awaitable: Any) -> Any:
     return asyncio.run(awaitable)
 
 
-def committed(storage: DurableStorage, head: Head, *entries: Any, **options: Any) -> Head:
-    after: Head = wait(storage.commit(head, Commit(entries=entries, **options)))
-    return after
+def committed(storage: DurableStorage, head: Head, *entries: Any, **options: Any) -> Any:
+    return wait(storage.commit(head, Commit(entries=entries, **options)))
 
 
-def claimed(storage: DurableStorage, head: Head, token: str, *entries: Any) -> Head:
+def claimed(storage: DurableStorage, head: Head, token: str, *entries: Any) -> Any:
     return committed(storage, head, *entries, token=token, claims=True, worker=f"host-{token} 17")
 
 
@@ -137,15 +136,13 @@ def lines_of(text: str) -> dict[str, str]:
     return {line[:10].strip(): line[10:] for line in fields}
 
 
+def tree_of(text: str) -> list[str]:
+    """The lines of the tree, without its branches."""
+    return [line.lstrip("├└│─ ") for line in text.split("\n\n")[1].splitlines()]
+
+
 def versions_of(text: str) -> list[str]:
-    """The lines of the versions, without the branches of the tree before them."""
-    lines = (line.lstrip("├└│─ ") for line in text.split("\n\n")[1].splitlines())
-    return [line for line in lines if VERSION.match(line)]
-
-
-def attempts_of(text: str) -> list[str]:
-    lines = (line.lstrip("├└│─ ") for line in text.split("\n\n")[1].splitlines())
-    return [line for line in lines if line.startswith("attempt ")]
+    return [line for line in tree_of(text) if VERSION.match(line)]
 
 
 # -- what it shows ---------------------------------------------------------------------------
@@ -154,52 +151,15 @@ def attempts_of(text: str) -> list[str]:
 def test_the_manual_shows_what_is_printed(
     run: Run, storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """The example of docs/operations.md is the output for a task with that life."""
+    """The example of docs/operations.md is the output for a task with that life.
+
+    Its fields, its tree of attempts and waits, and a line for each version.
+    """
     restarted(storage, clock)
     said = run(TASK)
     assert said.code == 0
     page = OPERATIONS.read_text(encoding="utf-8")
     assert indent(said.out, " " * 4) in page, said.out
-
-
-def test_the_state_of_a_task(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
-    """`task` prints scope, context, times, turn, attempts, holder, due time, size and cancel."""
-    head = restarted(storage, clock)
-    fields = lines_of(run(TASK).out)
-    assert fields == {
-        "task": TASK,
-        "scope": ANN.digest,
-        "context": "conversation-7",
-        "state": "working",
-        "created": "2026-11-22T02:14:00.000Z",
-        "changed": "2026-11-22T02:14:12.250Z",
-        "expires": "2026-12-22T02:14:00.000Z",
-        "turn": "1 (open), attempts 2",
-        "worker": (
-            "host-b 17, claimed it at 2026-11-22T02:14:06.250Z, last sign at"
-            " 2026-11-22T02:14:12.250Z"
-        ),
-        "due": "2026-11-22T02:19:06.250Z, the end of its worker's lease",
-        "size": f"{head.size} bytes, version 5, 33 write units",
-        "cancel": "asked for by ann at 2026-11-22T02:14:11.250Z",
-    }
-
-
-def test_a_line_for_each_version(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
-    """Time, number, what it did, below its attempt; which says how it ended, when, and why."""
-    restarted(storage, clock)
-    said = run(TASK).out
-    first, _, _, fourth, last = versions_of(said)
-    assert first.startswith("2026-11-22T02:14:00.000Z  1  message m-1 from ann, ")
-    assert fourth == (
-        "2026-11-22T02:14:06.250Z  4  restart from version 1, discards 2-3; status working"
-    )
-    assert last.endswith("bytes, the last")
-    assert attempts_of(said) == [
-        "attempt 1 on host-a 17, 4.0 s: gave back: TimeoutError (correlation id 1f7a9c02)",
-        "attempt 2 on host-b 17: has the claim",
-    ]
-    assert "├─ waited 2.0 s\n" in said
 
 
 def test_contents_are_not_shown(run: Run, storage: DurableStorage) -> None:
@@ -292,8 +252,7 @@ def test_a_turn_that_no_worker_has(run: Run, storage: DurableStorage) -> None:
     head = claimed(storage, head, "a")
     wait(storage.release(head, AttemptEnd(token="a", reason="ValueError")))
     assert lines_of(run(TASK).out)["worker"] == "no worker; given back: ValueError"
-    completed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
-    committed(storage, wait(storage.head(TASK)), completed, token="a")
+    committed(storage, wait(storage.head(TASK)), COMPLETED, token="a")
     fields = lines_of(run(TASK).out)
     assert (fields["worker"], fields["due"]) == ("none", "never")
 
@@ -359,8 +318,6 @@ EVIL = (
 )
 """Erases, rings, colours, turns, writes the clipboard, makes a link, asks the terminal."""
 
-COMPLETED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
-
 
 def hostile(storage: DurableStorage) -> Head:
     """A task in which all that clients and agents name is hostile."""
@@ -375,28 +332,18 @@ def hostile(storage: DurableStorage) -> Head:
     return found
 
 
-@pytest.mark.parametrize("arguments", [(), ("--json",)])
+@pytest.mark.parametrize("view", [(), ("--json",), ("--story",), ("--events",), ("--follow",)])
 def test_nothing_breaks_the_terminal(
-    run: Run, database: Database, storage: DurableStorage, arguments: tuple[str, ...]
+    run: Run, database: Database, storage: DurableStorage, view: tuple[str, ...]
 ) -> None:
-    """What clients and agents have named is shown without control characters."""
+    """What clients and agents have named erases no line, makes no link, writes no clipboard."""
     head = hostile(storage)
-    set_attributes(database, head_key(head), {"state": {"S": EVIL}, "context_id": {"S": EVIL}})
-    said = run(TASK, *arguments)
+    if view in ((), ("--json",)):
+        set_attributes(database, head_key(head), {"state": {"S": EVIL}, "context_id": {"S": EVIL}})
+    elif view == ("--follow",):
+        committed(storage, head, COMPLETED)
+    said = run(TASK, *view)
     shown = (said.out + said.err).replace("\n", "")
-    assert shown.isprintable()
-    assert "x1b[2J" in shown or "u001b[2J" in shown
-
-
-@pytest.mark.parametrize("arguments", [("--story",), ("--events",), ("--follow",)])
-def test_no_view_breaks_the_terminal(
-    run: Run, storage: DurableStorage, arguments: tuple[str, ...]
-) -> None:
-    """Nor do its events and its story: no clipboard is written, no link is made, no line erased."""
-    head = hostile(storage)
-    if arguments == ("--follow",):
-        wait(storage.commit(head, Commit(entries=(COMPLETED,))))
-    shown = run(TASK, *arguments).out.replace("\n", "")
     assert shown.isprintable()
     assert "x1b]52;c;" in shown or "u001b]52;c;" in shown
 
@@ -431,8 +378,7 @@ def test_the_events_of_a_task(
 ) -> None:
     """`--events` and `--follow` print a task's events with their cursors, and end with the task."""
     head = restarted(storage, clock)
-    completed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
-    committed(storage, head, completed, token="b")
+    committed(storage, head, COMPLETED, token="b")
     lines = [json.loads(line) for line in run(TASK, *arguments).out.splitlines()]
     cursors = [line["id"].rpartition(".")[0] for line in lines]
     assert cursors == ["1.0", "2.0", "2.1", "3.0", "4.0", "5.0", "6.0"]
@@ -470,12 +416,6 @@ def test_a_task_whose_first_commit_is_gone(
     assert said.code == 2
     assert "If its first commit is damaged" in said.err
     assert "version 1 is not there" in run(TASK, "--scope", ANN.digest).err
-
-
-def test_an_empty_state_is_quoted(run: Run, database: Database, storage: DurableStorage) -> None:
-    """The sentence has no gap where the state would stand."""
-    set_attributes(database, head_key(opened(storage)), {"state": {"S": ""}})
-    assert "HEAD has the state '', which this release does not know" in run(TASK).err
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
@@ -563,18 +503,21 @@ def test_the_events_of_a_damaged_task(
     assert (said.code, "context_id" in said.err) == (2, True)
 
 
-def test_a_log_that_ends_before_head(run: Run, database: Database, storage: DurableStorage) -> None:
-    """If the log ends before HEAD's version, one clause names the missing versions."""
-    head = opened(storage)
-    set_attributes(database, head_key(head), {"version": {"N": "1000000000000"}})
-    assert "versions 2 to 1000000000000 are not there" in run(TASK).err
-
-
-def test_a_time_that_no_calendar_has(run: Run, database: Database, storage: DurableStorage) -> None:
-    """A time that no calendar has is shown as the stored number."""
-    head = opened(storage)
-    set_attributes(database, head_key(head), {"due_at": {"N": str(10**20)}})
-    assert lines_of(run(TASK).out)["due"] == str(10**20)
+@pytest.mark.parametrize(
+    ("attribute", "value", "said"),
+    [
+        ("state", {"S": ""}, "HEAD has the state '', which this release does not know"),
+        ("version", {"N": "1000000000000"}, "versions 2 to 1000000000000 are not there"),
+        ("due_at", {"N": str(10**20)}, f"due       {10**20}\n"),
+    ],
+)
+def test_a_value_of_head_that_cannot_be(
+    run: Run, database: Database, storage: DurableStorage, attribute: str, value: Any, said: str
+) -> None:
+    """A state without a name is quoted, missing versions are one clause, an odd time a number."""
+    set_attributes(database, head_key(opened(storage)), {attribute: value})
+    shown = run(TASK)
+    assert said in shown.out + shown.err
 
 
 # -- what cannot be asked --------------------------------------------------------------------
@@ -610,16 +553,3 @@ def test_a_table_that_does_not_exist(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert "The table nowhere cannot be used: " in said.err
     assert "ResourceNotFoundException" in said.err
     assert said.err.endswith("; check A2A_TABLE, the region and the credentials.\n")
-
-
-def test_no_credentials(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without credentials one sentence names the table and AWS's own cause."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    aws.forget_clients()
-    said = run(TASK)
-    assert said.code == 2
-    assert "The table tasks cannot be used: Unable to locate credentials;" in said.err
