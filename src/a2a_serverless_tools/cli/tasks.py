@@ -8,6 +8,7 @@ import re
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from a2a_serverless_tools.cli import purge
@@ -64,7 +65,7 @@ def _add_verbs(verbs: Commands) -> None:
     cancel = add_command(
         verbs,
         "cancel",
-        _run_cancel,
+        partial(_on_one, verb="Cancel", act=_cancel, needs_queue=True),
         summary="cancels a task",
         description="Asks the agent to end the task, and ends it without the agent if that "
         "takes longer than A2A_CANCEL_TIMEOUT_S.",
@@ -72,7 +73,7 @@ def _add_verbs(verbs: Commands) -> None:
     resend = add_command(
         verbs,
         "resend",
-        _run_resend,
+        partial(_on_one, verb="Send again", act=_resend, needs_queue=False),
         summary="has the open turn of a task sent again",
         description="Makes the open turn of a task due now: the next run of the sweeper sends it.",
     )
@@ -183,17 +184,8 @@ async def _rows(
                 return
 
 
-def _run_cancel(options: Namespace) -> int:
-    """Cancel a task; return 2 if there is none, or it has ended already."""
-    return _on_one(options, "Cancel", _cancel, needs_queue=True)
-
-
-def _run_resend(options: Namespace) -> int:
-    """Make the open turn of a task due; return 2 if none is open."""
-    return _on_one(options, "Send again", _resend, needs_queue=False)
-
-
 def _on_one(options: Namespace, verb: str, act: _Act, *, needs_queue: bool) -> int:
+    """Do something with one task, if a person agrees; return 2 if it cannot be done."""
     from a2a_serverless.errors import (
         TaskNotCancelableError,
         TaskNotFoundError,

@@ -9,17 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from a2a_serverless.tasks.entries import (
-    ArtifactWritten,
-    MessageAppended,
-    MetadataMerged,
-    Replied,
-    Restarted,
-    StatusChanged,
-    Unknown,
-)
+from a2a_serverless.tasks.entries import StatusChanged, Unknown
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, Head, plain_state
 from a2a_serverless.tasks.push import GivenUp
@@ -41,9 +33,6 @@ What: TypeAlias = Literal[
     "missing",  # versions that are not there
     "unknown entry",
 ]
-
-_DISCARDED: Final = (StatusChanged, ArtifactWritten, MetadataMerged, MessageAppended, Replied)
-"""Entries of an attempt that a restart takes back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,17 +174,3 @@ def _place(told: list[Happening], at: int) -> int:
 def kind_name(kind: bytes) -> str:
     """Return the kind of an entry as a character, or as `0x…` if it is not ASCII."""
     return kind.decode() if kind.isascii() else f"0x{kind.hex()}"
-
-
-def discards_of(records: Iterable[Record]) -> dict[int, tuple[int, ...]]:
-    """Return, by the version of a restart, the versions of attempts whose changes it takes back."""
-    standing: list[int] = []
-    found: dict[int, tuple[int, ...]] = {}
-    for record in records:
-        for entry in record.entries:
-            if isinstance(entry, Restarted):
-                found[record.version] = tuple(v for v in standing if v > entry.base)
-                standing = [v for v in standing if v <= entry.base]
-        if record.token is not None and any(isinstance(e, _DISCARDED) for e in record.entries):
-            standing.append(record.version)
-    return found

@@ -29,7 +29,7 @@ from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, Spared, plai
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.push import Push
 from a2a_serverless_tools.inspect.cost import write_units
-from a2a_serverless_tools.inspect.story import Happening, discards_of, kind_name, story_of
+from a2a_serverless_tools.inspect.story import Happening, kind_name, story_of
 from a2a_serverless_tools.inspect.turns import Turn, turns_of
 from a2a_serverless_tools.inspect.webhooks import (
     Webhook,
@@ -49,6 +49,9 @@ ChangeName: TypeAlias = Literal[
     "unknown",
 ]
 
+
+_DISCARDED: Final = (StatusChanged, ArtifactWritten, MetadataMerged, MessageAppended, Replied)
+"""Entries of an attempt that a restart takes back."""
 
 _MAY_LACK: Final = (
     *("context_id", "created_at", "expires_at"),
@@ -189,7 +192,7 @@ def timeline(
         pushes: the task's push configurations.
         lease_s: the seconds of a lease; None: unknown, and so is its last renewal.
     """
-    discards, turns = discards_of(records), turns_of(head, records)
+    discards, turns = _discards(records), turns_of(head, records)
     webhooks, commits = webhooks_of(pushes, records), tuple(_commits(records, discards))
     released = head.released if head.turn_is_open and head.was_released else None
     known = {name: None if name in missing else getattr(head, name) for name in _MAY_LACK}
@@ -273,6 +276,20 @@ def _commits(
             units=write_units(record, is_claim=is_claim),
             changes=tuple(_change(entry, discarded) for entry in record.entries),
         )
+
+
+def _discards(records: Iterable[Record]) -> dict[int, tuple[int, ...]]:
+    """Return, by the version of a restart, the versions of attempts whose changes it takes back."""
+    standing: list[int] = []
+    found: dict[int, tuple[int, ...]] = {}
+    for record in records:
+        for entry in record.entries:
+            if isinstance(entry, Restarted):
+                found[record.version] = tuple(v for v in standing if v > entry.base)
+                standing = [v for v in standing if v <= entry.base]
+        if record.token is not None and any(isinstance(e, _DISCARDED) for e in record.entries):
+            standing.append(record.version)
+    return found
 
 
 def _change(entry: Entry, discards: tuple[int, ...]) -> Change:

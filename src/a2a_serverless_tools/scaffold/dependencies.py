@@ -94,7 +94,7 @@ class Dependencies:
             ConfigurationError: they cannot be resolved, or the project is of another version than
                 this one; one sentence says what to change.
         """
-        if not self._is_framework():
+        if not (self._project / "layers/runtime/a2a_serverless").is_dir():  # the framework itself
             self._check_version()
             self._lock_framework()
         self._compare_with_layer()
@@ -160,9 +160,6 @@ class Dependencies:
                 )
 
     # -- locks -------------------------------------------------------------------------------
-
-    def _is_framework(self) -> bool:
-        return (self._project / "layers/runtime/a2a_serverless").is_dir()
 
     def _lock_framework(self) -> None:
         """Write the framework's own, tested locks, and add the framework itself with its hash."""

@@ -62,10 +62,11 @@ class Upgrade:
             if step.change == "removed":
                 (self.folder / step.name).unlink()
             elif step.content is not None:
-                mode = _mode(self.folder / step.name)
+                path = self.folder / step.name
+                mode = path.stat().st_mode & 0o777 if path.is_file() else None
                 write(self.folder, {step.name: step.content})
                 if mode is not None:
-                    (self.folder / step.name).chmod(mode)
+                    path.chmod(mode)
         self.after.record(self.folder, self.rendered)
 
 
@@ -165,7 +166,3 @@ def _names(folder: Path) -> Iterator[str]:
 
 def _read(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
-
-
-def _mode(path: Path) -> int | None:
-    return path.stat().st_mode & 0o777 if path.is_file() else None

@@ -15,14 +15,13 @@ _ROUNDS = 100
 class PacedClock:
     """A Clock that stands still until a test moves it; a sleep ends when its time has come."""
 
-    def __init__(self, start_ms: int = START_MS) -> None:
-        self._start_ms = start_ms
+    def __init__(self) -> None:
         self._now = 0.0
         self._sleepers: set[tuple[float, asyncio.Future[None]]] = set()
         self._agents: set[tuple[float, asyncio.Future[None]]] = set()
 
     def now_ms(self) -> int:
-        return self._start_ms + int(self._now * 1000)
+        return START_MS + int(self._now * 1000)
 
     def monotonic(self) -> float:
         return self._now
