@@ -15,6 +15,7 @@ from a2a_serverless_tools.cli.text import counting, refuse
 
 if TYPE_CHECKING:
     from a2a_serverless_tools.cli.places import Place
+    from a2a_serverless_tools.cli.task_text import View
     from a2a_serverless_tools.console.lines import LogLine
     from a2a_serverless_tools.inspect.timeline import Timeline
 
@@ -112,25 +113,25 @@ async def _show(options: Namespace) -> int:
 
 
 def _not_one(options: Namespace, place: Place, found: Sequence[Timeline]) -> int:
-    from a2a_serverless_tools.cli.task_text import owners_json, owners_text
+    from a2a_serverless_tools.cli.task_text import several
 
     if not found:
         return refuse(not_found(options.id, options.scope, place))
-    print((owners_json if options.json else owners_text)(found))
+    print(several(found, as_json=options.json))
     scopes = ", ".join(one.scope for one in found)
     return refuse(f"{len(found)} scopes have a task {options.id}: choose with --scope: {scopes}.")
 
 
 def _print(options: Namespace, shown: Timeline, lines: Sequence[LogLine]) -> None:
-    from a2a_serverless_tools.cli.task_text import cost_lines, lines_of, log_json, story_lines
+    from a2a_serverless_tools.cli.task_text import lines_of, log_json
     from a2a_serverless_tools.inspect.as_json import as_json
 
     if options.json:
         logs = {"logs": [log_json(line) for line in lines]} if options.logs else {}
         print(json.dumps(as_json(shown) | logs))
         return
-    view = cost_lines if options.cost else story_lines if options.story else lines_of
-    print("\n".join(view(shown)))
+    view: View = "cost" if options.cost else "story" if options.story else "all"
+    print("\n".join(lines_of(shown, view)))
 
 
 async def _tell_events(place: Place, shown: Timeline, *, is_followed: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.inspect.cost import WRITE_UNIT_DOLLARS
@@ -33,6 +33,8 @@ from a2a_serverless_tools.inspect.wording import (
 if TYPE_CHECKING:
     from a2a_serverless_tools.console.lines import LogLine
 
+View: TypeAlias = Literal["all", "story", "cost"]
+
 _LABEL: Final = 10
 _TOLD: Final = ("reason", "wait_s")
 """Fields of a line of the log that are shown after its message."""
@@ -46,31 +48,33 @@ class _Node:
     below: list[_Node] = field(default_factory=list)
 
 
-def lines_of(shown: Timeline) -> Iterator[str]:
-    """Yield the lines of a task: its state, and below that its turns, attempts and versions."""
+def lines_of(shown: Timeline, view: View = "all") -> Iterator[str]:
+    """Return the lines of a task: its state, turns, attempts and versions, or another view."""
+    views = {"all": _all, "story": _story, "cost": _cost}
+    return map(printable, views[view](shown))
+
+
+def _all(shown: Timeline) -> Iterator[str]:
     for name, value in _fields(shown):
-        yield printable(f"{name:<{_LABEL}}{value}")
+        yield f"{name:<{_LABEL}}{value}"
     yield ""
     for node in _tree(shown):
-        yield printable(node.text)
+        yield node.text
         yield from _below(node.below, "")
 
 
 def _below(nodes: Sequence[_Node], indent: str) -> Iterator[str]:
     for number, node in enumerate(nodes, 1):
         is_last = number == len(nodes)
-        yield printable(f"{indent}{'└─' if is_last else '├─'} {node.text}")
+        yield f"{indent}{'└─' if is_last else '├─'} {node.text}"
         yield from _below(node.below, indent + ("   " if is_last else "│  "))
 
 
-def story_lines(shown: Timeline) -> Iterator[str]:
-    """Yield one line for each thing that happened: its time and a sentence."""
-    for one in shown.story:
-        yield printable(f"{_time(one.at)}  {sentence(one)}")
+def _story(shown: Timeline) -> Iterator[str]:
+    return (f"{_time(one.at)}  {sentence(one)}" for one in shown.story)
 
 
-def cost_lines(shown: Timeline) -> Iterator[str]:
-    """Yield what each version has cost in DynamoDB, and the sum."""
+def _cost(shown: Timeline) -> Iterator[str]:
     yield f"{'version':>9}{'bytes':>12}{'write units':>14}"
     for commit in shown.commits:
         yield f"{commit.version:>9}{commit.size:>12}{commit.units:>14}"
@@ -83,25 +87,18 @@ def cost_lines(shown: Timeline) -> Iterator[str]:
     )
 
 
-def row_text(scope: str, task_id: str, state: str, created_at: int | None) -> str:
-    """Return one line about a task in a list."""
-    return printable(f"{iso(created_at) or UNREADABLE:<24}  {state:<15}  {task_id}  {scope}")
-
-
-def owners_text(found: Sequence[Timeline]) -> str:
-    """Return a line for each of several tasks with one id."""
+def several(found: Sequence[Timeline], *, as_json: bool) -> str:
+    """Return a line for each of several tasks with one id, or all of them as one JSON object."""
+    if as_json:
+        scopes = [
+            {"scope": one.scope, "state": one.state, "created_at": iso(one.created_at)}
+            for one in found
+        ]
+        return json.dumps({"task_id": found[0].task_id, "scopes": scopes})
     return "\n".join(
         printable(f"scope {one.scope}: {_known(one.state)}, created {_known(iso(one.created_at))}")
         for one in found
     )
-
-
-def owners_json(found: Sequence[Timeline]) -> str:
-    """Return several tasks with one id as one JSON object."""
-    scopes = [
-        {"scope": one.scope, "state": one.state, "created_at": iso(one.created_at)} for one in found
-    ]
-    return json.dumps({"task_id": found[0].task_id, "scopes": scopes})
 
 
 def log_text(line: LogLine) -> str:

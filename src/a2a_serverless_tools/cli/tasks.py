@@ -125,8 +125,7 @@ async def _list(options: Namespace, scope: str | None) -> int:
     from dataclasses import asdict
 
     from a2a_serverless.clock import SystemClock
-    from a2a_serverless_tools.cli.task_text import row_text
-    from a2a_serverless_tools.inspect.wording import iso
+    from a2a_serverless_tools.inspect.wording import UNREADABLE, iso
 
     place = await place_of(options)
     now, is_empty = SystemClock().now_ms(), True
@@ -136,8 +135,9 @@ async def _list(options: Namespace, scope: str | None) -> int:
         if options.json:
             print(json.dumps(asdict(row)))
         else:
-            line = row_text(row.scope, row.task_id, row.state, row.created_at)
-            print("  ".join([line, *map(printable, row.notes(now))]))
+            created = iso(row.created_at) or UNREADABLE
+            line = f"{created:<24}  {row.state:<15}  {row.task_id}  {row.scope}"
+            print(printable("  ".join([line, *row.notes(now)])))
     if is_empty:
         print("No task matches.", file=sys.stderr)
     if seen:

@@ -25,6 +25,13 @@ _RESULTS: Final[Mapping[str, Result]] = {
 """The outcome of an attempt by the `action` of its line in the log."""
 
 
+_AS_STORED: Final = (
+    *("version", "told", "knows_told", "given_up", "failures", "failing_since", "refusals"),
+    *("is_given_up", "answer", "answered_at"),
+)
+"""What is shown of a push configuration as it is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """One attempt to tell a receiver of an event, as a line of the log has it."""
@@ -103,18 +110,9 @@ def webhooks_of(pushes: Iterable[Push], records: Iterable[Record]) -> tuple[Webh
         Webhook(
             config_id=push.config.id,
             receiver=_receiver(push.config.url),
-            version=push.version,
-            told=push.told,
-            knows_told=push.knows_told,
-            given_up=push.given_up,
-            failures=push.failures,
-            failing_since=push.failing_since,
-            refusals=push.refusals,
-            is_given_up=push.is_given_up,
             owed=sum(version > push.version for version in changes),
-            answer=push.answer,
-            answered_at=push.answered_at,
             next_at=push.next_at if push.failing_since is not None and push.failures else None,
+            **{name: getattr(push, name) for name in _AS_STORED},
         )
         for push in pushes
     )
