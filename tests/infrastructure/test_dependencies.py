@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def refusal(call: Callable[[], object]) -> str:
     return str(refused.value)
 
 
-def wheels(folder: Path, *packages: tuple[str, ...], **options: str) -> None:
+def wheels(folder: Path, *packages: tuple[str, ...], **options: Any) -> None:
     """Put wheels into the project: name, version, and what they need."""
     for package in packages:
         make_wheel(folder / "functions/worker/wheels", *package, **options)

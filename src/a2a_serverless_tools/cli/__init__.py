@@ -1,7 +1,7 @@
 """The command line: the local stack, and the parts of a deployment as plain processes.
 
-Each command is a module: `add` describes its arguments, `run` does its work. The imports for that
-work are inside `run`: a worker loads no web framework, and `--help` loads nothing.
+Each command is a module: `add` describes its arguments, and names the function that does its work.
+The imports for that work are inside of it: a worker loads no web framework, and `--help` nothing.
 """
 
 from __future__ import annotations

@@ -52,11 +52,9 @@ def write_units(record: Record, *, is_claim: bool) -> int:
 
 
 def _of_indexes(record: Record, *, is_claim: bool) -> int:
-    moves_status = any(isinstance(entry, StatusChanged) for entry in record.entries)
-    opens = any(isinstance(entry, TurnOpened) for entry in record.entries)
-    ends = any(isinstance(entry, TurnEnded) for entry in record.entries)
-    of_due = 1 if ends or opens else _MOVED * is_claim
-    return _MOVED * moves_status + of_due
+    kinds = set(map(type, record.entries))
+    of_due = 1 if kinds & {TurnOpened, TurnEnded} else _MOVED * is_claim
+    return _MOVED * (StatusChanged in kinds) + of_due
 
 
 def _status_bytes(entries: Sequence[Entry]) -> int:

@@ -99,11 +99,12 @@ def wait(awaitable: Any) -> Any:
     return asyncio.run(awaitable)
 
 
-def committed(storage: DurableStorage, head: Head, *entries: Any, **options: Any) -> Any:
-    return wait(storage.commit(head, Commit(entries=entries, **options)))
+def committed(storage: DurableStorage, head: Head, *entries: Any, **options: Any) -> Head:
+    after: Head = wait(storage.commit(head, Commit(entries=entries, **options)))
+    return after
 
 
-def claimed(storage: DurableStorage, head: Head, token: str, *entries: Any) -> Any:
+def claimed(storage: DurableStorage, head: Head, token: str, *entries: Any) -> Head:
     return committed(storage, head, *entries, token=token, claims=True, worker=f"host-{token} 17")
 
 
