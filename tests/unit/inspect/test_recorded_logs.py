@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from a2a_serverless import faults
+from tests.faults import traps
 from tests.faults.recorded import recorded
 from tests.faults.test_kill_points import CASES
 from tests.faults.test_push_kills import RECORDED
@@ -52,8 +52,8 @@ POINTS = {case.name: case.point for cases in CASES.values() for case in cases}
 def test_every_kill_point_has_a_recorded_log() -> None:
     """Each point of the fault tests is in the table, those of webhooks in one recording."""
     assert TOLD.keys() == {*POINTS, RECORDED}
-    of_push = {point for point in faults.POINTS if point.startswith("push-")}
-    assert {point.partition(":")[0] for point in POINTS.values()} | of_push == set(faults.POINTS)
+    of_push = {point for point in traps.POINTS if point.startswith("push-")}
+    assert {point.partition(":")[0] for point in POINTS.values()} | of_push == set(traps.POINTS)
 
 
 @pytest.mark.parametrize("name", TOLD)
