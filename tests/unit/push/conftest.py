@@ -1,11 +1,18 @@
-"""A world of push, and a receiver of its notifications."""
+"""A world of push, a receiver of its notifications, and what signs them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import boto3
 import pytest
+from moto import mock_aws
 
+from a2a_serverless.push.keys import KeyStore
+from tests.support.clocks import ManualClock
+from tests.support.emulators import CREDENTIALS, REGION
+from tests.support.memory import memory_keys
 from tests.unit.push.receivers import Receiver
 from tests.unit.push.world import World
 
@@ -20,3 +27,26 @@ def receiver() -> Iterator[Receiver]:
     """A receiver that answers with 200 until a test sets its `script`."""
     with Receiver() as made:
         yield made
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> KeyStore:
+    """A store of public keys, in dictionaries."""
+    return memory_keys(clock)
+
+
+@pytest.fixture
+def manager() -> Iterator[Any]:
+    """A client of Secrets Manager."""
+    with mock_aws():
+        yield boto3.client(
+            "secretsmanager",
+            region_name=REGION,
+            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+        )

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import datetime, tzinfo
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, Self
 
-import boto3
 import jwt
 import pytest
 from a2a.types import TaskPushNotificationConfig
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from moto import mock_aws
 from starlette.requests import Request as HttpRequest
 
 from a2a_serverless.clock import Clock, SystemClock
@@ -33,7 +31,6 @@ from a2a_serverless.push.signing import (
     signing_key,
 )
 from tests.support.clocks import ManualClock
-from tests.support.emulators import CREDENTIALS, REGION
 from tests.support.memory import memory_keys
 from tests.unit.push.receivers import Receiver, Request
 
@@ -85,16 +82,6 @@ class KeyServer:
             status = f"HTTP/1.1 {response.status_code} Whatever\r\n"
             self._answer = f"{status}{head}\r\n".encode() + bytes(response.body)
         yield self._answer
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def store(clock: ManualClock) -> KeyStore:
-    return memory_keys(clock)
 
 
 def signer_of(values: Secrets, store: KeyStore, clock: Clock) -> Signer:
@@ -160,17 +147,6 @@ async def test_no_two_tokens_are_the_same() -> None:
     tokens = [await sign(signer) for _ in range(20)]
     ids = {jwt.decode(token, options={"verify_signature": False})["jti"] for token in tokens}
     assert len(ids) == 20
-
-
-@pytest.fixture
-def manager() -> Iterator[Any]:
-    with mock_aws():
-        yield boto3.client(
-            "secretsmanager",
-            region_name=REGION,
-            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-        )
 
 
 def keep_time_by(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
