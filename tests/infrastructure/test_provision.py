@@ -48,6 +48,9 @@ def check(dynamodb: Any, sqs: Any, made: Provisioned) -> None:
         "by-context",
         "by-due",
         "by-id",
+        "by-line",
+        "by-attention",
+        "by-talk",
     }
     assert table["StreamSpecification"]["StreamViewType"] == "NEW_IMAGE"
     assert time_to_live["AttributeName"] == "expires_at"

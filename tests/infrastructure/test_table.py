@@ -58,6 +58,21 @@ def test_table_is_billed_per_request(template: Template) -> None:
             {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["expires_at"]},
         ),
         ("by-id", ["id_key", "created_key"], {"ProjectionType": "KEYS_ONLY"}),
+        (
+            "by-line",
+            ["line_key", "line_at"],
+            {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["due_at", "expires_at"]},
+        ),
+        (
+            "by-attention",
+            ["attention_key", "attention_at"],
+            {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["state", "expires_at"]},
+        ),
+        (
+            "by-talk",
+            ["talk_key", "status_key"],
+            {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["state", "expires_at"]},
+        ),
     ],
 )
 def test_indexes(template: Template, name: str, keys: list[str], projection: Json) -> None:

@@ -1,0 +1,204 @@
+"""A small deployment on one file, whose processes are killed at random all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.queues.table import TableQueue
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.sqlite import SqliteTable
+from a2a_serverless.wiring import Backends, open_backends
+from tests.faults import processes
+from tests.faults.harness import AGENT, ARTIFACT, CARD, IS_LONG, SHORT
+from tests.faults.ledger import VARIABLE
+from tests.faults.processes import Running
+from tests.support.a2a_calls import message
+from tests.support.messages import texts
+from tests.unit.push.receivers import Receiver
+
+TASKS: Final = 1000 if IS_LONG else 12
+KILLS_LEFT: Final = 60 if IS_LONG else 5
+"""Kills that are made at least, also if all tasks have ended."""
+CHUNKS: Final = 8
+SENDERS: Final = 12
+WITHIN_S: Final = 1800 if IS_LONG else 150
+
+KINDS: Final = ("api", "worker 1", "worker 2", "sweep", "push")
+READY: Final = {
+    "api": r"A2A at (\S+),",
+    "worker": "turns at a time",
+    "sweep": "sweeping",
+    "push": "webhooks at a time",
+}
+
+
+@dataclass
+class Deployment:
+    """The processes on one file; each one that is killed is started again."""
+
+    folder: Path
+    table: str
+    running: dict[str, Running] = field(default_factory=dict)
+    killed: Counter[str] = field(default_factory=Counter)
+    starts: int = 0
+    url: str = ""
+
+    async def start(self, name: str) -> None:
+        """Start a process, and return when it has started."""
+        kind = name.split(maxsplit=1)[0]
+        options = {
+            "api": ["--card", CARD, "--port", "0"],
+            "worker": ["--agent", AGENT, "--concurrency", "4"],
+            "push": ["--concurrency", "4"],
+        }
+        variables = {
+            **SHORT,
+            "A2A_MAX_ATTEMPTS": "100",
+            "A2A_TABLE": self.table,
+            "A2A_AUTH": "none",
+            "A2A_PUSH_QUEUE": "push",
+            "A2A_PUSH_ALLOWED_HOSTS": "127.0.0.1",
+            "A2A_PUSH_RETRY_BASE_S": "0.2",
+            VARIABLE: str(self.folder / "ledger"),
+        }
+        self.starts += 1
+        output = self.folder / f"{name.replace(' ', '-')}-{self.starts}.log"
+        started = processes.start(name, [kind, *options.get(kind, [])], variables, output)
+        self.running[name] = started
+        said = await started.says(READY[kind])
+        if kind == "api":
+            self.url = said
+
+    async def kill(self, name: str) -> None:
+        """Let a process die as by a crash, and start the next one."""
+        victim = self.running[name]
+        victim.process.kill()
+        await victim.ended()
+        self.killed[name] += 1
+        await self.start(name)
+
+    async def close(self) -> None:
+        for running in self.running.values():
+            running.process.kill()
+            await running.ended()
+            running.process.close()
+
+
+async def send(deployment: Deployment, client: httpx.AsyncClient, number: int, hook: str) -> str:
+    """Send a message until it is accepted; return its task's id."""
+    body = {
+        "message": message(f"chunks {CHUNKS} 0.02", messageId=f"m-{number}"),
+        "configuration": {
+            "returnImmediately": True,
+            "taskPushNotificationConfig": {"url": f"{hook}/{number}"},
+        },
+    }
+    headers = {"Idempotency-Key": f"key-{number}", "A2A-Version": "1.0"}
+    while True:
+        try:
+            answer = await client.post(f"{deployment.url}/message:send", json=body, headers=headers)
+        except httpx.HTTPError:
+            await asyncio.sleep(0.1)
+            continue
+        if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+            assert answer.status_code == httpx.codes.OK, answer.text
+            return str(answer.json()["task"]["id"])
+        await asyncio.sleep(0.1)
+
+
+async def have_ended(storage: DurableStorage, tasks: list[str]) -> bool:
+    """Whether every task has ended."""
+    for task_id in tasks:
+        head = await storage.head(task_id)
+        assert head is not None, f"{task_id} is lost"
+        if not head.is_terminal:
+            return False
+    return True
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str, within_s: float) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + within_s
+    while not await condition():
+        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
+        await asyncio.sleep(0.2)
+
+
+@pytest.mark.timeout(2 * WITHIN_S)
+async def test_kills_of_all_processes_lose_nothing(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Every task ends with each chunk once and is told of; no message is left; the file is whole.
+
+    API, workers, sweep and push die at random times, again and again, and are started again.
+    """
+    path = tmp_path / "tasks.db"
+    settings = Settings(table=f"file:{path}", push_queue="push")
+    backends = open_backends(settings)
+    assert isinstance(backends.storage.table, SqliteTable)
+    deployment, chance = Deployment(tmp_path, settings.table), random.Random(1)  # noqa: S311
+    with Receiver() as receiver, closing(backends.storage.table):
+        try:
+            await asyncio.gather(*(deployment.start(name) for name in KINDS))
+            tasks = await under_kills(deployment, chance, backends.storage, receiver.url())
+            await until(lambda: is_quiet(backends, receiver), "all is told", WITHIN_S)
+        finally:
+            await deployment.close()
+        for task_id in tasks:
+            task = await backends.storage.load_task(task_id)
+            assert task.status.state == TaskState.TASK_STATE_COMPLETED, task
+            assert texts(task, ARTIFACT) == [str(n) for n in range(CHUNKS)]
+        told = {request.target.rsplit("/", 1)[-1] for request in receiver.requests}
+        assert told == {str(number) for number in range(TASKS)}
+        with closing(sqlite3.connect(path)) as other:
+            assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    record_property("kills", dict(deployment.killed))
+
+
+async def under_kills(
+    deployment: Deployment, chance: random.Random, storage: DurableStorage, hook: str
+) -> list[str]:
+    """Return the tasks, which have ended while processes were killed."""
+    places = asyncio.Semaphore(SENDERS)
+
+    async def one(number: int) -> str:
+        async with places:
+            return await send(deployment, client, number, hook)
+
+    async def kill() -> None:
+        while not ended.is_set() or deployment.killed.total() < KILLS_LEFT:
+            await asyncio.sleep(chance.uniform(0.05, 1.0))
+            await deployment.kill(chance.choice(KINDS))
+
+    ended = asyncio.Event()
+    async with httpx.AsyncClient(timeout=10) as client, asyncio.TaskGroup() as group:
+        group.create_task(kill())
+        tasks = await asyncio.gather(*(one(number) for number in range(TASKS)))
+        await until(lambda: have_ended(storage, tasks), "all tasks end", WITHIN_S)
+        ended.set()
+    assert len(set(tasks)) == TASKS
+    return list(tasks)
+
+
+async def is_quiet(backends: Backends, receiver: Receiver) -> bool:
+    """Whether every operation is done, and the end of each task was told."""
+    queues = (backends.operations, backends.dead_letters, backends.pushing().queue.jobs)
+    for queue in queues:
+        assert isinstance(queue, TableQueue)
+        if await queue.waiting():
+            return False
+    return len({request.target for request in receiver.requests}) == TASKS
