@@ -7,27 +7,27 @@ from typing import Final
 
 import pytest
 
-from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage.dictionaries import MemoryTable
-from a2a_serverless.storage.layout import BY_DUE, BY_ID, INDEXES
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import (
-    Added,
-    Check,
-    CopyOf,
-    Delete,
     Key,
     Matches,
     Operator,
     Put,
     Range,
-    RefusedError,
     Table,
-    Update,
     Write,
+)
+from a2a_serverless_tools.testing.table_contract import (
+    CHECKS,
+    Requirement,
+    adds_to_numbers_alone,
+    has_the_indexes,
+    refuses_what_dynamodb_refuses,
 )
 from a2a_serverless_tools.testing.tables import VALUES, compare
 from tests.support.clocks import ManualClock
-from tests.support.databases import LOCAL, LONG, moto_database, new_scope
+from tests.support.databases import LOCAL, LONG, moto_database
 
 TRANSACTIONS = 3000 if LONG else 150
 PLACE = Key("P", "A")
@@ -65,120 +65,32 @@ async def test_a_difference_is_told() -> None:
         await compare(Forgetful(INDEXES), seed=1)
 
 
-def place(number: int = 0) -> Key:
-    """A place that no other test has."""
-    return Key(f"P{new_scope().digest}", f"S{number}")
-
-
-def written(number: int = 0, **values: object) -> Put:
-    """A write of an item at a place of its own."""
-    return Put(item=place(number)._asdict() | values)
-
-
-TWICE = place()
-LARGE = 400 * 1024
-LONG_KEY = 1000
-
-
-@pytest.mark.parametrize(
-    "writes",
-    [
-        pytest.param([Delete(key=TWICE), Put(item=TWICE._asdict())], id="one item twice"),
-        pytest.param([written(n) for n in range(101)], id="101 writes"),
-        pytest.param([written(v="x" * LARGE)], id="an item of more than 400 KB"),
-        pytest.param(
-            [written(n, v="x" * 390_000) for n in range(11)], id="a transaction of more than 4 MB"
-        ),
-        pytest.param([Put(item={"PK": "", "SK": "A"})], id="an empty PK"),
-        pytest.param([Put(item={"PK": "P", "SK": ""})], id="an empty SK"),
-        pytest.param([Put(item={"PK": "P" * 2049, "SK": "A"})], id="a long PK"),
-        pytest.param([Put(item={"PK": "P", "SK": "A" * 1025})], id="a long SK"),
-        pytest.param([written(scope_key="", status_key="1")], id="an empty key of an index"),
-        pytest.param([written(scope_key=None, status_key="1")], id="no key of an index"),
-        pytest.param([Update(key=PLACE, values={"PK": "Q"})], id="a change of a key"),
-        pytest.param([Update(key=PLACE, values={"v": 1}, remove=["v"])], id="an attribute twice"),
-        pytest.param(
-            [Put(item=PLACE._asdict(), when=[Check("v", "<", None)])], id="an order of None"
-        ),
-        pytest.param([Update(key=place(), values={"v": CopyOf("w")})], id="a copy of nothing"),
-    ],
-)
-async def test_what_dynamodb_refuses_is_refused(backend: Table, writes: list[Write]) -> None:
-    """A transaction that can never succeed is refused, and nothing of it is stored."""
-    with pytest.raises(RefusedError):
-        await backend.write(*writes, exactly=True)
-    whole = [write.key for write in writes if min(map(len, write.key)) > 0]
-    stored = [await backend.get(key) for key in whole[:2] if max(map(len, key)) < LONG_KEY]
-    assert set(stored) <= {None}
-
-
-async def test_only_numbers_are_added_to(backend: Table) -> None:
-    """An addition to a text is refused, and the text stays."""
-    text = written(v="text")
-    await backend.write(text)
-    with pytest.raises(RefusedError):
-        await backend.write(Update(key=text.key, values={"v": Added(1)}))
-    assert await backend.get(text.key) == text.item
-
-
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        Range(partition="P", when=[Check("SK", "=", "A")]),
-        Range(partition="P", index=BY_DUE, when=[Check("state", "=", "a")]),
-        Range(partition="P", index=BY_ID, only=("state",)),
-        Range(partition="P", first="B", last="A"),
-        Range(partition="P", when=[Check("v", "<", None)]),
-    ],
-    ids=["filter by a key", "filter", "projection", "bounds", "an order of None"],
-)
-async def test_a_range_that_dynamodb_refuses_is_refused(backend: Table, wanted: Range) -> None:
-    """An index is asked for no more than it projects, and a range begins before it ends."""
-    with pytest.raises(RefusedError):
-        async for _ in backend.query(wanted):
-            pass
-
-
-async def test_an_index_that_is_not_there_is_named(backend: Table) -> None:
-    """One sentence says which index the table lacks."""
-    with pytest.raises((ConfigurationError, KeyError), match="by-colour"):
-        await backend.count(Range(partition="P", index="by-colour"))
-
-
-async def test_a_request_names_each_item_once(backend: Table) -> None:
-    """Two keys of one item are refused, and so are more than 100 that are asked for once."""
-    with pytest.raises(RefusedError):
-        await backend.load([PLACE, PLACE])
-    with pytest.raises(RefusedError):
-        await backend.load([place(n) for n in range(101)], once=True)
-
-
-async def test_deletions_are_of_any_number(backend: Table) -> None:
-    """More items than one transaction takes are deleted, and what is not there is passed over."""
-    writes = [written(n) for n in range(30)]
-    for write in writes:
-        await backend.write(write)
-    keys = [write.key for write in writes]
-    await backend.delete([*keys, place()])
-    assert set((await backend.load(keys)).values()) == {None}
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_every_table_keeps_the_contract(backend: Table, check: Requirement) -> None:
+    """The checks for authors of tables pass on ours."""
+    await check(backend)
 
 
 @pytest.mark.parametrize("backend", ["memory", "file"], indirect=True)
-async def test_a_write_ends_the_wait_for_its_partition(backend: Table) -> None:
-    """A watch of a partition notices each kind of write to it, and no write to another one."""
-    mine = written(v=1)
-    changes: list[Write] = [mine, Update(key=mine.key, values={"v": 2}), Delete(key=mine.key)]
-    for change in changes:
-        with backend.watch(mine.key.PK) as watch:
-            waiting = asyncio.create_task(watch.wait(60))
-            await backend.write(written())
-            await asyncio.sleep(0.05)
-            assert not waiting.done()
-            await backend.write(change)
-            async with asyncio.timeout(30):
-                await waiting
-    with backend.watch(mine.key.PK) as watch:
-        await backend.write(mine)
+async def test_a_watch_does_not_notice_other_partitions(backend: Table) -> None:
+    """A write to another partition ends no wait."""
+    with backend.watch("P") as watch:
+        waiting = asyncio.create_task(watch.wait(60))
+        await backend.write(Put(item={"PK": "Q", "SK": "A"}))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await backend.write(Put(item={"PK": "P", "SK": "A"}))
         async with asyncio.timeout(30):
-            await watch.wait(60)
-        await asyncio.wait_for(watch.wait(0), 30)
+            await waiting
+
+
+async def test_a_table_that_breaks_the_contract_is_told() -> None:
+    """A table that takes every write and stores none fails the checks."""
+
+    class Careless(MemoryTable):
+        async def write(self, *writes: Write, exactly: bool = False, once: bool = False) -> None:
+            del writes, exactly, once
+
+    for check in (refuses_what_dynamodb_refuses, adds_to_numbers_alone, has_the_indexes):
+        with pytest.raises(AssertionError):
+            await check(Careless(INDEXES))

@@ -260,3 +260,57 @@ def test_processes_that_start_at_once_share_a_new_file(path: Path) -> None:
     )
     starts = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(6)]
     assert [start.wait(60) for start in starts] == [0] * 6
+
+
+@pytest.mark.parametrize(
+    ("mounts", "network"),
+    [
+        ("disk / ext4 rw 0 0\nserver:/x {folder} nfs4 rw 0 0", "nfs4"),
+        ("server:/x / nfs4 rw 0 0\ndisk {folder} ext4 rw 0 0", ""),
+        ("//server/x {folder} cifs rw 0 0\ndisk /elsewhere ext4 rw 0 0", "cifs"),
+    ],
+)
+def test_a_network_file_system_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounts: str, network: str
+) -> None:
+    """Locks and shared memory do not reach other machines: no file is made there."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    table = tmp_path / "mounts"
+    table.write_text(mounts.format(folder=str(folder).replace(" ", "\\040")) + "\n")
+    monkeypatch.setattr(sqlite, "MOUNTS", table)
+    path = folder / "tasks.db"
+    if network:
+        assert refused(path) == (
+            f"The file FILE is on a network file system ({network}), where processes cannot share"
+            " it: put it on a disk of this machine."
+        )
+    else:
+        SqliteTable(path, INDEXES).close()
+    assert path.exists() is not bool(network)
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (sqlite3.SQLITE_PROTOCOL, "cannot be locked: put it on a disk of this machine, no network"),
+        (sqlite3.SQLITE_IOERR_LOCK, "cannot be read or written: put it on a whole disk of this"),
+        (sqlite3.SQLITE_CORRUPT, "is damaged: restore it, or name another one"),
+    ],
+)
+async def test_a_file_that_fails_later_is_unavailable(
+    table: SqliteTable, path: Path, monkeypatch: pytest.MonkeyPatch, code: int, sentence: str
+) -> None:
+    """An error of the disk is one sentence, and what was stored stays."""
+    await table.write(Put(item=ITEM))
+
+    def fail(_: object) -> None:
+        error = sqlite3.OperationalError("of the disk")
+        error.sqlite_errorcode = code
+        raise error
+
+    monkeypatch.setattr(table, "_write", fail)
+    with pytest.raises(UnavailableError) as caught:
+        await table.write(Put(item=ITEM | {"v": 2}))
+    assert str(caught.value).startswith(f"The file {path} {sentence}")
+    assert await table.get(PLACE) == ITEM

@@ -35,8 +35,10 @@ INDEXES: Final[Mapping[str, Index]] = {
     BY_ATTENTION: Index("attention_key", "attention_at", frozenset({"state", "expires_at"})),
     BY_TALK: Index("talk_key", "status_key", frozenset({"state", "expires_at"})),
 }
-"""The indexes of the table, as template.yaml has them. Nothing is in the last three yet: an update of
-a stack adds one at a time, and without entries they cost nothing. docs/indexes.md has their users.
+"""The indexes of the table, as template.yaml has them.
+
+Nothing is in the last three yet: an update of a stack adds one at a time, and without entries they
+cost nothing. docs/indexes.md names their users.
 """
 
 HEAD: Final = "HEAD"

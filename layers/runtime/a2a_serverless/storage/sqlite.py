@@ -64,6 +64,15 @@ EXPIRY: Final = "expires_at"
 PAGES_FREED: Final = 1000
 """Pages of the file that are given back after a deletion of expired items, at most."""
 
+MOUNTS: Final = Path("/proc/self/mounts")
+_NETWORKS: Final = frozenset({"9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "lustre"}) | {
+    "nfs",
+    "nfs4",
+    "smb3",
+    "smbfs",
+}
+"""Kinds of file systems that processes of several machines share."""
+
 _FORGET: Final = (
     "DELETE FROM items WHERE id IN (SELECT id FROM items WHERE expires_at BETWEEN ? AND ? LIMIT ?)"
 )
@@ -210,6 +219,11 @@ class SqliteTable(Streamed):
         return True
 
     def _open(self) -> None:
+        if network := _network_of(self.path):
+            raise ConfigurationError(
+                f"The file {self.path} is on a network file system ({network}), where processes"
+                " cannot share it: put it on a disk of this machine."
+            )
         # Not opened if it exists: to close it again would end the locks of this process.
         with suppress(FileExistsError):
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -460,6 +474,18 @@ _CAUSES: Final[Mapping[int, str]] = {
     sqlite3.SQLITE_IOERR: "cannot be read or written: put it on a whole disk of this machine, no"
     " network one",
 }
+
+
+def _network_of(path: Path) -> str:
+    """Return the kind of the network file system that a path is on; empty: none that is known."""
+    try:
+        mounts = [line.split(" ") for line in MOUNTS.read_text().splitlines()]
+    except OSError:  # another system than Linux: SQLite's own error tells of it
+        return ""
+    points = {point.replace("\\040", " "): kind for _, point, kind, *_ in mounts}
+    holding = [point for point in points if path.resolve().is_relative_to(point)]
+    kind = points[max(holding, key=len)] if holding else ""
+    return kind if kind in _NETWORKS else ""
 
 
 def _is_busy(error: Exception) -> bool:
