@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -232,3 +233,18 @@ def test_without_a_region_the_error_says_so(environment: pytest.MonkeyPatch) -> 
     assert environment is not None
     with pytest.raises(ConfigurationError, match="AWS_DEFAULT_REGION"):
         aws.client("dynamodb")
+
+
+def test_the_first_client_looks_into_few_folders(environment: pytest.MonkeyPatch) -> None:
+    """The folders of other services stay closed, because each takes time at every start."""
+    looked_into: list[Any] = []
+    look = os.listdir
+
+    def listdir(path: Any = ".") -> list[str]:
+        looked_into.append(path)
+        return look(path)
+
+    environment.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    environment.setattr(os, "listdir", listdir)
+    assert aws.client("sqs").meta.service_model.service_name == "sqs"
+    assert 0 < len(looked_into) < 20

@@ -12,6 +12,7 @@ import functools
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from botocore import exceptions as boto
@@ -268,8 +269,21 @@ def _connect(service: str, read_timeout_s: int) -> Any:
     )
     try:
         if not _sessions:
-            _sessions.append(Session())
+            _sessions.append(_session())
         return _sessions[0].create_client(service, config=config)
     except boto.NoRegionError as error:
         msg = f"There is no AWS region for {service}: set AWS_DEFAULT_REGION."
         raise ConfigurationError(msg) from error
+
+
+def _session() -> Session:
+    """Return a session that takes each folder in the catalogue of services for a service.
+
+    botocore looks into all of them, which are more than 400, before it makes the first client.
+    """
+    session = Session()
+    catalogue = session.get_component("data_loader")
+    folders = filter(Path.is_dir, map(Path, catalogue.search_paths))
+    names = [service.name for folder in folders for service in folder.iterdir()]
+    catalogue.list_available_services = lambda _: names
+    return session
