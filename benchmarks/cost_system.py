@@ -24,17 +24,17 @@ import httpx
 
 from a2a_serverless import aws
 from a2a_serverless.settings import load_settings
-from a2a_serverless_tools.local.environments import Environments
-from a2a_serverless_tools.local.gateway import response_of
 from a2a_serverless_tools.local.http_server import HttpServer, bind
 from a2a_serverless_tools.local.provision import Names, Provisioned, provision
-from a2a_serverless_tools.local.pushing import stream_filter
-from a2a_serverless_tools.local.routes import Routes
 from a2a_serverless_tools.local.template import Template
 from benchmarks.cost_prices import billed_requests
 from benchmarks.meter import Meter, Usage, item_bytes
 from tests.support.emulators import dynamodb_local, fauxqs
 from tests.support.gateway import adapted, rest_event
+from tests.support.simulation.environments import Environments
+from tests.support.simulation.gateway import response_of
+from tests.support.simulation.pushing import stream_filter
+from tests.support.simulation.routes import Routes
 
 HERE = Path(__file__).parent
 FUNCTIONS = HERE.parent / "functions"

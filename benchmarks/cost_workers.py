@@ -19,10 +19,10 @@ from a2a_serverless.wiring import aws_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless_tools.cli.worker import VISIBILITY_S
-from a2a_serverless_tools.local.environments import Environments, Handler
-from a2a_serverless_tools.local.pumps import QueuePump
-from a2a_serverless_tools.local.sources import SqsSource
 from benchmarks.cost_system import FUNCTIONS, System
+from tests.support.simulation.environments import Environments, Handler
+from tests.support.simulation.pumps import QueuePump
+from tests.support.simulation.sources import SqsSource
 
 LIMIT_S = 900
 """The default of WorkerTimeout, in seconds."""

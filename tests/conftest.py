@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import shutil
-import tempfile
 from collections.abc import Generator
 
 import pytest
@@ -25,21 +22,9 @@ pytest_plugins = [
 ]
 
 
-_runtime = pytest.StashKey[str]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Give the run a place of its own for `dev.json`, apart from the user's running `dev`.
-
-    All boto3 clients share one loader: each would read the descriptions of AWS's services again.
-    """
-    config.stash[_runtime] = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="a2a-")
+def pytest_configure() -> None:
+    """Let all boto3 clients share one loader: each would read the descriptions of AWS again."""
     loaders.create_loader = functools.cache(loaders.create_loader)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove that place."""
-    shutil.rmtree(config.stash[_runtime], ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
@@ -17,7 +18,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless_tools.cli import dev
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.lines import KeptLines, kept_lines
+from a2a_serverless_tools.console.lines import kept_lines
 from a2a_serverless_tools.local.stack import Options, Stack
 from tests.browser.seeds import Scribe
 from tests.support.clocks import ManualClock
@@ -39,12 +40,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @dataclass
 class Site:
-    """A running `dev` with its console, and one who writes tasks to its memory."""
+    """A running `dev` with its console, and one who writes tasks to its file."""
 
     stack: Stack
     console: Console
     scribe: Scribe
-    lines: KeptLines
 
     @property
     def storage(self) -> DurableStorage:
@@ -62,22 +62,22 @@ def site_of(timing: Timing = UNSWEPT, *, push: bool = False) -> Iterator[Site]:
     settings = Settings(
         auth="none", cancel_timeout_s=1, push_allowed_hosts="127.0.0.1", push_retry_base_s=1
     )
-    with kept_lines() as lines:
+    with TemporaryDirectory() as folder, kept_lines(Path(folder, "dev.log")) as lines:
         options = Options(
             agent=f"{HERE / 'agent.py'}:agent",
             card=CARD,
-            beside=partial(dev._beside, consoles, lines),
+            beside=partial(dev.beside, consoles, lines),
             push=push,
         )
         with Stack(settings, options) as stack:
-            yield _site(stack, consoles[0], lines, timing)
+            yield _site(stack, consoles[0], timing)
 
 
-def _site(stack: Stack, console: Console, lines: KeptLines, timing: Timing) -> Site:
+def _site(stack: Stack, console: Console, timing: Timing) -> Site:
     storage = console._inspector.storage
     clock = ManualClock(storage.clock.now_ms() - 3_600_000)
     past = DurableStorage(storage.table, clock=clock, timing=timing)
-    return Site(stack, console, Scribe(past, clock), lines)
+    return Site(stack, console, Scribe(past, clock))
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,7 @@ def _fill(site: Site) -> None:
     scribe.commit(head, seeds.said(TaskState.TASK_STATE_CANCELED))
     now = time.time_ns() // 1_000_000
     scribe.wait((now - scribe.clock.now_ms()) / 1000 - 110)
-    head = seeds.told_slowly(scribe, site.lines, "b20e9a77-three-offers")
+    head = seeds.told_slowly(scribe, "b20e9a77-three-offers")
     seeds.done(scribe.storage.request_cancel(head.task_id, by="ann"))
 
 

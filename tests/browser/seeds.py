@@ -28,7 +28,6 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.console.lines import KeptLines
 from tests.browser.agent import REPORT
 
 _thread = ThreadPoolExecutor(1)
@@ -172,7 +171,7 @@ def failing_webhook(scribe: Scribe, task_id: str) -> None:
     assert done(scribe.storage.move_push(push, moved))
 
 
-def told_slowly(scribe: Scribe, lines: KeptLines, task_id: str) -> Head:
+def told_slowly(scribe: Scribe, task_id: str) -> Head:
     """A killed task whose receiver took one notification at the third attempt; with the lines."""
     config = TaskPushNotificationConfig(id="crm", url="https://crm.example.com/hooks/8d1f")
     head = killed(scribe, task_id, push=config)
@@ -186,9 +185,9 @@ def told_slowly(scribe: Scribe, lines: KeptLines, task_id: str) -> Head:
     for number, (action, reason, wait_s) in enumerate(told, 1):
         fields = {"task_id": task_id, "config_id": "crm", "version": 6, "attempt": number}
         fields |= {"action": action, "reason": reason, "created": at / 1000}
-        fields |= {"levelname": "INFO", "msg": "A delivery"}
+        fields |= {"levelname": "INFO", "levelno": logging.INFO, "msg": "A delivery"}
         wait = {} if wait_s is None else {"wait_s": wait_s}
-        lines.handle(logging.makeLogRecord(fields | wait))
+        logging.getLogger("a2a_serverless").handle(logging.makeLogRecord(fields | wait))
         at += 0 if wait_s is None else round(wait_s * 1000) + 400
     moved = replace(push, version=6).settled(6, "status 200", at, is_told=True)
     assert done(scribe.storage.move_push(push, moved))

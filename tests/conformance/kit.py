@@ -22,8 +22,7 @@ from xml.etree import ElementTree as ET
 
 from a2a_serverless_tools.local.http_server import HttpServer, bind
 from tests.conformance.key_proxy import key_proxy
-from tests.e2e.commands import environment, run_anew, running_with
-from tests.support.emulators import dynamodb_local, fauxqs
+from tests.e2e.commands import environment, running_with
 
 HERE = Path(__file__).parent
 LEVELS = ("MUST", "SHOULD", "MAY")
@@ -72,10 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     has_failed = False
     for way in WAYS:
-        with (
-            _backend(options.backend) as (backend, variables),
-            _agent(way, backend, options.auth, variables) as url,
-        ):
+        with _agent(way, options.auth) as url:
             has_failed |= _run(kit, url, way) != 0
         rows.append((way.name, *_counts(kit / "reports" / "junitreport.xml")))
         report = json.loads((kit / "reports" / "compatibility.json").read_text(encoding="utf-8"))
@@ -115,27 +111,13 @@ def summary(
 
 
 @contextmanager
-def _backend(name: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """The backend of `dev`, and the variables that it needs."""
-    if name != "emulators":
-        yield name, {}
-        return
-    with dynamodb_local() as dynamodb, fauxqs() as sqs:
-        variables = {**dynamodb.environment(), **sqs.environment()}
-        made = run_anew("provision", env=environment(**variables))
-        if made.returncode:
-            raise RuntimeError(made.stderr)
-        yield "aws", variables | dict(line.split("=", 1) for line in made.stdout.splitlines())
-
-
-@contextmanager
-def _agent(way: Way, backend: str, auth: str, given: Mapping[str, str]) -> Iterator[str]:
+def _agent(way: Way, auth: str) -> Iterator[str]:
     """The URL of the agent that the kit wants, without a need for credentials."""
-    arguments = ("dev", "--backend", backend, "--port", "0", *way.options)
+    arguments = ("dev", "--port", "0", *way.options)
     agent = (f"{HERE / 'tck_agent.py'}:agent", str(HERE / way.card))
     command = (*arguments, "--agent", agent[0], "--card", agent[1])
     bound, key = bind(0), secrets.token_hex(16)
-    variables = {**given, "A2A_AUTH": auth}
+    variables = {"A2A_AUTH": auth}
     if auth == "api-key":
         variables["A2A_API_KEYS"] = json.dumps({"kit": key})
         variables["A2A_PUBLIC_URL"] = f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -176,12 +158,6 @@ def _counts(report: Path) -> tuple[int, int, int]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.kit")
     parser.add_argument("kit", help="a checkout of a2a-tck with an environment in .venv")
-    parser.add_argument(
-        "--backend",
-        choices=("memory", "moto", "emulators"),
-        default="moto",
-        help="default: %(default)s",
-    )
     parser.add_argument(
         "--auth",
         choices=("api-key", "none"),

@@ -33,10 +33,10 @@ from a2a_serverless.storage.layout import task_partition
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.contract.storage import Storage
-from a2a_serverless_tools.local.simulated_aws import simulated_aws
 from tests.conformance.conftest import FUNCTIONS, WAYS
 from tests.support.a2a_calls import JSONRPC, Agent, Answer, message, target
 from tests.support.gateway import deployed
+from tests.support.simulation.simulated_aws import simulated_aws
 from tests.support.stream_calls import open_stream
 
 KEYS = {f"user-{number}": f"key-{number}-of-twenty-or-more" for number in range(1000)}

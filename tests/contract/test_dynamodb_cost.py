@@ -25,8 +25,8 @@ from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless_tools.console.inspector import TaskQuery
-from a2a_serverless_tools.console.stored import StoredInspector
+from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.console.rows import TaskQuery
 from a2a_serverless_tools.contract.storage import Storage
 from benchmarks.meter import Usage, item_bytes
 from benchmarks.storage import (
@@ -371,7 +371,7 @@ async def test_each_page_of_a_long_list_costs_the_same(
     set_clock(storage, clock)
     heads = [echo_items(scope, at_ms=begin_ms + number)[0] for number in range(HEADS)]
     await asyncio.to_thread(store, observer, heads)  # a list reads nothing else of a task
-    inspector = StoredInspector(storage, Settings(), place="the table")
+    inspector = Inspector(storage, Settings(), place="the table")
     query = TaskQuery(scope=None if is_of_all else scope, limit=50, created_ms=begin_ms)
     listed: list[str] = []
     usages: list[Usage] = []

@@ -19,6 +19,7 @@ import a2a_serverless_tools
 from tests.e2e import forks
 
 COMMAND = "a2a_serverless_tools.cli"
+ROOT = Path(__file__).parents[2]
 RUN_S = 100.0
 START_S = 100.0
 STOP_S = 40.0
@@ -94,12 +95,20 @@ class Running:
         return self.process.wait(STOP_S)
 
 
+def _with_file(arguments: tuple[str, ...], output: Path, cwd: Path | None) -> tuple[str, ...]:
+    """Give a `dev` in the repository a file of its own, beside its output."""
+    if arguments[0] == "dev" and cwd in (None, ROOT) and "--file" not in arguments:
+        return (*arguments, "--file", f"{output}.db")
+    return arguments
+
+
 @contextmanager
 def running(
     *arguments: str, env: Mapping[str, str], output: Path, cwd: Path | None = None
 ) -> Iterator[Running]:
     """A command that runs for the block, and is ended with it."""
     output.touch()
+    arguments = _with_file(arguments, output, cwd)
     yield from _until_end(
         Running(forks.start(arguments, env=env, cwd=cwd, out=output, err=output), output)
     )
@@ -115,6 +124,7 @@ def running_with(
     module: str = COMMAND,
 ) -> Iterator[Running]:
     """The same with another Python, which finds another package; `module` is what it runs."""
+    arguments = _with_file(arguments, output, cwd)
     command = _command_line(str(python), *arguments, module=module)
     with running_program(command, env=env, output=output, cwd=cwd) as started:
         yield started

@@ -23,10 +23,11 @@ CARD = str(HERE / "probe_card.json")
 
 @dataclass(frozen=True)
 class Served:
-    """A running agent: its URL, and its folder."""
+    """A running agent: its URL, its folder, and the file of its `dev`."""
 
     url: str
     folder: Path
+    file: Path = Path()
 
     def release(self, task_id: str) -> None:
         """Let the agent that holds this task go on."""
@@ -101,14 +102,14 @@ def api_urls(
 
 @pytest.fixture(scope="module")
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`a2a-serverless dev` in memory, with a blocking send of at most 2 s."""
+    """`a2a-serverless dev` with a blocking send of at most 2 s."""
     folder = tmp_path_factory.mktemp("dev")
-    env = environment(
-        PROBE_FOLDER=str(folder), XDG_RUNTIME_DIR=str(folder), A2A_BLOCKING_LIMIT_S="2"
-    )
+    env = environment(PROBE_FOLDER=str(folder), A2A_BLOCKING_LIMIT_S="2")
     arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")
     with running(*arguments, env=env, output=folder / "dev.log") as stack:
-        yield Served(url=stack.wait_for(r"A2A at (\S+),"), folder=folder)
+        yield Served(
+            url=stack.wait_for(r"A2A at (\S+),"), folder=folder, file=folder / "dev.log.db"
+        )
         assert stack.end() == 0, stack.said()
 
 

@@ -136,7 +136,7 @@ def dev_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         r"^    a2a-serverless (dev .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
     )
     assert command is not None
-    env = environment(AGENT_CHUNK_DELAY_S="0.02", XDG_RUNTIME_DIR=str(folder))
+    env = environment(AGENT_CHUNK_DELAY_S="0.02")
     arguments = (*command[1].split(), "--port", "0")
     with running(*arguments, env=env, output=folder / "dev.log", cwd=ROOT) as dev:
         yield dev.wait_for(r"A2A at (\S+),")

@@ -76,14 +76,14 @@ def test_api_asks_who_may_call(tmp_path: Path) -> None:
     assert refused.stderr.count("\n") == 1, refused.stderr
 
 
-def test_taken_port_is_named() -> None:
+def test_taken_port_is_named(tmp_path: Path) -> None:
     """Two stacks on one port: the second one says which port it cannot have."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
 
-        refused = run("dev", "--agent", AGENT, "--card", CARD, "--port", port)
+        refused = run("dev", "--agent", AGENT, "--card", CARD, "--port", port, cwd=tmp_path)
 
     assert refused.returncode == 2
     assert port in refused.stderr
@@ -91,10 +91,9 @@ def test_taken_port_is_named() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("backend", ["memory", "moto"])
-def test_signal_ends_dev(number: signal.Signals, backend: str, tmp_path: Path) -> None:
+def test_signal_ends_dev(number: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C and a supervisor's SIGTERM end the stack; that is no failure and needs no words."""
-    arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0", "--backend", backend)
+    arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")
     env = environment(PROBE_FOLDER=str(tmp_path))
     with running(*arguments, env=env, output=tmp_path / "log") as stack:
         last_line = "Ctrl-C ends it"
@@ -274,9 +273,9 @@ def test_the_current_folders_agent_wins(project: Path) -> None:
         said = stack.said()
 
     assert card["name"].startswith("My ")
-    assert "agent agent.py:agent, its card agent_card.json, on memory" in said
+    assert "agent agent.py:agent, its card agent_card.json\n" in said
+    assert f"tasks are kept in {project / '.a2a/dev.db'};" in said
     assert f"environment of {here / '.env'}" in said
-    assert f"table and queues of {project / 'template.yaml'}" in said
 
 
 @pytest.mark.parametrize("command", ["dev", "worker"])

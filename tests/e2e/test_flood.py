@@ -25,11 +25,11 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import aws_backends
 from a2a_serverless_tools.local.http_server import HttpServer, bind
-from a2a_serverless_tools.local.simulated_aws import simulated_aws
 from tests.e2e.flood_report import PROPERTY
 from tests.support.a2a_calls import message
 from tests.support.databases import LONG
 from tests.support.issuers import AUDIENCE, Issuer, running_issuer
+from tests.support.simulation.simulated_aws import simulated_aws
 
 CLIENTS = 20
 SECONDS = 10 if LONG else 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,18 @@ def test_what_needs_no_account_passes(
 ) -> None:
     """On real HTTP, DynamoDB and SQS no check fails; only AWS's own ones are not possible."""
     monkeypatch.setattr(streams, "LATE_S", LATE_S)
-    env = environment(**own_queues, A2A_AUTH="none")
-    serving = (
-        *("dev", "--backend", "aws", "--port", "0"),
-        *("--agent", f"{AGENT}:agent", "--card", str(AGENT.with_name("agent_card.json"))),
-    )
-    with running(*serving, env=env, output=tmp_path / "dev.log") as dev:
-        url = dev.wait_for(r"A2A at (\S+),")
+    env = environment(**own_queues, A2A_AUTH="none", A2A_PUSH_ALLOWED_HOSTS="127.0.0.1,example.com")
+    commands = {
+        "worker": ("--agent", f"{AGENT}:agent"),
+        "sweep": (),
+        "push": (),
+        "api": ("--card", str(AGENT.with_name("agent_card.json")), "--port", "0"),
+    }
+    with ExitStack() as stack:
+        for name, arguments in commands.items():
+            output = tmp_path / f"{name}.log"
+            api = stack.enter_context(running(name, *arguments, env=env, output=output))
+        url = api.wait_for(r"A2A at (\S+),")
         code = live.main(["--endpoint", url, "--reports", str(tmp_path / "reports")])
     (report,) = (tmp_path / "reports").glob("*/report.json")
     findings = json.loads(report.read_text(encoding="utf-8"))["findings"]

@@ -33,14 +33,14 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.function import WorkerFunction
-from a2a_serverless_tools.local.simulated_aws import simulated_aws
-from a2a_serverless_tools.local.sources import EventSource, SqsSource, TableSource
 from tests.e2e.commands import environment, running
 from tests.e2e.conftest import AGENT, CARD
 from tests.support.a2a_calls import Agent
 from tests.support.gateway import rest_event
 from tests.support.observed import Daemon, Line, Metrics, root_logger
 from tests.support.secrecy import spoken
+from tests.support.simulation.simulated_aws import simulated_aws
+from tests.support.simulation.sources import EventSource, SqsSource, TableSource
 from tests.unit.push.receivers import OK, Receiver, status
 
 FUNCTIONS = Path(__file__).parents[2] / "functions"

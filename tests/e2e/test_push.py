@@ -225,11 +225,10 @@ def test_push_says_what_it_lacks(provisioned: dict[str, str]) -> None:
         assert refused.stderr.count("\n") == 1, refused.stderr
 
 
-@pytest.mark.parametrize("backend", ["memory", "moto"])
-async def test_dev_tells_a_webhook_on_this_machine(backend: str, tmp_path: Path) -> None:
+async def test_dev_tells_a_webhook_on_this_machine(tmp_path: Path) -> None:
     """A webhook of the developer's own machine gets what a deployment sends, and can check it."""
     env = environment(PROBE_FOLDER=str(tmp_path))
-    dev = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0", "--backend", backend)
+    dev = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")
     with Receiver() as receiver, running(*dev, env=env, output=tmp_path / "log") as stack:
         url = stack.wait_for(r"A2A at (\S+),")
         hook = configuration(

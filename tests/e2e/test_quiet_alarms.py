@@ -31,19 +31,19 @@ from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.local.background import Background
-from a2a_serverless_tools.local.environments import Environments, ThrottledError
-from a2a_serverless_tools.local.pumps import QueuePump, StreamFilter
-from a2a_serverless_tools.local.pushing import PushSources, pushing
-from a2a_serverless_tools.local.sources import MemoryStream, TableSource
-from a2a_serverless_tools.local.stack import front
 from a2a_serverless_tools.local.template import find_template
-from a2a_serverless_tools.local.web_adapter import WebAdapter
 from tests.e2e.hostile_agent import PREFIX
 from tests.support.a2a_calls import message
 from tests.support.alarms import STACK, CloudWatch, alarms_of, rung
 from tests.support.databases import LONG
 from tests.support.permissions import transform
 from tests.support.queues import done, left
+from tests.support.simulation.environments import Environments, ThrottledError
+from tests.support.simulation.front import front
+from tests.support.simulation.pumps import QueuePump, StreamFilter
+from tests.support.simulation.pushing import PushSources, pushing
+from tests.support.simulation.sources import MemoryStream, TableSource
+from tests.support.simulation.web_adapter import WebAdapter
 from tests.unit.push.receivers import Receiver, status
 
 BEGIN_MS: Final = 1_700_000_000_000

@@ -323,14 +323,14 @@ def test_an_endless_output_is_named(edited: Edited) -> None:
 
 
 def test_state_in_a_global_is_named(tmp_path: Path) -> None:
-    """`--fresh` gives each turn an agent of its own, and names what the turn before has left."""
+    """`--agent-per-turn` gives each turn its own agent, and names what a turn has left."""
     text = agent_of(
         "    async def handle(self, ctx):\n"
         "        SEEN.append(ctx.user_text)\n"
         "        await ctx.complete(str(len(SEEN)))\n",
         before="SEEN = []  # here\n",
     )
-    with dev(tmp_path, {"agent.py": text}, "--fresh") as stack:
+    with dev(tmp_path, {"agent.py": text}, "--agent-per-turn") as stack:
         assert [text_of(stack.send()) for _ in range(2)] == ["1", "1"]
         awaited(stack, 0, r"agent\.py", line_of(text), r"await ctx\.update_context\(…\)")
 

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from a2a_serverless import settings
 from a2a_serverless.worker import adapter, sharing
-from a2a_serverless_tools.local.environments import Environments, Handler
-from a2a_serverless_tools.local.pumps import QueuePump
-from a2a_serverless_tools.local.sources import SqsSource
+from tests.support.simulation.environments import Environments, Handler
+from tests.support.simulation.pumps import QueuePump
+from tests.support.simulation.sources import SqsSource
 
 HANDLER: Final = Path(__file__).parents[2] / "functions" / "worker" / "worker.py"
 NAME: Final = "function"

@@ -26,9 +26,9 @@ from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.contract.storage import Storage
-from a2a_serverless_tools.local.simulated_aws import simulated_aws
 from tests.support.gateway import HOST, adapted, rest_event
 from tests.support.messages import chunk
+from tests.support.simulation.simulated_aws import simulated_aws
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "functions" / "api"

@@ -26,9 +26,9 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.listing import Listing, ListTasksQuery
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless_tools.local.web_adapter import WebAdapter
 from tests.support.a2a_calls import message
 from tests.support.gateway import rest_event
+from tests.support.simulation.web_adapter import WebAdapter
 
 KEY = "a-key-of-more-than-twenty-characters"
 SETTINGS = Settings(

@@ -25,10 +25,10 @@ from a2a_serverless.observability.logs import json_handler
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, aws_backends, memory_backends
 from a2a_serverless_tools.cli import PlainLines
-from a2a_serverless_tools.local.environments import Environments
-from a2a_serverless_tools.local.simulated_aws import simulated_aws
 from tests.support.a2a_calls import JSONRPC, REST, message, target
 from tests.support.gateway import rest_event
+from tests.support.simulation.environments import Environments
+from tests.support.simulation.simulated_aws import simulated_aws
 
 KEY = "a-key-of-more-than-twenty-characters"
 MARK = "m4rk"

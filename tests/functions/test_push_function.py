@@ -22,9 +22,9 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.contract.storage import Storage
 from a2a_serverless_tools.local.provision import Provisioned
-from a2a_serverless_tools.local.simulated_aws import simulated_aws
-from a2a_serverless_tools.local.sources import SqsSource
 from tests.support.messages import request
+from tests.support.simulation.simulated_aws import simulated_aws
+from tests.support.simulation.sources import SqsSource
 from tests.unit.push.receivers import Receiver, status
 
 ROOT = Path(__file__).parents[2]

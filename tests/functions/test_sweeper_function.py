@@ -21,9 +21,9 @@ from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract.storage import Storage
 from a2a_serverless_tools.local.provision import Provisioned
-from a2a_serverless_tools.local.simulated_aws import simulated_aws
 from tests.support.clocks import ManualClock
 from tests.support.messages import message, request
+from tests.support.simulation.simulated_aws import simulated_aws
 
 ROOT = Path(__file__).parents[2]
 

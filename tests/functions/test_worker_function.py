@@ -23,9 +23,9 @@ from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless.worker.agents import load_agent
-from a2a_serverless_tools.local.simulated_aws import simulated_aws
-from a2a_serverless_tools.local.sources import SqsSource
 from tests.support.messages import request, said, texts
+from tests.support.simulation.simulated_aws import simulated_aws
+from tests.support.simulation.sources import SqsSource
 from tests.support.workers import Bench, PacedClock, S, status_text
 
 ROOT = Path(__file__).parents[2]

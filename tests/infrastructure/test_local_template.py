@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless_tools.local.routes import Routes, refusals
 from a2a_serverless_tools.local.template import (
     TEMPLATE_VARIABLE,
     Template,
     TemplateError,
     find_template,
 )
+from tests.support.simulation.routes import Routes, refusals
 
 Json = dict[str, Any]
 

@@ -11,9 +11,9 @@ from a2a_serverless.push.signing import signing_key
 from a2a_serverless.push.stream import committed_by
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import KNOWN, state_name
-from a2a_serverless_tools.local.pushing import TIMEOUT_S, stream_filter
 from a2a_serverless_tools.local.sources import BATCH
 from a2a_serverless_tools.local.template import Template
+from tests.support.simulation.pushing import TIMEOUT_S, stream_filter
 
 Json = dict[str, Any]
 

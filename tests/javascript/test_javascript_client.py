@@ -13,10 +13,10 @@ from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless_tools.local.http_server import HttpServer, bind
-from a2a_serverless_tools.local.stack import front
 from tests.support.foreign_clients import install_javascript, told
 from tests.support.gateway import STAGE
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.simulation.front import front
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 

@@ -23,9 +23,9 @@ from a2a_serverless.http.function import lambda_handler, observed
 from a2a_serverless.http.handler import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.local.environments import Environments
-from a2a_serverless_tools.local.gateway import proxy_event, response_of
-from a2a_serverless_tools.local.web_adapter import WebAdapter, request_of
+from tests.support.simulation.environments import Environments
+from tests.support.simulation.gateway import proxy_event, response_of
+from tests.support.simulation.web_adapter import WebAdapter, request_of
 
 HOST = "abcdef1234.execute-api.eu-central-1.amazonaws.com"
 """The domain of the API itself, under which its stage is the first segment of a path."""

@@ -49,9 +49,7 @@ EXIT_INTERRUPTED = 130
 EXIT_UNREAD = 141
 """The exit code if the reader of stdout, such as `head`, has gone."""
 
-_EXTRA = frozenset(
-    {"boto3", "botocore", "jinja2", "markdown_it", "moto", "packaging", "responses", "rich", "yaml"}
-)
+_EXTRA = frozenset({"boto3", "botocore", "jinja2", "markdown_it", "packaging", "rich", "yaml"})
 
 _SENTENCES = (ConfigurationError, NewerReleaseError, TaskNotFoundError, UnreadableTaskError)
 """Errors that say all that a person has to know."""
@@ -60,7 +58,7 @@ _EXAMPLES = """\
 examples:
   a2a-serverless demo                          see it work, on this machine alone
   a2a-serverless init my-agent                 make a project of your own
-  a2a-serverless dev                           its agent as if deployed, in memory
+  a2a-serverless dev                           its agent as if deployed, on a file
   export $(a2a-serverless provision)           make the table and the queues, remember their names
   A2A_AUTH=none a2a-serverless api             the HTTP application on real DynamoDB and SQS
   a2a-serverless worker --concurrency 4        run agents for it

@@ -1,4 +1,4 @@
-"""`a2a-serverless console`: the tasks of a stack or a table in a browser on this machine."""
+"""`a2a-serverless console`: the tasks of a stack, a table or a file, in a browser here."""
 
 from __future__ import annotations
 
@@ -18,53 +18,41 @@ def add(commands: Commands) -> None:
     console = add_command(
         commands,
         "console",
-        run,
+        _run,
         summary="tasks, queues and card in a browser, on this machine",
-        description="Serves pages on 127.0.0.1 for one person, with your own AWS credentials: of "
-        "the stack --stack, else of the table A2A_TABLE. Nothing is deployed. For your dev it "
-        "prints a new link to its console.",
+        description="Serves pages on 127.0.0.1 for one person: of the stack --stack or the table "
+        "A2A_TABLE, with your own AWS credentials, else of the file of your dev, which need not "
+        "run. Nothing is deployed.",
     )
     console.add_port(default=0)
     add_place(console)
 
 
-def run(options: Namespace) -> int:
-    """Serve until SIGINT or SIGTERM; or print the link to the console of `dev`."""
-    from a2a_serverless_tools.cli.serving import named_aws_errors
-    from a2a_serverless_tools.console.remote import RemoteInspector
-
-    with named_aws_errors():
-        place, url = asyncio.run(_place(options))
-    if isinstance(place.inspector, RemoteInspector):
-        print(url)
-        return 0
-    return _serve(options, place)
-
-
-async def _place(options: Namespace) -> tuple[Place, str]:
-    """Return the place; for `dev`, also a URL that opens its console."""
-    from a2a_serverless_tools.console.remote import RemoteInspector
-
-    place = await place_of(options, changes=True, may_lack_queue=True)
-    inspector = place.inspector
-    return place, await inspector.open_url() if isinstance(inspector, RemoteInspector) else ""
-
-
-def _serve(options: Namespace, place: Place) -> int:
-    from a2a_serverless_tools.cli.serving import say, until_signal
+def _run(options: Namespace) -> int:
+    """Serve until SIGINT or SIGTERM."""
+    from a2a_serverless_tools.cli.serving import named_aws_errors, say, until_signal
     from a2a_serverless_tools.console.app import Console
-    from a2a_serverless_tools.console.stored import StoredInspector
     from a2a_serverless_tools.local.http_server import HttpServer, bind
     from a2a_serverless_tools.local.own_address import OwnAddress
 
-    inspector = place.inspector
-    assert isinstance(inspector, StoredInspector)  # noqa: S101 - the other kind is dev's
-    endpoint = place.stack.endpoint if place.stack else place.settings.public_url.rstrip("/")
+    with named_aws_errors():
+        place = asyncio.run(place_of(options, may_lack_queue=True))
     bound = bind(options.port)
     port: int = bound.getsockname()[1]
-    console = Console(inspector, url=f"http://127.0.0.1:{port}", endpoint=endpoint)
+    console = Console(place.inspector, url=f"http://127.0.0.1:{port}", endpoint=_endpoint(place))
     with until_signal() as ended, HttpServer(OwnAddress(console.app, port=port), bound):
-        say(f"{inspector.place}, once: {console.open_url()}")
+        say(f"{place.inspector.place}, once: {console.open_url()}")
         say("Ctrl-C ends it")
         ended.wait()
     return 0
+
+
+def _endpoint(place: Place) -> str:
+    """Return the address at which the agent of a place can be tried; empty: there is none."""
+    from a2a_serverless_tools.local.own_file import url_of
+
+    if place.stack is not None:
+        return place.stack.endpoint
+    if place.file is not None:
+        return url_of(place.file)
+    return place.settings.public_url.rstrip("/")

@@ -23,10 +23,9 @@ def add(commands: Commands) -> None:
         commands,
         "demo",
         run,
-        summary="one streamed and one resumed task on a simulated AWS, shown with the official "
-        "client",
-        description="Starts the stack on free ports with DynamoDB and SQS simulated by moto, runs "
-        "tasks through the official a2a-sdk client, and prints what the client sees: two tasks of "
+        summary="one streamed and one resumed task on this machine, shown with the official client",
+        description="Starts the stack on a free port and a file that it removes again, runs tasks "
+        "through the official a2a-sdk client, and prints what the client sees: two tasks of "
         "a trip planner or, in the folder of a project of yours, the examples of its card. Needs "
         "no AWS account and no network.",
     )

@@ -34,25 +34,25 @@ def add(commands: Commands) -> None:
     dev = add_command(
         commands,
         "dev",
-        run,
-        summary="the whole stack in one process, for working on an agent",
-        description="Serves the agent at --port as a deployment does: template.yaml says which "
-        "requests are answered while the answer comes, and which through API Gateway events and "
-        "Mangum, in one piece. Messages pass through the worker's Lambda handler, and webhooks on "
-        "this machine are called. The agent gets the variables of .env in the current folder or "
-        "the project around it, also after a change. Without A2A_AUTH every program on this "
-        "machine may call, and no page in a browser but its own console.",
+        _run,
+        summary="the whole stack in one process, on a file, for working on an agent",
+        description="Serves the agent at --port: what api, worker, sweep and push do, on one file, "
+        "which keeps all tasks for the next start. Webhooks on this machine are called. The agent "
+        "gets the variables of .env in the current folder or the project around it, also after a "
+        "change. Without A2A_AUTH every program on this machine may call, and no page in a browser "
+        "but its own console.",
     )
     dev.add_agent()
     dev.add_card()
     dev.add_port()
     dev.add_argument(
-        "--backend",
-        choices=("memory", "moto", "aws"),
-        default="memory",
-        help="memory: nothing is kept; moto: the AWS calls, simulated; aws: the endpoints, the "
-        "table and the queues of the environment (default: %(default)s)",
+        "--file",
+        metavar="FILE",
+        type=Path,
+        help="keeps all tasks; one dev at a time (default: .a2a/dev.db of the project around the "
+        "current folder, else of the folder)",
     )
+    dev.add_argument("--fresh", action="store_true", help="empty the file first")
     loading = dev.add_mutually_exclusive_group()
     loading.add_argument(
         "--no-reload",
@@ -60,7 +60,7 @@ def add(commands: Commands) -> None:
         help="load the agent once; else a change of its files counts from the next turn on",
     )
     loading.add_argument(
-        "--fresh",
+        "--agent-per-turn",
         action="store_true",
         help="load the agent anew for every turn, as a Lambda that has scaled would, and name what "
         "a turn leaves in memory",
@@ -75,15 +75,15 @@ def add(commands: Commands) -> None:
     dev.add_argument("--no-console", action="store_true", help="serve no console at /")
 
 
-def run(options: Namespace) -> int:
+def _run(options: Namespace) -> int:
     """Keep the stack up until SIGINT or SIGTERM."""
     from a2a_serverless.settings import load_settings
     from a2a_serverless.worker.environment import take_environment
     from a2a_serverless_tools.cli.author_lines import for_authors
-    from a2a_serverless_tools.cli.serving import named_aws_errors, say, until_signal
-    from a2a_serverless_tools.console.dev_file import RunningDev, announced
+    from a2a_serverless_tools.cli.serving import say, until_signal
     from a2a_serverless_tools.console.lines import kept_lines
     from a2a_serverless_tools.local.dotenv import Dotenv
+    from a2a_serverless_tools.local.own_file import log_of, own_file
     from a2a_serverless_tools.local.stack import Stack
 
     settings = load_settings()
@@ -93,40 +93,39 @@ def run(options: Namespace) -> int:
     }
     settings = settings.model_copy(update=update)
     variables = Dotenv(Path.cwd())
-    how = replace(_asked_for(options), variables=variables)
+    file = options.file or own_file(Path.cwd())
+    how = replace(_asked_for(options, file), variables=variables)
     read = variables.read()
     take_environment(settings)
     consoles: list[Console] = []
     with ExitStack() as running:
         running.enter_context(for_authors(verbose=options.verbose))
+        lines = running.enter_context(kept_lines(log_of(file)))
         if not options.no_console:
-            lines = running.enter_context(kept_lines())
-            how = replace(how, beside=partial(_beside, consoles, lines))
-        running.enter_context(named_aws_errors())
+            how = replace(how, beside=partial(beside, consoles, lines))
         ended = running.enter_context(until_signal())
         stack = running.enter_context(Stack(settings, how))
         _say_what_runs(stack, how, read)
         for console in consoles:
-            token = console.sessions.command_token
-            running.enter_context(announced(RunningDev(stack.url, token, str(Path.cwd()))))
             say(f"console, once: {console.open_url()}")
         say("Ctrl-C ends it")
         ended.wait()
     return 0
 
 
-def _asked_for(options: Namespace) -> Options:
+def _asked_for(options: Namespace, file: Path) -> Options:
     """Return how the command's arguments want the stack, without a console."""
     from a2a_serverless_tools.local.stack import Options
 
     agent = agent_spec(options.agent)
     return Options(
-        backend=options.backend,
         agent=agent,
         card=card_path(options.card, agent),
+        file=file,
+        empties=options.fresh,
         port=options.port,
         push=not options.no_push,
-        loads="turn" if options.fresh else "once" if options.no_reload else "changed",
+        loads="turn" if options.agent_per_turn else "once" if options.no_reload else "changed",
         keeps_agent=options.keep_agent,
     )
 
@@ -134,37 +133,32 @@ def _asked_for(options: Namespace) -> Options:
 def _say_what_runs(stack: Stack, how: Options, variables: Path | None) -> None:
     """Print agent, card, loading, files and address; `variables` is the .env that was read."""
     from a2a_serverless_tools.cli.serving import say
-    from a2a_serverless_tools.local.template import find_template
 
-    say(f"agent {how.agent}, its card {how.card}, on {how.backend}")
+    say(f"agent {how.agent}, its card {how.card}")
     say(_LOADS[how.loads].format(folder=Path(how.agent.rpartition(":")[0]).resolve().parent))
     if variables:
         say(f"environment of {variables}")
-    say(f"routes, table and queues of {find_template()}")
+    say(f"tasks are kept in {how.file}; --fresh begins without any")
     say(f"A2A at {stack.url}, its card at {stack.url}/.well-known/agent-card.json")
 
 
-def _beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGIApp:
+def beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGIApp:
     """Return the agent's application with a console at `/`; add the console to `consoles`.
 
-    `lines` keeps what this process logs about tasks.
+    `lines` are what this process logs about tasks.
     """
     from a2a_serverless_tools.console.app import Beside, Console
-    from a2a_serverless_tools.console.stored import StoredInspector
+    from a2a_serverless_tools.console.inspector import Inspector
     from a2a_serverless_tools.local.own_address import OwnAddress
 
-    console = Console(
-        StoredInspector(
-            running.backends.storage,
-            running.settings,
-            place="dev",
-            backends=running.backends,
-            logs=lines,
-        ),
-        url=running.url,
-        endpoint=running.url,
-        card=running.card,
+    inspector = Inspector(
+        running.backends.storage,
+        running.settings,
+        place="dev",
+        backends=running.backends,
+        logs=lines,
     )
+    console = Console(inspector, url=running.url, endpoint=running.url, card=running.card)
     consoles.append(console)
     port = int(running.url.rsplit(":", 1)[1])
     return Beside(running.app, console, OwnAddress(console.app, port=port))

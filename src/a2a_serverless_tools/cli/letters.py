@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import Commands, add_command
-from a2a_serverless_tools.cli.places import add_place, dev_of, settings_of
+from a2a_serverless_tools.cli.places import add_place, file_of, in_file, settings_of
 from a2a_serverless_tools.cli.text import printable, refuse, typed
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def add(commands: Commands) -> None:
             _run,
             summary=f"lists the {what}; shows or deletes one",
             description=f"Lists the {what}, which are kept for 14 days and which no function "
-            "consumes: of a stack, of the queue that the environment names, or of your dev, until "
-            "it ends. docs/operations.md says what to do about them.",
+            "consumes: of a stack, of the queue that the environment names, or of the file of your "
+            "dev. docs/operations.md says what to do about them.",
         )
         command.set_defaults(queue=name)
         command.add_argument(
@@ -81,25 +81,24 @@ async def _look(options: Namespace) -> int:
 
 
 async def _letters(options: Namespace) -> Letters:
-    """Return the messages of the queue that stack or environment names, else of the user's `dev`.
+    """Return the messages of the queue that stack or environment names, else of the file of `dev`.
 
     Raises:
         ConfigurationError: none of them has the queue.
     """
     from a2a_serverless_tools.console.letters import SqsLetters
-    from a2a_serverless_tools.console.remote import RemoteInspector
 
     settings = (await settings_of(options))[0]
-    field = _QUEUES[options.queue]
+    field, what = _QUEUES[options.queue], _WHAT[options.queue]
     queue: str = getattr(settings, field)
-    if queue:
-        return SqsLetters(queue, _WHAT[options.queue])
-    dev = None if settings.table else dev_of(options, changes=options.verb == "delete")
-    if dev is None:
-        what = _WHAT[options.queue]
-        msg = f"A2A_{field.upper()} is not set, and no --stack is named: it has the {what}."
-        raise ConfigurationError(msg)
-    return RemoteInspector(dev).letters(field)
+    if queue and not options.file:
+        return SqsLetters(queue, what)
+    if (file := file_of(options, settings)) is not None:
+        letters = (await in_file(file, settings)).inspector.letters(field)
+        if letters is not None:
+            return letters
+    msg = f"A2A_{field.upper()} is not set, and no --stack is named: it has the {what}."
+    raise ConfigurationError(msg)
 
 
 def _text(letter: Letter, form: str) -> str:

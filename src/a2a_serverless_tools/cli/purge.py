@@ -68,7 +68,7 @@ def _fault(options: Namespace) -> str | None:
 async def _purge(options: Namespace, scope: str) -> int:
     from a2a_serverless_tools.inspect.wording import amounts
 
-    place = await place_of(options, changes=True)
+    place = await place_of(options)
     name = options.user or scope
     where = f"in {place.inspector.place}"
     whose = name if options.context is None else f"The context {options.context} of {name}"

@@ -6,9 +6,6 @@ from argparse import Namespace
 
 from a2a_serverless_tools.cli.arguments import Commands, add_command
 
-LONG_POLL_S = 1
-"""Seconds of a long poll; stopping waits for it."""
-
 
 def add(commands: Commands) -> None:
     """Describe the command and its arguments."""
@@ -35,8 +32,7 @@ def _run(options: Namespace) -> int:
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import open_backends
     from a2a_serverless_tools.cli.serving import check, named_aws_errors, say, until_signal
-    from a2a_serverless_tools.local.pushing import aws_sources, pushing, table_sources
-    from a2a_serverless_tools.local.sources import SqsSource
+    from a2a_serverless_tools.local.pushing import pushing, stream_of
 
     observability.start()
     settings = load_settings()
@@ -44,10 +40,8 @@ def _run(options: Namespace) -> int:
     backends.pushing()
     check(backends, settings)
     with named_aws_errors():
-        sources = table_sources(backends) or aws_sources(
-            settings, lambda: SqsSource(settings.push_queue, wait_s=LONG_POLL_S)
-        )
-    push = pushing(backends, settings, sources, concurrency=options.concurrency)
+        stream = stream_of(backends, settings)
+    push = pushing(backends, settings, stream, concurrency=options.concurrency)
     with until_signal() as ended, push:
         say(f"pushes from {settings.table}, {options.concurrency} webhooks at a time")
         ended.wait()

@@ -18,7 +18,7 @@ from a2a_serverless_tools.cli.task import add_task_id, fault_of, not_found
 from a2a_serverless_tools.cli.text import counting, printable, refuse, typed
 
 if TYPE_CHECKING:
-    from a2a_serverless_tools.console.inspector import Looked, TaskRow
+    from a2a_serverless_tools.console.rows import Looked, TaskRow
     from a2a_serverless_tools.inspect.timeline import Timeline
 
 _UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -88,7 +88,7 @@ def _run(options: Namespace) -> int:
     """Print the tasks, one on each line; return 2 if they cannot be listed."""
     from a2a_serverless.tasks.identity import Scope
     from a2a_serverless_tools.cli.serving import named_aws_errors
-    from a2a_serverless_tools.console.inspector import STATES
+    from a2a_serverless_tools.console.rows import STATES
 
     scope = Scope.of(options.tenant, options.user).digest if options.user else options.scope
     if options.state is not None and options.state not in STATES:
@@ -106,7 +106,7 @@ def _run(options: Namespace) -> int:
 
 
 async def _counts(options: Namespace, scope: str) -> int:
-    from a2a_serverless_tools.console.inspector import STATES
+    from a2a_serverless_tools.console.rows import STATES
 
     place = await place_of(options)
     counts: dict[str, int] = {}
@@ -158,7 +158,7 @@ async def _rows(
 
     Of all owners, `seen` gets what each page has looked at.
     """
-    from a2a_serverless_tools.console.inspector import PAGE, TaskQuery
+    from a2a_serverless_tools.console.rows import PAGE, TaskQuery
 
     since = None if options.since is None else now - options.since
     looked_at = options.created or max(options.since or 0, _UNITS["d"])
@@ -198,7 +198,7 @@ def _on_one(options: Namespace, verb: str, act: _Act, *, needs_queue: bool) -> i
         return refuse(fault)
 
     async def doing() -> int:
-        place = await place_of(options, changes=True, needs_queue=needs_queue)
+        place = await place_of(options, needs_queue=needs_queue)
         found = await place.inspector.timelines(options.id, options.scope)
         if not found:
             return refuse(not_found(options.id, options.scope, place))

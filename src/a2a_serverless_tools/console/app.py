@@ -1,9 +1,8 @@
-"""The console as an ASGI application: server-rendered pages, and JSON for this user's commands."""
+"""The console as an ASGI application of server-rendered pages."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -11,34 +10,17 @@ from a2a.types import AgentCard
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless import aws
-from a2a_serverless.errors import (
-    A2AServerlessError,
-    ConfigurationError,
-    InvalidArgumentError,
-)
-from a2a_serverless_tools.console.inspector import EventLine
-from a2a_serverless_tools.console.letters import ASIDE, Letters
+from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
+from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import Pages
-from a2a_serverless_tools.console.remote import (
-    COUNTED,
-    DELETED,
-    ERRORS,
-    EVENT,
-    LETTERS,
-    LINES,
-    QUERY,
-    ROWS,
-    TIMELINES,
-)
 from a2a_serverless_tools.console.rendering import BASE, page
 from a2a_serverless_tools.console.session import Sessions
-from a2a_serverless_tools.console.stored import StoredInspector
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -70,7 +52,7 @@ class Console:
 
     def __init__(
         self,
-        inspector: StoredInspector,
+        inspector: Inspector,
         *,
         url: str,
         endpoint: str = "",
@@ -86,23 +68,6 @@ class Console:
                 Route(BASE, self._open),
                 Route(f"{BASE}/open", self._open),
                 Mount(f"{BASE}/static", StaticFiles(directory=STATIC)),
-                *(
-                    Route(f"{BASE}/api{path}", self._for_commands(endpoint_of), methods=[method])
-                    for method, path, endpoint_of in (
-                        ("GET", "/task", self._timelines),
-                        ("GET", "/tasks", self._tasks),
-                        ("GET", "/count", self._count),
-                        ("GET", "/events", self._events),
-                        ("GET", "/lines", self._lines),
-                        ("GET", "/letters", self._letters),
-                        ("POST", "/letters/delete", self._delete_letter),
-                        ("POST", "/cancel", self._cancel),
-                        ("POST", "/resend", self._resend),
-                        ("GET", "/data", self._count_data),
-                        ("POST", "/data/delete", self._delete_data),
-                        ("POST", "/open", self._new_url),
-                    )
-                ),
                 *(
                     Route(BASE + path, self._for_people(answer), methods=[method])
                     for method, path, answer in self._pages.routes()
@@ -166,93 +131,6 @@ class Console:
         port = self._url.rsplit(":", 1)[1]
         return (self._url, f"http://localhost:{port}", f"http://[::1]:{port}")
 
-    def _for_commands(self, answer: Endpoint) -> Endpoint:
-        """Answer in JSON, and only requests with the token for commands."""
-
-        async def guarded(request: Request) -> Response:
-            if not self.sessions.is_command(request.headers.get("authorization", "")):
-                return _fault("ConfigurationError", "The token is another one: is dev anew?", 403)
-            try:
-                return await answer(request)
-            except A2AServerlessError as error:
-                name = type(error).__name__
-                return _fault(name if name in ERRORS else "ConfigurationError", str(error), 400)
-
-        return guarded
-
-    async def _timelines(self, request: Request) -> Response:
-        asked = request.query_params
-        found = await self._inspector.timelines(asked["id"], asked.get("scope") or None)
-        return Response(TIMELINES.dump_json(found), media_type="application/json")
-
-    async def _tasks(self, request: Request) -> Response:
-        query = QUERY.validate_python(dict(request.query_params))
-        rows = await self._inspector.tasks(query)
-        return Response(ROWS.dump_json(rows), media_type="application/json")
-
-    async def _count(self, request: Request) -> Response:
-        asked = request.query_params
-        count = await self._inspector.count(asked["scope"], asked["state"])
-        return JSONResponse({"count": count})
-
-    async def _events(self, request: Request) -> Response:
-        asked = request.query_params
-        events = self._inspector.events(
-            asked["id"], asked["scope"], is_followed=bool(asked.get("follow"))
-        )
-        first = await anext(events, None)  # a task that does not exist is an error, not a stream
-        return StreamingResponse(_lines(first, events), media_type="application/jsonl")
-
-    async def _lines(self, request: Request) -> Response:
-        asked = request.query_params
-        lines = self._inspector.lines(asked["id"], int(asked["since"]))
-        found = [line async for line in lines]
-        return Response(LINES.dump_json(found), media_type="application/json")
-
-    async def _letters(self, request: Request) -> Response:
-        found = await self._set_aside(request).all()
-        return Response(LETTERS.dump_json(found), media_type="application/json")
-
-    async def _delete_letter(self, request: Request) -> Response:
-        message_id = request.query_params["message"]
-        is_deleted = await self._set_aside(request).delete(message_id)
-        return JSONResponse({"is_deleted": is_deleted})
-
-    def _set_aside(self, request: Request) -> Letters:
-        """Return the messages set aside in the queue that a command names.
-
-        Raises:
-            ConfigurationError: there is no such queue.
-        """
-        name = request.query_params["queue"]
-        found = next((self._inspector.letters(one) for one in ASIDE if one == name), None)
-        if found is None:
-            raise ConfigurationError(f"{self._inspector.place} has no queue {name}.")
-        return found
-
-    async def _cancel(self, request: Request) -> Response:
-        asked = request.query_params
-        return JSONResponse({"state": await self._inspector.cancel(asked["id"], asked["scope"])})
-
-    async def _resend(self, request: Request) -> Response:
-        asked = request.query_params
-        return JSONResponse({"is_due": await self._inspector.resend(asked["id"], asked["scope"])})
-
-    async def _count_data(self, request: Request) -> Response:
-        asked = request.query_params
-        counted = await self._inspector.count_data(
-            asked["scope"], asked.get("context"), after=asked.get("after", "")
-        )
-        return Response(COUNTED.dump_json(counted), media_type="application/json")
-
-    async def _delete_data(self, request: Request) -> Response:
-        asked = request.query_params
-        deleted = await self._inspector.delete_data(asked["scope"], asked.get("context"))
-        return Response(DELETED.dump_json(deleted), media_type="application/json")
-
-    async def _new_url(self, _: Request) -> Response:
-        return JSONResponse({"url": self.open_url()})
-
 
 class Beside:
     """An ASGI application that serves the console beside the agent.
@@ -294,20 +172,6 @@ class _Safe:
             await send(message)
 
         await self._app(scope, receive, safe)
-
-
-async def _lines(first: EventLine | None, events: AsyncIterator[EventLine]) -> AsyncIterator[bytes]:
-    if first is None:
-        return
-    yield EVENT.dump_json(first) + b"\n"
-    async for line in events:
-        yield EVENT.dump_json(line) + b"\n"
-
-
-def _fault(error: str, message: str, status: int) -> Response:
-    return Response(
-        json.dumps({"error": error, "message": message}), status, media_type="application/json"
-    )
 
 
 def _to(path: str) -> Response:

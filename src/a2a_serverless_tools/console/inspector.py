@@ -1,137 +1,133 @@
-"""What an operator asks about tasks: one interface, over a table or over a running `dev`."""
+"""Looks at the tasks of a storage, and does with them what an operator may do."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import math
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from a2a.types import TaskState
+from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState
+from google.protobuf.json_format import MessageToDict
 
+from a2a_serverless.errors import (
+    ConfigurationError,
+    PageTokenError,
+    TaskNotFoundError,
+    TurnFinishedError,
+    UnsupportedOperationError,
+)
+from a2a_serverless.http.cancellation import cancel
+from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import Counted, Deleted
-from a2a_serverless.tasks.head import KNOWN, plain_state
-from a2a_serverless_tools.console.letters import Aside, Letters
-from a2a_serverless_tools.console.lines import LogLine
-from a2a_serverless_tools.inspect.timeline import Timeline
-from a2a_serverless_tools.inspect.wording import age, times
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.log import HOUR_MS, LOOK_AT_ONCE, Created, Due, Log, TaskKey
+from a2a_serverless.storage.tail import Tail
+from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_tag
+from a2a_serverless.tasks.fold import Fold
+from a2a_serverless.tasks.head import Head, plain_state
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.wiring import Backends
+from a2a_serverless_tools.console.letters import (
+    Aside,
+    Depth,
+    Letters,
+    Working,
+    depth_of,
+    letters_of,
+)
+from a2a_serverless_tools.console.lines import LogLine, Logs
+from a2a_serverless_tools.console.rows import STATES, EventLine, Looked, Rows, TaskQuery, TaskRow
+from a2a_serverless_tools.inspect.timeline import Timeline, timeline
 
-STATES: Final[Mapping[str, TaskState]] = {plain_state(state): state for state in sorted(KNOWN)}
-"""The states that a task can have, by their plain names."""
+DAY_MS: Final = 24 * HOUR_MS
+STEPS: Final = 50
+"""The most reads for one page of all tasks; each looks at as many tasks as the page shows."""
+_PLACE: Final = re.compile(
+    r"(?P<hour>[0-9]{1,7})/(?P<before>([0-9]{15}#[A-Za-z0-9._:-]{1,100}#[A-Za-z0-9_-]{22})?)"
+)
+OPERATOR: Final = "operator"
+"""The user who has asked for a cancel, as HEAD then names it."""
 
-PAGE: Final = 50
-"""The tasks of one page, unless the caller asks for another number."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRow:
-    """One task in a list. Times are milliseconds since the epoch."""
-
-    scope: str
-    task_id: str
-    context_id: str
-    state: str
-    created_at: int
-    status_at: int
-    version: int
-    attempts: int
-    turn_is_open: bool
-    due_at: int | None
-    is_cancel_asked: bool
-    sends: int
-    """How often the sweeper has sent the turn again."""
-    is_claimed: bool
-    """True if an attempt has claimed the open turn and has not given it back."""
-    waits_since: int | None
-    """The time since which the open turn has no worker; None: it is claimed, or the time is
-    unknown."""
-    waits_until: int
-    """The time before which the open turn does not start again; 0: it may start."""
-    waits_for: str
-    """Why the open turn was given back; empty: it was not."""
-
-    def notes(self, now_ms: int) -> list[str]:
-        """Return what a person should know of the task besides its state."""
-        notes = ["cancel asked"] if self.is_cancel_asked and self.state != "canceled" else []
-        if not self.turn_is_open:
-            return notes
-        if self.waits_until > now_ms:
-            notes.append(f"waits {age(self.waits_until - now_ms)}: {self.waits_for}")
-        elif not self.is_claimed:
-            since = self.waits_since
-            notes.append("no worker" if since is None else f"no worker for {age(now_ms - since)}")
-        if self.attempts > 1:
-            notes.append(f"attempt {self.attempts}")
-        if self.sends:
-            notes.append(f"sent again {times(self.sends)}")
-        if self.due_at is not None and self.due_at < now_ms:
-            notes.append("overdue")
-        return notes
+NEXT_MS: Final = 2 * HOUR_MS
+"""An open turn is due within a lease, the longest wait of a sweep or of a retry: within this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskQuery:
-    """Which tasks to list: of one scope by their status, newest first; else by their creation."""
-
-    scope: str | None = None
-    state: str | None = None
-    since_ms: int | None = None
-    """Only tasks whose status has changed since then; None: all."""
-    created_ms: int | None = None
-    """Without a scope: only tasks created since then. None: a page without a token looks at those
-    of a day, or since `since_ms` if that is longer ago; the next pages look further back."""
-    limit: int = PAGE
-    token: str = ""
-    """The place where the page before ended; empty: from the newest on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """The tasks among which a page was looked for: those created from `oldest` to `newest`."""
-
-    count: int
-    newest: int
-    oldest: int
-    """Milliseconds since the epoch, as `newest`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """One page of a list, and the token of the next one; empty: there is none."""
+class OpenTurns:
+    """Open turns of all callers, those first at which the sweeper looks first."""
 
     rows: tuple[TaskRow, ...]
-    next_token: str = ""
-    looked: Looked | None = None
-    """None: the list is in the order of changes, and the page has all that match up to its end."""
+    unread: tuple[Due, ...]
+    """Those whose HEAD could not be read."""
+    is_all: bool
+    """False: there are more, due later."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventLine:
-    """One event as subscribers get it."""
-
-    cursor: str
-    event: Mapping[str, Any]
-    """A StreamResponse as JSON."""
-
-
-class Inspector(ABC):
+class Inspector:
     """Looks at tasks of all scopes, and does with them what an operator may do.
+
+    Args:
+        storage: the storage, in any scope.
+        settings: the settings of its deployment.
+        place: what is looked at, for sentences, such as `the table tasks`.
+        backends: the backends with the queue, for a cancel; None: only the table can be reached.
+        logs: the logs of its functions; None: they cannot be reached.
 
     Every method raises:
         ConfigurationError: one sentence says what cannot be reached, and what to do.
     """
 
-    place: str
-    """What is looked at, such as `the table tasks`."""
-    has_logs: bool
-    """True if `lines` can read the logs of the functions."""
+    def __init__(
+        self,
+        storage: DurableStorage,
+        settings: Settings,
+        *,
+        place: str,
+        backends: Backends | None = None,
+        logs: Logs | None = None,
+    ) -> None:
+        self.storage = storage
+        self.settings = settings
+        self.place = place
+        self.logs = logs
+        self.has_logs = logs is not None
+        self._backends = backends
 
-    @abstractmethod
     async def timelines(self, task_id: str, scope: str | None = None) -> list[Timeline]:
         """Return the task of `scope`; without a scope, all tasks with this id, ordered by scope."""
+        scopes = [scope] if scope else [digest for digest, _ in await self.storage.find(task_id)]
+        found = [await self._timeline(digest, task_id) for digest in scopes]
+        return [one for one in found if one is not None]
 
-    @abstractmethod
-    def events(
+    async def _timeline(self, scope: str, task_id: str) -> Timeline | None:
+        storage = self.storage.for_scope(Scope(scope))
+        survey = await storage.survey(task_id)
+        if survey is None:
+            return None
+        return timeline(
+            survey.head,
+            survey.records,
+            missing=survey.missing,
+            unreadable=survey.unreadable,
+            pushes=survey.pushes,
+            lease_s=storage.timing.lease_s,
+        )
+
+    async def log(self, task_id: str, scope: str) -> Log | None:
+        """Return the whole log of a task; None if there is none.
+
+        Raises:
+            UnreadableTaskError: it is damaged.
+        """
+        return await self.storage.for_scope(Scope(scope)).read(task_id)
+
+    async def events(
         self, task_id: str, scope: str, *, is_followed: bool = False
     ) -> AsyncIterator[EventLine]:
         """Yield the task's events from the first one on; `is_followed`: until it has ended.
@@ -139,28 +135,90 @@ class Inspector(ABC):
         Raises:
             TaskNotFoundError: there is no such task, or it has been deleted meanwhile.
         """
+        storage = self.storage.for_scope(Scope(scope))
+        log = await storage.read(task_id)
+        if log is None:
+            raise TaskNotFoundError
+        for line in event_lines(log):
+            yield line
+        if not is_followed:
+            return
+        last = Cursor(log.head.version, 1_000_000_000, incarnation_tag(log.head.incarnation))
+        tail, _ = await Tail.resume(storage, task_id, last)
+        async for told in tail.events(until=lambda head: head.is_terminal, deadline=math.inf):
+            yield EventLine(cursor=str(told.cursor), event=as_response(told.event))
 
-    @abstractmethod
-    def lines(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
+    async def lines(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
         """Yield what the functions have logged about a task from a time on, in order."""
+        if self.logs is None:
+            msg = f"{self.place[0].upper()}{self.place[1:]} alone has no logs: name the stack."
+            raise ConfigurationError(msg)
+        async for line in self.logs.about(task_id, since_ms):
+            yield line
 
-    @abstractmethod
     async def tasks(self, query: TaskQuery) -> Rows:
         """Return one page of tasks; it looks at a bounded number, and may have fewer than asked.
 
         Raises:
             PageTokenError: the token was made for another kind of list.
         """
+        return await (self._of_scope(query) if query.scope else self._of_all(query))
 
-    @abstractmethod
+    async def _of_scope(self, query: TaskQuery) -> Rows:
+        since = query.since_ms
+        listed = ListTasksQuery(
+            status=STATES[query.state] if query.state else None,
+            page_size=query.limit,
+            page_token=query.token or None,
+            status_timestamp_after=None if since is None else _iso(since),
+        )
+        heads, token = await self.storage.for_scope(Scope(query.scope or "")).newest(listed)
+        return Rows(rows=tuple(map(row_of, heads)), next_token=token)
+
+    async def _of_all(self, query: TaskQuery) -> Rows:
+        """Return tasks hour by hour, the newest first; the token is the place to go on from.
+
+        One page reads at most `STEPS` times, however many tasks there are.
+        """
+        now, floor = self.storage.clock.now_ms(), query.created_ms
+        place = _place_in(query.token)
+        hour, before = place or (now // HOUR_MS, "")
+        newest = _oldest_looked_at(hour, before) if place else now
+        oldest = max(0, now - int(self.storage.timing.ttl_s * 1000))
+        first = now - DAY_MS if query.since_ms is None else min(now - DAY_MS, query.since_ms)
+        until = (oldest if place else max(first, oldest)) if floor is None else max(0, floor)
+        rows: list[TaskRow] = []
+        count = 0
+
+        def answer(token: str, looked_to: int) -> Rows:
+            looked = Looked(count=count, newest=newest, oldest=max(looked_to, floor or 0))
+            return Rows(rows=tuple(rows), next_token=token, looked=looked)
+
+        for _ in range(STEPS):
+            if hour < until // HOUR_MS:
+                has_more = floor is None and hour >= oldest // HOUR_MS
+                return answer(f"{hour}/" if has_more else "", (hour + 1) * HOUR_MS)
+            found = await self.storage.created_in(hour * HOUR_MS, before=before, limit=query.limit)
+            for head in found.heads:
+                if floor is not None and head.created_at < floor:
+                    continue
+                count += 1
+                row = row_of(head)
+                if row.status_at >= (query.since_ms or 0) and query.state in (None, "", row.state):
+                    rows.append(row)
+                if len(rows) == query.limit:
+                    return answer(f"{hour}/{Created.place(head)}", head.created_at)
+            hour, before = (hour, found.before) if found.before else (hour - 1, "")
+        return answer(f"{hour}/{before}", _oldest_looked_at(hour, before))
+
     async def count(self, scope: str, state: str) -> int:
         """Return how many tasks of a scope are in a state; this reads an index entry for each."""
+        return await self.storage.for_scope(Scope(scope)).count(STATES[state])
 
     async def counts(self, scope: str) -> Mapping[str, int]:
         """Return the number of a scope's tasks by state."""
         return {state: await self.count(scope, state) for state in STATES}
 
-    @abstractmethod
     async def cancel(self, task_id: str, scope: str) -> str:
         """Cancel a task; return the state in which it has ended.
 
@@ -168,8 +226,13 @@ class Inspector(ABC):
             TaskNotFoundError: there is no such task.
             TaskNotCancelableError: it has ended.
         """
+        if self._backends is None:
+            msg = f"A cancel needs the queue of {self.place}: set A2A_QUEUE, or name the stack."
+            raise ConfigurationError(msg)
+        timeout_s = self.settings.cancel_timeout_s
+        tail = await cancel(self._backends, Scope(scope), task_id, timeout_s=timeout_s, by=OPERATOR)
+        return plain_state(tail.head.state)
 
-    @abstractmethod
     async def resend(self, task_id: str, scope: str) -> bool:
         """Make an open turn due now, so that the next sweep sends it; False if HEAD has moved.
 
@@ -178,8 +241,20 @@ class Inspector(ABC):
             TurnFinishedError: no turn is open.
             UnsupportedOperationError: the turn waits for a time of its own.
         """
+        storage = self.storage.for_scope(Scope(scope))
+        head = await storage.head(task_id)
+        if head is None:
+            raise TaskNotFoundError
+        if not head.turn_is_open:
+            raise TurnFinishedError
+        released, now_ms = head.released, storage.clock.now_ms()
+        if released is not None and head.was_released and released.until > now_ms:
+            raise UnsupportedOperationError(
+                f"The turn waits until {_iso(released.until)} for {released.reason}: its message is"
+                " in the queue, and starts it then."
+            )
+        return await storage.postpone(head, due_at=storage.clock.now_ms(), sends=head.sends)
 
-    @abstractmethod
     async def count_data(
         self, scope: str, context_id: str | None = None, *, after: str = ""
     ) -> Counted:
@@ -188,17 +263,119 @@ class Inspector(ABC):
         `after` is the one that the step before returned; empty for the first step.
 
         Raises:
-            UnavailableError: AWS did not answer in time.
+            UnavailableError: the table did not answer in time.
         """
+        return await self.storage.for_scope(Scope(scope)).count_data(context_id, after=after)
 
-    @abstractmethod
     async def delete_data(self, scope: str, context_id: str | None = None) -> Deleted:
         """Delete a part of a scope's data, or of one of its contexts; call it until it is done.
 
         Raises:
-            UnavailableError: AWS did not answer in time; call it again.
+            UnavailableError: the table did not answer in time; call it again.
         """
+        return await self.storage.for_scope(Scope(scope)).delete_data(context_id)
 
-    @abstractmethod
     def letters(self, aside: Aside) -> Letters | None:
         """Return the messages set aside in a queue; None if there is no such queue."""
+        return letters_of(aside, self.settings, self._backends)
+
+    async def depth(self, working: Working) -> Depth | None:
+        """Return how full a queue of the workers is; None if it is not named here.
+
+        Raises:
+            ConfigurationError: it cannot be used; one sentence says why.
+        """
+        return await depth_of(working, self.settings, self._backends)
+
+    async def open_turns(self, limit: int) -> OpenTurns:
+        """Return the first `limit` open turns, in the order in which the sweeper looks at them."""
+        now = self.storage.clock.now_ms()
+        found = await self.storage.due(now + NEXT_MS, limit=limit + 1)
+        turns, is_all = found[:limit], len(found) <= limit
+        keys = [(one.scope.digest, one.task_id) for one in turns]
+        heads: dict[TaskKey, Head | None] = dict.fromkeys(keys)
+        parts = (keys[at : at + LOOK_AT_ONCE] for at in range(0, len(keys), LOOK_AT_ONCE))
+        for seen in await asyncio.gather(*map(self.storage.look, parts)):
+            heads |= {key: look.head for key, look in seen.items()}
+        rows = [row_of(head) for head in heads.values() if head is not None and head.turn_is_open]
+        unread = [one for one, key in zip(turns, keys, strict=True) if heads[key] is None]
+        return OpenTurns(rows=tuple(rows), unread=tuple(unread), is_all=is_all)
+
+
+def _place_in(token: str) -> tuple[int, str] | None:
+    """Return the hour, and the place in it, at which a page begins; None if there is no token."""
+    if not token:
+        return None
+    match = _PLACE.fullmatch(token)
+    if match is None:
+        raise PageTokenError
+    return int(match["hour"]), match["before"]
+
+
+def _oldest_looked_at(hour: int, before: str) -> int:
+    """Return the time of creation down to which tasks were looked at, by the place to go on."""
+    return int(before.partition("#")[0]) if before else (hour + 1) * HOUR_MS
+
+
+def event_lines(log: Log) -> Iterable[EventLine]:
+    """Yield the events of a log that was read from its beginning, with their cursors."""
+    fold = Fold(log.head.task_id, log.head.context_id)
+    tag = incarnation_tag(log.head.incarnation)
+    for record in log.records:
+        fold.add(record)
+        for index, event in enumerate(events_of(record, fold)):
+            cursor = Cursor(record.version, index, tag)
+            yield EventLine(cursor=str(cursor), event=as_response(event))
+
+
+def as_response(event: Event) -> dict[str, Any]:
+    """Return an event as the JSON of a StreamResponse."""
+    match event:
+        case Task():
+            response = StreamResponse(task=event)
+        case Message():
+            response = StreamResponse(message=event)
+        case TaskArtifactUpdateEvent():
+            response = StreamResponse(artifact_update=event)
+        case _:
+            response = StreamResponse(status_update=event)
+    shown: dict[str, Any] = MessageToDict(response)
+    return shown
+
+
+def row_of(head: Head) -> TaskRow:
+    """Return a task's row."""
+    released = head.released if head.turn_is_open and head.was_released else None
+    return TaskRow(
+        scope=head.scope,
+        task_id=head.task_id,
+        context_id=head.context_id,
+        state=plain_state(head.state),
+        created_at=head.created_at,
+        status_at=head.status_at,
+        version=head.version,
+        attempts=head.attempts,
+        turn_is_open=head.turn_is_open,
+        due_at=head.due_at,
+        is_cancel_asked=head.cancel is not None,
+        sends=head.sends,
+        is_claimed=head.turn_is_open and head.token is not None and not head.was_released,
+        waits_since=_waits_since(head),
+        waits_until=released.until if released else 0,
+        waits_for=released.reason if released else "",
+    )
+
+
+def _waits_since(head: Head) -> int | None:
+    """Return the time since which the open turn has no worker; None: it has one, or is unknown."""
+    if not head.turn_is_open:
+        return None
+    if head.released is not None and head.was_released:
+        return head.released.at
+    is_new = head.token is None and head.state == TaskState.TASK_STATE_SUBMITTED
+    return head.status_at if is_new else None
+
+
+def _iso(at_ms: int) -> str:
+    """Return a time in UTC; one before 1970 as 1970: nothing is older."""
+    return datetime.fromtimestamp(max(0, at_ms) / 1000, UTC).isoformat()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Any, Final
 
 from a2a_serverless.observability.logs import ContextFields
 
-_KEPT: Final = 20_000
-"""The number of lines that `dev` keeps: the newest ones."""
+MOST_BYTES: Final = 5_000_000
+"""The most bytes of each of the two files in which `dev` keeps its newest lines."""
 _OURS: Final = "a2a_serverless"
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes that every log record has; all others of a record are fields of its line."""
@@ -46,52 +50,62 @@ class Logs(ABC):
         """
 
 
-class KeptLines(logging.Handler, Logs):
-    """The newest lines about tasks that this process has logged, in its memory."""
+class KeptLines(Logs):
+    """The newest lines about tasks that `dev` has logged, in a file that any process can read.
+
+    Args:
+        path: the file; the lines before them are beside it.
+    """
 
     is_at_hand = True
 
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self._lines: deque[LogLine] = deque(maxlen=_KEPT)
-        self.addFilter(ContextFields())
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record that is about a task, without the text of an exception."""
-        if not hasattr(record, "task_id"):
-            return
-        try:
-            self._lines.append(_line(record))
-        except Exception:  # noqa: BLE001 - as in every handler: a bad line must not stop any work
-            self.handleError(record)
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
     async def about(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
-        self.acquire()  # as around `emit`
-        try:
-            kept = tuple(self._lines)
-        finally:
-            self.release()
-        for line in kept:
-            if line.at >= since_ms and line.fields["task_id"] == task_id:
-                yield line
+        for path in (_older(self._path), self._path):
+            for line in _lines(path, task_id):
+                if line.at >= since_ms:
+                    yield line
 
 
 @contextmanager
-def kept_lines() -> Iterator[KeptLines]:
+def kept_lines(path: Path) -> Iterator[KeptLines]:
     """Keep what the runtime logs about tasks during the block, even what is not printed."""
-    ours, kept, printing = logging.getLogger(_OURS), KeptLines(), logging.getLogger().handlers[:]
+    ours, printing = logging.getLogger(_OURS), logging.getLogger().handlers[:]
     level, as_before = ours.level, _AsBefore(ours.getEffectiveLevel())
     for handler in printing:
         handler.addFilter(as_before)  # so that the same lines are printed
-    ours.addHandler(kept)
-    ours.setLevel(min(logging.INFO, ours.getEffectiveLevel()))
-    try:
-        yield kept
-    finally:
-        ours.removeHandler(kept)
-        ours.setLevel(level)
-        for handler in printing:
-            handler.removeFilter(as_before)
+    with closing(Keeping(path)) as keeping:
+        ours.addHandler(keeping)
+        ours.setLevel(min(logging.INFO, ours.getEffectiveLevel()))
+        try:
+            yield KeptLines(path)
+        finally:
+            ours.removeHandler(keeping)
+            ours.setLevel(level)
+            for handler in printing:
+                handler.removeFilter(as_before)
+
+
+class Keeping(RotatingFileHandler):
+    """Writes records that are about a task to a file of this user alone, without tracebacks."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, maxBytes=MOST_BYTES, backupCount=1, encoding="utf-8", delay=True)
+        self.setLevel(logging.INFO)
+        self.addFilter(ContextFields())
+        self.addFilter(lambda record: hasattr(record, "task_id"))
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(asdict(_line(record)))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Leave the record out: the terminal has it, and a full disk must not stop any work."""
+
+    def _open(self) -> TextIOWrapper:
+        file = os.open(self.baseFilename, os.O_APPEND | os.O_CREAT | os.O_WRONLY, 0o600)
+        return os.fdopen(file, "a", encoding="utf-8")
 
 
 class _AsBefore(logging.Filter):
@@ -109,6 +123,22 @@ class _AsBefore(logging.Filter):
         while logger.name != _OURS and not logger.level and logger.parent is not None:
             logger = logger.parent
         return logger.name != _OURS or record.levelno >= self._level
+
+
+def _older(path: Path) -> Path:
+    """Return the file to which lines are moved when `path` is full."""
+    return path.with_name(f"{path.name}.1")
+
+
+def _lines(path: Path, task_id: str) -> Iterator[LogLine]:
+    """Yield the lines of a file about a task; those that are cut or damaged are left out."""
+    with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+        for text in file:
+            if task_id in text:
+                with suppress(TypeError, ValueError):
+                    line = LogLine(**json.loads(text))
+                    if line.fields["task_id"] == task_id:
+                        yield line
 
 
 def _line(record: logging.LogRecord) -> LogLine:

@@ -21,13 +21,13 @@ from a2a_serverless.tasks.push import Push
 from a2a_serverless_tools.console.cards import faults_of, fetched
 from a2a_serverless_tools.console.conversation import IMAGES, conversation, media_type
 from a2a_serverless_tools.console.forms import form_of
-from a2a_serverless_tools.console.inspector import PAGE, STATES, TaskQuery
+from a2a_serverless_tools.console.inspector import Inspector, event_lines
 from a2a_serverless_tools.console.notes import Notes
 from a2a_serverless_tools.console.picture import picture
 from a2a_serverless_tools.console.purging import Purging
 from a2a_serverless_tools.console.queues import Queues
 from a2a_serverless_tools.console.rendering import BASE, page
-from a2a_serverless_tools.console.stored import StoredInspector, event_lines
+from a2a_serverless_tools.console.rows import PAGE, STATES, TaskQuery
 from a2a_serverless_tools.console.trying import Call, Trying
 from a2a_serverless_tools.inspect.cost import WRITE_UNIT_DOLLARS
 from a2a_serverless_tools.inspect.timeline import Timeline, with_logs
@@ -54,9 +54,7 @@ class Pages:
         card: the agent's card, if this process serves it.
     """
 
-    def __init__(
-        self, inspector: StoredInspector, *, endpoint: str, card: AgentCard | None
-    ) -> None:
+    def __init__(self, inspector: Inspector, *, endpoint: str, card: AgentCard | None) -> None:
         self._inspector = inspector
         self._trying = Trying(endpoint)
         self._card = card

@@ -12,10 +12,10 @@ from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless_tools.console.forms import form_of
-from a2a_serverless_tools.console.inspector import TaskRow
+from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.letters import ASIDE, WORKING, Aside, Depth, Letter, Working
 from a2a_serverless_tools.console.notes import Notes
-from a2a_serverless_tools.console.stored import StoredInspector
+from a2a_serverless_tools.console.rows import TaskRow
 
 SHOWN: Final = 50
 """The most turns or messages of one list."""
@@ -62,7 +62,7 @@ class Queues:
         notes: keeps what a deletion has done.
     """
 
-    def __init__(self, inspector: StoredInspector, base: str, page: Page, notes: Notes) -> None:
+    def __init__(self, inspector: Inspector, base: str, page: Page, notes: Notes) -> None:
         self._inspector = inspector
         self._path = f"{base}/queues"
         self._page = page

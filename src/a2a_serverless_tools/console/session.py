@@ -1,7 +1,7 @@
-"""Who may use the console: the person for whom its URL was printed, and this user's commands.
+"""Who may use the console: the person for whom its URL was printed.
 
 The URL has a token that is valid once. It is exchanged for a cookie that scripts cannot read and
-pages of other sites cannot send. Commands send a token of their own, which no browser has.
+pages of other sites cannot send.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ class Sessions:
 
     def __init__(self, port: int) -> None:
         self.cookie = f"a2a_console_{port}"
-        self.command_token = secrets.token_urlsafe(32)
-        """For commands of this user, in the header `Authorization`."""
         self._one_time: set[bytes] = set()
         self._valid: list[bytes] = []
 
@@ -47,12 +45,6 @@ class Sessions:
     def is_person(self, cookies: Mapping[str, str]) -> bool:
         """Return True if a request has a valid cookie."""
         return _digest(cookies.get(self.cookie, "")) in self._valid
-
-    def is_command(self, authorization: str) -> bool:
-        """Return True if a request has the token for commands."""
-        return secrets.compare_digest(
-            authorization.encode(), f"Bearer {self.command_token}".encode()
-        )
 
 
 def _digest(token: str) -> bytes:

@@ -60,7 +60,7 @@ class DemoError(Exception):
 
 
 def show(out: TextIO, *, agent: str, card: Path, own: bool = False) -> None:
-    """Run tasks of an agent on a simulated AWS and print what the client sees of them.
+    """Run tasks of an agent in this process and print what the client sees of them.
 
     Args:
         out: gets the transcript.
@@ -73,10 +73,10 @@ def show(out: TextIO, *, agent: str, card: Path, own: bool = False) -> None:
         DemoError: the client saw something unexpected, or nothing for `LIMIT_S`.
     """
     transcript = Transcript(out)
-    transcript.plain("API Gateway, Lambda, DynamoDB and SQS FIFO, simulated in this process")
+    transcript.plain("HTTP application, workers and sweeper on one file, in this process")
     transcript.fact("runs", f"{agent}\ncard {card}")
     settings = load_settings().model_copy(update={"auth": "none", "public_url": ""})
-    with Stack(settings, Options(agent=agent, card=card, backend="moto")) as stack:
+    with Stack(settings, Options(agent=agent, card=card)) as stack:
         try:
             asyncio.run(_show(transcript, stack, _examples if own else _two_tasks))
         except TimeoutError as error:

@@ -1,127 +1,116 @@
-"""PushFunction with its two event sources: the table's stream, and the queue of jobs."""
+"""Push without Lambda: the commits of a table become jobs, and the jobs are delivered."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.push.function import PushFunction
+from a2a_serverless.observability import metrics
+from a2a_serverless.push.deliverer import Budget
+from a2a_serverless.push.function import deliverer_of
+from a2a_serverless.push.jobs import PushJob
+from a2a_serverless.push.stream import PushStream
+from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.table import Streamed
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.local.background import Background
-from a2a_serverless_tools.local.environments import Environments, Handler
-from a2a_serverless_tools.local.pumps import QueuePump, StreamFilter, StreamPump
-from a2a_serverless_tools.local.sources import (
-    AddedStream,
-    EventSource,
-    StreamSource,
-    TableSource,
-    TableStream,
-)
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.background import Background, repeat
+from a2a_serverless_tools.local.sources import AddedStream, Records, StreamSource, TableStream
 
-TIMEOUT_S = 60.0
-"""The timeout of PushFunction in template.yaml."""
+DELIVERY_S: Final = 55.0
+"""Seconds after which a delivery begins no further request: its job is hidden for 90 s."""
 
-STREAM_ENVIRONMENTS = 2
-"""The most batches at the same time, one of each shard. An emulator's stream has one shard."""
+LONG_POLL_S: Final = 1.0
+"""Seconds of one poll; stopping waits for it where a table is not told of writes."""
+
+FIRST_RETRY_S: Final = 0.5
+LONGEST_RETRY_S: Final = 10.0
+"""The waits in seconds between two attempts at the same records of a stream."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PushSources:
-    """The sources of the function's records; each is made in the loop that reads it."""
-
-    stream: Callable[[], StreamSource]
-    queue: Callable[[], EventSource]
-    filter: StreamFilter
-    """The filter of the stream's records."""
-
-
-def aws_sources(
-    settings: Settings,
-    queue: Callable[[], EventSource],
-    *,
-    one_step: Callable[[], AbstractContextManager[None]] | None = None,
-) -> PushSources:
-    """Return the stream of the table and `queue` as sources; for `one_step` see `TableStream`.
-
-    Raises:
-        ConfigurationError: the table has no stream, or template.yaml has no usable filter.
-        ClientError, BotoCoreError: the table did not answer.
-    """
-
-    def stream() -> TableStream:
-        return TableStream(settings.table, one_step=one_step)
-
-    passing = stream_filter(settings)
-    asyncio.run(stream().arn())
-    return PushSources(stream=stream, queue=queue, filter=passing)
-
-
-def table_sources(backends: Backends) -> PushSources | None:
-    """Return the new items of a table and its queue as sources; None if the queue is not there.
+def stream_of(backends: Backends, settings: Settings) -> Callable[[], StreamSource]:
+    """Return what makes the source of a table's commits.
 
     Raises:
         ConfigurationError: the table does not tell of its new items.
+        ClientError, BotoCoreError: the table on AWS did not answer.
     """
-    table, jobs = backends.storage.table, backends.pushing().queue.jobs
-    if not isinstance(jobs, TableQueue):
-        return None
-    if not isinstance(table, Streamed):
+    table = backends.storage.table
+    if isinstance(table, Streamed):
+        return partial(AddedStream, table)
+    if isinstance(backends.pushing().queue.jobs, TableQueue):
         raise ConfigurationError(
             f"A table of the kind {type(table).__name__} does not tell of its new items, so that"
             " nothing can be pushed from it: use another one, or unset A2A_PUSH_QUEUE."
         )
-    return PushSources(
-        stream=lambda: AddedStream(table), queue=lambda: TableSource(jobs), filter=StreamFilter()
-    )
+    asyncio.run(TableStream(settings.table).arn())
+    return partial(TableStream, settings.table)
 
 
 @contextmanager
 def pushing(
-    backends: Backends, settings: Settings, sources: PushSources, *, concurrency: int
+    backends: Backends,
+    settings: Settings,
+    stream: Callable[[], StreamSource],
+    *,
+    concurrency: int,
 ) -> Iterator[None]:
-    """Run push for a `with` block.
-
-    The two sources have environments of their own: as on AWS, slow webhooks do not hold up the
-    stream.
+    """Run push for a `with` block; slow webhooks do not hold up the stream.
 
     Args:
         backends: the backends, including those of push.
         settings: which events are pushed, allowed receivers, and for how long one may fail.
-        sources: the sources of the records.
+        stream: makes the source of the commits, in the loop that reads it.
         concurrency: webhooks that are called at the same time.
     """
+    push = backends.pushing()
+    jobs = PushStream(backends.storage, push.queue.jobs, settings.push_events)
+    own = settings.model_copy(update={"push_concurrency": concurrency})
 
-    def make_handler(environment: ExitStack) -> Handler:
-        push = backends.pushing()
-        own = settings.model_copy(update={"push_concurrency": concurrency})
-        function = PushFunction(backends.storage, push.queue, push.keys, own, slots=push.slots)
-        return environment.enter_context(closing(function)).handle
+    async def settle(records: Records) -> None:
+        """Send the jobs of records; those that fail are tried again, and later ones wait."""
+        pause_s = FIRST_RETRY_S
+        while failed := set(await jobs.process(records)):
+            records = [one for one in records if one["dynamodb"]["SequenceNumber"] in failed]
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, LONGEST_RETRY_S)
 
-    def environments(name: str, limit: int) -> closing[Environments]:
-        return closing(Environments(name, make_handler, limit=limit, timeout_s=TIMEOUT_S))
+    async def read() -> None:
+        await stream().feed(settle)
 
-    with (
-        environments("push-stream", STREAM_ENVIRONMENTS) as jobs,
-        environments("push", concurrency) as webhooks,
-    ):
-        queue = QueuePump(sources.queue, webhooks)
-        stream = StreamPump(sources.stream, jobs, sources.filter)
-        with Background("push-queue-pump", queue.run), Background("push-stream-pump", stream.run):
-            yield
+    async def deliver() -> None:
+        free = asyncio.Semaphore(concurrency)
+        deliverer = deliverer_of(backends.storage, push.queue, push.keys, own, slots=push.slots)
 
+        async def work(handle: Handle[PushJob]) -> None:
+            try:
+                now = deliverer.clock.monotonic()
+                await deliverer.deliver(handle, Budget(own.push_timeout_s, now + DELIVERY_S))
+            finally:
+                free.release()
+                metrics.flush()
 
-def stream_filter(settings: Settings) -> StreamFilter:
-    """Return the filter of template.yaml for the events that these settings push.
+        async with asyncio.TaskGroup() as running:
+            while not push.queue.jobs.is_closed:
+                await free.acquire()  # first: a job's visibility runs from its receive on
+                handles = await push.queue.jobs.pull(1, LONG_POLL_S)
+                for handle in handles:
+                    running.create_task(work(handle))
+                if not handles:
+                    free.release()
 
-    Raises:
-        TemplateError: template.yaml is missing, or has a rule that is not known here.
-    """
-    template = Template.load(parameters={"PushEvents": settings.push_events})
-    return StreamFilter(template.event_filter("PushFunction", "Commits"))
+    async def reading() -> None:
+        failure = "The stream cannot be read."
+        await repeat(read, pause_s=LONGEST_RETRY_S, failure=failure, action="pump_failed")
+
+    async def delivering() -> None:
+        failure = "The queue cannot be read."
+        await repeat(deliver, pause_s=FIRST_RETRY_S, failure=failure, action="pump_failed")
+
+    with Background("push", delivering), Background("push-stream", reading):
+        yield

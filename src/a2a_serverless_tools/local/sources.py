@@ -1,4 +1,4 @@
-"""Sources of the pumps' records: queues and streams, of AWS or in this process."""
+"""Records as Lambda's event sources make them: of queues, and of streams of tables."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import asyncio
 import base64
 import logging
 import os
-import queue
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -20,10 +19,7 @@ from botocore.exceptions import ClientError
 from a2a_serverless import aws
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.queues.sqs_requests import SqsRequests
-from a2a_serverless.queues.table import TableQueue
-from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.dynamodb_attributes import typed
 from a2a_serverless.storage.layout import event_position
 from a2a_serverless.storage.table import Check, Item, Key, Put, Streamed, key_of
@@ -51,53 +47,18 @@ Consume = Callable[[Records], Awaitable[None]]
 """Takes records, and returns when they are settled; the shard's next records wait for that."""
 
 
-class EventSource(ABC):
-    """Records as SQS's event source makes them, with a batch size of 1."""
-
-    @abstractmethod
-    def records(self) -> AsyncIterator[EventRecord]:
-        """Yield deliveries as they come, without end."""
-
-    @abstractmethod
-    async def delete(self, record: Mapping[str, Any]) -> None:
-        """Remove a record that the function did not report as failed."""
-
-
-class TableSource(EventSource):
-    """The deliveries of a queue on a table."""
-
-    def __init__(self, queue: TableQueue[Any]) -> None:
-        self._queue = queue
-
-    def records(self) -> AsyncIterator[EventRecord]:
-        return self._queue.records()
-
-    async def delete(self, record: EventRecord) -> None:
-        await self._queue.delete(record)
-
-
-class SqsSource(EventSource):
-    """The deliveries of a queue.
+class SqsSource:
+    """The deliveries of a queue of AWS, as records of SQS's event source.
 
     Args:
         queue: the queue's URL or name.
-        wait_s: seconds of a long poll, at most 20; with 0 the queue is polled every `pause_s`.
-        pause_s: seconds between two receives that found nothing.
+        wait_s: seconds of a long poll, at most 20.
     """
 
-    def __init__(self, queue: str, *, wait_s: int, pause_s: float = 0) -> None:
+    def __init__(self, queue: str, *, wait_s: int) -> None:
         self._requests = SqsRequests(queue, None, SystemClock())
         self._wait_s = wait_s
-        self._pause_s = pause_s
         self._arn = ""
-
-    async def records(self) -> AsyncIterator[dict[str, Any]]:
-        while True:
-            record = await self.receive()
-            if record is not None:
-                yield record
-            else:
-                await asyncio.sleep(self._pause_s)
 
     async def receive(self) -> dict[str, Any] | None:
         """Return the next record; None if none came within `wait_s`.
@@ -120,6 +81,7 @@ class SqsSource(EventSource):
         return self._record(messages[0]) if messages else None
 
     async def delete(self, record: Mapping[str, Any]) -> None:
+        """Remove a received record."""
         await self._requests.delete(record["receiptHandle"])
 
     async def _look_up(self, url: str) -> str:
@@ -153,44 +115,6 @@ class StreamSource(ABC):
         """Hand all records to `consume`, those of a shard in their order; without end."""
 
 
-class MemoryStream(StreamSource):
-    """The new items of a table in this process, from now on."""
-
-    def __init__(self, table: MemoryTable) -> None:
-        self._made: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self._waker: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-        self._number = 0
-        self.close = table.on_insert(self._take)
-
-    async def feed(self, consume: Consume) -> None:
-        woken = asyncio.Event()
-        self._waker = asyncio.get_running_loop(), woken
-        try:
-            while True:
-                woken.clear()
-                batch = [record for record, _ in zip(self._waiting(), range(BATCH), strict=False)]
-                if batch:
-                    await consume(batch)
-                else:
-                    await woken.wait()
-        finally:
-            self._waker = None
-
-    def _take(self, item: Item) -> None:
-        """Take an item, in the thread that made it."""
-        self._made.put(item)
-        if (waker := self._waker) is not None and not waker[0].is_closed():
-            waker[0].call_soon_threadsafe(waker[1].set)
-
-    def _waiting(self) -> Iterator[dict[str, Any]]:
-        while not self._made.empty():
-            yield self._record(self._made.get())
-
-    def _record(self, item: Item) -> dict[str, Any]:
-        self._number += 1
-        return _record_of(self._number, item)
-
-
 class AddedStream(StreamSource):
     """The commits in a table that tells of its new items, from the oldest one that is left on.
 
@@ -209,7 +133,7 @@ class AddedStream(StreamSource):
         seen = told = int(stored["seen"]) if stored is not None else 0
         while True:
             added = await self._table.added(seen, limit=BATCH)
-            records = [_record_of(n, item) for n, item in added if event_position(item["SK"])]
+            records = [record_of(n, item) for n, item in added if event_position(item["SK"])]
             if records:
                 await consume(records)
             seen = added[-1][0] if added else seen
@@ -225,7 +149,7 @@ class AddedStream(StreamSource):
 _CURSOR: Final = Key("STREAM#push", "CURSOR")
 
 
-def _record_of(number: int, item: Item) -> dict[str, Any]:
+def record_of(number: int, item: Item) -> dict[str, Any]:
     """Return the record of a new item, as a stream of DynamoDB has it."""
     return {
         "eventID": str(number),
@@ -254,7 +178,6 @@ class TableStream(StreamSource):
 
     Args:
         table: the table's name.
-        one_step: on moto, makes the requests of a block one step; then iterators are not kept.
         dynamodb, streams: clients; by default those of the environment.
     """
 
@@ -262,12 +185,10 @@ class TableStream(StreamSource):
         self,
         table: str,
         *,
-        one_step: Callable[[], AbstractContextManager[None]] | None = None,
         dynamodb: Any = None,
         streams: Any = None,
     ) -> None:
         self._table = table
-        self._one_step = one_step
         self._dynamodb = dynamodb or aws.client("dynamodb")
         self._streams = streams or _client()
 
@@ -333,25 +254,22 @@ class TableStream(StreamSource):
             iterator = answer.get("NextShardIterator")
             if iterator is None:
                 return
-            if self._one_step is not None:
-                iterator = None
             if not records:
                 await asyncio.sleep(POLL_S)
 
     def _get(self, arn: str, shard: str, read_to: str | None, iterator: str | None) -> Any:
         """Return the next records of a shard; runs in a thread."""
-        with self._one_step() if self._one_step is not None else nullcontext():
-            if iterator is None:
-                start = {"ShardIteratorType": "TRIM_HORIZON"}
-                if read_to is not None:
-                    start = {
-                        "ShardIteratorType": "AFTER_SEQUENCE_NUMBER",
-                        "SequenceNumber": read_to,
-                    }
-                iterator = self._streams.get_shard_iterator(StreamArn=arn, ShardId=shard, **start)[
-                    "ShardIterator"
-                ]
-            return self._streams.get_records(ShardIterator=iterator, Limit=BATCH)
+        if iterator is None:
+            start = {"ShardIteratorType": "TRIM_HORIZON"}
+            if read_to is not None:
+                start = {
+                    "ShardIteratorType": "AFTER_SEQUENCE_NUMBER",
+                    "SequenceNumber": read_to,
+                }
+            iterator = self._streams.get_shard_iterator(StreamArn=arn, ShardId=shard, **start)[
+                "ShardIterator"
+            ]
+        return self._streams.get_records(ShardIterator=iterator, Limit=BATCH)
 
     async def _shards(self, arn: str) -> list[_Shard]:
         shards: list[_Shard] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,12 +13,6 @@ from tests.support.emulators import CREDENTIALS, REGION
 
 START_MS = 1_795_313_640_000
 """2026-11-22T02:14:00Z"""
-
-
-@pytest.fixture(autouse=True)
-def without_dev(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Hide the `dev` that other tests of this process have running: a command would ask it."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
 @pytest.fixture

@@ -20,11 +20,8 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless_tools import cli
-from a2a_serverless_tools.cli import dev
-from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.dev_file import RunningDev, announced
-from a2a_serverless_tools.console.lines import KeptLines
 from a2a_serverless_tools.inspect.wording import amounts
+from a2a_serverless_tools.local.own_file import own_file
 from a2a_serverless_tools.local.stack import Options, Stack
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
@@ -240,19 +237,12 @@ def test_amounts() -> None:
 
 @pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
-    """A `dev` in memory, which the commands of its user find."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    """A `dev` on a file, which the commands find in its folder."""
     monkeypatch.delenv("A2A_TABLE", raising=False)
-    consoles: list[Console] = []
-
-    def beside(running: Any) -> Any:
-        return dev._beside(consoles, KeptLines(), running)
-
+    monkeypatch.chdir(tmp_path)
     settings = Settings(auth="api-key", api_keys=f"ann={KEY}-of-ann,bob={KEY}-of-bob")
-    with Stack(settings, Options(agent=AGENT, card=CARD, beside=beside)) as stack:
-        token = consoles[0].sessions.command_token
-        with announced(RunningDev(stack.url, token, str(Path.cwd()))):
-            yield stack
+    with Stack(settings, Options(agent=AGENT, card=CARD, file=own_file(tmp_path))) as stack:
+        yield stack
 
 
 def test_what_a_caller_has_in_dev(run: Run, stack: Stack) -> None:
@@ -268,14 +258,15 @@ def test_what_a_caller_has_in_dev(run: Run, stack: Stack) -> None:
         said = {"messageId": f"m-{number}", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
         assert "task" in ask(user, "POST", "/message:send", json={"message": said})
     assert ask("ann", "GET", "/tasks")["totalSize"] == 2
+    file = own_file(Path.cwd())
     code, out, err = run("--user", "ann")
     assert (code, out) == (
         2,
-        f"ann has 2 tasks, no contexts with a state and no webhooks in dev at {stack.url}.\n",
+        f"ann has 2 tasks, no contexts with a state and no webhooks in the file {file}.\n",
     )
     assert ask("ann", "GET", "/tasks")["totalSize"] == 2
     code, out, err = run("--user", "ann", "--yes")
-    asked = f"dev at {stack.url} in {Path.cwd()}\n"
+    asked = f"file {file}\n"
     assert (code, err, "Deleted 2 tasks," in out) == (0, asked, True)
     assert ask("ann", "GET", "/tasks")["totalSize"] == 0
     assert ask("bob", "GET", "/tasks")["totalSize"] == 1

@@ -26,10 +26,10 @@ from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools import cli
-from a2a_serverless_tools.console import dev_file, letters
+from a2a_serverless_tools.console import letters
 from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import VIEWS
-from a2a_serverless_tools.console.stored import StoredInspector
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
 from tests.support.newer import append_to_body, event_key, head_key, remove_attributes
@@ -441,33 +441,6 @@ def test_a_stack_is_found_by_its_outputs(
     assert "START\\x1b[2J" in out
 
 
-def test_the_file_of_dev_is_its_users_alone(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file of `dev` that others may read is refused; a file of an ended `dev` says so."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.delenv("A2A_TABLE")
-    assert "no dev of yours is running" in run("task", "t")[2]
-    with dev_file.announced(dev_file.RunningDev("http://127.0.0.1:9", "secret")):
-        path = dev_file.dev_file()
-        assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-        code, _, err = run("task", "t")
-        assert (code, "No answer from dev at http://127.0.0.1:9" in err) == (2, True)
-        path.chmod(0o644)
-        assert "not readable by you alone" in run("task", "t")[2]
-    assert not dev_file.dev_file().exists()
-
-
-def test_a_file_that_cannot_be_written_holds_up_no_dev(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A warning names it, and the way out."""
-    (tmp_path / "a2a-serverless").write_text("no folder")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with dev_file.announced(dev_file.RunningDev("http://127.0.0.1:9", "secret")):
-        assert "cannot be written (File exists): set XDG_RUNTIME_DIR." in caplog.text
-
-
 OPERATORS = [
     ("task", "t"),
     ("task", "t", "--stack", "mine"),
@@ -539,7 +512,7 @@ def test_the_console_shows_what_can_be_read(storage: DurableStorage, database: D
     head = opened(storage, "t")
     append_to_body(database, event_key(head), encode_entries([Unknown(b"Z", 0, b"new")]))
     remove_attributes(database, head_key(head), "context_id")
-    console = Console(StoredInspector(storage, Settings(), place="x"), url="http://127.0.0.1:80")
+    console = Console(Inspector(storage, Settings(), place="x"), url="http://127.0.0.1:80")
 
     async def look() -> list[httpx.Response]:
         async with httpx.AsyncClient(

@@ -1,12 +1,14 @@
-"""The commands for operators on a running `dev`, whose tasks, queues and logs are in its memory."""
+"""The commands for operators on the file of a running `dev`: its tasks, queues and logs."""
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -16,9 +18,10 @@ import pytest
 from a2a_serverless.settings import Settings
 from a2a_serverless_tools import cli
 from a2a_serverless_tools.cli import dev
+from a2a_serverless_tools.console import lines
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.dev_file import RunningDev, announced
-from a2a_serverless_tools.console.lines import KeptLines, kept_lines
+from a2a_serverless_tools.console.lines import Keeping, KeptLines, kept_lines
+from a2a_serverless_tools.local.own_file import log_of
 from a2a_serverless_tools.local.stack import Options, Stack
 from tests.unit.push.receivers import Receiver, status
 
@@ -31,12 +34,17 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[Stack, Console]]:
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("dev") / "dev.db"
+
+
+@pytest.fixture(scope="module")
+def running(file: Path) -> Iterator[tuple[Stack, Console]]:
     """`dev` that calls webhooks on this machine."""
     consoles: list[Console] = []
-    with kept_lines() as lines:
-        beside = partial(dev._beside, consoles, lines)
-        options = Options(agent=AGENT, card=CARD, beside=beside, push=True)
+    with kept_lines(log_of(file)) as lines:
+        beside = partial(dev.beside, consoles, lines)
+        options = Options(agent=AGENT, card=CARD, file=file, beside=beside, push=True)
         settings = Settings(auth="none", push_allowed_hosts="127.0.0.1")
         with Stack(settings, options) as stack:
             yield stack, consoles[0]
@@ -45,24 +53,21 @@ def running() -> Iterator[tuple[Stack, Console]]:
 @pytest.fixture
 def run(
     running: tuple[Stack, Console],
-    tmp_path: Path,
+    file: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> Iterator[Run]:
-    """A command of the user who has started it: its exit code, stdout and stderr."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+) -> Run:
+    """A command on the file: its exit code, stdout and stderr."""
     for name in ("A2A_TABLE", "A2A_UNDECODABLE_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"):
         monkeypatch.delenv(name, raising=False)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        code = cli.main(arguments)
+        code = cli.main((*arguments, "--file", str(file)))
         said = capsys.readouterr()
         assert "Traceback" not in said.err
         return code, said.out, said.err
 
-    stack, console = running
-    with announced(RunningDev(stack.url, console.sessions.command_token, str(Path.cwd()))):
-        yield run
+    return run
 
 
 def refused(url: str, run: Run) -> str:
@@ -129,11 +134,7 @@ async def test_a_message_that_cannot_be_read(running: tuple[Stack, Console]) -> 
         shown = (await person.get("/_console/queues")).text
         assert "&lt;b&gt;poison&lt;/b&gt;" in shown
         assert "no JSON" in shown
-        (message_id,) = [
-            part.partition('"')[0]
-            for part in shown.split('name="message" value="')
-            if part.startswith("undecodable-")
-        ]
+        (message_id,) = re.findall('name="message" value="([^"]*)"', shown)
         path = "/_console/queues/undecodable_queue/delete"
         for form, said in (
             ({}, "it was not confirmed"),
@@ -154,16 +155,17 @@ async def test_a_message_that_cannot_be_read(running: tuple[Stack, Console]) -> 
             assert "gone already" in answer.text
 
 
-def test_undecodable_messages_are_listed(running: tuple[Stack, Console], run: Run) -> None:
-    """Without any, nothing but the dev is named."""
-    said = f"dev at {running[0].url} in {Path.cwd()}\n"
-    assert run("undecodable") == (0, "", said)
+def test_undecodable_messages_are_listed(run: Run) -> None:
+    """Without any, nothing is printed."""
+    assert run("undecodable") == (0, "", "")
 
 
 # -- what is kept of the logs --------------------------------------------------------------------
 
 
-async def test_what_is_printed_stays_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_what_is_printed_stays_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Lines about tasks are kept from INFO on; a terminal gets those from WARNING on, as before.
 
     A logger that has a level of its own, as that of reloading has in `dev`, prints by it.
@@ -177,7 +179,7 @@ async def test_what_is_printed_stays_the_same(capsys: pytest.CaptureFixture[str]
     root.setLevel(logging.WARNING)
     ours.setLevel(logging.NOTSET)  # the console of this module's other tests has raised it
     try:
-        with kept_lines() as lines:
+        with kept_lines(tmp_path / "dev.log") as lines:
             log = logging.getLogger(OURS)
             log.info("Claimed %s", "it", extra={"task_id": "t", "action": "claimed", "x": object()})
             log.info("Of another", extra={"task_id": "other"})
@@ -201,11 +203,26 @@ async def test_what_is_printed_stays_the_same(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err == "Lost\nChanged\n"
 
 
-async def test_a_line_that_cannot_be_made_stops_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is left out, as by any handler."""
-    monkeypatch.setattr(logging, "raiseExceptions", False)
-    lines = KeptLines()
-    lines.handle(logging.makeLogRecord({"msg": "%d", "args": ("x",), "task_id": "t"}))
-    assert [line async for line in lines.about("t", 0)] == []
+async def test_a_line_that_cannot_be_kept_stops_nothing(tmp_path: Path) -> None:
+    """One that cannot be made, or written, or was cut, is left out."""
+    path = tmp_path / "dev.log"
+    for at in (path, tmp_path / "no" / "dev.log"):
+        with closing(Keeping(at)) as keeping:
+            keeping.handle(logging.makeLogRecord({"msg": "%d", "args": ("x",), "task_id": "t"}))
+            keeping.handle(logging.makeLogRecord({"msg": "kept", "task_id": "t"}))
+    path.write_text(path.read_text() + '{"task_id": "t", "at')
+    assert [line.message async for line in KeptLines(path).about("t", 0)] == ["kept"]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_the_newest_lines_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long log two files stay, and are read in order."""
+    monkeypatch.setattr(lines, "MOST_BYTES", 2_000)
+    path = tmp_path / "dev.log"
+    with closing(Keeping(path)) as keeping:
+        for number in range(100):
+            keeping.handle(logging.makeLogRecord({"msg": str(number), "task_id": "t"}))
+    kept = [int(line.message) async for line in KeptLines(path).about("t", 0)]
+    assert kept == list(range(kept[0], 100))
+    assert kept[0] > 0
+    assert sum(len(each.read_bytes()) for each in (path, tmp_path / "dev.log.1")) <= 4_000

@@ -18,10 +18,10 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.conversation import LEFT_OUT, MOST_OF_ALL, MOST_TEXT
+from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.markdown import html_of
 from a2a_serverless_tools.console.pages import MOST_OF_AN_EVENT
 from a2a_serverless_tools.console.rendering import visible
-from a2a_serverless_tools.console.stored import StoredInspector
 from a2a_serverless_tools.console.trying import Call
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
@@ -40,7 +40,7 @@ def storage() -> DurableStorage:
 
 @pytest.fixture
 def console(storage: DurableStorage) -> Console:
-    inspector = StoredInspector(storage, Settings(), place="the table Tasks-Prod")
+    inspector = Inspector(storage, Settings(), place="the table Tasks-Prod")
     return Console(inspector, url=URL, endpoint="http://127.0.0.1:9")
 
 

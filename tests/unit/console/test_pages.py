@@ -25,8 +25,8 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.lines import LogLine, Logs
-from a2a_serverless_tools.console.stored import StoredInspector
 from a2a_serverless_tools.contract.storage import Storage
 from a2a_serverless_tools.inspect.cost import WRITE_UNIT_DOLLARS
 from tests.support.clocks import ManualClock
@@ -55,13 +55,13 @@ async def person(storage: DurableStorage) -> AsyncIterator[httpx.AsyncClient]:
         yield one
 
 
-def inspector_of(storage: DurableStorage, logs: Logs | None = None) -> StoredInspector:
-    return StoredInspector(storage, Settings(), place="memory", logs=logs)
+def inspector_of(storage: DurableStorage, logs: Logs | None = None) -> Inspector:
+    return Inspector(storage, Settings(), place="memory", logs=logs)
 
 
 @asynccontextmanager
 async def visited(
-    inspector: StoredInspector, *, card: AgentCard | None = None
+    inspector: Inspector, *, card: AgentCard | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A browser that has opened the console."""
     console = Console(inspector, url=URL, card=card)
@@ -344,7 +344,7 @@ async def test_a_task_has_its_costs(storage: DurableStorage, person: httpx.Async
     """So far, of all versions and of each, in write units and dollars."""
     await storage.open_task("c", request(), task_id="t")
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
-    (shown,) = await StoredInspector(storage, Settings(), place="memory").timelines("t")
+    (shown,) = await Inspector(storage, Settings(), place="memory").timelines("t")
     text = (await person.get(f"/_console/task/{ANN.digest}/t?view=cost")).text
     assert f"<b>{shown.units}</b> write units of its commits" in text
     assert "Not in it: the time of the functions or workers, the model" in text
@@ -389,7 +389,7 @@ class Stack:
         self.clock = clock
         self.backends = memory_backends(Settings(auth="none"), clock=clock)
         self.sweeper = Sweeper(self.backends.storage, self.backends.operations, clock=clock)
-        self.inspector = StoredInspector(
+        self.inspector = Inspector(
             self.backends.storage, Settings(), place="memory", backends=self.backends
         )
 
@@ -474,7 +474,7 @@ async def test_queues_without_work_are_calm(clock: ManualClock) -> None:
     assert take(operations) is not None
     await stack.backends.storage.commit(head, Commit(token="a", claims=True, worker="vm 1"))
     assert 'class="calm"' in await stack.page("/queues")
-    stack.inspector = StoredInspector(stack.backends.storage, Settings(), place="the table t")
+    stack.inspector = Inspector(stack.backends.storage, Settings(), place="the table t")
     text = await stack.page("/queues")
     assert 'class="calm"' not in text
     assert "Not known: the queue is not named here." in text
@@ -605,7 +605,7 @@ async def test_a_damaged_log_is_not_an_empty_one(
     async def damaged(*_: object, **__: object) -> None:
         raise UnreadableTaskError("version 2 is not there")
 
-    monkeypatch.setattr(StoredInspector, "log", damaged)
+    monkeypatch.setattr(Inspector, "log", damaged)
     path = f"/_console/task/{ANN.digest}/t"
     text = (await person.get(path)).text
     assert "Nothing was said yet" not in text

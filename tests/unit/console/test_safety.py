@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import AsyncMock
 
 import httpx
@@ -17,14 +15,10 @@ import pytest
 from a2a.types import Message, Part, SendMessageRequest
 from botocore.exceptions import ClientError
 
-from a2a_serverless.errors import ConfigurationError, TaskNotFoundError
 from a2a_serverless.settings import Settings
 from a2a_serverless_tools.cli import dev
 from a2a_serverless_tools.console.app import STATIC, Console
-from a2a_serverless_tools.console.dev_file import RunningDev
-from a2a_serverless_tools.console.inspector import TaskQuery
 from a2a_serverless_tools.console.lines import kept_lines
-from a2a_serverless_tools.console.remote import RemoteInspector
 from a2a_serverless_tools.local.stack import Options, Stack
 
 ROOT = Path(__file__).parents[3]
@@ -34,11 +28,11 @@ PAGES = ["/tasks", "/try", "/queues", "/card", "/find?id=x"]
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[Stack, Console]]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, Console]]:
     """`dev` with its console."""
     consoles: list[Console] = []
-    with kept_lines() as lines:
-        options = Options(agent=AGENT, card=CARD, beside=partial(dev._beside, consoles, lines))
+    with kept_lines(tmp_path_factory.mktemp("dev") / "dev.log") as lines:
+        options = Options(agent=AGENT, card=CARD, beside=partial(dev.beside, consoles, lines))
         with Stack(Settings(auth="none"), options) as stack:
             yield stack, consoles[0]
 
@@ -229,87 +223,6 @@ def test_a_token_is_sent_as_one(running: tuple[Stack, Console], person: httpx.Cl
     assert "Authorization: (yours)" in shown
     assert "X-API-Key" not in shown
     assert "top-secret-token" not in shown
-
-
-# -- commands ----------------------------------------------------------------------------------
-
-
-def test_the_json_is_for_commands_of_this_user(
-    running: tuple[Stack, Console], person: httpx.Client
-) -> None:
-    """It takes the token of the file, and no cookie."""
-    assert person.get("/_console/api/tasks").status_code == 403
-    wrong = {"Authorization": "Bearer guessed"}
-    assert person.get("/_console/api/tasks", headers=wrong).status_code == 403
-    right = {"Authorization": f"Bearer {running[1].sessions.command_token}"}
-    assert person.get("/_console/api/tasks", headers=right).status_code == 200
-
-
-async def test_a_dev_is_looked_at_over_its_json(running: tuple[Stack, Console]) -> None:
-    """Timelines, lists, events and errors are those of the storage itself."""
-    stack, console = running
-    task_id = await asyncio.to_thread(sent, stack, "over json")
-    remote = RemoteInspector(RunningDev(stack.url, console.sessions.command_token))
-    local = console._inspector
-    found = await remote.timelines(task_id)
-    assert found == await local.timelines(task_id)
-    scope = found[0].scope
-    assert await remote.timelines(task_id, scope) == found
-    assert await remote.timelines("unknown") == []
-    query = TaskQuery(scope=scope, limit=2, state="completed")
-    assert await remote.tasks(query) == await local.tasks(query)
-    assert await remote.counts(scope) == await local.counts(scope)
-    lines = [line async for line in remote.events(task_id, scope)]
-    assert lines == [line async for line in local.events(task_id, scope)]
-    with pytest.raises(TaskNotFoundError):
-        await remote.cancel("unknown", scope)
-    with pytest.raises(TaskNotFoundError):
-        await anext(remote.events("unknown", scope))
-    assert "/_console/open?token=" in await remote.open_url()
-    stranger = RemoteInspector(RunningDev(stack.url, "guessed"))
-    with pytest.raises(ConfigurationError, match="token is another one"):
-        await stranger.timelines(task_id)
-
-
-async def test_following_shows_what_a_stream_shows(running: tuple[Stack, Console]) -> None:
-    """Beside a running stream: the same events under the same cursors."""
-    stack, console = running
-    remote = RemoteInspector(RunningDev(stack.url, console.sessions.command_token))
-    body = {
-        "message": {
-            "messageId": "follow",
-            "role": "ROLE_USER",
-            "parts": [{"text": "one two three four five"}],
-        }
-    }
-    streamed: list[tuple[str, Any]] = []
-    following: asyncio.Task[list[tuple[str, Any]]] | None = None
-
-    async def follow(task_id: str) -> list[tuple[str, Any]]:
-        (shown,) = await remote.timelines(task_id)
-        events = remote.events(task_id, shown.scope, is_followed=True)
-        return [(line.cursor, line.event) async for line in events]
-
-    async with (
-        httpx.AsyncClient(trust_env=False, base_url=stack.url, timeout=30) as client,
-        client.stream(
-            "POST", "/message:stream", json=body, headers={"A2A-Version": "1.0"}
-        ) as answer,
-    ):
-        cursor = ""
-        async for line in answer.aiter_lines():
-            if line.startswith("id:"):
-                cursor = line[3:].strip()
-            elif line.startswith("data:"):
-                event = json.loads(line[5:])
-                if following is None:
-                    following = asyncio.create_task(follow(event["task"]["id"]))
-                else:
-                    streamed.append((cursor, event))
-    assert following is not None
-    followed = await asyncio.wait_for(following, 30)
-    assert streamed
-    assert followed[-len(streamed) :] == streamed
 
 
 # -- what is shipped ---------------------------------------------------------------------------

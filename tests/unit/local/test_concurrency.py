@@ -16,10 +16,10 @@ from pydantic import SecretStr
 from a2a_serverless.http.streams import TOO_MANY
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless_tools.local.gateway import Gateway
-from a2a_serverless_tools.local.stack import ACCOUNT_CONCURRENCY, front
 from a2a_serverless_tools.local.template import Template
 from tests.support.asgi_streams import LiveResponse, ServerEvent, live
+from tests.support.simulation.front import ACCOUNT_CONCURRENCY, front
+from tests.support.simulation.gateway import Gateway
 
 STREAMS = ACCOUNT_CONCURRENCY
 OTHER = "other"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless_tools.local.environments import Environments, Handler, LocalContext
+from tests.support.simulation.environments import Environments, Handler, LocalContext
 
 WAIT_S = 10.0
 

@@ -13,17 +13,17 @@ from typing import Any
 import httpx
 import pytest
 
-from a2a_serverless_tools.local import gateway
 from a2a_serverless_tools.local.asgi import ASGIApp, Message, Receive, Scope, Send
-from a2a_serverless_tools.local.environments import Concurrency, Environments, Handler
-from a2a_serverless_tools.local.gateway import Gateway
-from a2a_serverless_tools.local.routes import Routes, refusals
 from a2a_serverless_tools.local.template import Template
-from a2a_serverless_tools.local.throttle import Throttle
-from a2a_serverless_tools.local.web_adapter import WebAdapter
 from tests.support.asgi_streams import live
 from tests.support.clocks import ManualClock
 from tests.support.gateway import rest_event
+from tests.support.simulation import gateway
+from tests.support.simulation.environments import Concurrency, Environments, Handler
+from tests.support.simulation.gateway import Gateway
+from tests.support.simulation.routes import Routes, refusals
+from tests.support.simulation.throttle import Throttle
+from tests.support.simulation.web_adapter import WebAdapter
 
 ROOT = Path(__file__).parents[3]
 HOST = "127.0.0.1:8000"

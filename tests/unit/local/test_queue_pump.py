@@ -13,12 +13,12 @@ import pytest
 from a2a_serverless import aws
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless_tools.local import pumps
-from a2a_serverless_tools.local.environments import Environments, Handler
-from a2a_serverless_tools.local.pumps import QueuePump
-from a2a_serverless_tools.local.simulated_aws import simulated_aws
-from a2a_serverless_tools.local.sources import EventSource, SqsSource, TableSource
 from tests.support.queues import MemoryQueue
+from tests.support.simulation import pumps
+from tests.support.simulation.environments import Environments, Handler
+from tests.support.simulation.pumps import QueuePump
+from tests.support.simulation.simulated_aws import simulated_aws
+from tests.support.simulation.sources import EventSource, SqsSource, TableSource
 
 PARAMS = OperationParams(scope="scope", task_id="task", incarnation="incarnation", turn=1)
 RECORDED = json.loads((Path(__file__).parents[3] / "events" / "worker-sqs-run.json").read_text())[

@@ -14,13 +14,13 @@ from a2a.types import AgentCapabilities, AgentCard, AgentSkill, ListTasksRequest
 from a2a_serverless.client import ResumingClient, Retries, create_resuming_client
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless_tools.local import stack
-from a2a_serverless_tools.local.gateway import Gateway
 from a2a_serverless_tools.local.http_server import HttpServer, bind
 from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.simulation import front
+from tests.support.simulation.gateway import Gateway
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 SILENCE_S = 0.1
@@ -59,7 +59,7 @@ def served(backends: Backends, clock: ManualClock, **parameters: str) -> Iterato
     settings = Settings(auth="none", keep_alive_s=3600)
     template = Template.load(parameters=parameters)
     with (
-        stack.front(settings, backends, CARD, template=template, clock=clock) as gateway,
+        front.front(settings, backends, CARD, template=template, clock=clock) as gateway,
         HttpServer(gateway, bind(0), lifespan=False) as server,
     ):
         yield server.url
@@ -117,7 +117,7 @@ async def test_a_silent_stream_is_cut_and_resumed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The agent goes on when its stream was cut several times: no event is lost, none twice."""
-    monkeypatch.setattr(stack, "Gateway", partial(Gateway, idle_limit_s=SILENCE_S))
+    monkeypatch.setattr(front, "Gateway", partial(Gateway, idle_limit_s=SILENCE_S))
     last_ids: list[str | None] = []
 
     async def note(asked: httpx.Request) -> None:

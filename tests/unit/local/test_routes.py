@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless_tools.local.routes import Routes, refusals, request_limits
 from a2a_serverless_tools.local.template import Template, TemplateError
+from tests.support.simulation.routes import Routes, refusals, request_limits
 
 Json = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""The local stack's numbers and choices, where template.yaml has them too."""
+"""`api`, `worker`, `sweep` and `push` in one process, on one file."""
 
 from __future__ import annotations
 
@@ -8,19 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 from pydantic import SecretStr
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
-from a2a_serverless_tools.local.stack import (
-    API_TIMEOUT_S,
-    STREAM_MARGIN_S,
-    BackendName,
-    Options,
-    Stack,
-)
-from a2a_serverless_tools.local.template import _Loader
+from a2a_serverless_tools.local.stack import GATEWAY_HEADER_BYTES, Options, Stack
 
 ROOT = Path(__file__).parents[3]
 AGENT = f"{ROOT / 'functions' / 'worker' / 'agent.py'}:agent"
@@ -28,18 +20,9 @@ CARD = ROOT / "functions" / "api" / "agent_card.json"
 MEETING = f"{Path(__file__).parent / 'meeting_agent.py'}:agent"
 TURNS = 3
 PATIENCE_S = 60
-POLL_S = 0.2
-"""Between two looks: `dev` throttles as a deployment does."""
+POLL_S = 0.05
 KEY = "a-key-of-twenty-characters"
 FOREIGN = {"Origin": "https://elsewhere.example"}
-
-
-def test_timeouts_are_those_of_the_functions() -> None:
-    """ApiFunction has the time-out of all functions; StreamFunction's is longer than a stream."""
-    template = yaml.load((ROOT / "template.yaml").read_text(), _Loader)  # noqa: S506 - a SafeLoader
-    assert template["Globals"]["Function"]["Timeout"] == API_TIMEOUT_S
-    for longest, times in template["Mappings"]["StreamTimeouts"].items():
-        assert times["FunctionTimeout"] == int(longest) + STREAM_MARGIN_S
 
 
 @pytest.mark.parametrize("auth", ["none", "api-key"])
@@ -54,23 +37,10 @@ def test_pages_are_refused_where_callers_are_not_known(auth: str) -> None:
     assert foreign.status_code == (403 if auth == "none" else 200)
 
 
-def test_a_stack_may_stand_below_a_stage() -> None:
-    """Below a stage the URL and those of the card have the stage; a path beside it gets 403."""
-    options = Options(agent=AGENT, card=CARD, stage="a2a")
-    with Stack(Settings(auth="none"), options) as stack, httpx.Client(trust_env=False) as http:
-        card = http.get(f"{stack.url}/.well-known/agent-card.json").json()
-        beside = http.get(stack.url.removesuffix("/a2a") + "/.well-known/agent-card.json")
-    assert stack.url.endswith("/a2a")
-    urls = {interface["url"].rstrip("/") for interface in card["supportedInterfaces"]}
-    assert urls == {stack.url}
-    assert beside.status_code == 403
-
-
-@pytest.mark.parametrize("backend", ["memory", "moto"])
-def test_turns_share_a_local_worker(backend: BackendName) -> None:
-    """One environment of the worker pulls others beside its turn, as a deployed one does."""
+def test_turns_share_a_local_worker() -> None:
+    """One worker runs as many turns at a time as a deployed one."""
     settings = Settings(auth="none", worker_turns=5, turn_limit_s=60)
-    options = Options(agent=MEETING, card=CARD, backend=backend, concurrency=1)
+    options = Options(agent=MEETING, card=CARD, concurrency=1)
     with Stack(settings, options) as stack, httpx.Client(trust_env=False, timeout=60) as http:
         headers = {"A2A-Version": "1.0"}
         sent = []
@@ -142,3 +112,49 @@ def test_a_stack_with_turns_that_do_not_fit_does_not_start() -> None:
         Stack(Settings(auth="none", worker_turns=5), options),
     ):
         pass
+
+
+def test_headers_that_api_gateway_refuses_are_refused() -> None:
+    """An author learns of the limit before the deployment."""
+    with (
+        Stack(Settings(auth="none"), Options(agent=AGENT, card=CARD)) as stack,
+        httpx.Client(trust_env=False) as http,
+    ):
+        headers = {"A2A-Version": "1.0", "X-Long": "x" * GATEWAY_HEADER_BYTES}
+        assert http.get(f"{stack.url}/tasks", headers=headers).status_code == 431
+
+
+def test_an_agent_that_blocks_holds_up_no_other_turn(tmp_path: Path) -> None:
+    """Each worker has a thread, and an instance of the agent."""
+    source, gate = tmp_path / "agent.py", tmp_path / "gate"
+    source.write_text(BLOCKING.replace("GATE", str(gate)))
+    options = Options(agent=f"{source}:agent", card=CARD, concurrency=2)
+    with (
+        Stack(Settings(auth="none", blocking_limit_s=20), options) as stack,
+        httpx.Client(trust_env=False, timeout=60, headers={"A2A-Version": "1.0"}) as http,
+    ):
+
+        def send(text: str, *, waits: bool) -> Any:
+            message = {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}
+            body = {"message": message, "configuration": {"returnImmediately": not waits}}
+            return http.post(f"{stack.url}/message:send", json=body).json()["task"]
+
+        send("block", waits=False)
+        answered = send("quick", waits=True)
+        assert answered["status"]["state"] == "TASK_STATE_COMPLETED"
+        gate.touch()
+
+
+BLOCKING = """
+import time
+from pathlib import Path
+from a2a_serverless.worker import Worker
+
+class Agent(Worker):
+    async def handle(self, ctx):
+        while ctx.user_text == "block" and not Path("GATE").exists():
+            time.sleep(0.02)
+        await ctx.complete("done")
+
+agent = Agent
+"""

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless_tools.local.pumps import StreamFilter
 from a2a_serverless_tools.local.template import TemplateError
+from tests.support.simulation.pumps import StreamFilter
 
 PATTERN = {
     "eventName": ["INSERT"],

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless_tools.local import pumps
-from a2a_serverless_tools.local.environments import Environments, Handler
-from a2a_serverless_tools.local.pumps import StreamFilter, StreamPump
 from a2a_serverless_tools.local.sources import Consume, StreamSource
+from tests.support.simulation import pumps
+from tests.support.simulation.environments import Environments, Handler
+from tests.support.simulation.pumps import StreamFilter, StreamPump
 
 MakeFunction = Callable[[Handler], Environments]
 

@@ -22,18 +22,11 @@ from a2a_serverless.storage.table import Key
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless_tools.contract.storage import Storage
 from a2a_serverless_tools.local import sources
-from a2a_serverless_tools.local.simulated_aws import one_step, simulated_aws
-from a2a_serverless_tools.local.sources import (
-    AddedStream,
-    MemoryStream,
-    Records,
-    StreamSource,
-    TableStream,
-)
-from tests.support.databases import dynamo_storage
+from a2a_serverless_tools.local.sources import AddedStream, Records, StreamSource, TableStream
 from tests.support.emulators import CREDENTIALS
 from tests.support.memory import memory_storage
 from tests.support.messages import request
+from tests.support.simulation.sources import MemoryStream
 
 RECORDED = json.loads(
     (Path(__file__).parents[3] / "events" / "push-dynamodb-commit.json").read_text()
@@ -240,28 +233,6 @@ async def test_records_are_json_as_lambda_has_it(streams: Streams) -> None:
         "body": {"B": "AP8="},
         "list": {"L": [{"B": "eA=="}]},
     }
-
-
-async def test_simulated_stream_survives_a_failed_transaction() -> None:
-    """A failed transaction puts a copy of moto's table in its place: the reader does not notice."""
-    with simulated_aws() as names:
-        storage = dynamo_storage(names.table)
-        source = TableStream(names.table, one_step=one_step)
-        async with reading(source) as reader:
-            first = (await storage.open_task("context", request(), task_id="task-1")).head
-            await reader.until(lambda: reader.commits() == [1])
-            again = await storage.open_task("context", request(), task_id="task-1")
-            assert not again.created
-            await Storage(storage).update_task("task-1", TaskState.TASK_STATE_COMPLETED)
-            await reader.until(lambda: reader.commits() == [1, 2])
-
-    record = reader.records[-1]
-    while not record["dynamodb"]["Keys"]["SK"]["S"].startswith("EVENT#"):
-        record = reader.records[reader.records.index(record) - 1]
-    assert record.keys() == RECORDED.keys()
-    assert record["dynamodb"].keys() == RECORDED["dynamodb"].keys()
-    assert record["dynamodb"]["NewImage"]["state"] == {"S": "TASK_STATE_COMPLETED"}
-    assert owner_of(record["dynamodb"]["Keys"]["PK"]["S"]) == (first.scope, "task-1")
 
 
 async def test_a_table_without_stream_is_named() -> None:

@@ -11,11 +11,11 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import aws_backends, memory_backends
-from a2a_serverless_tools.local.simulated_aws import simulated_aws
-from a2a_serverless_tools.local.sources import SqsSource
 from a2a_serverless_tools.local.sweeping import SweepRounds
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
+from tests.support.simulation.simulated_aws import simulated_aws
+from tests.support.simulation.sources import SqsSource
 
 
 async def test_round_sends_a_lost_turn_again() -> None:

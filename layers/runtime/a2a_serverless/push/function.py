@@ -79,22 +79,20 @@ class PushFunction(EventFunction):
         resolve: Resolve | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        clock = clock or SystemClock()
-        per_caller = max(1, settings.push_concurrency // SHARE)
-        allowed = AllowedHosts.parse(settings.push_allowed_hosts)
-        issuer = (settings.push_issuer or settings.public_url).rstrip("/") or _ISSUER
         self._jobs = queue.jobs
-        self._clock = clock
+        self._clock = clock or SystemClock()
         self._timeout_s = settings.push_timeout_s
         self._stream = PushStream(storage, queue.jobs, settings.push_events)
-        self._deliverer = Deliverer(
+        self._deliverer = deliverer_of(
             storage,
             queue,
-            PushClient(allowed, clock=clock, resolve=resolve, tls=tls),
-            Signer(secret or _secret(settings, clock), keys, issuer=issuer, clock=clock),
+            keys,
             settings,
-            places=Places(slots, per_caller=per_caller, in_all=0) if slots else None,
-            clock=clock,
+            slots=slots,
+            secret=secret,
+            clock=self._clock,
+            resolve=resolve,
+            tls=tls,
         )
         super().__init__()
 
@@ -135,6 +133,38 @@ class PushFunction(EventFunction):
             # An invocation's edge: the record is still in its queue, and comes again.
             logger.exception("Record not kept elsewhere", extra=extra)
             return False
+
+
+def deliverer_of(  # noqa: PLR0913 - as PushFunction
+    storage: DurableStorage,
+    queue: PushQueue,
+    keys: KeyStore,
+    settings: Settings,
+    *,
+    slots: Slots | None = None,
+    secret: Secrets | None = None,
+    clock: Clock | None = None,
+    resolve: Resolve | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Deliverer:
+    """Return what delivers jobs; the arguments are those of PushFunction.
+
+    Raises:
+        ConfigurationError: A2A_PUSH_ALLOWED_HOSTS cannot be parsed.
+    """
+    clock = clock or SystemClock()
+    per_caller = max(1, settings.push_concurrency // SHARE)
+    allowed = AllowedHosts.parse(settings.push_allowed_hosts)
+    issuer = (settings.push_issuer or settings.public_url).rstrip("/") or _ISSUER
+    return Deliverer(
+        storage,
+        queue,
+        PushClient(allowed, clock=clock, resolve=resolve, tls=tls),
+        Signer(secret or _secret(settings, clock), keys, issuer=issuer, clock=clock),
+        settings,
+        places=Places(slots, per_caller=per_caller, in_all=0) if slots else None,
+        clock=clock,
+    )
 
 
 def _secret(settings: Settings, clock: Clock) -> Secrets:

@@ -173,6 +173,13 @@ class _Group:
         self.due_at = now + int(visibility_s * 1000)
         return True
 
+    def free(self, now: int) -> bool:
+        """Make the first message visible; return False if it is."""
+        is_hidden = bool(self.messages) and self.due_at > now
+        if is_hidden:
+            self.due_at = now
+        return is_hidden
+
     def hide(self, receipt: str, now: int, seconds: float) -> bool:
         """Set the visibility of a delivery; return False if it has expired."""
         is_held = receipt == self.receipt and self.due_at > now
@@ -344,6 +351,12 @@ class TableQueue(FifoQueue[M]):
     async def delete(self, record: EventRecord) -> None:
         """Remove a delivered message; do nothing if the delivery has expired."""
         await self._of_delivery(record, lambda group, receipt, now: group.delete(receipt, now))
+
+    async def free(self) -> None:
+        """Make all messages visible, where the consumers that have received them are gone."""
+        now = self._clock.now_ms()
+        async for group in self._groups():
+            await self._change(group.key, lambda group: group.free(now))
 
     # -- for a person --------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -121,14 +122,14 @@ class SqliteTable(Streamed):
         self._columns = sorted(keys | {EXPIRY})
         self._own = threading.local()
         self._all: list[sqlite3.Connection] = []
+        weakref.finalize(self, _close, self._all)
         deadline = time.monotonic() + BUSY_S
         while not self._is_open(deadline):
             time.sleep(0.01)  # another process makes the file
 
     def close(self) -> None:
         """Close all connections; the table cannot be used any more."""
-        while self._all:
-            self._all.pop().close()
+        _close(self._all)
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -432,6 +433,11 @@ class _FileWatch:
     def _pause_s(self) -> float:
         quiet_s = time.monotonic() - _changed_at.get(self._table.path, 0.0)
         return next((pause for until, pause in POLLS_S if quiet_s < until), SLOWEST_POLL_S)
+
+
+def _close(connections: list[sqlite3.Connection]) -> None:
+    while connections:
+        connections.pop().close()
 
 
 def _encoded(item: Mapping[str, Any]) -> tuple[str, bytes]:

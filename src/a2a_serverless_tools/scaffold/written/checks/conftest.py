@@ -19,7 +19,7 @@ START_S = 300  # a limit for machines that have much other work
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield the agent's address; everything is kept in memory."""
+    """Yield the agent's address; its tasks are in a file of the tests."""
     output = tmp_path_factory.mktemp("dev") / "output"
     command = [
         sys.executable,
@@ -29,6 +29,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "--port",
         "0",
         "--no-console",
+        "--file",
+        str(output.with_name("dev.db")),
     ]
     with output.open("wb") as file:
         dev = subprocess.Popen(command, cwd=PROJECT, stdout=file, stderr=file)

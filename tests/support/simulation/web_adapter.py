@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlencode
 from a2a_serverless.http.address import CONTEXT_HEADER
 from a2a_serverless.http.context import INVOCATION_HEADER
 from a2a_serverless_tools.local.asgi import ASGIApp, Message, Receive, Scope, Send
-from a2a_serverless_tools.local.environments import Concurrency, LocalContext
+from tests.support.simulation.environments import Concurrency, LocalContext
 
 
 class WebAdapter:

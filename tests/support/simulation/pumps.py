@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from a2a_serverless_tools.local.background import repeat, surviving
-from a2a_serverless_tools.local.environments import Environments
-from a2a_serverless_tools.local.sources import EventSource, Records, StreamSource
+from a2a_serverless_tools.local.sources import Records, StreamSource
 from a2a_serverless_tools.local.template import TemplateError
+from tests.support.simulation.environments import Environments
+from tests.support.simulation.sources import EventSource
 
 QUEUE_RETRY_S = 1.0
 """Seconds between two attempts to read a queue that fails."""

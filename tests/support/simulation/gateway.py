@@ -26,10 +26,10 @@ from urllib.parse import parse_qsl
 
 from a2a_serverless_tools.local.asgi import Message, Receive, Scope, Send
 from a2a_serverless_tools.local.background import surviving
-from a2a_serverless_tools.local.environments import Environments, ThrottledError
-from a2a_serverless_tools.local.routes import Refusal, Route, Routes
-from a2a_serverless_tools.local.throttle import Throttle
-from a2a_serverless_tools.local.web_adapter import WebAdapter
+from tests.support.simulation.environments import Environments, ThrottledError
+from tests.support.simulation.routes import Refusal, Route, Routes
+from tests.support.simulation.throttle import Throttle
+from tests.support.simulation.web_adapter import WebAdapter
 
 logger = logging.getLogger(__name__)
 

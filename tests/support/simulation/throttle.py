@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless_tools.local.routes import Route
+from tests.support.simulation.routes import Route
 
 
 @dataclass(slots=True)

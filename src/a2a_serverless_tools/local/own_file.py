@@ -1,0 +1,143 @@
+"""The file in which `dev` keeps everything: where it is, which `dev` has it, how it is emptied."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TextIO
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.settings import Settings
+from a2a_serverless_tools.scaffold.source import project_around
+
+FOLDER: Final = ".a2a"
+NAME: Final = "dev.db"
+
+_OURS: Final = ("items", "deletions")
+"""The tables of a file that this framework has written."""
+
+
+def own_file(folder: Path) -> Path:
+    """Return the file of a folder's `dev`: below the project around it, else below the folder."""
+    return (project_around(folder) or folder) / FOLDER / NAME
+
+
+def log_of(path: Path) -> Path:
+    """Return the file of the lines that `dev` logs about the tasks of a file."""
+    return path.with_suffix(".log")
+
+
+def settings_of(path: Path, settings: Settings) -> Settings:
+    """Return settings that name a file and the queues in it, and no others; push is offered."""
+    queues = ("queue", "quarantine_queue", "dead_letter_queue", "undecodable_queue")
+    names = dict.fromkeys((*queues, "push_dead_letter_queue"), "")
+    names |= {"table": f"file:{path}", "push_queue": "push_queue"}
+    return settings.model_copy(update=names)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A file that this process has for itself."""
+
+    path: Path
+    _lock: TextIO
+
+    def announce(self, url: str) -> None:
+        """Write the address of this `dev` beside the file, for other processes."""
+        self._lock.seek(0)
+        self._lock.truncate()
+        json.dump({"url": url, "process": os.getpid()}, self._lock)
+        self._lock.flush()
+
+
+@contextmanager
+def held(path: Path) -> Iterator[Held]:
+    """Keep every other `dev` from a file during the block; make its folder if it is missing.
+
+    The lock ends with the process, also with one that is killed.
+
+    Raises:
+        ConfigurationError: another dev has the file, or its folder cannot be used.
+    """
+    try:
+        _make_folder(path.parent)
+        lock = os.open(_beside(path), os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        msg = f"{path} cannot be made ({error.strerror}): make its folder writable, or name"
+        raise ConfigurationError(f"{msg} another file with --file.") from error
+    with os.fdopen(lock, "r+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            msg = f"{path} is in use by {_name_of(file.read())}: end that one, or name another file"
+            raise ConfigurationError(f"{msg} with --file.") from None
+        except OSError as error:
+            msg = f"{path} cannot be locked ({error.strerror}): name a file on a disk of this"
+            raise ConfigurationError(f"{msg} machine with --file.") from error
+        file.truncate()
+        yield Held(path, file)
+        file.truncate(0)
+
+
+def url_of(path: Path) -> str:
+    """Return the address of the `dev` that has a file; empty: none runs, or it is not known."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        said = json.loads(_beside(path).read_text(encoding="utf-8"))
+        os.kill(int(said["process"]), 0)
+        return str(said["url"])
+    return ""
+
+
+def empty(path: Path) -> None:
+    """Remove all that a file holds, of whatever format. It stays the same file for its readers.
+
+    Raises:
+        ConfigurationError: it holds something else, or it cannot be written.
+    """
+    if not path.exists():
+        return
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as file:
+            names = {
+                name
+                for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            }
+            if names - {*_OURS, "sqlite_sequence"}:
+                msg = f"{path} has tables of another program: name another file with --file."
+                raise ConfigurationError(msg)
+            file.execute("BEGIN IMMEDIATE")
+            for name in _OURS:
+                file.execute(f"DROP TABLE IF EXISTS {name}")
+            file.execute("PRAGMA user_version = 0")
+            file.execute("COMMIT")
+            file.execute("VACUUM")
+    except sqlite3.Error as error:
+        msg = f"{path} cannot be emptied: {error}. Remove it, or name another file with --file."
+        raise ConfigurationError(msg) from error
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder for this user alone, of which git takes nothing."""
+    if folder.is_dir():
+        return
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.name == FOLDER:
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
+
+
+def _name_of(said: str) -> str:
+    """Return the `dev` that a lock's file names."""
+    try:
+        return f"the dev at {json.loads(said)['url']}"
+    except (ValueError, KeyError, TypeError):
+        return "another dev, which has just begun"

@@ -1,0 +1,85 @@
+"""Sources of the pumps' records: queues of AWS or on a table, and the stream of dictionaries."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from a2a_serverless.queues.fifo import EventRecord
+from a2a_serverless.queues.table import TableQueue
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.table import Item
+from a2a_serverless_tools.local import sources
+from a2a_serverless_tools.local.sources import BATCH, Consume, StreamSource, record_of
+
+
+class EventSource(ABC):
+    """Records as SQS's event source makes them, with a batch size of 1."""
+
+    @abstractmethod
+    def records(self) -> AsyncIterator[EventRecord]:
+        """Yield deliveries as they come, without end."""
+
+    @abstractmethod
+    async def delete(self, record: Mapping[str, Any]) -> None:
+        """Remove a record that the function did not report as failed."""
+
+
+class TableSource(EventSource):
+    """The deliveries of a queue on a table."""
+
+    def __init__(self, queue: TableQueue[Any]) -> None:
+        self._queue = queue
+
+    def records(self) -> AsyncIterator[EventRecord]:
+        return self._queue.records()
+
+    async def delete(self, record: EventRecord) -> None:
+        await self._queue.delete(record)
+
+
+class SqsSource(sources.SqsSource, EventSource):
+    """The deliveries of a queue of AWS."""
+
+    async def records(self) -> AsyncIterator[EventRecord]:
+        while True:
+            if (record := await self.receive()) is not None:
+                yield record
+
+
+class MemoryStream(StreamSource):
+    """The new items of a table in this process, from now on."""
+
+    def __init__(self, table: MemoryTable) -> None:
+        self._made: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self._waker: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._number = 0
+        self.close = table.on_insert(self._take)
+
+    async def feed(self, consume: Consume) -> None:
+        woken = asyncio.Event()
+        self._waker = asyncio.get_running_loop(), woken
+        try:
+            while True:
+                woken.clear()
+                batch = [record for record, _ in zip(self._waiting(), range(BATCH), strict=False)]
+                if batch:
+                    await consume(batch)
+                else:
+                    await woken.wait()
+        finally:
+            self._waker = None
+
+    def _take(self, item: Item) -> None:
+        """Take an item, in the thread that made it."""
+        self._made.put(item)
+        if (waker := self._waker) is not None and not waker[0].is_closed():
+            waker[0].call_soon_threadsafe(waker[1].set)
+
+    def _waiting(self) -> Iterator[dict[str, Any]]:
+        while not self._made.empty():
+            self._number += 1
+            yield record_of(self._number, self._made.get())
