@@ -110,7 +110,7 @@ class Deployment:
         """Pass the next operation to the worker; the record as SQS had it."""
 
         async def receive() -> Line:
-            return await anext(self.operations.records())
+            return dict(await anext(self.operations.records()))
 
         record = asyncio.run(receive())
         failures = [{"itemIdentifier": record["messageId"]}] if fails else []
