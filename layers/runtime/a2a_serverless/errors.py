@@ -62,6 +62,8 @@ class CommitTooLargeError(InvalidArgumentError):
 
     def __init__(self, size: int, limit: int, advice: str) -> None:
         super().__init__(f"A commit of {size} bytes exceeds the limit of {limit} bytes: {advice}.")
+        self.size = size
+        self.limit = limit
 
 
 class StateTooLargeError(InvalidArgumentError):
