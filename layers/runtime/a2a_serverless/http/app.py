@@ -50,7 +50,7 @@ from a2a_serverless.http.rest import Endpoint, Rest, route_of
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 
-CARD_MAX_AGE_S = 300
+_CARD_MAX_AGE_S = 300
 
 _SOMEWHERE = "https://localhost"
 """The address in the card that requests are checked against; no client sees it."""
@@ -165,7 +165,7 @@ def _add_card_routes(app: FastAPI, card_of: Callable[[Request], AgentCard]) -> N
         unsigned = {name: value for name, value in content.items() if name != "signatures"}
         tag = sha256(json.dumps(unsigned, sort_keys=True).encode()).hexdigest()
         headers = {
-            "Cache-Control": f"public, max-age={CARD_MAX_AGE_S}",
+            "Cache-Control": f"public, max-age={_CARD_MAX_AGE_S}",
             "ETag": f'W/"{tag}"',
             "Last-Modified": last_modified,
         }

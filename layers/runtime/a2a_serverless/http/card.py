@@ -23,7 +23,7 @@ from a2a_serverless.http.context import MAX_TENANT
 from a2a_serverless.settings import Settings
 
 _JSONRPC, _REST = TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value
-SERVED = tuple(
+_SERVED = tuple(
     (binding, version)
     for version in (PROTOCOL_VERSION_1_0, PROTOCOL_VERSION_0_3)
     for binding in (_JSONRPC, _REST)
@@ -65,7 +65,7 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
     if missing:
         raise ConfigurationError(f"The agent card {path} lacks {', '.join(missing)}.")
     offered = ((way.protocol_binding, way.protocol_version) for way in _ways(card))
-    unknown = [" ".join(way) for way in offered if way not in SERVED]
+    unknown = [" ".join(way) for way in offered if way not in _SERVED]
     if unknown:
         msg = f"The agent card {path} offers {', '.join(unknown)}, which is not served."
         raise ConfigurationError(msg)
@@ -157,7 +157,7 @@ def _ways(card: AgentCard) -> list[AgentInterface]:
     named = [(i.protocol_binding, i.protocol_version, i.tenant) for i in card.supported_interfaces]
     return [
         AgentInterface(protocol_binding=binding, protocol_version=version, tenant=tenant)
-        for binding, version, tenant in dict.fromkeys(named or ((*way, "") for way in SERVED))
+        for binding, version, tenant in dict.fromkeys(named or ((*way, "") for way in _SERVED))
     ]
 
 

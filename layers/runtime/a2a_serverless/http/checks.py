@@ -45,7 +45,7 @@ from a2a_serverless.storage.listing import ListTasksQuery
 
 M = TypeVar("M", bound=AnyMessage)
 
-MAX_VALUES = 10_000
+_MAX_VALUES = 10_000
 """The most values of one body.
 
 Request and answer take about 8 microseconds for each value, during which nothing else runs.
@@ -186,7 +186,7 @@ def read_json(body: bytes) -> Any:
 
     Raises:
         JSONParseError: not JSON or UTF-8, nested too deeply, or a number that is infinite or NaN.
-        InvalidParamsError: more than `MAX_VALUES` values.
+        InvalidParamsError: more than `_MAX_VALUES` values.
     """
     try:
         value = json.loads(
@@ -199,7 +199,7 @@ def read_json(body: bytes) -> Any:
 
 
 def _check_size(value: Any) -> None:
-    """Refuse a value with more than `MAX_VALUES` values: its parsing would block the event loop.
+    """Refuse a value with more than `_MAX_VALUES` values: its parsing would block the event loop.
 
     Raises:
         InvalidParamsError: names the limit.
@@ -207,9 +207,9 @@ def _check_size(value: Any) -> None:
     count, waiting = 0, [value]
     while waiting:
         count += 1
-        if count > MAX_VALUES:
+        if count > _MAX_VALUES:
             raise InvalidParamsError(
-                message=f"The body holds more than {MAX_VALUES} values: send them in a file."
+                message=f"The body holds more than {_MAX_VALUES} values: send them in a file."
             )
         inner = waiting.pop()
         if isinstance(inner, dict):

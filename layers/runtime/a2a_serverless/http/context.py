@@ -248,7 +248,7 @@ def ends_with_turn(context: ServerCallContext) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChosenId:
+class _ChosenId:
     """The id that a client has given to its task; only the legacy dialects allow that."""
 
     task_id: str
@@ -260,12 +260,12 @@ def choose_id(context: ServerCallContext, task_id: str, *, ttl_s: float | None =
 
     `ttl_s` is how long a created task is kept; by default as long as any other.
     """
-    context.state[_CHOSEN_ID] = ChosenId(task_id=task_id, ttl_s=ttl_s)
+    context.state[_CHOSEN_ID] = _ChosenId(task_id=task_id, ttl_s=ttl_s)
 
 
-def chosen_id(context: ServerCallContext) -> ChosenId | None:
+def chosen_id(context: ServerCallContext) -> _ChosenId | None:
     """Return the id chosen by the client; None, as in most calls, when the server chooses."""
-    chosen: ChosenId | None = context.state.get(_CHOSEN_ID)
+    chosen: _ChosenId | None = context.state.get(_CHOSEN_ID)
     return chosen
 
 

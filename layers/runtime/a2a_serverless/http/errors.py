@@ -34,7 +34,7 @@ from a2a_serverless.tasks.identity import is_task_id
 
 logger = logging.getLogger(__name__)
 
-PROTOCOL_ERRORS: Mapping[type[errors.A2AServerlessError], type[A2AError]] = {
+_PROTOCOL_ERRORS: Mapping[type[errors.A2AServerlessError], type[A2AError]] = {
     errors.InvalidArgumentError: InvalidParamsError,
     errors.AnswerTooLargeError: InvalidParamsError,
     errors.ContextMismatchError: InvalidParamsError,
@@ -86,9 +86,9 @@ def protocol_errors(action: str, task_id: str = "") -> Iterator[None]:
     """Let only the protocol's errors out of an operation.
 
     An unforeseen error is logged with its traceback; the client gets a fixed sentence and the
-    correlation id by which to find it in the log.
+    correlation id by which to find it in the log. The error that the client gets is counted.
     """
-    with counted_errors():
+    try:
         try:
             yield
         except (A2AError, RefusedError):
@@ -97,13 +97,6 @@ def protocol_errors(action: str, task_id: str = "") -> Iterator[None]:
             raise _translated(error) or internal_error(error, action, task_id) from error
         except Exception as error:
             raise internal_error(error, action, task_id) from error
-
-
-@contextmanager
-def counted_errors() -> Iterator[None]:
-    """Count the protocol's error with which a request is answered, see `count_error`."""
-    try:
-        yield
     except A2AError as error:
         count_error(error)
         raise
@@ -235,8 +228,8 @@ def quoted(text: str, length: int = 100) -> str:
 
 def _translated(error: errors.A2AServerlessError) -> A2AError | None:
     for kind in type(error).__mro__:
-        if kind in PROTOCOL_ERRORS:
-            return PROTOCOL_ERRORS[kind](message=str(error))
+        if kind in _PROTOCOL_ERRORS:
+            return _PROTOCOL_ERRORS[kind](message=str(error))
     return None
 
 

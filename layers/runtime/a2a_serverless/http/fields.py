@@ -14,9 +14,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from a2a_serverless.tasks.identity import is_unicode
 
-Problem = tuple[str, str]
+_Problem = tuple[str, str]
 """What is wrong with a field: the predicate of a sentence, and words for the error's details."""
-Found = Iterator[tuple[str, Problem]]
+Found = Iterator[tuple[str, _Problem]]
 """Paths of fields, each with its problem."""
 
 _INT32: Final = 2**31
@@ -100,7 +100,7 @@ def _wrong_message(value: Any, descriptor: Any, path: str) -> Found:
         yield from wrong_fields(value, descriptor, f"{path}.")
 
 
-def _must_be(kind: str) -> Problem:
+def _must_be(kind: str) -> _Problem:
     return f"must be {kind}.", f"Not {kind}."
 
 
@@ -148,8 +148,8 @@ def _is_value_of(enum: EnumDescriptor, value: Any) -> bool:
             return False
 
 
-NOT_BASE64: Final[Problem] = ("is not base64.", "Not base64 (RFC 4648).")
-_SCALARS: Final[Mapping[int, tuple[Callable[[Any], bool], Problem]]] = {
+NOT_BASE64: Final[_Problem] = ("is not base64.", "Not base64 (RFC 4648).")
+_SCALARS: Final[Mapping[int, tuple[Callable[[Any], bool], _Problem]]] = {
     FieldDescriptor.TYPE_BOOL: (_is_bool, _must_be("true or false")),
     FieldDescriptor.TYPE_BYTES: (_is_bytes, NOT_BASE64),
     FieldDescriptor.TYPE_STRING: (_is_string, _must_be("a string of Unicode")),

@@ -67,7 +67,7 @@ until then. `stream`: as they are made (uvicorn); a stream ends after `stream_li
 send waits for `blocking_limit_s` in both: a longer one would meet the time-outs of clients.
 """
 
-STOP_MARGIN_S = 5.0
+_STOP_MARGIN_S = 5.0
 """Seconds before the function's end at which a stream ends by itself."""
 
 
@@ -271,7 +271,7 @@ class DurableRequestHandler:
         limit_s = self._settings.stream_limit_s
         if self._entrypoint == "api":
             limit_s = self._settings.blocking_limit_s
-        stop_s = self._function_s(context) - STOP_MARGIN_S
+        stop_s = self._function_s(context) - _STOP_MARGIN_S
         now = self._now()
         return Limits(deadline=now + min(limit_s, stop_s), stop=now + stop_s)
 

@@ -45,7 +45,7 @@ from a2a_serverless.wiring import Backends
 
 _INLINE = "configuration.taskPushNotificationConfig."
 
-PUSH_SCHEMES = ("Basic", "Bearer")
+_PUSH_SCHEMES = ("Basic", "Bearer")
 """Schemes of HTTP authentication for receivers; case does not matter (RFC 9110, section 11.1).
 
 The protocol asks for schemes of IANA's registry. These are the ones whose credentials are a fixed
@@ -89,7 +89,7 @@ class Receivers:
         storage, head = await self._storage_with(config.task_id, context)
         check_writable(head)
         await self._check_url(config.url)
-        return without_secrets(await storage.put_push(config), context)
+        return _without_secrets(await storage.put_push(config), context)
 
     async def get(
         self, request: GetTaskPushNotificationConfigRequest, context: ServerCallContext
@@ -109,7 +109,7 @@ class Receivers:
             push = await storage.push(request.task_id, request.id)
         if push is None:
             raise TaskNotFoundError("There is no such task, or it has no such push configuration.")
-        return without_secrets(push, context)
+        return _without_secrets(push, context)
 
     async def list(
         self, request: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
@@ -128,7 +128,7 @@ class Receivers:
         after = _place(request.page_token)
         storage, _ = await self._storage_with(request.task_id, context)
         pushes = await storage.pushes(request.task_id)
-        configs = [without_secrets(push, context) for push in pushes if push.config.id > after]
+        configs = [_without_secrets(push, context) for push in pushes if push.config.id > after]
         page = configs[: request.page_size or len(configs)]
         return ListTaskPushNotificationConfigsResponse(
             configs=page, next_page_token=_token(page[-1]) if len(page) < len(configs) else ""
@@ -186,7 +186,7 @@ class Receivers:
         return storage, head
 
 
-def without_secrets(push: Push, context: ServerCallContext) -> TaskPushNotificationConfig:
+def _without_secrets(push: Push, context: ServerCallContext) -> TaskPushNotificationConfig:
     """Return a configuration without its secrets.
 
     It is copied field by field, so that a field that the protocol adds later is not returned by
@@ -255,8 +255,8 @@ def _refused_config(found: Iterable[tuple[str, str]], *, at: str = "") -> Invali
 
 def _scheme_problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:
     scheme = config.authentication.scheme
-    if scheme and scheme.lower() not in {known.lower() for known in PUSH_SCHEMES}:
-        yield "authentication.scheme", f"is one of {', '.join(PUSH_SCHEMES)}"
+    if scheme and scheme.lower() not in {known.lower() for known in _PUSH_SCHEMES}:
+        yield "authentication.scheme", f"is one of {', '.join(_PUSH_SCHEMES)}"
 
 
 def _sentence(why: str) -> str:

@@ -63,8 +63,7 @@ class EarlyEnd:
     remark: str
 
 
-StreamItem = StreamEvent | EarlyEnd
-StreamItems = AsyncGenerator[StreamItem]
+StreamItems = AsyncGenerator[StreamEvent | EarlyEnd]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.context import Principal
 from a2a_serverless.http.errors import RefusedError
 
-MIN_LENGTH = 20
+_MIN_LENGTH = 20
 """The fewest characters of a key: 20 characters, each one of 64 at random, are 120 bits."""
 
 MAX_AGE_S = 300.0
@@ -30,11 +30,11 @@ MAX_AGE_S = 300.0
 PAUSE_S = 30.0
 """Seconds between two attempts to read a secret that cannot be read."""
 
-CHALLENGE = {"WWW-Authenticate": 'Bearer realm="a2a"'}
+_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="a2a"'}
 
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}")
-_KEY = re.compile(rf"[\x21-\x7e]{{{MIN_LENGTH},1000}}")
+_KEY = re.compile(rf"[\x21-\x7e]{{{_MIN_LENGTH},1000}}")
 
 
 class KeyRing:
@@ -130,7 +130,7 @@ class ApiKeys:
 
 
 def _refused(reason: str) -> RefusedError:
-    return RefusedError(reason, 401, "A valid API key is required.", CHALLENGE)
+    return RefusedError(reason, 401, "A valid API key is required.", _CHALLENGE)
 
 
 def _presented(headers: Headers) -> Iterator[str]:
@@ -168,7 +168,7 @@ def _sha256(key: Any, place: int) -> bytes:
         return bytes.fromhex(hashed[1])
     if not isinstance(key, str) or not _KEY.fullmatch(key) or key.startswith("sha256:"):
         msg = (
-            f"The API keys' entry {place} is not {MIN_LENGTH} or more printable characters "
+            f"The API keys' entry {place} is not {_MIN_LENGTH} or more printable characters "
             'without spaces, nor "sha256:" with 64 hexadecimal digits.'
         )
         raise ConfigurationError(msg)

@@ -27,7 +27,7 @@ KEEP_S = 24 * 3600.0
 TIMEOUT_S = 5.0
 """The limit for discovery and keys together, in seconds."""
 MAX_BYTES = 512_000
-MAX_KEYS = 100
+_MAX_KEYS = 100
 
 ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
     ("RSA", None): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -45,14 +45,14 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 logger = logging.getLogger(__name__)
 
 
-class SigningKeys:
+class _SigningKeys:
     """The usable keys of a JWK set (RFC 7517), each bound to the algorithms that it may verify."""
 
     def __init__(self, document: Any) -> None:
         keys = document.get("keys") if isinstance(document, dict) else None
         if not isinstance(keys, list):
             raise UnavailableError("The issuer's JWK set has no list of keys.")
-        self._keys = [found for jwk in keys[:MAX_KEYS] for found in _usable(jwk)]
+        self._keys = [found for jwk in keys[:_MAX_KEYS] for found in _usable(jwk)]
 
     def find(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         """Return the key with the id `kid`; without a `kid` the algorithm's only key; or None."""
@@ -97,11 +97,11 @@ class Issuer:
         found = (await self._keys.get()).find(kid, algorithm)
         return found or (await self._keys.newer()).find(kid, algorithm)
 
-    async def _read(self) -> SigningKeys:
+    async def _read(self) -> _SigningKeys:
         try:
             async with asyncio.timeout(TIMEOUT_S), _client(self._issuer) as client:
                 url = self._jwks_url or await self._discovered(client)
-                return SigningKeys(await _json(client, url))
+                return _SigningKeys(await _json(client, url))
         except TimeoutError as error:
             raise UnavailableError(f"No answer within {TIMEOUT_S:g} s.") from error
 

@@ -19,7 +19,7 @@ from a2a_serverless.http.errors import RefusedError
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import digest, is_unicode
 
-LEEWAY_S = 60
+_LEEWAY_S = 60
 """Seconds by which the issuer's clock may differ from ours."""
 MAX_TOKEN = 16_384
 """The longest token that is looked at, in characters."""
@@ -105,7 +105,7 @@ class Tokens:
                 algorithms=[key.algorithm_name],
                 issuer=self._iss,
                 audience=self._aud,
-                leeway=LEEWAY_S,
+                leeway=_LEEWAY_S,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
         except jwt.PyJWTError as error:

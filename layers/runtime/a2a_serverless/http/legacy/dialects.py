@@ -46,7 +46,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import digest, is_unicode
 from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1
 
-Params = Mapping[str, Any]
+_Params = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class LegacyDialects:
     def __init__(self, handler: DurableRequestHandler, settings: Settings) -> None:
         self._handler = handler
         self._settings = settings
-        self._methods: Mapping[str, Callable[[Params, ServerCallContext], Awaitable[Result]]] = {
+        self._methods: Mapping[str, Callable[[_Params, ServerCallContext], Awaitable[Result]]] = {
             "tasks/send": self._send,
             "tasks/sendSubscribe": self._send_subscribe,
             "tasks/get": self._get,
@@ -94,7 +94,7 @@ class LegacyDialects:
         return method in self._methods and not names_version(request)
 
     async def answer(
-        self, request: Request, envelope: Params, request_id: str | int | None
+        self, request: Request, envelope: _Params, request_id: str | int | None
     ) -> Response:
         """Answer a request for a method that is served.
 
@@ -127,14 +127,14 @@ class LegacyDialects:
 
     # -- A2A 0.1 -------------------------------------------------------------------------------
 
-    async def _send(self, params: Params, context: ServerCallContext) -> Result:
+    async def _send(self, params: _Params, context: ServerCallContext) -> Result:
         return Shapes(is_0_1=True).task(await self._finished(self._sent(params, context), context))
 
-    async def _send_subscribe(self, params: Params, context: ServerCallContext) -> Result:
+    async def _send_subscribe(self, params: _Params, context: ServerCallContext) -> Result:
         items = self._handler.on_message_send_stream(self._sent(params, context), context)
         return _Stream(items, Shapes(is_0_1=True).own_events)
 
-    async def _get(self, params: Params, context: ServerCallContext) -> Result:
+    async def _get(self, params: _Params, context: ServerCallContext) -> Result:
         # As in 0.3, where a history length of 0 means all messages.
         length = params.get("historyLength")
         is_all = type(length) is int and length == 0
@@ -142,7 +142,7 @@ class LegacyDialects:
         task = await self._handler.on_get_task(parsed(asked, GetTaskRequest), context)
         return Shapes().task(task)
 
-    async def _list(self, params: Params, context: ServerCallContext) -> Result:
+    async def _list(self, params: _Params, context: ServerCallContext) -> Result:
         """Return the caller's newest tasks, whole, at most `_LISTED` of them."""
         request = ListTasksRequest(page_size=_LISTED, include_artifacts=True)
         if _or(params.get("contextId"), None) is not None:
@@ -150,39 +150,39 @@ class LegacyDialects:
         found = await self._handler.on_list_tasks(request, context)
         return [Shapes(is_0_1=True).task(task) for task in found.tasks]
 
-    async def _cancel(self, params: Params, context: ServerCallContext) -> Result:
+    async def _cancel(self, params: _Params, context: ServerCallContext) -> Result:
         request = CancelTaskRequest(id=_task_id(params))
         return Shapes().task(await self._handler.on_cancel_task(request, context))
 
-    async def _resubscribe(self, params: Params, context: ServerCallContext) -> Result:
+    async def _resubscribe(self, params: _Params, context: ServerCallContext) -> Result:
         request = SubscribeToTaskRequest(id=_task_id(params))
         return _Stream(self._handler.on_subscribe_to_task(request, context), Shapes().events)
 
-    def _sent(self, params: Params, context: ServerCallContext) -> SendMessageRequest:
+    def _sent(self, params: _Params, context: ServerCallContext) -> SendMessageRequest:
         """Return the message for the task that `id` names: a new task, or its next turn."""
         if params.get("id") is not None:
             choose_id(context, _text(params, "id"))
         return request_of(params)
 
-    async def _push_set(self, params: Params, context: ServerCallContext) -> Result:
+    async def _push_set(self, params: _Params, context: ServerCallContext) -> Result:
         task_id = _task_id(params)
         config = parsed(_config_of(params, "pushNotificationConfig"), TaskPushNotificationConfig)
         config.task_id = task_id
         made = await self._handler.on_create_task_push_notification_config(config, context)
         return push_config(made)
 
-    async def _push_get(self, params: Params, context: ServerCallContext) -> Result:
+    async def _push_get(self, params: _Params, context: ServerCallContext) -> Result:
         """Return the task's configuration of 0.1; None, as in 0.1, if it has none."""
         return next(iter(await self._pushes(_task_id(params), context)), None)
 
-    async def _push_delete(self, params: Params, context: ServerCallContext) -> Result:
+    async def _push_delete(self, params: _Params, context: ServerCallContext) -> Result:
         request = DeleteTaskPushNotificationConfigRequest(
             task_id=_task_id(params), id=CONFIG_ID_OF_0_1
         )
         await self._handler.on_delete_task_push_notification_config(request, context)
         return None
 
-    async def _push_list(self, params: Params, context: ServerCallContext) -> Result:
+    async def _push_list(self, params: _Params, context: ServerCallContext) -> Result:
         """Return the configurations of the caller's newest tasks, or of the task that is named."""
         if params.get("id", params.get("taskId")) is not None:
             return await self._pushes(_task_id(params), context)
@@ -198,12 +198,12 @@ class LegacyDialects:
 
     # -- submit and ask later ------------------------------------------------------------------
 
-    async def _submit(self, params: Params, context: ServerCallContext) -> Result:
+    async def _submit(self, params: _Params, context: ServerCallContext) -> Result:
         choose_id(context, _text(params, "taskId"), ttl_s=self._settings.submitted_ttl_s)
         task = await self._finished(request_of({"message": params.get("message")}), context)
         return {"task": submitted(task)}
 
-    async def _status(self, params: Params, context: ServerCallContext) -> Result:
+    async def _status(self, params: _Params, context: ServerCallContext) -> Result:
         task_id = _text(params, "taskId")
         asked = GetTaskRequest(id=task_id, history_length=0)
         task = await self._handler.find_task(asked, context)
@@ -222,7 +222,7 @@ class LegacyDialects:
         return task
 
 
-def _params(envelope: Params) -> Params:
+def _params(envelope: _Params) -> _Params:
     params = envelope.get("params", [])
     if not isinstance(params, dict | list):
         raise InvalidRequestError(message="The parameters must be an object or a list.")
@@ -231,12 +231,12 @@ def _params(envelope: Params) -> Params:
     return params
 
 
-def _task_id(params: Params) -> str:
+def _task_id(params: _Params) -> str:
     is_simple = params.get("id") is None and "taskId" in params
     return _text(params, "taskId" if is_simple else "id")
 
 
-def _text(params: Params, name: str, *, of: str = "task") -> str:
+def _text(params: _Params, name: str, *, of: str = "task") -> str:
     value = params.get(name)
     if not isinstance(value, str) or not value or not is_unicode(value):
         raise InvalidParamsError(message=f"{name} is missing or not a text: it names the {of}.")
@@ -285,7 +285,7 @@ def _or(given: Any, default: Any) -> Any:
     return default if given is None or given == "" else given
 
 
-def _config_of(params: Params, name: str) -> Json | None:
+def _config_of(params: _Params, name: str) -> Json | None:
     """Return the push configuration in the params in the form of 1.0; None if there is none.
 
     simple_a2a has other names than 0.1: `webhookUrl`, and one scheme in `authenticationInfo`.
