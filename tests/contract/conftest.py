@@ -17,6 +17,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Table
+from a2a_serverless.wiring import OBSERVER
 from tests.contract.queues import SqsQueues, TableQueues, fauxqs_queues, moto_queues
 from tests.support.clocks import ManualClock
 from tests.support.databases import (
@@ -71,7 +72,7 @@ def backend(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) 
 @pytest.fixture
 def storage(backend: Table, clock: ManualClock) -> DurableStorage:
     """The storage on it, in a scope of its own."""
-    return DurableStorage(backend, scope=new_scope(), clock=clock)
+    return DurableStorage(backend, scope=new_scope(), clock=clock, observer=OBSERVER)
 
 
 @pytest.fixture

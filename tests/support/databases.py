@@ -27,6 +27,7 @@ from a2a_serverless.storage.dynamodb_attributes import Typed, plain, typed
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Key, key_of
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.wiring import OBSERVER
 from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
@@ -76,7 +77,7 @@ class Dictionaries(Stored):
 
     def storage(self, **options: Any) -> DurableStorage:
         options.setdefault("scope", new_scope())
-        return DurableStorage(self._table, **options)
+        return DurableStorage(self._table, observer=OBSERVER, **options)
 
     def items(self) -> list[Typed]:
         return [typed(item) for item in self._table._items.values()]
@@ -148,7 +149,9 @@ def dynamo_storage(
     name: str = TABLE, *, client: Any = None, clock: Clock | None = None, **options: Any
 ) -> DurableStorage:
     """A storage on DynamoDB."""
-    return DurableStorage(dynamo_table(name, client=client, clock=clock), clock=clock, **options)
+    return DurableStorage(
+        dynamo_table(name, client=client, clock=clock), clock=clock, observer=OBSERVER, **options
+    )
 
 
 def new_scope() -> Scope:

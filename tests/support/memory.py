@@ -13,6 +13,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import EVENTS, INDEXES
 from a2a_serverless.storage.leases import Slots
 from a2a_serverless.storage.table import Item, Key, Pause, Watch
+from a2a_serverless.wiring import OBSERVER
 
 
 class PolledTable(MemoryTable):
@@ -31,7 +32,7 @@ class PolledTable(MemoryTable):
 
 def memory_storage(**options: Any) -> DurableStorage:
     """A storage on a table of its own."""
-    return DurableStorage(MemoryTable(INDEXES), **options)
+    return DurableStorage(MemoryTable(INDEXES), observer=OBSERVER, **options)
 
 
 def memory_keys(clock: Clock | None = None) -> KeyStore:

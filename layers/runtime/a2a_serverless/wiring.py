@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
+from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.queues.fifo import FifoQueue, M
@@ -17,7 +18,9 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import PLACES, Slots, StreamLeases
 from a2a_serverless.storage.table import Table
+from a2a_serverless.storage.table_storage import Observer
 from a2a_serverless.tables import open_table, scheme_of
+from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.operations import Operation
 
 if TYPE_CHECKING:
@@ -126,7 +129,7 @@ def table_backends(settings: Settings, table: Table, clock: Clock | None = None)
         max_receives=settings.max_attempts + SPARE_RECEIVES,
     )
     return Backends(
-        storage=DurableStorage(table, clock=clock, timing=settings.timing()),
+        storage=storage_on(table, settings, clock),
         operations=operations("queue"),
         quarantine=operations("quarantine_queue") if settings.worker_turns > 1 else None,
         dead_letters=queue_on(
@@ -187,7 +190,20 @@ def open_storage(settings: Settings, clock: Clock | None = None) -> DurableStora
     if not settings.table:
         raise _unnamed("table")
     clock = clock or SystemClock()
-    return DurableStorage(open_table(settings.table, clock), clock=clock, timing=settings.timing())
+    return storage_on(open_table(settings.table, clock), settings, clock)
+
+
+def storage_on(table: Table, settings: Settings, clock: Clock) -> DurableStorage:
+    """Return the storage on a table, whose commits are counted and traced."""
+    return DurableStorage(table, clock=clock, timing=settings.timing(), observer=OBSERVER)
+
+
+def _ended(head: Head, after_ms: int) -> None:
+    metrics.count("TasksEnded", state=plain_state(head.state))
+    metrics.time("TimeToEnd", after_ms)
+
+
+OBSERVER: Final = Observer(trace=tracing.header, ended=_ended)
 
 
 def aws_backends(
@@ -222,7 +238,7 @@ def aws_backends(
         has_long_polls=has_long_polls,
     )
     return Backends(
-        storage=DurableStorage(table, clock=clock, timing=settings.timing()),
+        storage=storage_on(table, settings, clock),
         operations=queue(settings.queue),
         quarantine=queue(settings.quarantine_queue) if settings.quarantine_queue else None,
         push=_push_on_aws(settings, table, clock) if settings.pushes else None,

@@ -36,7 +36,6 @@ from a2a_serverless.errors import (
     UnavailableError,
     UnreadableTaskError,
 )
-from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.attributes import seconds
 from a2a_serverless.storage.codec import head_item, released_values, spared_values
@@ -68,7 +67,7 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import AttemptEnd, Head, Spared, plain_state
+from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.identity import (
     check_context_id,
     check_task_id,
@@ -176,7 +175,8 @@ class DurableStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
             push=push,
         )
         now_ms = self.clock.now_ms()
-        step = open_task(new, now_ms=now_ms, timing=self.timing, trace=tracing.header())
+        trace = self.observer.trace()
+        step = open_task(new, now_ms=now_ms, timing=self.timing, trace=trace)
         body = body_of(step)
         step = _sized(step, len(body))
         taker = await self._insert(step, body, _pushed(step))
@@ -199,7 +199,8 @@ class DurableStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
             UnavailableError: no answer within the retry budget; the outcome is unknown.
         """
         now_ms = self.clock.now_ms()
-        step = advance(head, commit, now_ms=now_ms, timing=self.timing, trace=tracing.header())
+        trace = self.observer.trace()
+        step = advance(head, commit, now_ms=now_ms, timing=self.timing, trace=trace)
         body, push = body_of(step), _pushed(step)
         if head.has_expired(self.clock.now_ms()):
             raise TaskNotFoundError
@@ -207,8 +208,7 @@ class DurableStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
         await self._apply(head, step, body, push)
         if step.head.is_terminal and not head.is_terminal:
             # Every end of a task passes here, in the process that commits it.
-            metrics.count("TasksEnded", state=plain_state(step.head.state))
-            metrics.time("TimeToEnd", self.clock.now_ms() - head.created_at)
+            self.observer.ended(step.head, self.clock.now_ms() - head.created_at)
         return step.head
 
     async def put_push(self, config: TaskPushNotificationConfig) -> Push:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from a2a_serverless.clock import Clock, SystemClock, pause_s
@@ -27,6 +27,16 @@ TORN_READS: Final = 10
 """How often a read goes on when HEAD and events do not fit together yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """What the process adds to its commits, and what it is told of them; by default nothing."""
+
+    trace: Callable[[], str | None] = lambda: None
+    """Returns X-Ray's header of the writer, which the commit keeps."""
+    ended: Callable[[Head, int], None] = lambda _, __: None
+    """Is called by the process that ends a task, with HEAD and the milliseconds since creation."""
+
+
 class TableStorage:
     """What the parts of `DurableStorage` have in common, one part for each kind of item."""
 
@@ -37,15 +47,18 @@ class TableStorage:
         scope: Scope = ANONYMOUS,
         clock: Clock | None = None,
         timing: Timing | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.table = table
         self.scope = scope
         self.clock = clock or SystemClock()
         self.timing = timing or Timing()
+        self.observer = observer or Observer()
 
     def for_scope(self, scope: Scope) -> Self:
         """Return the same storage seen by another owner; cheap."""
-        return type(self)(self.table, scope=scope, clock=self.clock, timing=self.timing)
+        shared = {"clock": self.clock, "timing": self.timing, "observer": self.observer}
+        return type(self)(self.table, scope=scope, **shared)
 
     async def head(self, task_id: str) -> Head | None:
         """Return HEAD as of now, None when the task does not exist or has expired."""
