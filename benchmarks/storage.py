@@ -24,8 +24,7 @@ import httpx
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.storage.codec import head_item
-from a2a_serverless.storage.commits import event_items
+from a2a_serverless.storage.codec import event_items, head_item
 from a2a_serverless.storage.durable import DurableStorage, body_of
 from a2a_serverless.storage.dynamodb_attributes import typed
 from a2a_serverless.storage.layout import count_partition, count_sort

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
-from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.durable import DurableStorage
@@ -20,6 +19,7 @@ from a2a_serverless.storage.layout import HEAD, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import HOUR_MS
 from a2a_serverless.storage.reading import FIRST_COMMITS
+from a2a_serverless.storage.table_storage import Observer
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
@@ -449,18 +449,16 @@ async def test_every_request_is_by_key(bench: Bench) -> None:
     }
 
 
-async def test_the_items_of_a_task_stay_below_a_kilobyte(
-    bench: Bench, observer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_items_of_a_task_stay_below_a_kilobyte(bench: Bench, observer: Any) -> None:
     """HEAD and commits of a short task leave 200 bytes of the first KB free, for longer content.
 
     Through a failed attempt, a restart, a cancel and the end, with all that is stored about them on
     Lambda: the process's name, the trace, the user who cancels.
     """
     trace = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
-    monkeypatch.setattr(tracing, "header", lambda: trace)
     worker = f"{'f' * 64}:$LATEST 2026/11/22/[$LATEST]{'0' * 32}"
     storage = bench.storage
+    storage.observer = Observer(trace=lambda: trace)
     head = (await storage.open_task("x" * 36, request(), idempotency_key="key")).head
     for _ in range(2):
         claim = Commit(token=new_token(), claims=True, restores=0, worker=worker)

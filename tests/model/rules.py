@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from a2a_serverless.storage.codec import head_item, head_of
-from a2a_serverless.storage.commits import Commits
+from a2a_serverless.storage.codec import Commits, head_item, head_of
 from a2a_serverless.storage.durable import head_update, owned_by
 from a2a_serverless.storage.table import Update, holds
 from a2a_serverless.tasks import attempts, repairs, rules, storing

@@ -25,9 +25,8 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     TurnFinishedError,
 )
-from a2a_serverless.storage import commits
-from a2a_serverless.storage.codec import head_item
-from a2a_serverless.storage.commits import event_items
+from a2a_serverless.storage import codec
+from a2a_serverless.storage.codec import event_items, head_item
 from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.table import Item, changed
 from a2a_serverless.tasks.entries import (
@@ -272,7 +271,7 @@ class World:
                 ended=record.ended,
             )
             half = max(1, -(-len(stored.body) // 2))
-            with mock.patch.object(commits, "PART_BYTES", half):
+            with mock.patch.object(codec, "PART_BYTES", half):
                 self._parts[key] = tuple(event_items(step, stored.body))
         return self._parts[key]
 

@@ -77,7 +77,7 @@ class Dictionaries(Stored):
 
     def storage(self, **options: Any) -> DurableStorage:
         options.setdefault("scope", new_scope())
-        return DurableStorage(self._table, observer=OBSERVER, **options)
+        return DurableStorage(self._table, **{"observer": OBSERVER, **options})
 
     def items(self) -> list[Typed]:
         return [typed(item) for item in self._table._items.values()]
@@ -149,9 +149,8 @@ def dynamo_storage(
     name: str = TABLE, *, client: Any = None, clock: Clock | None = None, **options: Any
 ) -> DurableStorage:
     """A storage on DynamoDB."""
-    return DurableStorage(
-        dynamo_table(name, client=client, clock=clock), clock=clock, observer=OBSERVER, **options
-    )
+    table = dynamo_table(name, client=client, clock=clock)
+    return DurableStorage(table, clock=clock, **{"observer": OBSERVER, **options})
 
 
 def new_scope() -> Scope:

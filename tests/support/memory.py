@@ -32,7 +32,7 @@ class PolledTable(MemoryTable):
 
 def memory_storage(**options: Any) -> DurableStorage:
     """A storage on a table of its own."""
-    return DurableStorage(MemoryTable(INDEXES), observer=OBSERVER, **options)
+    return DurableStorage(MemoryTable(INDEXES), **{"observer": OBSERVER, **options})
 
 
 def memory_keys(clock: Clock | None = None) -> KeyStore:

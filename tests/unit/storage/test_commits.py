@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from a2a_serverless.storage.commits import Commits, event_items
+from a2a_serverless.storage.codec import Commits, event_items
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.entries import MessageAppended, encode_entries
 from a2a_serverless.tasks.rules import Step

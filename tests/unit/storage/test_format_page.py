@@ -13,16 +13,16 @@ from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 from pydantic import BaseModel
 
-from a2a_serverless.observability import tracing
 from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.queues.table import TableQueue
-from a2a_serverless.storage import codec, commits, layout
-from a2a_serverless.storage.attributes import Forms
+from a2a_serverless.storage import codec, layout
+from a2a_serverless.storage.codec import Forms
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.dynamodb_attributes import Typed
 from a2a_serverless.storage.leases import PLACES, Slot, Slots
 from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.table_storage import Observer
 from a2a_serverless.tasks import entries
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -106,7 +106,7 @@ class Written:
 async def write_everything(database: Database, written: Written) -> None:
     """Run every writer of the table."""
     clock = ManualClock()
-    storage = database.storage(clock=clock)
+    storage = database.storage(clock=clock, observer=Observer(trace=lambda: TRACE))
     hook = TaskPushNotificationConfig(url="https://example.com/hook")
     opened = await storage.open_task("c", request("go"), idempotency_key="key", push=hook)
     written.look()
@@ -173,11 +173,8 @@ async def newest(storage: DurableStorage, head: Head) -> Head:
     return current
 
 
-async def test_the_tables_name_every_attribute_and_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_tables_name_every_attribute_and_no_other() -> None:
     """After every writer has run, the table has what the page lists, of the types that it says."""
-    monkeypatch.setattr(tracing, "header", lambda: TRACE)
     with moto_database() as database:
         written = Written(database)
         await write_everything(database, written)
@@ -220,7 +217,7 @@ def test_a_heads_required_attributes_are_those_that_are_always_there() -> None:
         ),
         (
             "EVENT",
-            commits.EVENT_FORMS,
+            codec.EVENT_FORMS,
             {"PK", "SK", "id_key", "created_key", "expires_at", "state", "body"},
         ),
     ],

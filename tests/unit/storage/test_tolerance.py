@@ -37,7 +37,7 @@ from a2a_serverless.push.signing import Signer, process_secret
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.commits import EVENT_FORMS
+from a2a_serverless.storage.codec import EVENT_FORMS
 from a2a_serverless.storage.durable import DurableStorage, context_write
 from a2a_serverless.storage.dynamodb_attributes import Typed
 from a2a_serverless.storage.listing import ListTasksQuery

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.storage.attributes import seconds
+from a2a_serverless.storage.codec import seconds
 from a2a_serverless.storage.table import Item, Key, Table, Update, beginning
 
 logger = logging.getLogger(__name__)

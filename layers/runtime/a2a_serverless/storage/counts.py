@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from a2a.types import TaskState
 
-from a2a_serverless.storage.attributes import misfits_of
+from a2a_serverless.storage.codec import misfits_of
 from a2a_serverless.storage.layout import count_partition, count_sort
 from a2a_serverless.storage.listing import MAX_TOTAL, Listing
 from a2a_serverless.storage.table import Check, Key, Update

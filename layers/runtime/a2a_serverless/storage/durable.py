@@ -37,9 +37,13 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.attributes import seconds
-from a2a_serverless.storage.codec import head_item, released_values, spared_values
-from a2a_serverless.storage.commits import event_items
+from a2a_serverless.storage.codec import (
+    event_items,
+    head_item,
+    released_values,
+    seconds,
+    spared_values,
+)
 from a2a_serverless.storage.deletion import DeletedItems
 from a2a_serverless.storage.dynamodb_cancels import CancelItems
 from a2a_serverless.storage.log import Log, Opened, Survey

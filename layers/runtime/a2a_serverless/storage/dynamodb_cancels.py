@@ -15,8 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from a2a_serverless.errors import ConditionFailedError, UnavailableError
-from a2a_serverless.storage.attributes import due_of, seconds
-from a2a_serverless.storage.codec import cancel_values, incarnation_of
+from a2a_serverless.storage.codec import cancel_values, due_of, incarnation_of, seconds
 from a2a_serverless.storage.layout import CANCEL, HEAD, owner_of, shard_of
 from a2a_serverless.storage.log import Due, OverdueCancel
 from a2a_serverless.storage.table import NEW, Check, Delete, Item, Key, Put, Update, are, key_of

@@ -174,6 +174,11 @@ def _hour(number: int) -> str:
     return datetime.fromtimestamp(number * _HOUR_MS / 1000, UTC).strftime("%Y-%m-%dT%H")
 
 
+def status_key(status_at: int, task_id: str) -> str:
+    """Return a task's place in listings, by status time, then id, as text that sorts correctly."""
+    return f"{status_at:015d}#{task_id}"
+
+
 def shard_of(task_id: str) -> int:
     """Return the shard of a task in every sharded index."""
     return zlib.crc32(task_id.encode()) % SHARDS

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.storage.attributes import seconds
+from a2a_serverless.storage.codec import seconds
 from a2a_serverless.storage.table import NEW, Check, Key, Range, Table, Update, are
 from a2a_serverless.tasks.identity import digest, new_token
 

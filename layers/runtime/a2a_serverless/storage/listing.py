@@ -14,6 +14,7 @@ from a2a.types import Task, TaskState
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from a2a_serverless.errors import InvalidArgumentError, PageTokenError
+from a2a_serverless.storage.layout import status_key
 from a2a_serverless.tasks.head import KNOWN, Head
 from a2a_serverless.tasks.identity import Scope, check_context_id, digest
 
@@ -66,11 +67,6 @@ class Found:
 
     heads: list[Head]
     total: int
-
-
-def status_key(status_at: int, task_id: str) -> str:
-    """Return a task's place in listings, by status time, then id, as text that sorts correctly."""
-    return f"{status_at:015d}#{task_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

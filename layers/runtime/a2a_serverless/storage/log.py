@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from a2a_serverless.storage.listing import status_key
+from a2a_serverless.storage.layout import status_key
 from a2a_serverless.tasks.entries import Restarted, TurnOpened, Unknown
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head

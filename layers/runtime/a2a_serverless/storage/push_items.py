@@ -10,7 +10,7 @@ from a2a.types import TaskPushNotificationConfig
 from google.protobuf.message import DecodeError
 
 from a2a_serverless.errors import UnreadablePushError, UnreadableTaskError
-from a2a_serverless.storage.attributes import seconds
+from a2a_serverless.storage.codec import seconds
 from a2a_serverless.storage.layout import PUSH, owner_of, push_sort, task_partition
 from a2a_serverless.storage.table import Item, Kept, Key, Update
 from a2a_serverless.tasks.events import LAST

@@ -23,8 +23,7 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.attributes import due_of
-from a2a_serverless.storage.commits import FOLDED, PART_BYTES, Commits
+from a2a_serverless.storage.codec import FOLDED, PART_BYTES, Commits, due_of
 from a2a_serverless.storage.counts import Counted, count_key
 from a2a_serverless.storage.listing import (
     Fitting,

@@ -9,9 +9,15 @@ from typing import Final
 
 from a2a.types import TaskState
 
-from a2a_serverless.storage.attributes import Forms, misfits_of
-from a2a_serverless.storage.codec import HEAD_FORMS, REQUIRED, head_of
-from a2a_serverless.storage.commits import EVENT_FORMS, Commits
+from a2a_serverless.storage.codec import (
+    EVENT_FORMS,
+    HEAD_FORMS,
+    REQUIRED,
+    Commits,
+    Forms,
+    head_of,
+    misfits_of,
+)
 from a2a_serverless.storage.layout import HEAD, event_position
 from a2a_serverless.storage.log import Survey
 from a2a_serverless.storage.table import Item

@@ -11,9 +11,7 @@ from typing import Any, Final, Self
 from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import UnavailableError, UnreadableTaskError
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.attributes import due_of
-from a2a_serverless.storage.codec import head_of, incarnation_of
-from a2a_serverless.storage.commits import Commits
+from a2a_serverless.storage.codec import Commits, due_of, head_of, incarnation_of
 from a2a_serverless.storage.log import Due, Log, Look, Place, TaskKey
 from a2a_serverless.storage.table import Check, Item, Key, Range, Table
 from a2a_serverless.tasks.head import Head
@@ -57,8 +55,9 @@ class TableStorage:
 
     def for_scope(self, scope: Scope) -> Self:
         """Return the same storage seen by another owner; cheap."""
-        shared = {"clock": self.clock, "timing": self.timing, "observer": self.observer}
-        return type(self)(self.table, scope=scope, **shared)
+        return type(self)(
+            self.table, scope=scope, clock=self.clock, timing=self.timing, observer=self.observer
+        )
 
     async def head(self, task_id: str) -> Head | None:
         """Return HEAD as of now, None when the task does not exist or has expired."""
