@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from a2a.types import Artifact, TaskState
 
-from a2a_serverless.errors import UnavailableError
+from a2a_serverless.errors import FullGroupError, UnavailableError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.stream import PushStream, committed_by
 from a2a_serverless.tasks.entries import ArtifactWritten
@@ -38,10 +38,13 @@ class RecordingQueue(MemoryQueue[PushJob]):
         super().__init__(PushJob)
         self.sent: list[PushJob] = []
         self.broken: set[str] = set()
+        self.full: set[str] = set()
 
     async def send(self, message: PushJob) -> None:
         if message.task_id in self.broken:
             raise UnavailableError
+        if message.config_id in self.full:
+            raise FullGroupError
         self.sent.append(message)
 
 
@@ -109,6 +112,17 @@ async def test_records_again_are_the_same_job(bench: Bench) -> None:
     await bench.say(head, COMPLETED)
     await bench.stream.process(bench.records())
     assert bench.queue_of_jobs.sent[-1].deduplication_id != first.deduplication_id
+
+
+async def test_a_receiver_with_too_many_jobs_holds_up_no_other(bench: Bench) -> None:
+    """A group that is full needs no further job: those that wait read the whole log."""
+    head = await bench.open(push=config(URL, "away"))
+    own = config(URL, "other", task_id=head.task_id)
+    await bench.storage.put_push(own)
+    await bench.say(head, WORKING)
+    bench.queue_of_jobs.full.add("away")
+    assert await bench.stream.process(bench.records()) == []
+    assert {job.config_id for job in bench.queue_of_jobs.sent} == {"other"}
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from a2a_serverless import faults
-from a2a_serverless.errors import UnreadableTaskError
+from a2a_serverless.errors import FullGroupError, UnreadableTaskError
 from a2a_serverless.observability import tracing
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.notifications import PushEvents
@@ -104,16 +105,16 @@ class PushStream:
             is_owed = push.version < committed.version
             is_same = push.incarnation == committed.incarnation
             if is_same and is_owed and not push.is_given_up:
-                await self._jobs.send(
-                    PushJob(
-                        scope=committed.scope,
-                        task_id=committed.task_id,
-                        incarnation=committed.incarnation,
-                        config_id=push.config.id,
-                        version=committed.version,
-                        trace=dict(committed.trace),
-                    )
+                job = PushJob(
+                    scope=committed.scope,
+                    task_id=committed.task_id,
+                    incarnation=committed.incarnation,
+                    config_id=push.config.id,
+                    version=committed.version,
+                    trace=dict(committed.trace),
                 )
+                with suppress(FullGroupError):  # the jobs that wait there read this commit too
+                    await self._jobs.send(job)
                 faults.point("push-job-sent")
 
 
