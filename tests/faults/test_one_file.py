@@ -160,6 +160,7 @@ async def test_kills_of_all_processes_lose_nothing(
             await deployment.close()
         for task_id in tasks:
             task = await backends.storage.load_task(task_id)
+            assert task is not None
             assert task.status.state == TaskState.TASK_STATE_COMPLETED, task
             assert texts(task, ARTIFACT) == [str(n) for n in range(CHUNKS)]
         told = {request.target.rsplit("/", 1)[-1] for request in receiver.requests}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from a2a_serverless.queues.fifo import EventRecord, M, decode_message
+from a2a_serverless.queues.fifo import M, decode_message
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
@@ -31,11 +31,11 @@ def is_empty(queue: object) -> bool:
     return not left(queue)
 
 
-def take(queue: object) -> EventRecord | None:
+def take(queue: object) -> dict[str, Any] | None:
     """The next delivery; None when no message is visible."""
     assert isinstance(queue, TableQueue)
-    record: EventRecord | None = done(queue.receive())
-    return record
+    record = done(queue.receive())
+    return None if record is None else dict(record)
 
 
 def done(work: Coroutine[Any, Any, T]) -> T:
