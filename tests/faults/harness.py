@@ -338,19 +338,18 @@ class World:
         await until(is_noted, f"{what} of {task_id}")
 
     async def end(self, task_id: str, *, within_s: float = SETTLE_S) -> End:
-        """The task once it has ended and nothing of it is left: no message, no flag, no due time.
+        """The task once it has ended and nothing of it is left: no message, no due time.
 
         Raises:
             AssertionError: it is stuck, lost, or its log breaks a rule.
         """
-        deadline = time.monotonic() + within_s
         await self.state(task_id, *TERMINAL, within_s=within_s)
-
-        async def is_without_flag() -> bool:
-            return not await self.storage.is_cancelled(task_id)
-
-        await until(is_without_flag, f"{task_id} without a flag", deadline - time.monotonic())
         return await self.look(task_id)
+
+    async def is_being_canceled(self, task_id: str) -> bool:
+        """Whether a cancel was requested, and the task has not ended."""
+        head = await self.storage.head(task_id)
+        return head is not None and head.is_being_canceled
 
     async def look(self, task_id: str) -> End:
         """The task and its log, which keep all rules."""

@@ -63,7 +63,7 @@ def settings(records: Path) -> dict[str, str]:
 async def test_no_process_loses_a_task_on_a_bad_day(
     emulators: Emulators, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Each task ends as it should, each chunk once; nothing is stuck, and no flag or message left.
+    """Each task ends as it should, each chunk once; nothing is stuck, due or left in a queue.
 
     Requests of API, workers, sweeper and dead-letter consumer are throttled, conflict, are lost or
     lose their answers, reads and writes, of the table and of the queues. A client that is told of

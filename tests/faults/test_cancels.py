@@ -17,7 +17,7 @@ PATIENT = {"A2A_CANCEL_TIMEOUT_S": "20"}
 
 
 async def test_a_silent_agent_hears_the_cancel(emulators: Emulators, tmp_path: Path) -> None:
-    """An agent that emits nothing gets CancelledError from the flag alone."""
+    """An agent that emits nothing gets CancelledError from the request alone."""
     async with emulators.world(tmp_path, **PATIENT) as world:
         await world.start("api")
         await world.start("worker")
@@ -37,16 +37,13 @@ async def test_a_silent_agent_hears_the_cancel(emulators: Emulators, tmp_path: P
 async def test_the_agent_of_a_queued_task_never_starts(
     emulators: Emulators, tmp_path: Path
 ) -> None:
-    """The worker that gets the run finds the flag."""
+    """The worker that gets the run finds the request."""
     async with emulators.world(tmp_path, **PATIENT) as world:
         await world.start("api")
         task_id = await world.send("chunks 4 0")
         canceling = asyncio.create_task(world.cancel(task_id))
 
-        async def is_flagged() -> bool:
-            return await world.storage.is_cancelled(task_id)
-
-        await until(is_flagged, "the flag is up")
+        await until(lambda: world.is_being_canceled(task_id), "the cancel is requested")
         await world.start("worker")
         answer = await canceling
         assert answer is not None

@@ -116,7 +116,7 @@ async def _replace_api(client: Patient, old: Running) -> Running:
         before, new = world.http.base_url, await world.start("api")
         after, world.http.base_url = world.http.base_url, before
         group.create_task(client.cancel(deaf))
-        await until(lambda: world.storage.is_cancelled(deaf), "the cancel is open")
+        await until(lambda: world.is_being_canceled(deaf), "the cancel is open")
         world.http.base_url = after
         assert not blocking.done()
         assert not streaming.done()

@@ -1,7 +1,7 @@
 """A process dies by SIGKILL at every named point; what it left behind comes to its end.
 
 Each flow starts the processes, lets one of them die at its point, and starts what is there in its
-place. Then the task has to end as documented, with each chunk once, no message and no flag left.
+place. Then the task has to end as documented, with each chunk once, no message, nothing due.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ async def _worker_dies(
 # -- cancels ---------------------------------------------------------------------------------
 
 
-async def flag_of_paused(world: World, point: str) -> Expected:
+async def request_of_paused(world: World, point: str) -> Expected:
     """No worker looks at a paused task: the sweeper ends it at the deadline."""
     api = await world.start("api", point=point)
     head = await world.paused()
@@ -167,8 +167,8 @@ async def flag_of_paused(world: World, point: str) -> Expected:
     return Expected(task_id=head.task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=1)
 
 
-async def flag_of_running(world: World, point: str) -> Expected:
-    """The worker sees the flag without any message."""
+async def request_of_running(world: World, point: str) -> Expected:
+    """The worker sees the request without any message."""
     api = await world.start("api", point=point)
     await world.start("worker")
     task_id = await world.send("silent")
@@ -232,17 +232,6 @@ async def postponed(world: World, point: str) -> Expected:
     return Expected(task_id=head.task_id, starts=1)
 
 
-async def overdue_cancel(world: World, point: str) -> Expected:
-    """The flag of a task that was canceled at the deadline is removed by the next run."""
-    head = await world.create(WORK)
-    await world.storage.request_cancel(head.task_id)
-    victim = await world.start("sweep", point=point)
-    await world.dies(victim, point)
-    assert await world.storage.is_cancelled(head.task_id)
-    await world.start("sweep")
-    return Expected(task_id=head.task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=0)
-
-
 async def dead_letter(world: World, point: str) -> Expected:
     """A letter that is handled twice ends its task, whose attempts are used up, once."""
     await world.start("api")
@@ -297,8 +286,16 @@ CASES = {
         Case(name="after failure, before nack", point="before-nack:1", flow=failed_attempt),
     ],
     "cancel": [
-        Case(name="flag, no operation: paused", point="after-cancel-flag:1", flow=flag_of_paused),
-        Case(name="flag, no operation: running", point="after-cancel-flag:1", flow=flag_of_running),
+        Case(
+            name="cancel asked, not sent: paused",
+            point="after-cancel-request:1",
+            flow=request_of_paused,
+        ),
+        Case(
+            name="cancel asked, not sent: running",
+            point="after-cancel-request:1",
+            flow=request_of_running,
+        ),
         Case(name="cancel sent, nobody waits", point="after-cancel-send:1", flow=nobody_waits),
         Case(
             name="cancel operation received",
@@ -319,9 +316,6 @@ CASES = {
             point="after-postpone:1",
             flow=postponed,
             settings={"A2A_WAITING_S": "1"},
-        ),
-        Case(
-            name="sweeper: canceled, flag up", point="after-overdue-cancel:1", flow=overdue_cancel
         ),
         Case(name="dead letter: ended, not deleted", point="after-dead-letter:1", flow=dead_letter),
         Case(

@@ -60,18 +60,18 @@ class Pace:
 
 @pytest.mark.timeout(600 if IS_LONG else 120)
 async def test_cancel_against_completion_in_memory() -> None:
-    """One winner; the loser gets the documented answer; a repetition changes nothing; no flag."""
+    """One winner; the loser gets the documented answer; a repetition changes nothing."""
     backends = memory_backends(Settings())
     ends = await _races(backends, WITHIN_MEMORY_S)
     assert set(ends) == {COMPLETED, CANCELED}, ends
     far_future_ms = 2**50
-    assert await backends.storage.overdue_cancels(far_future_ms) == []
+    assert await backends.storage.due(far_future_ms) == []
 
 
 @pytest.mark.emulators
 @pytest.mark.timeout(900 if IS_LONG else 120)
 async def test_cancel_against_completion_on_dynamodb(emulators: Emulators, tmp_path: Path) -> None:
-    """On DynamoDB each race of cancel and completion has one winner and leaves no flag behind."""
+    """On DynamoDB each race of cancel and completion has one winner and leaves nothing due."""
     async with emulators.world(tmp_path) as world:
         backends = Backends(
             storage=dynamo_storage(world.made.table, client=world.dynamodb),
@@ -80,7 +80,7 @@ async def test_cancel_against_completion_on_dynamodb(emulators: Emulators, tmp_p
         ends = await _races(backends, WITHIN_DYNAMODB_S)
         assert set(ends) == {COMPLETED, CANCELED}, ends
         far_future_ms = 2**50
-        assert await backends.storage.overdue_cancels(far_future_ms) == []
+        assert await backends.storage.due(far_future_ms) == []
 
 
 async def _races(backends: Backends, within_s: float) -> Counter[TaskState]:
@@ -140,7 +140,7 @@ async def _cancel(backends: Backends, task_id: str, after_s: float) -> TaskState
 
 @asynccontextmanager
 async def _working(backends: Backends) -> AsyncIterator[None]:
-    """A worker on the queue, that looks at the flags every 10 ms."""
+    """A worker on the queue, that looks at its tasks every 10 ms."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         await asyncio.sleep(float(context.get_user_input()))

@@ -23,7 +23,7 @@ POINTS: Final = frozenset(
     {
         "after-create",  # API: the message is committed, its operation is not sent
         "after-send",  # API: the operation is sent, the client has no answer
-        "after-cancel-flag",  # API: the flag is up, the cancel operation is not sent
+        "after-cancel-request",  # API: HEAD is marked, the cancel operation is not sent
         "after-cancel-send",  # API: the cancel is sent; no request waits for its end any more
         "after-receive",  # worker: the delivery has the visibility of its receive, nothing is read
         "after-claim",  # worker: the turn has an owner, which is dead
@@ -33,7 +33,6 @@ POINTS: Final = frozenset(
         "cancel-received",  # worker: a cancel operation is delivered, nothing is done about it
         "canceling",  # worker: a running agent is being cancelled
         "after-postpone",  # sweeper: a turn's next look is put off, its operation is not sent
-        "after-overdue-cancel",  # sweeper: the task is canceled, its flag is up
         "after-dead-letter",  # dead letters: the task is ended, the letter is not deleted
         "push-stream-received",  # push: stream records are read, no job is sent
         "push-job-sent",  # push: one configuration has its job, its task's others have none

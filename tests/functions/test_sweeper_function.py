@@ -117,7 +117,6 @@ def test_a_schedule_event_sweeps(
         "passed": 0,
         "given_up": 0,
         "canceled": 0,
-        "removed": 0,
         "failed": 0,
         "left": 0,
     }

@@ -174,13 +174,12 @@ class _Exploration:
 
     def _line(self, before: State, after: State) -> str:
         label = next(move.label for move in self._moves_of(before) if move.state == after)
-        flag = f", cancel flag i{after.flag}" if after.flag else ""
-        return f"{label:<64} | {summary(after.head)}{flag}"
+        return f"{label:<64} | {summary(after.head)}"
 
 
 def is_at_rest(state: State) -> bool:
     """Whether nothing is left to do, and nothing promised is outstanding."""
-    if state.flag or state.queue or state.dead:
+    if state.queue or state.dead:
         return False
     seen = state.head
     if seen is None or seen.head.is_terminal:

@@ -9,24 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 
-from a2a_serverless.storage.codec import Commits, head_item, head_of
-from a2a_serverless.storage.durable import head_update, owned_by
-from a2a_serverless.storage.table import Update, holds
+from a2a_serverless.storage import head_updates
+from a2a_serverless.storage.codec import Commits, head_of
+from a2a_serverless.storage.table import Update
 from a2a_serverless.tasks import attempts, repairs, rules, storing
 from a2a_serverless.tasks.events import Event, events_of
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.worker.translation import TurnView
-
-
-@cache
-def may_renew(head: Head | None, *, incarnation: str, token: str) -> bool:
-    """Whether a table would write what an attempt changes of HEAD without a commit."""
-    item = None if head is None else head_item(head)
-    return holds(item, owned_by(incarnation, token))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +28,9 @@ class Rules:
     # what a commit does
     open_task: Callable[..., rules.Step] = rules.open_task
     advance: Callable[..., rules.Step] = rules.advance
-    is_still: Callable[..., bool] = storing.is_still
     is_applied: Callable[..., bool] = storing.is_applied
     conflict: Callable[..., Exception] = storing.conflict
-    head_update: Callable[..., Update] = head_update
+    committed: Callable[..., Update] = head_updates.committed
     head_of: Callable[..., Head] = head_of
 
     # what a worker does
@@ -54,20 +45,18 @@ class Rules:
     attempts_started: Callable[..., int] = attempts.attempts_started
     view: type[TurnView] = TurnView
 
-    # the thread beside the agent's loop
-    may_renew: Callable[..., bool] = may_renew
+    # what a worker changes of HEAD without a commit
+    noted: Callable[..., Update] = head_updates.noted
+    unless_canceled: Callable[[Update], Update] = head_updates.unless_canceled
 
     # cancels
-    on_cancel: Callable[..., attempts.Canceled] = attempts.on_cancel
     check_open: Callable[..., Head] = storing.check_open
-    counts_for: Callable[..., bool] = storing.counts_for
-    is_requested: Callable[..., bool] = storing.is_requested
-    may_be_flagged: Callable[..., bool] = storing.may_be_flagged
-    may_remove: Callable[..., bool] = storing.may_remove
-    deadline_ms: Callable[..., int] = storing.deadline_ms
-    is_overdue: Callable[..., bool] = storing.is_overdue
+    marked: Callable[..., Head] = rules.marked
+    canceled: Callable[[Head], Update] = head_updates.canceled
+    on_cancel: Callable[..., attempts.Canceled] = attempts.on_cancel
 
     # repairs
+    postponed: Callable[..., Update] = head_updates.postponed
     overdue_turn: Callable[..., OperationParams | None] = repairs.overdue_turn
     repeated_turn: Callable[..., OperationParams | None] = repairs.repeated_turn
     overdue_cancel: Callable[..., bool] = repairs.overdue_cancel

@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.tasks.head import CancelMark, Head, is_interrupted
+from a2a_serverless.tasks.head import Head, is_interrupted
 from a2a_serverless.tasks.repairs import DeadLettered
-from tests.model.flags import has_ended, is_flagged, without_flag
 from tests.model.scenarios import Scenario
 from tests.model.state import Budget, Move, Op, Process, Seen, Service, State, Write
-from tests.model.store import commit, delivered, insert, named, send, torn, wrong
+from tests.model.store import (
+    checked,
+    commit,
+    delivered,
+    insert,
+    named,
+    send,
+    torn,
+    wrong,
+)
 from tests.model.world import (
-    CANCEL_S,
     GIVE_UP_S,
     LATE_MS,
     NOW_MS,
+    POSTPONED_MS,
     SENDS,
     Refusal,
     World,
     inc_of,
-    mark_of,
     op_of,
     operation_of,
 )
@@ -34,7 +41,6 @@ class Services:
         self._rules = world.rules
         self._scenario = scenario
         self._policy = world.rules.retry_policy(max_attempts=scenario.most_attempts)
-        self._deadline = world.rules.deadline_ms(NOW_MS, CANCEL_S)
 
     def moves(self, state: State) -> Iterator[Move]:
         """Yield what the services can do next, and what can happen to them."""
@@ -112,13 +118,13 @@ class Services:
             yield from self._somebody(_spent(state, "notes"), head, f"*{budget.notes}")
         if budget.retries:
             yield from self._retry(state)
-        if budget.cancels and self._accepts_cancel(state):
+        if budget.cancels and self._accepts_cancel(head):
             op = Op("cancel", inc, head.head.turn, budget.cancels)
-            yield from self._cancel(_spent(state, "cancels"), head, op)
+            after = _begun(_spent(state, "cancels"), Process("request", inc, op, head))
+            yield Move("API: gets a cancel, reads HEAD", after, is_fair=False)
         gone = state._replace(head=None, log=(), hidden=frozenset(), shown=None)
         if budget.deletes:
-            after = _spent(gone, "deletes")._replace(flag=0)
-            yield Move("API: deletes the task and its flag", after, is_fair=False)
+            yield Move("API: deletes the task", _spent(gone, "deletes"), is_fair=False)
         if budget.expires:
             yield Move("time: the task expires", _spent(gone, "expires"), is_fair=False)
 
@@ -127,23 +133,9 @@ class Services:
         if not isinstance(made, Refusal):
             yield Move(f"somebody: update_task({entry})", made.state, is_fair=False)
 
-    def _cancel(self, state: State, head: Seen, op: Op) -> Iterator[Move]:
-        after = _begun(self._flagged(state, head), Process("ask", op.inc, op))
-        yield Move("API: raises the cancel flag", after, is_fair=False)
-
-    def _flagged(self, state: State, head: Seen) -> State:
-        """The flag is up, with a mark on HEAD unless it was up already: one transaction."""
-        inc = inc_of(head.head)
-        after = state._replace(flag=inc, asked=inc)
-        if state.flag == inc:
-            return after
-        marked = self._world.changed(head, cancel=CancelMark(at=NOW_MS))
-        return after._replace(head=marked, marked=inc)
-
-    def _accepts_cancel(self, state: State) -> bool:
-        """The flag is raised in one transaction with this check."""
+    def _accepts_cancel(self, seen: Seen | None) -> bool:
         try:
-            self._rules.check_open(state.head and state.head.head)
+            self._rules.check_open(seen and seen.head)
         except (TaskNotFoundError, TaskTerminalStateError):
             return False
         return True
@@ -167,6 +159,8 @@ class Services:
             yield Move("API: DIES", _spent(ended, "crash"), is_fair=False)
         inc, op = process.inc, process.op
         match process.phase:
+            case "request":
+                yield self._request(ended, process)
             case "send":
                 assert op is not None
                 yield Move(f"API: sends {named(op)}", _sent(ended, op))
@@ -178,17 +172,33 @@ class Services:
                 after = _begun(_sent(ended, op), waits)
                 yield Move(f"API: sends {named(op)}", after)
             case "wait":
-                if has_ended(state, inc):
-                    after = _begun(ended, Process("cleanup", inc))
-                    yield Move("API: sees the end of the task", after)
+                if _has_ended(state, inc):
+                    yield Move("API: sees the end of the task", ended)
                 else:
                     forces = process._replace(phase="force", seen=state.head)
                     after = _begun(ended, forces)
                     yield Move("API: its cancel TIMES OUT, reads HEAD", after)
-            case "force":
-                yield from self._force(ended, process)
             case _:
-                yield Move("API: removes the cancel flag", without_flag(self._world, ended, inc))
+                yield from self._force(ended, process)
+
+    def _request(self, state: State, process: Process) -> Move:
+        """One conditional write; where it is refused, what it has met says why."""
+        assert process.seen is not None
+        assert process.op is not None
+        marked = self._world.canceled(state.head, process.seen)
+        if marked is not None:
+            asks = process._replace(phase="ask", seen=None)
+            after = _begun(state._replace(head=marked, asked=process.inc), asks)
+            return Move("API: requests the cancel", checked(self._world, after))
+        if not self._accepts_cancel(state.head):
+            return Move("API: refuses the cancel", state)
+        assert state.head is not None
+        inc = inc_of(state.head.head)
+        if state.head.head.cancel is None:
+            again = process._replace(seen=state.head, inc=inc, op=process.op._replace(inc=inc))
+            return Move("API: was refused, has met another task", _begun(state, again))
+        asks = process._replace(phase="ask", seen=None, inc=inc, op=process.op._replace(inc=inc))
+        return Move("API: joins the cancel that was requested", _begun(state, asks))
 
     def _follow(self, state: State, process: Process) -> Iterator[Move]:
         assert process.seen is not None
@@ -214,8 +224,7 @@ class Services:
         write = Write(("canceled",))
         made = commit(self._world, state, process.seen, write, "api")
         if not isinstance(made, Refusal):
-            after = _begun(made.state, Process("cleanup", process.inc))
-            yield Move("API: cancels the task without its agent", after)
+            yield Move("API: cancels the task without its agent", made.state)
         else:
             yield Move("API: was refused", _begun(state, process._replace(phase="wait", seen=None)))
 
@@ -243,25 +252,26 @@ class Services:
         process = state.sweeper
         if process is None:
             yield from self._sweep_turn(state)
-            if state.flag and self._rules.is_overdue(self._deadline, now_ms=LATE_MS):
-                after = state._replace(sweeper=Process("look", state.flag))
-                yield Move("sweeper: reads an overdue cancel flag", after)
+            yield from self._sweep_cancel(state)
             return
         idle = state._replace(sweeper=None)
         if state.budget.crash:
             yield Move("sweeper: DIES", _spent(idle, "crash"), is_fair=False)
         match process.phase:
+            case "postpone":
+                yield self._postpone(idle, process)
             case "resend":
                 yield self._send_copy(idle, process)
             case "give up":
                 yield self._give_up(idle, process)
-            case "look":
-                yield self._look(idle, process)
-            case "end":
-                yield self._end_overdue(idle, process)
             case _:
-                after = without_flag(self._world, idle, process.inc)
-                yield Move("sweeper: removes the cancel flag", after)
+                yield self._end_overdue(idle, process)
+
+    def _sweep_cancel(self, state: State) -> Iterator[Move]:
+        seen = state.head
+        if seen is not None and self._rules.overdue_cancel(seen.head, now_ms=LATE_MS):
+            after = state._replace(sweeper=Process("end", inc_of(seen.head), seen=seen))
+            yield Move("sweeper: reads an overdue cancel", after)
 
     def _sweep_turn(self, state: State) -> Iterator[Move]:
         head = state.head.head if state.head else None
@@ -288,13 +298,24 @@ class Services:
             yield Move(label, after, is_fair=is_needed)
             return
         assert seen is not None
-        postponed = self._world.changed(seen, sends=head.sends + 1)
-        after = state._replace(head=postponed, sweeper=Process("resend", op.inc, op, seen))
-        yield Move("sweeper: postpones the overdue turn", after, is_fair=is_needed)
+        after = state._replace(sweeper=Process("postpone", op.inc, op, seen))
+        yield Move("sweeper: reads an overdue turn", after, is_fair=is_needed)
 
     def _is_given_up(self, state: State, head: Head) -> bool:
         now_ms = LATE_MS if state.late == (inc_of(head), head.turn) else NOW_MS
         return self._rules.is_given_up(head, opened_at=NOW_MS, now_ms=now_ms, give_up_s=GIVE_UP_S)
+
+    def _postpone(self, state: State, process: Process) -> Move:
+        op, seen = process.op, process.seen
+        assert op is not None
+        assert seen is not None
+        after = self._world.postponed(state.head, seen, due_at=POSTPONED_MS, sends=op.copy)
+        if after is None:
+            return Move("sweeper: was refused, leaves the turn alone", state)
+        sends = state._replace(head=after, sweeper=process._replace(phase="resend"))
+        if after.head.cancel is not None:
+            sends = wrong(sends, "a turn that is to be canceled is sent again")
+        return Move("sweeper: postpones the turn", checked(self._world, sends))
 
     def _send_copy(self, state: State, process: Process) -> Move:
         """The copy; where it cannot be sent, HEAD as it was, so that no longer wait is left."""
@@ -303,8 +324,11 @@ class Services:
         assert process.seen is not None
         if state.outage != "queue":
             return Move(f"sweeper: sends {named(op)}", send(state, op))
-        postponed = self._world.changed(process.seen, sends=op.copy)
-        after = state._replace(head=process.seen) if state.head is postponed else state
+        seen = process.seen
+        sent = self._world.changed(seen, due_at=POSTPONED_MS, sends=op.copy)
+        due_at, sends = seen.head.due_at, seen.head.sends
+        back = self._world.postponed(state.head, sent, due_at=due_at, sends=sends)
+        after = state if back is None else checked(self._world, state._replace(head=back))
         return Move("sweeper: gets no answer of the queue, takes the delay back", after)
 
     def _give_up(self, state: State, process: Process) -> Move:
@@ -317,22 +341,13 @@ class Services:
             return Move("sweeper: was refused, leaves the turn alone", state)
         return Move("sweeper: gives the turn up, commits failed", made.state)
 
-    def _look(self, state: State, process: Process) -> Move:
-        """The flag was up; now for HEAD."""
-        seen = state.head
-        ends = self._rules.overdue_cancel(seen and seen.head, incarnation=mark_of(process.inc))
-        after = process._replace(phase="end" if ends else "cleanup", seen=seen if ends else None)
-        return Move("sweeper: reads HEAD", state._replace(sweeper=after))
-
     def _end_overdue(self, state: State, process: Process) -> Move:
         assert process.seen is not None
         write = Write(("canceled",))
         made = commit(self._world, state, process.seen, write, "sweeper")
         if isinstance(made, Refusal):
-            again = Process("look", process.inc)
-            return Move("sweeper: was refused", state._replace(sweeper=again))
-        after = made.state._replace(sweeper=Process("cleanup", process.inc))
-        return Move("sweeper: cancels the task at the deadline", after)
+            return Move("sweeper: was refused", state)
+        return Move("sweeper: cancels the task at the deadline", made.state)
 
     # -- dead letters --------------------------------------------------------------------------
 
@@ -341,8 +356,8 @@ class Services:
         if process is None:
             if state.dead:
                 op = state.dead[0]
-                taken = Process("decide", op.inc, op, flag=is_flagged(self._world, state))
-                label = f"dead letters: takes {named(op)}, reads the flag"
+                taken = Process("decide", op.inc, op)
+                label = f"dead letters: takes {named(op)}"
                 yield Move(label, state._replace(undertaker=taken))
             return
         if state.budget.crash:
@@ -357,9 +372,7 @@ class Services:
                 yield self._end(state, process)
             case _:
                 after = state._replace(undertaker=None, dead=state.dead[1:])
-                if state.head is None or state.head.head.is_terminal:
-                    after = without_flag(self._world, after, process.inc)
-                yield Move("dead letters: cleans up, deletes the message", after)
+                yield Move("dead letters: deletes the message", after)
 
     def _decide(self, state: State, process: Process) -> Move:
         assert process.op is not None
@@ -367,7 +380,6 @@ class Services:
         wanted = self._rules.on_dead_letter(
             seen and seen.head,
             operation_of(process.op),
-            is_cancelled=process.flag,
             retry=self._policy,
         )
         after = process._replace(
@@ -380,7 +392,10 @@ class Services:
 
     def _make_due(self, state: State, process: Process) -> Move:
         """One conditional write: the sweeper looks at the turn next. All is due here anyway."""
-        if state.head is not process.seen:
+        seen = process.seen
+        assert seen is not None
+        due_at, sends = seen.head.due_at, seen.head.sends
+        if self._world.postponed(state.head, seen, due_at=due_at, sends=sends) is None:
             again = process._replace(phase="decide", seen=None)
             return Move("dead letters: was refused", state._replace(undertaker=again))
         done = process._replace(phase="done", seen=None)
@@ -415,6 +430,12 @@ _AFTER = {
     DeadLettered.CANCEL: "end",
     DeadLettered.FAIL: "end",
 }
+
+
+def _has_ended(state: State, inc: int) -> bool:
+    """Whether an incarnation is gone or in a terminal state."""
+    seen = state.head
+    return seen is None or inc_of(seen.head) != inc or seen.head.is_terminal
 
 
 def _sent(state: State, op: Op) -> State:

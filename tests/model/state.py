@@ -100,8 +100,6 @@ class Worker(NamedTuple):
     """The HEAD whose lease that thread has found short, and is about to renew."""
     restores: int = 0
     """The artifacts that its claim brings back, as it has counted them in the log."""
-    flagged: int = 0
-    """The incarnation of the cancel flag that the worker has read before HEAD; 0 without one."""
 
 
 IDLE = Worker()
@@ -114,8 +112,6 @@ class Process(NamedTuple):
     inc: int = 0
     op: Op | None = None
     seen: Seen | None = None
-    flag: bool = False
-    """The cancel flag, as it has read it."""
     cancels: bool = False
     """A dead letter ends its task as canceled, not as failed."""
 
@@ -182,8 +178,6 @@ class State(NamedTuple):
     log: tuple[Stored, ...] = ()
     incs: int = 0
     """How many incarnations the task id has had; the live one is the last."""
-    flag: int = 0
-    """The incarnation whose cancel flag is up; 0: none."""
     queue: tuple[Message, ...] = ()
     sent: frozenset[Op] = frozenset()
     dead: tuple[Op, ...] = ()
@@ -203,8 +197,6 @@ class State(NamedTuple):
     budget: Budget = Budget()
     asked: int = 0
     """The newest incarnation whose cancel was accepted."""
-    marked: int = 0
-    """The newest incarnation whose cancel has marked HEAD."""
     runner: tuple[int, int, str] = (0, 0, "")
     """The attempt that has started its agent last: incarnation, turn, token."""
     returned: int = 0

@@ -12,7 +12,10 @@ from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from tests.model.state import IDLE, Message, Op, Seen, State, Stored, Worker, Write
-from tests.model.world import Looks, Refusal, World, inc_of
+from tests.model.world import NOW_MS, TIMING, Looks, Refusal, World, inc_of
+
+DEADLINE_MS = NOW_MS + int(TIMING.cancel_s * 1000)
+"""When every cancel of the model is overdue: it is requested at `NOW_MS`."""
 
 
 class Written(NamedTuple):
@@ -53,18 +56,17 @@ def commit(
     current = state.head
     if isinstance(step, Refusal):
         return step
-    head = current and current.head
-    if current is None or not world.rules.is_still(head, before.head):
-        lost = world.rules.conflict(head, before.head)
-        return Refusal.OVER if isinstance(lost, TaskNotFoundError) else Refusal.RACE
     after, stored = step
+    written = world.committed(current, before, after)
+    if current is None or written is None:
+        lost = world.rules.conflict(current and current.head, before.head)
+        return Refusal.OVER if isinstance(lost, TaskNotFoundError) else Refusal.RACE
     state = _watched(state, current, before, write, stored, runs=runs)
     at = stored.record.version - 1
     if at < len(state.log):
         state = wrong(state, "a commit replaces another one")
     log = (*state.log[:at], stored)
-    merged = world.merged(current, before, after)
-    state = state._replace(head=merged, log=log)
+    state = state._replace(head=written, log=log)
     if state.hidden:  # the transaction on HEAD is over, or this one could not have begun
         seen = frozenset(item for item in state.hidden if item[1] >= 0)
         state = state._replace(hidden=seen, shown=None)
@@ -104,7 +106,7 @@ def _watched(
         state = wrong(state, "a terminal state is left")
     if write.token and not write.claims and head.token != write.token:
         state = wrong(state, "an attempt writes past the fence")
-    if before.head.cancel is None and state.marked == inc_of(before.head):
+    if before.head.cancel is None and state.asked == inc_of(before.head):
         state = wrong(state, "a commit is made by a writer that has not heard of the cancel")
     runner = (inc_of(before.head), before.head.turn)
     if runs and state.runner[:2] == runner and state.runner[2] != write.token:
@@ -124,9 +126,11 @@ def checked(world: World, state: State) -> State:
     if key not in world.verdicts:
         world.verdicts[key] = _verdict(world, seen, state.log)
     promise = world.verdicts[key]
-    if state.marked == inc_of(seen.head) and seen.head.cancel is None:
+    was_asked = state.asked == inc_of(seen.head)
+    if was_asked and seen.head.cancel is None:
         promise = "the mark of a cancel is lost"
-    if seen.head.state == TaskState.TASK_STATE_CANCELED and state.asked != inc_of(seen.head):
+    is_canceled = seen.head.state == TaskState.TASK_STATE_CANCELED
+    if not was_asked and (is_canceled or seen.head.cancel is not None):
         promise = "a task is canceled that nobody asked to cancel"
     return wrong(state, promise) if promise else state
 
@@ -150,10 +154,8 @@ def _fault_of_generation(world: World, seen: Seen, log: tuple[Stored, ...]) -> s
 
 
 def _fault_of_head(world: World, head: Head, log: tuple[Stored, ...]) -> str:
-    if head.turn_is_open and head.due_at is None:
-        return "an unfinished turn has no watcher"
-    if not head.turn_is_open and head.due_at is not None:
-        return "a finished turn stays in the due index"
+    if fault := _fault_of_due_time(head):
+        return fault
     if _fails_early(world, head, log):
         return "a task fails that has attempts left"
     if head.version != len(log) or head.version != log[-1].record.version:
@@ -163,6 +165,17 @@ def _fault_of_head(world: World, head: Head, log: tuple[Stored, ...]) -> str:
         return "the log does not fold to HEAD's state"
     if looks.endings > 1:
         return "a task ends twice"
+    return ""
+
+
+def _fault_of_due_time(head: Head) -> str:
+    """Whether the sweeper looks at a task when it has to, and not at one that needs nothing."""
+    if head.is_being_canceled and head.due_at != DEADLINE_MS:
+        return "the deadline of a cancel has moved"
+    if head.turn_is_open and head.due_at is None:
+        return "an unfinished turn has no watcher"
+    if head.due_at is not None and not (head.turn_is_open or head.is_being_canceled):
+        return "a finished turn stays in the due index"
     return ""
 
 

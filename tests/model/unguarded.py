@@ -17,7 +17,9 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     TurnFinishedError,
 )
+from a2a_serverless.storage import head_updates
 from a2a_serverless.storage.codec import Commits
+from a2a_serverless.storage.table import Check, Update
 from a2a_serverless.tasks import attempts, repairs, rules, storing
 from a2a_serverless.tasks.attempts import Canceled, Delivered, Refused, RetryPolicy, Returned
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted
@@ -113,18 +115,22 @@ def opens_without_due(*args: Any, **kwargs: Any) -> Step:
 # -- conflicts -------------------------------------------------------------------------------
 
 
-def is_of_any_version(current: Head | None, seen: Head) -> bool:
-    return current is not None and storing.is_still(current, replace(seen, version=current.version))
+def is_of_any_version(before: Head, after: Head) -> Update:
+    return _without(head_updates.committed(before, after), "version")
 
 
-def is_of_any_incarnation(current: Head | None, seen: Head) -> bool:
-    if current is None:
-        return False
-    return storing.is_still(current, replace(seen, incarnation=current.incarnation))
+def is_of_any_incarnation(before: Head, after: Head) -> Update:
+    return _without(head_updates.committed(before, after), "incarnation")
 
 
-def has_not_heard(current: Head | None, seen: Head) -> bool:
-    return storing.is_still(current and replace(current, cancel=None), seen)
+def has_not_heard(before: Head, after: Head) -> Update:
+    return _without(head_updates.committed(before, after), "cancel_at")
+
+
+def _without(update: Update, name: str) -> Update:
+    """The update without the checks of an attribute."""
+    when = [one for one in update.when if not (isinstance(one, Check) and one.name == name)]
+    return replace(update, when=when)
 
 
 def is_never_applied(stored_id: str | None, commit_id: str) -> bool:
@@ -162,11 +168,8 @@ def starts_copies_without_a_claim(
     return attempts.on_delivery(head, first, receives=receives, **delivery)
 
 
-def does_not_see_the_flag(
-    head: Head | None, operation: Operation, *, receives: int, **delivery: bool
-) -> Delivered:
-    unseen = delivery | {"is_cancelled": False}
-    return attempts.on_delivery(head, operation, receives=receives, **unseen)
+def does_not_see_the_request(head: Head | None, *args: Any, **kwargs: Any) -> Delivered:
+    return attempts.on_delivery(head and replace(head, cancel=None), *args, **kwargs)
 
 
 def works_on_its_own_turn(params: OperationParams, head: Head) -> OperationParams:
@@ -246,32 +249,35 @@ def tells_the_running_agent_alone(head: Head, operation: Operation) -> Canceled:
     return Canceled.ALONE if way is Canceled.PAUSED and operation.operation == "run" else way
 
 
-def takes_flags_at_any_time(head: Head | None) -> Head:
-    assert head is not None
-    return head
+def marks_alone(head: Head, **kwargs: Any) -> Head:
+    return replace(rules.marked(head, **kwargs), due_at=head.due_at)
 
 
-def counts_for_anybody(flagged: str, incarnation: str | None) -> bool:
-    del flagged, incarnation
-    return True
+def marks_ended_tasks(marked: Head) -> Update:
+    return _without(head_updates.canceled(marked), "state")
 
 
-def removes_any_flag(flagged: str, incarnation: str | None) -> bool:
-    del flagged, incarnation
-    return True
+def marks_any_incarnation(marked: Head) -> Update:
+    return _without(head_updates.canceled(marked), "incarnation")
 
 
-def sees_the_flag_alone(head: Head, flagged: str | None) -> bool:
-    return flagged is not None and storing.counts_for(flagged, head.incarnation)
+def moves_deadlines(update: Update) -> Update:
+    return update
 
 
-def never_looks_for_a_flag(head: Head) -> bool:
-    del head
-    return False
+def moves_the_deadline(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step = rules.advance(replace(head, cancel=None), commit, **kwargs)
+    return replace(step, head=replace(step.head, cancel=head.cancel))
 
 
-def is_never_overdue(deadline: int, *, now_ms: int) -> bool:
-    del deadline, now_ms
+def watches_ended_tasks(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step = rules.advance(head, commit, **kwargs)
+    stays = step.head.is_terminal and not head.turn_is_open
+    return replace(step, head=replace(step.head, due_at=head.due_at)) if stays else step
+
+
+def is_never_overdue(head: Head | None, *, now_ms: int) -> bool:
+    del head, now_ms
     return False
 
 
@@ -283,9 +289,8 @@ def sends_the_same_copy(*args: Any, **kwargs: Any) -> OperationParams | None:
     return params and params.model_copy(update={"copy_number": 0})
 
 
-def cancels_the_successor(head: Head | None, *, incarnation: str) -> bool:
-    del incarnation
-    return head is not None and not head.is_terminal
+def sends_what_is_to_be_canceled(head: Head | None, **kwargs: Any) -> OperationParams | None:
+    return repairs.overdue_turn(head and replace(head, cancel=None), **kwargs)
 
 
 def buries_whatever_it_finds(head: Head | None, *args: Any, **kwargs: Any) -> DeadLettered:
@@ -317,9 +322,8 @@ def gives_up_at_once(head: Head, *, now_ms: int, **kwargs: Any) -> bool:
 # -- the thread beside the agent's loop ------------------------------------------------------
 
 
-def renews_whatever_it_finds(head: Head | None, *, incarnation: str, token: str) -> bool:
-    del incarnation, token
-    return head is not None
+def notes_whatever_it_finds(head: Head, token: str, values: Mapping[str, Any]) -> Update:
+    return _without(head_updates.noted(head, token, values), "token")
 
 
 # -- what readers and subscribers see --------------------------------------------------------

@@ -1,14 +1,12 @@
 """The worker: the steps of `worker/adapter.py`, `claims.py`, `writer.py` and `canceling.py`.
 
-Phases: `load` (has a delivery), `look` (has read the cancel flag, not yet HEAD and log; one of the
-release before, the other way round), `claim`, `run` (the agent runs), `cancel` and `fail` (the task
+Phases: `load` (has a delivery), `claim`, `run` (the agent runs), `cancel` and `fail` (the task
 is to be ended), `count` (an attempt that was not claimed is to be counted), `release` (the turn is
 to be given back), `refused …` (a commit met another HEAD), `unsure` (an answer is missing),
 `pass on` (the operation is to go to the quarantine queue), `over` (acknowledge).
 
-One request is one step, but for the Query of flag, log and HEAD: it reads the flag first and HEAD
-last, and a request to cancel may come in between. What takes several and is one step here, comes to
-the same: a read of HEAD and log is what one HEAD says (the reader's steps show that).
+One request is one step. What takes several and is one step here, comes to the same: a read of HEAD
+and log is what one HEAD says (the reader's steps show that).
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from a2a_serverless.tasks.attempts import (
     on_failure,
 )
 from a2a_serverless.tasks.head import AttemptEnd
-from tests.model.flags import is_flagged, without_flag
 from tests.model.scenarios import Scenario
 from tests.model.state import IDLE, Move, Op, Plan, Seen, State, Worker, Write
 from tests.model.store import (
@@ -46,7 +43,6 @@ from tests.model.world import (
     Refusal,
     World,
     inc_of,
-    mark_of,
     operation_of,
     params_of,
     state_of,
@@ -86,8 +82,6 @@ class Attempts:
                 yield Move(f"{name}: CANNOT START", self._idle(state, index, worker))
             case ["load"]:
                 yield self._load(state, index, worker, name)
-            case ["look"]:
-                yield self._look(state, index, worker, name)
             case ["pass", "on"]:
                 yield self._pass_on(state, index, worker, name)
             case ["over"]:
@@ -125,13 +119,8 @@ class Attempts:
 
     # -- a delivery ----------------------------------------------------------------------------
 
-    def _load(self, state: State, index: int, worker: Worker, name: str) -> Move:
-        """The first half of what it decides on: the flag."""
-        flagged = worker._replace(phase="look", flagged=state.flag)
-        return Move(f"{name}: reads the cancel flag", with_worker(state, index, flagged))
-
     def _finds_none(self, state: State, index: int, worker: Worker, name: str) -> Move:
-        gone = with_worker(state, index, worker._replace(phase="over", flagged=0))
+        gone = with_worker(state, index, worker._replace(phase="over"))
         return Move(f"{name}: finds no task", gone)
 
     def _read(self, state: State, worker: Worker) -> Worker | None:
@@ -148,20 +137,18 @@ class Attempts:
         worker = worker._replace(seen=seen, turn=turn, behind=behind, script=script)
         return worker._replace(restores=restores)
 
-    def _look(self, state: State, index: int, worker: Worker, name: str) -> Move:
-        """The other half; then it decides, and keeps its delivery before anything begins."""
+    def _load(self, state: State, index: int, worker: Worker, name: str) -> Move:
+        """What it decides on what it has read; it keeps its delivery before anything begins."""
         read = self._read(state, worker)
         if read is None:
             return self._finds_none(state, index, worker, name)
-        is_cancelled = self._is_cancelled(read)
-        worker, op, seen = read._replace(flagged=0), read.op, read.seen
+        worker, op, seen = read, read.op, read.seen
         assert op is not None
         assert seen is not None
         wanted = self._rules.on_delivery(
             seen.head,
             operation_of(op),
             receives=worker.receives + op.alone,
-            is_cancelled=is_cancelled,
             has_neighbours=self._has_neighbours(worker),
         )
         label = f"{name}: reads HEAD and log, decides to {wanted.value}"
@@ -169,7 +156,7 @@ class Attempts:
             return Move(label, with_worker(state, index, worker._replace(phase="over")))
         if wanted in _NOT_HERE:
             return Move(label, self._leave(state, index, worker, wanted))
-        if (is_cancelled or seen.head.cancel is not None) and wanted in _RUNS:
+        if seen.head.cancel is not None and wanted in _RUNS:
             state = wrong(state, "an agent is started although the cancel was seen")
         if wanted in _RUNS and self._retry.is_exhausted(seen.head.attempts):
             worker = worker._replace(phase="fail", token="")
@@ -189,12 +176,6 @@ class Attempts:
         if worker.phase != "claim":
             worker = worker._replace(restores=0)
         return Move(label, with_worker(state, index, worker))
-
-    def _is_cancelled(self, worker: Worker) -> bool:
-        """Whether the worker takes its task for canceled."""
-        assert worker.seen is not None
-        flagged = mark_of(worker.flagged) if worker.flagged else None
-        return self._rules.is_requested(worker.seen.head, flagged)
 
     def _has_neighbours(self, worker: Worker) -> bool:
         """Whether the worker's process works on other turns too."""
@@ -253,14 +234,9 @@ class Attempts:
         return state._replace(runner=(op.inc, turn, worker.token))
 
     def _conclude(self, state: State, index: int, worker: Worker, name: str) -> Move:
-        """Remove the flag of a task that has ended; then acknowledge."""
+        """Acknowledge, or go on with the turn that waits."""
         op = worker.op
         assert op is not None
-        looks = worker.seen is not None and self._looks_for_a_flag(worker.seen)
-        if looks and state.head is not None and state.head.head.is_terminal:
-            after = without_flag(self._world, state, op.inc)
-            if after.flag != state.flag:
-                return Move(f"{name}: removes the cancel flag", after)
         if worker.behind:
             letter = worker.token[:1] or "ABC"[index]
             numbers = {s.record.token for s in state.log if s.record.token}
@@ -272,10 +248,6 @@ class Attempts:
             return Move(f"{name}: acknowledges, and the queue does not answer", after)
         after = with_worker(acknowledge(state, worker), index, IDLE)
         return Move(f"{name}: acknowledges", after)
-
-    def _looks_for_a_flag(self, seen: Seen) -> bool:
-        """A worker that has seen the task's end knows from HEAD whether there can be a flag."""
-        return self._rules.may_be_flagged(seen.head)
 
     # -- commits -------------------------------------------------------------------------------
 
@@ -425,13 +397,9 @@ class Attempts:
         """One conditional write on HEAD, whatever was committed since the lease was looked at."""
         assert worker.renews is not None
         after = with_worker(state, index, worker._replace(renews=None))
-        mark = worker.renews.head.incarnation
-        head = state.head.head if state.head is not None else None
-        if not self._rules.may_renew(head, incarnation=mark, token=worker.token) or head is None:
-            return after
-        assert state.head is not None
-        renewed = self._world.changed(state.head, due_at=lease_end(NOW_MS, TIMING))
-        return checked(self._world, after._replace(head=renewed))
+        due_at = lease_end(NOW_MS, TIMING)
+        renewed = self._world.noted(state.head, worker.renews, worker.token, None, due_at=due_at)
+        return after if renewed is None else checked(self._world, after._replace(head=renewed))
 
     # -- the agent -----------------------------------------------------------------------------
 
@@ -439,7 +407,7 @@ class Attempts:
         """What an attempt may commit next."""
         op, token, must_claim = worker.op, worker.token, not worker.claimed
         assert op is not None
-        if is_flagged(self._world, state):
+        if self._hears_of_a_cancel(state, worker):
             yield self._ending(worker._replace(phase="cancel"))
         if self._scenario.claims_early and must_claim and not worker.done:
             write = Write(("working",), token, claims=True)
@@ -460,6 +428,14 @@ class Attempts:
             if self._scenario.auth_goes_on:
                 write = Write(("completed",), token, claims=must_claim)
                 yield Plan("commits completed", write, "run", "over", worker.done, returns=True)
+
+    @staticmethod
+    def _hears_of_a_cancel(state: State, worker: Worker) -> bool:
+        """Whether a look at HEAD shows that the cancel of the attempt's task was requested."""
+        assert worker.op is not None
+        seen = state.head
+        is_its_own = seen is not None and inc_of(seen.head) == worker.op.inc
+        return is_its_own and seen is not None and seen.head.is_being_canceled
 
     def _gives_back(self, state: State, index: int, worker: Worker, name: str) -> Iterator[Move]:
         """The agent raises: its turn is given back, or failed when its attempts are used up."""
@@ -482,14 +458,13 @@ class Attempts:
     def _release(self, state: State, index: int, worker: Worker, label: str) -> Move:
         """One conditional write on HEAD, and the delivery goes back, whatever became of it."""
         assert worker.seen is not None
-        seen, mark = state.head, worker.seen.head.incarnation
-        head = seen.head if seen is not None else None
         after = self._idle(state, index, worker)
-        if seen is None or not self._rules.may_renew(head, incarnation=mark, token=worker.token):
-            return Move(label, after)
         end = AttemptEnd(token=worker.token, reason="raised", correlation_id=worker.token)
-        released = after._replace(head=self._world.changed(seen, released=end))
-        return Move(label, checked(self._world, released))
+        due_at = lease_end(NOW_MS, TIMING)
+        released = self._world.noted(state.head, worker.seen, worker.token, end, due_at=due_at)
+        if released is None:
+            return Move(label, after)
+        return Move(label, checked(self._world, after._replace(head=released)))
 
     def _words(self, state: State, index: int, worker: Worker, name: str) -> Iterator[Move]:
         """What an agent says that is told of a cancel: a commit that changes nothing else."""

@@ -26,9 +26,9 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.storage import codec
-from a2a_serverless.storage.codec import event_items, head_item
+from a2a_serverless.storage.codec import event_items, head_item, released_values
 from a2a_serverless.storage.log import Log
-from a2a_serverless.storage.table import Item, changed
+from a2a_serverless.storage.table import Item, Update, changed, holds
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -40,7 +40,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.events import events_of
 from a2a_serverless.tasks.fold import Fold, Record
-from a2a_serverless.tasks.head import Head, state_name
+from a2a_serverless.tasks.head import AttemptEnd, Head, state_name
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing
 from tests.model.rules import Rules
@@ -50,7 +50,8 @@ NOW_MS = 0
 LATE_MS = 10**15
 """A time at which everything is due: that a deadline has passed is a step like any other."""
 TIMING = Timing()
-CANCEL_S = 10
+POSTPONED_MS = NOW_MS + 120_000
+"""The due time of a turn that the sweeper has sent again."""
 GIVE_UP_S = 24 * 3600
 SENDS = 4
 """Copies of a turn that the sweeper sends at most: more would show that none of them helps."""
@@ -119,7 +120,7 @@ class World:
         """What is wrong with a HEAD and its log; see `store.checked`."""
         self._scripts: dict[tuple[tuple[Stored, ...], int], tuple[str, ...]] = {}
         self._parts: dict[tuple[Seen, Stored], tuple[Item, ...]] = {}
-        self._merged: dict[tuple[Seen, Seen, Seen], Seen] = {}
+        self._written: dict[tuple[object, ...], Seen | None] = {}
         self._restores: dict[tuple[Seen, tuple[Stored, ...]], int] = {}
 
     # -- writing -------------------------------------------------------------------------------
@@ -173,16 +174,56 @@ class World:
                 self._steps[key] = self._kept(step, write.token, writer)
         return self._steps[key]
 
-    def merged(self, current: Seen, before: Seen, after: Seen) -> Seen:
-        """HEAD after an update of what a commit changes of its item, as DynamoDB does it."""
+    def committed(self, current: Seen | None, before: Seen, after: Seen) -> Seen | None:
+        """HEAD after a commit's update of its item, as a table does it; None: it is refused."""
         if current is before:
             return after
         key = (current, before, after)
-        if key not in self._merged:
-            update = self.rules.head_update(before.head, after.head)
-            item = changed(head_item(current.head), update) or {}
-            self._merged[key] = self.seen(self.rules.head_of(item))
-        return self._merged[key]
+        if key not in self._written:
+            self._written[key] = self._after(current, self.rules.committed(before.head, after.head))
+        return self._written[key]
+
+    def canceled(self, current: Seen | None, seen: Seen) -> Seen | None:
+        """HEAD after a request to cancel by a process that has read `seen`; None: refused."""
+        key = ("canceled", current, seen)
+        if key not in self._written:
+            asked = self.rules.marked(seen.head, by="", now_ms=NOW_MS, timing=TIMING)
+            self._written[key] = self._after(current, self.rules.canceled(asked))
+        return self._written[key]
+
+    def postponed(
+        self, current: Seen | None, seen: Seen, *, due_at: int | None, sends: int
+    ) -> Seen | None:
+        """HEAD after a process outside of any attempt has moved the due time; None: refused."""
+        key = ("postponed", current, seen, due_at, sends)
+        if key not in self._written:
+            update = self.rules.postponed(seen.head, due_at=due_at, sends=sends)
+            self._written[key] = self._after(current, update)
+        return self._written[key]
+
+    def noted(
+        self, current: Seen | None, seen: Seen, token: str, end: AttemptEnd | None, *, due_at: int
+    ) -> Seen | None:
+        """HEAD after its attempt has moved the due time, and noted its own end; None: refused.
+
+        Once a cancel was requested, the due time stays.
+        """
+        key = ("noted", current, seen, token, end, due_at)
+        if key not in self._written:
+            values = {} if end is None else released_values(end)
+            moving = self.rules.noted(seen.head, token, {**values, "due_at": due_at})
+            after = self._after(current, self.rules.unless_canceled(moving))
+            if after is None and values:
+                after = self._after(current, self.rules.noted(seen.head, token, values))
+            self._written[key] = after
+        return self._written[key]
+
+    def _after(self, current: Seen | None, update: Update) -> Seen | None:
+        """HEAD after an update of its item, if its condition holds."""
+        item = None if current is None else head_item(current.head)
+        if item is None or not holds(item, update.when):
+            return None
+        return self.seen(self.rules.head_of(changed(item, update) or {}))
 
     def entry(self, name: str) -> Entry:
         """`+1.2.3` and `=1.2.3` are chunks, `?1.2` is a message, all others are states.
@@ -399,7 +440,8 @@ def summary(seen: Seen | None) -> str:
     turn = f"turn {head.turn} {'open' if head.turn_is_open else 'finished'}"
     queued = f", next {head.next_turn}" if head.next_turn else ""
     owner = f", owner {head.token}" if head.token else ""
-    due = "" if head.due_at is None else ", due"
+    due = "" if head.due_at is None else f", due at {head.due_at / 1000:g} s"
+    due += ", to be canceled" if head.is_being_canceled else ""
     return f"{head.incarnation} v{head.version} {state}, {turn}{queued}{owner}{due}"
 
 

@@ -31,6 +31,7 @@ from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_ta
 from a2a_serverless.tasks.fold import Fold
 from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.repairs import overdue_cancel
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.console.letters import (
     Aside,
@@ -63,6 +64,8 @@ class OpenTurns:
     """Open turns of all callers, those first at which the sweeper looks first."""
 
     rows: tuple[TaskRow, ...]
+    cancels: tuple[TaskRow, ...]
+    """Tasks, of open turns or none, that were to be canceled by now."""
     unread: tuple[Due, ...]
     """Those whose HEAD could not be read."""
     is_all: bool
@@ -288,7 +291,7 @@ class Inspector:
         return await depth_of(working, self.settings, self._backends)
 
     async def open_turns(self, limit: int) -> OpenTurns:
-        """Return the first `limit` open turns, in the order in which the sweeper looks at them."""
+        """Return what is due of the first `limit` tasks at which the sweeper looks next."""
         now = self.storage.clock.now_ms()
         found = await self.storage.due(now + NEXT_MS, limit=limit + 1)
         turns, is_all = found[:limit], len(found) <= limit
@@ -296,10 +299,17 @@ class Inspector:
         heads: dict[TaskKey, Head | None] = dict.fromkeys(keys)
         parts = (keys[at : at + LOOK_AT_ONCE] for at in range(0, len(keys), LOOK_AT_ONCE))
         for seen in await asyncio.gather(*map(self.storage.look, parts)):
-            heads |= {key: look.head for key, look in seen.items()}
-        rows = [row_of(head) for head in heads.values() if head is not None and head.turn_is_open]
+            heads |= seen
+        known = [head for head in heads.values() if head is not None]
+        cancels = [head for head in known if overdue_cancel(head, now_ms=now)]
+        rows = [row_of(head) for head in known if head.turn_is_open and head not in cancels]
         unread = [one for one, key in zip(turns, keys, strict=True) if heads[key] is None]
-        return OpenTurns(rows=tuple(rows), unread=tuple(unread), is_all=is_all)
+        return OpenTurns(
+            rows=tuple(rows),
+            cancels=tuple(map(row_of, cancels)),
+            unread=tuple(unread),
+            is_all=is_all,
+        )
 
 
 def _place_in(token: str) -> tuple[int, str] | None:

@@ -80,9 +80,8 @@ class Queues:
         turns = await self._inspector.open_turns(LOOKED)
         waiting = [row for row in turns.rows if _waits(row, now)]
         unclaimed = [row for row in turns.rows if not row.is_claimed]
-        cancels = await storage.overdue_cancels(now, limit=SHOWN)
         working = await asyncio.gather(*map(self._working, WORKING))
-        is_calm = turns.is_all and not (waiting or turns.unread or cancels)
+        is_calm = turns.is_all and not (waiting or turns.unread or turns.cancels)
         return self._page(
             "queues.html",
             place=self._inspector.place,
@@ -95,7 +94,7 @@ class Queues:
             unclaimed=len(unclaimed),
             sent_again=sum(row.sends > 0 for row in turns.rows),
             oldest=min((one.waits_since for one in unclaimed if one.waits_since), default=None),
-            cancels=cancels,
+            cancels=turns.cancels[:SHOWN],
             is_calm=is_calm and all(one.depth and not one.depth.waiting for one in working[:1]),
             aside=await asyncio.gather(*map(self._shown, ASIDE)),
             deletable=DELETABLE,

@@ -8,7 +8,8 @@ from typing import Self
 from weakref import WeakKeyDictionary, WeakSet
 
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import Look, OverdueCancel, TaskKey
+from a2a_serverless.storage.log import TaskKey
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.worker.watch import POLL_S, Watch, Watched
 
@@ -36,7 +37,7 @@ class CancelScope:
         return self._requested.is_set()
 
     async def release(self) -> None:
-        """Stop watching; the flag stays. Idempotent.
+        """Stop watching; the request stays. Idempotent.
 
         After the last scope of the process is released, nothing runs on in the background, where
         Lambda would freeze it.
@@ -49,8 +50,8 @@ class CancelScope:
     async def __aexit__(self, *error: object) -> None:
         await self.release()
 
-    async def _on_look(self, look: Look) -> None:
-        if look.is_cancelled:
+    async def _on_look(self, head: Head | None) -> None:
+        if head is not None and head.is_being_canceled:
             self._requested.set()
 
 
@@ -65,11 +66,11 @@ class _Shared:
 
 
 class CancelRegistry:
-    """Cancel flags, seen through one scope, as the storage keeps them.
+    """Requests to cancel, seen through one scope, as HEAD keeps them.
 
     Args:
-        storage: the tasks and their flags.
-        poll_s: seconds from one look at the flags of all scopes to the next.
+        storage: the tasks.
+        poll_s: seconds from one look at the tasks of all scopes to the next.
     """
 
     def __init__(
@@ -85,15 +86,16 @@ class CancelRegistry:
         return type(self)(storage, poll_s=self._poll_s, _shared=self._shared)
 
     async def request_cancel(self, task_id: str) -> None:
-        """Raise the flag, as `DurableStorage.request_cancel`."""
+        """Request a cancel, as `DurableStorage.request_cancel`."""
         await self._storage.request_cancel(task_id)
 
     async def is_cancelled(self, task_id: str) -> bool:
-        """Return True if the flag is raised."""
-        return await self._storage.is_cancelled(task_id)
+        """Return True from the request until the task ends or is deleted."""
+        head = await self._storage.head(task_id)
+        return head is not None and head.is_being_canceled
 
     def on_cancel(self, task_id: str) -> CancelScope:
-        """Return a scope that is set once the flag is seen, also if it was raised before.
+        """Return a scope that is set once a request is seen, also if it was made before.
 
         A failure of the backend does not set it: then the cancel's deadline ends the task.
         """
@@ -101,16 +103,11 @@ class CancelRegistry:
         self._shared.scopes.add(scope)
         return scope
 
-    async def cleanup(self, task_id: str, *, incarnation: str | None = None) -> None:
-        """Remove the flag, as `DurableStorage.clear_cancel`, and release the scopes of the task."""
+    async def cleanup(self, task_id: str) -> None:
+        """Release the scopes of the task. Nothing is written: HEAD's mark ends with the task."""
         for scope in tuple(self._shared.scopes):
             if scope.key == self._key(task_id):
                 await scope.release()
-        await self._storage.clear_cancel(task_id, incarnation=incarnation)
-
-    async def overdue(self, now_ms: int, *, limit: int = 100) -> list[OverdueCancel]:
-        """Return the flags of all scopes whose deadline has passed, the longest overdue first."""
-        return await self._storage.overdue_cancels(now_ms, limit=limit)
 
     def _watch(self) -> Watch:
         loop = asyncio.get_running_loop()

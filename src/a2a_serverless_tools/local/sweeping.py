@@ -43,7 +43,7 @@ class Round:
         swept = self.swept
         return (
             f"sent {swept.sent}, passed {swept.passed}, given up {swept.given_up}, "
-            f"canceled {swept.canceled}, removed {swept.removed}, failed {swept.failed}, "
+            f"canceled {swept.canceled}, failed {swept.failed}, "
             f"left {swept.left}, dead letters {self.dead_letters}"
         )
 

@@ -114,7 +114,7 @@ class Engine:
         await self.operations.send(Operation.to_run(params))
 
     async def cancel(self, head: Head) -> None:
-        """Ask to cancel a task: raise the flag and send the operation.
+        """Ask to cancel a task: mark HEAD and send the operation.
 
         Raises:
             TaskTerminalStateError: the task has ended.

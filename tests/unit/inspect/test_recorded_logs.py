@@ -33,14 +33,13 @@ TOLD: dict[str, Sequence[str]] = {
     "before a later commit": (NEW, *TAKEN_OVER),
     "after failure, before nack": (NEW, "started", "gave back", "took over", "reached"),
     # Cancels: who has ended the task.
-    "flag, no operation: paused": (NEW, *RAN, *CANCELED),
-    "flag, no operation: running": (NEW, "started", "cancel asked", "reached"),
+    "cancel asked, not sent: paused": (NEW, *RAN, *CANCELED),
+    "cancel asked, not sent: running": (NEW, "started", "cancel asked", "reached"),
     "cancel sent, nobody waits": (NEW, *CANCELED),
     "cancel operation received": (NEW, *RAN, *CANCELED),
     "agent being cancelled": (NEW, "started", "lost", "cancel asked", "took over", "reached"),
     # Upkeep.
     "sweeper: postponed, not sent": (NEW, "sent again", *RAN),
-    "sweeper: canceled, flag up": (NEW, *CANCELED),
     "dead letter: ended, not deleted": (NEW, *USED_UP),
     "dead letter: made due, not deleted": (NEW, "sent again", *RAN),
     RECORDED: (NEW, *RAN, NEW, *RAN),

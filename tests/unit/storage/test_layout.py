@@ -27,4 +27,3 @@ def test_parts_sort_by_version_and_part() -> None:
     assert layout.event_sort("i", 10) < layout.event_sort("i", 10, 0)
     assert layout.event_sort("i", 10) > layout.event_sort("i", 9, 999)
     assert max(keys) < layout.HEAD < layout.PUSH
-    assert min(keys) > layout.CANCEL

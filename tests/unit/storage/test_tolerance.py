@@ -160,10 +160,9 @@ class World:
             await self._lists(query.model_copy(update={"context_id": "c"}))
         keys = [(self.storage.scope.digest, place) for place in PLACES]
         looks = await self.storage.look(keys)
-        assert all(looks[task].head is not None for task in keys)
+        assert all(looks[task] is not None for task in keys)
         later = self.clock.now_ms() + 10**9
         assert {due.task_id for due in await self.storage.due(later)} == {"waiting", "claimed"}
-        assert await self.storage.overdue_cancels(later) is not None
         assert len((await self.storage.created_in(self.clock.now_ms())).heads) == len(PLACES)
 
     async def _read(self, head: Head) -> None:
@@ -180,7 +179,6 @@ class World:
             assert event.cursor > cursor
         assert len(await self.storage.pushes(place)) == 1
         assert await self.storage.find(place) == [(head.scope, place)]
-        assert await self.storage.is_cancelled(place) in (True, False)
 
     async def _lists(self, query: ListTasksQuery) -> None:
         found = await self.storage.list_tasks(query)
@@ -274,7 +272,7 @@ def test_unknown_attributes_change_nothing(attributes: Typed) -> None:
     """Unknown attributes, of any type and on any item, change nothing, and they stay."""
 
     async def test(world: World) -> None:
-        await world.storage.request_cancel("claimed")
+        marked = await world.storage.request_cancel("claimed")
         for item in world.database.items():
             newer.set_attributes(
                 world.database, {name: item[name] for name in ("PK", "SK")}, attributes
@@ -283,7 +281,7 @@ def test_unknown_attributes_change_nothing(attributes: Typed) -> None:
         await world.show_all()
         await world.push_all()
         assert await world.storage.load_context_version("c") == ({"k": 1}, 1)
-        assert await world.storage.is_cancelled("claimed")
+        assert await world.newest("claimed") == marked
         claim = Commit(token="n", claims=True)
         await world.storage.commit(await world.newest("waiting"), claim)
         kept = newer.stored(world.database, newer.head_key(world.heads["waiting"]))
@@ -379,7 +377,7 @@ def test_a_newer_tasks_readers_answer(place: str, values: Typed) -> None:
 @FEW
 @given(place=st.sampled_from(["waiting", "claimed", "paused"]), values=NEWER_HEADS)
 def test_a_newer_task_is_not_written(place: str, values: Typed) -> None:
-    """A message and a cancel get one sentence, in both bindings; no flag is left behind."""
+    """A message and a cancel get one sentence, in both bindings, and write nothing."""
 
     async def test(world: World) -> None:
         head = world.heads[place]
@@ -395,7 +393,6 @@ def test_a_newer_task_is_not_written(place: str, values: Typed) -> None:
                 assert answer.reason == "UNSUPPORTED_OPERATION", answer.response.text
                 assert answer.message == SENTENCE
         assert newer.stored(world.database, newer.head_key(head)) == before
-        assert not await world.storage.is_cancelled(place)
 
     run(test)
 
@@ -450,7 +447,7 @@ async def test_a_newer_task_is_given_up_by_no_sweep() -> None:
             world.clock.advance(24 * 3600)
             report = await sweeper.sweep()
             assert (report.failed, report.given_up, report.canceled) == (0, 0, 0)
-        assert await world.storage.is_cancelled("claimed")
+        assert (await world.newest("claimed")).is_being_canceled
         assert (await world.newest("claimed")).version == world.heads["claimed"].version
 
     await in_world(test)
@@ -641,7 +638,7 @@ async def test_a_half_written_head_hides_no_other_task(
             found = await world.storage.list_tasks(query)
             assert {task.id for task in found.tasks} == others
         looks = await world.storage.look([(head.scope, place) for place in PLACES])
-        assert {task for (_, task), look in looks.items() if look.head is not None} == others
+        assert {task for (_, task), seen in looks.items() if seen is not None} == others
         world.clock.advance(3600)
         report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
         assert (report.sent, report.failed) == (1, 0)
@@ -663,7 +660,10 @@ OTHERS = ("version", "turn", "turn_base", "sends")
 ODD: Final[Typed] = {"M": {"a": {"L": []}}}
 
 
-DECIDING = ("next_turn", "finished_turn", "token", "attempts", "message_digest", "needs", "replied")
+DECIDING = (
+    *("next_turn", "finished_turn", "token", "attempts", "message_digest", "needs", "replied"),
+    "cancel_at",
+)
 COUNTING: Final = "generation"
 
 
@@ -705,7 +705,7 @@ async def test_a_head_without_its_generation_is_only_read() -> None:
     await in_world(test)
 
 
-INFORMING = ("size", "cancel_at", "cancel_by", "released_reason", "released_id")
+INFORMING = ("size", "cancel_by", "released_reason", "released_id")
 
 
 @pytest.mark.parametrize("name", [*INFORMING, "released", "status", "metadata"])
@@ -880,7 +880,7 @@ async def test_a_sweep_goes_past_tasks_that_cannot_be_read(
             await world.storage.delete_task(place)
         world.clock.advance(3600)
         report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep(limit=2)
-        assert report == SweepReport(canceled=1, sent=1, left=14)
+        assert report == SweepReport(canceled=1, sent=1, left=7)
         assert (await world.newest("last")).sends == 1
         lines = unreadable(caplog)
         assert len(lines) == 7
@@ -897,15 +897,13 @@ async def test_a_sweep_goes_past_tasks_that_cannot_be_read(
 async def test_a_due_time_that_is_not_whole_holds_up_no_sweep(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A turn with one is left out with a line, a cancel with one is ended, the others are swept."""
+    """A task with one is left out with a line, the others are swept."""
 
     async def test(world: World) -> None:
         for number in range(3):
             head = (await world.storage.open_task("c", request(), task_id=f"bad-{number}")).head
             newer.set_attributes(world.database, newer.head_key(head), {"due_at": {"N": "1.5"}})
         await world.storage.request_cancel("claimed")
-        flag = newer.head_key(world.heads["claimed"]) | {"SK": {"S": "CANCEL"}}
-        newer.set_attributes(world.database, flag, {"due_at": {"N": "0.25"}})
         world.clock.advance(3600)
         report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep(limit=2)
         assert report == SweepReport(canceled=1, sent=1, left=3)

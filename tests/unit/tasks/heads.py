@@ -6,7 +6,7 @@ from a2a.types import Message, Part, Role, SendMessageRequest, TaskState, TaskSt
 
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task
+from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, marked, open_task
 
 
 def opened(incarnation: str = "i") -> Head:
@@ -31,6 +31,11 @@ def moved(head: Head, state: TaskState) -> Head:
 def followed(head: Head) -> Head:
     """HEAD after a message for its next turn."""
     return stepped(head, Commit(entries=(TurnOpened(_request("m2")),)))
+
+
+def asked(head: Head, by: str = "") -> Head:
+    """HEAD after a request to cancel."""
+    return marked(head, by=by, now_ms=0, timing=Timing())
 
 
 def stepped(head: Head, commit: Commit) -> Head:

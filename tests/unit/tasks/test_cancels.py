@@ -1,4 +1,4 @@
-"""What a cancel asks for, and whose flag it is."""
+"""What a cancel asks for, and when it is over."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.tasks.attempts import Canceled, on_cancel
 from a2a_serverless.tasks.head import TERMINAL, CancelMark, Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.storing import (
-    check_open,
-    counts_for,
-    deadline_ms,
-    is_overdue,
-    is_requested,
-    may_remove,
-)
+from a2a_serverless.tasks.repairs import overdue_cancel, overdue_turn
+from a2a_serverless.tasks.rules import Timing, marked
+from a2a_serverless.tasks.storing import check_open
 from tests.unit.tasks.heads import claimed, followed, moved, opened
 
 PAUSED = moved(claimed(), TaskState.TASK_STATE_INPUT_REQUIRED)
@@ -40,58 +35,51 @@ def test_how_a_task_is_canceled(head: Head, by_run: Canceled, by_cancel: Cancele
     assert on_cancel(head, operation("cancel", head)) is by_cancel
 
 
-def test_a_flag_is_raised_on_an_open_task() -> None:
-    """A flag is accepted on a task that waits, runs or is paused."""
+def test_an_open_task_can_be_canceled() -> None:
+    """A request is accepted on a task that waits, runs or is paused."""
     for head in (opened(), claimed(), PAUSED):
         assert check_open(head) is head
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL))
-def test_a_task_that_has_ended_takes_no_flag(state: TaskState) -> None:
-    """A flag on an ended task is refused, because no process would remove it."""
+def test_a_task_that_has_ended_cannot_be_canceled(state: TaskState) -> None:
+    """A request on an ended task raises TaskTerminalStateError."""
     with pytest.raises(TaskTerminalStateError):
         check_open(moved(claimed(), state))
 
 
-def test_a_task_that_is_gone_takes_no_flag() -> None:
-    """A flag on a task that is gone raises TaskNotFoundError."""
+def test_a_task_that_is_gone_cannot_be_canceled() -> None:
+    """A request on a task that is gone raises TaskNotFoundError."""
     with pytest.raises(TaskNotFoundError):
         check_open(None)
 
 
-def test_a_flag_counts_for_its_own_task() -> None:
-    """A flag counts for the incarnation that it names, and for no other task of the id."""
-    assert counts_for("i", "i")
-    assert not counts_for("i", "j")
-    assert not counts_for("i", None)
+def test_a_request_marks_head_and_makes_it_due() -> None:
+    """HEAD says who asked and when, and is due at the deadline; nothing else changes."""
+    timing = Timing(cancel_s=2.5)
+    for head in (opened(), claimed(), PAUSED):
+        after = marked(head, by="ann", now_ms=1_000, timing=timing)
+        assert after == replace(head, cancel=CancelMark(at=1_000, by="ann"), due_at=3_500)
 
 
-def test_a_request_is_known_by_its_flag_or_by_its_mark() -> None:
-    """A flag that was raised after the look for it has left its mark on HEAD."""
-    head = claimed()
-    marked = replace(head, cancel=CancelMark(at=1, by="alice"))
-    assert not is_requested(head, None)
-    assert not is_requested(head, "another task's")
-    assert is_requested(head, head.incarnation)
-    assert is_requested(marked, None)
+def test_an_overdue_cancel_is_ended_from_its_deadline_on() -> None:
+    """A cancel is overdue from its deadline on, not a millisecond before; its turn never is."""
+    for head in (claimed(), PAUSED):
+        asked = marked(head, by="", now_ms=1_000, timing=Timing(cancel_s=2.5))
+        times = (3_499, 3_500, 9_999)
+        assert [overdue_cancel(asked, now_ms=now) for now in times] == [False, True, True]
+        assert overdue_turn(asked, now_ms=9_999) is None
+        assert not overdue_cancel(head, now_ms=10**15)
+    assert not overdue_cancel(None, now_ms=9_999)
 
 
-def test_the_end_of_a_task_removes_its_own_flag() -> None:
-    """A cleanup that names an incarnation removes its flag alone; one without removes any."""
-    assert may_remove("i", "i")
-    assert not may_remove("j", "i")
-    assert may_remove("i", None)
-
-
-def test_a_cancel_is_overdue_from_its_deadline_on() -> None:
-    """A cancel is overdue from its deadline on, and not a millisecond before."""
-    deadline = deadline_ms(1_000, 2.5)
-    assert deadline == 3_500
-    assert [is_overdue(deadline, now_ms=now) for now in (3_499, 3_500, 9_999)] == [
-        False,
-        True,
-        True,
-    ]
+@pytest.mark.parametrize("state", sorted(TERMINAL))
+def test_an_ended_task_is_not_canceled(state: TaskState) -> None:
+    """The mark of an ended task says who asked, and nothing is due any more."""
+    ended = moved(marked(PAUSED, by="ann", now_ms=1_000, timing=Timing()), state)
+    assert (ended.cancel, ended.due_at) == (CancelMark(at=1_000, by="ann"), None)
+    assert not ended.is_being_canceled
+    assert not overdue_cancel(ended, now_ms=10**15)
 
 
 def operation(kind: Literal["run", "cancel"], head: Head) -> Operation:

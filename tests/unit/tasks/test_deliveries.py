@@ -23,7 +23,7 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.head import FORMAT, Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.repairs import DeadLettered, on_dead_letter
-from tests.unit.tasks.heads import claimed, followed, moved, opened
+from tests.unit.tasks.heads import asked, claimed, followed, moved, opened
 
 WAITS_FOR_CREDENTIALS = moved(claimed(), TaskState.TASK_STATE_AUTH_REQUIRED)
 WITH_NEXT = followed(WAITS_FOR_CREDENTIALS)
@@ -54,7 +54,7 @@ def test_only_the_first_delivery_of_a_turn_starts_without_a_claim(
 ) -> None:
     """Only the first message's first delivery starts at once; redeliveries and copies claim."""
     sent = Operation(operation="run", params=OperationParams.of(opened(), 1, copy))
-    assert on_delivery(opened(), sent, receives=receives, is_cancelled=False) is wanted
+    assert on_delivery(opened(), sent, receives=receives) is wanted
 
 
 def test_a_delivery_goes_on_with_the_turn_that_it_names() -> None:
@@ -113,19 +113,16 @@ def test_a_turn_is_given_up_by_who_has_seen_its_last_attempt() -> None:
 
 
 @pytest.mark.parametrize("head", [*OVER, pytest.param(PAUSED, id="finished")])
-@pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_dead_letter_of_a_turn_that_is_over_is_dropped(
-    head: Head | None, *, is_cancelled: bool
-) -> None:
-    """A letter of a finished turn is dropped; with a cancel flag a paused task is canceled."""
-    wanted = DeadLettered.CANCEL if is_cancelled and head is PAUSED else DeadLettered.DROP
-    assert dead_letter(head, is_cancelled=is_cancelled) is wanted
+def test_a_dead_letter_of_a_turn_that_is_over_is_dropped(head: Head | None) -> None:
+    """A letter of a finished turn is dropped."""
+    assert dead_letter(head) is DeadLettered.DROP
 
 
 @pytest.mark.parametrize("head", [opened(), claimed(), claimed(claimed(), "B"), WITH_NEXT])
 def test_a_dead_letter_of_a_task_that_is_being_canceled_cancels_it(head: Head) -> None:
-    """A letter with a cancel flag, or of a cancel, cancels the task, whatever attempts are left."""
-    assert dead_letter(head, is_cancelled=True) is DeadLettered.CANCEL
+    """Where a cancel was requested, or is the letter, the task is canceled, open turn or not."""
+    assert dead_letter(asked(head)) is DeadLettered.CANCEL
+    assert dead_letter(asked(PAUSED)) is DeadLettered.CANCEL
     assert dead_letter(head, kind="cancel") is DeadLettered.CANCEL
 
 
@@ -158,17 +155,16 @@ NEWER = Operation(operation="archive", params=FIRST)
 
 
 @pytest.mark.parametrize("head", [opened(), claimed(), WITH_NEXT, PAUSED, COMPLETED])
-@pytest.mark.parametrize("is_cancelled", [False, True])
-def test_an_operation_of_a_newer_release_is_given_back(head: Head, *, is_cancelled: bool) -> None:
+def test_an_operation_of_a_newer_release_is_given_back(head: Head) -> None:
     """An operation of a newer release is given back, also where its task has ended."""
-    wanted = on_delivery(head, NEWER, receives=1, is_cancelled=is_cancelled)
-    assert wanted is Delivered.GIVE_BACK
+    for one in (head, asked(head)):
+        assert on_delivery(one, NEWER, receives=1) is Delivered.GIVE_BACK
 
 
 @pytest.mark.parametrize("head", [None, opened("j")])
 def test_an_operation_of_a_newer_release_is_dropped_with_its_task(head: Head | None) -> None:
     """An operation of a newer release is dropped where its task is gone."""
-    assert on_delivery(head, NEWER, receives=1, is_cancelled=False) is Delivered.DROP
+    assert on_delivery(head, NEWER, receives=1) is Delivered.DROP
 
 
 @pytest.mark.parametrize("head", [opened(), claimed(), WITH_NEXT])
@@ -180,25 +176,23 @@ def test_a_dead_letter_for_a_newer_release_leaves_its_turn(head: Head) -> None:
     run = operation("run")
     left = DeadLettered.LEAVE
     newer = replace(head, needs=FORMAT + 1)
-    assert on_dead_letter(head, run, is_cancelled=False, retry=RETRY, cannot_run=True) is left
-    assert on_dead_letter(newer, run, is_cancelled=False, retry=RETRY) is left
-    assert on_dead_letter(head, NEWER, is_cancelled=False, retry=RETRY) is left
+    assert on_dead_letter(head, run, retry=RETRY, cannot_run=True) is left
+    assert on_dead_letter(newer, run, retry=RETRY) is left
+    assert on_dead_letter(head, NEWER, retry=RETRY) is left
 
 
 def test_a_dead_letter_of_a_damaged_log_ends_what_may_be_ended() -> None:
-    """With a damaged log a used-up turn fails its task, and a cancel flag cancels it."""
+    """With a damaged log a used-up turn fails its task, and a request to cancel cancels it."""
     used_up = claimed(claimed(), "B")
-    for is_cancelled, wanted in ((False, DeadLettered.FAIL), (True, DeadLettered.CANCEL)):
-        decided = on_dead_letter(
-            used_up, operation("run"), is_cancelled=is_cancelled, retry=RETRY, cannot_run=True
-        )
+    for head, wanted in ((used_up, DeadLettered.FAIL), (asked(used_up), DeadLettered.CANCEL)):
+        decided = on_dead_letter(head, operation("run"), retry=RETRY, cannot_run=True)
         assert decided is wanted
 
 
 def test_a_dead_letter_for_a_newer_release_without_an_open_turn_is_dropped() -> None:
     """A letter of a newer release's operation is dropped where no turn is open."""
     for head in (PAUSED, COMPLETED):
-        assert on_dead_letter(head, NEWER, is_cancelled=False, retry=RETRY) is DeadLettered.DROP
+        assert on_dead_letter(head, NEWER, retry=RETRY) is DeadLettered.DROP
 
 
 def operation(kind: Literal["run", "cancel"]) -> Operation:
@@ -210,8 +204,7 @@ def dead_letter(
     *,
     kind: Literal["run", "cancel"] = "run",
     turn: int = 1,
-    is_cancelled: bool = False,
 ) -> DeadLettered:
     params = FIRST.model_copy(update={"turn": turn})
     letter = Operation(operation=kind, params=params)
-    return on_dead_letter(head, letter, is_cancelled=is_cancelled, retry=RETRY)
+    return on_dead_letter(head, letter, retry=RETRY)

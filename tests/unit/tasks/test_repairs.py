@@ -11,7 +11,6 @@ from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.repairs import (
     is_given_up,
-    overdue_cancel,
     overdue_turn,
     repeated_turn,
 )
@@ -103,14 +102,6 @@ def test_a_repeated_message_sends_its_waiting_turn_once_more() -> None:
 def test_a_repeated_message_of_a_turn_that_does_not_wait_sends_nothing(head: Head | None) -> None:
     """The due index watches a turn that a worker has, or had."""
     assert repeated_turn(head, 1) is None
-
-
-def test_an_overdue_cancel_ends_the_task_that_its_flag_names() -> None:
-    """An overdue cancel ends only the task of its incarnation, if it exists and is open."""
-    assert overdue_cancel(paused(), incarnation="i")
-    assert not overdue_cancel(paused(), incarnation="earlier")
-    assert not overdue_cancel(ended(TaskState.TASK_STATE_COMPLETED), incarnation="i")
-    assert not overdue_cancel(None, incarnation="i")
 
 
 def given_up(head: Head, *, after_s: float) -> bool:

@@ -14,8 +14,6 @@ from a2a.types import TaskState
 
 from a2a_serverless.errors import TaskTerminalStateError
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.layout import CANCEL, task_partition
-from a2a_serverless.storage.table import Key, Put
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
@@ -52,11 +50,11 @@ async def assert_canceled(bench: Bench, task_id: str) -> None:
     head = await bench.storage.head(task_id)
     assert head is not None
     assert head.state == S.TASK_STATE_CANCELED
-    assert not await bench.storage.is_cancelled(task_id)
+    assert head.due_at is None
 
 
 async def test_the_agent_of_a_queued_task_never_starts() -> None:
-    """A flag that is up before the start ends the task; the cancel operation finds nothing left."""
+    """A cancel before the start ends the task; its operation finds nothing left."""
     agent = Agent(complete)
     bench = Bench(agent)
     task = await bench.send()
@@ -221,7 +219,7 @@ async def test_a_paused_task_is_cancelled_by_its_operation() -> None:
 
 
 async def test_a_paused_task_is_cancelled_by_whatever_is_delivered_first() -> None:
-    """A copy of the finished turn's operation sees the flag: the agent is told as well, once."""
+    """A copy of the finished turn's operation sees the request: the agent is told as well, once."""
     agent = Agent(ask)
     bench = Bench(agent)
     task = await bench.send()
@@ -330,7 +328,6 @@ async def test_an_agent_may_still_complete_after_a_cancel() -> None:
     await clock.pass_time(2)
     assert await working
     await assert_state(bench, task.task_id, S.TASK_STATE_COMPLETED)
-    assert not await bench.storage.is_cancelled(task.task_id)
 
 
 async def test_a_task_that_somebody_else_ended_stops_its_agent() -> None:
@@ -349,22 +346,17 @@ async def test_a_task_that_somebody_else_ended_stops_its_agent() -> None:
     assert agent.cancelled == []
 
 
-async def test_a_cancel_of_an_ended_task_only_removes_its_flag() -> None:
+async def test_a_cancel_of_an_ended_task_does_nothing() -> None:
     """The operation of a cancel that came too late leaves the task as it is."""
     agent = Agent(complete)
     bench = Bench(agent)
     task = await bench.send()
     assert await bench.work()
     before = await bench.head(task)
-    # The flag went up between the last look at it and the end of the task.
-    place = Key(task_partition(task.scope, task.task_id), CANCEL)
-    flag = place._asdict() | {"incarnation": task.incarnation, "due_at": 0}
-    await bench.storage.table.write(Put(item=flag))
     await bench.operations.send(Operation.to_cancel(params_of(task)))
     assert await bench.work()
     assert await bench.head(task) == before
     assert agent.cancelled == []
-    assert not await bench.storage.is_cancelled(task.task_id)
 
 
 async def race(seed: int) -> tuple[TaskState, TaskState | None]:
@@ -397,12 +389,12 @@ async def race(seed: int) -> tuple[TaskState, TaskState | None]:
     ended = await bench.head(task)
     assert await bench.work()
     assert await bench.head(task) == ended
-    assert not await bench.storage.is_cancelled(task.task_id)
+    assert ended.due_at is None
     return ended.state, None if is_refused else ended.state
 
 
 async def test_a_cancel_that_races_with_the_completion_has_one_winner() -> None:
-    """A hundred races: the task ends once, as one or the other, and no flag is left."""
+    """A hundred races: the task ends once, as one or the other, and is due no more."""
     outcomes = [await race(seed) for seed in range(100)]
     assert {state for state, _ in outcomes} == {S.TASK_STATE_CANCELED, S.TASK_STATE_COMPLETED}
     refused = [state for state, told in outcomes if told is None]

@@ -48,7 +48,7 @@ SUBMITTED = TaskState.TASK_STATE_SUBMITTED
 TABLE: dict[type, tuple[str, ...]] = {
     DurableStorage: (
         *("head", "read", "look", "due", "postpone", "_insert", "_apply"),
-        *("request_cancel", "is_cancelled", "overdue_cancels", "clear_cancel"),
+        "request_cancel",
     )
 }
 """All that is a request to the table in a deployed stack."""

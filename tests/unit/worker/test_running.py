@@ -66,7 +66,7 @@ async def test_a_finished_turn_is_acknowledged() -> None:
 
 
 async def test_a_task_without_a_cancel_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HEAD and flag come with the log; at its end HEAD has no mark, so there is none to remove."""
+    """HEAD comes with the log, and nothing is read after the last commit."""
     reads: list[str] = []
     read_plain = DurableStorage.read
 
@@ -80,7 +80,6 @@ async def test_a_task_without_a_cancel_is_read_once(monkeypatch: pytest.MonkeyPa
     bench = Bench(Agent(complete))
     head = await bench.send()
     monkeypatch.setattr(DurableStorage, "read", read)
-    monkeypatch.setattr(DurableStorage, "is_cancelled", refused)
     monkeypatch.setattr(DurableStorage, "head", refused)
     assert await bench.work()
     assert reads == [head.task_id]

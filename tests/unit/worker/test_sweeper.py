@@ -11,9 +11,7 @@ from a2a.types import TaskState, TaskStatus
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import CANCELED, REBASES
-from a2a_serverless.storage.layout import CANCEL, task_partition
 from a2a_serverless.storage.log import Log
-from a2a_serverless.storage.table import Key, Put
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
@@ -463,27 +461,6 @@ async def test_a_run_ends_with_its_budget(stack: Stack, monkeypatch: pytest.Monk
     assert await stack.sweep(budget_s=25) == SweepReport(sent=2)
 
 
-async def test_slow_cancels_leave_turns_their_share(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """500 overdue cancels with slow storage take half of the run; turns are sent in the rest."""
-    for _ in range(500):
-        await cancelled(stack)
-    for _ in range(5):
-        await stack.open()
-    stack.clock.advance(LEASE_S)
-    commit = DurableStorage.commit
-
-    async def slow(self: DurableStorage, head: Head, wanted: Commit) -> Head:
-        await self.clock.sleep(1)
-        return await commit(self, head, wanted)
-
-    monkeypatch.setattr(DurableStorage, "commit", slow)
-    report = await stack.sweep(limit=500)
-    assert report.canceled == 15
-    assert report.sent > 5
-
-
 # -- cancels ---------------------------------------------------------------------------------
 
 
@@ -496,7 +473,7 @@ async def cancelled(stack: Stack) -> Head:
 
 
 async def test_an_overdue_cancel_is_ended(stack: Stack) -> None:
-    """The task is canceled with the sentence of every cancel; flag gone, fence up."""
+    """The task is canceled with the sentence of every cancel; the fence is up."""
     head = await cancelled(stack)
     assert await stack.sweep() == SweepReport(canceled=1)
     task = await stack.storage.load_task(head.task_id)
@@ -504,7 +481,6 @@ async def test_an_overdue_cancel_is_ended(stack: Stack) -> None:
     assert task.status.state == TaskState.TASK_STATE_CANCELED
     assert task.status.message.parts[0].text == CANCELED
     assert (task.status.message.task_id, task.status.message.context_id) == (task.id, "context")
-    assert not await stack.storage.is_cancelled(head.task_id)
     late = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
     with pytest.raises(ConcurrencyError):
         await stack.storage.commit(head, Commit(entries=(late,), token="t"))
@@ -512,12 +488,12 @@ async def test_an_overdue_cancel_is_ended(stack: Stack) -> None:
 
 
 async def test_a_cancel_is_left_to_others_until_its_deadline(stack: Stack) -> None:
-    """Before its deadline a cancel is left to others, and its flag stays."""
+    """Before its deadline a cancel is left to others; it stays."""
     head = await stack.open()
     await stack.storage.request_cancel(head.task_id)
     stack.clock.advance(TIMEOUT_S - 0.001)
     assert await stack.sweep() == SweepReport()
-    assert await stack.storage.is_cancelled(head.task_id)
+    assert (await stack.head(head)).is_being_canceled
 
 
 async def test_a_paused_task_is_canceled_too(stack: Stack) -> None:
@@ -536,19 +512,48 @@ async def test_a_paused_task_is_canceled_too(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["completed", "deleted"])
-async def test_the_flag_of_an_ended_task_is_removed(stack: Stack, *, gone: bool) -> None:
-    """The flag of an ended or deleted task is removed, and the task stays as it was."""
+async def test_a_task_that_is_over_by_its_deadline_is_left_alone(
+    stack: Stack, *, gone: bool
+) -> None:
+    """A task that has ended, or was deleted and made again, is not canceled any more."""
     head = await cancelled(stack)
-    await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
     if gone:
-        flag = await stack.storage.table.get(Key(task_partition(head.scope, head.task_id), CANCEL))
-        assert flag is not None
         await stack.storage.delete_task(head.task_id)
-        await stack.storage.table.write(Put(item=flag))
-    assert await stack.sweep() == SweepReport(removed=1)
-    assert await stack.storage.overdue_cancels(stack.clock.now_ms()) == []
-    task = await stack.storage.load_task(head.task_id)
-    assert task is None if gone else task and task.status.state == TaskState.TASK_STATE_COMPLETED
+        await stack.storage.open_task("context", request(), task_id=head.task_id)
+    else:
+        await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
+    before = await stack.head(head)
+    assert await stack.sweep() == SweepReport()
+    assert await stack.head(head) == before
+
+
+async def test_a_turn_that_is_being_canceled_is_not_sent_again(stack: Stack) -> None:
+    """A cancel takes an overdue turn's place in the index: no copy of it is sent any more."""
+    head = await stack.open()
+    stack.clock.advance(WAITING_S)
+    await stack.storage.request_cancel(head.task_id)
+    assert await stack.sweep() == SweepReport()
+    stack.clock.advance(TIMEOUT_S)
+    assert await stack.sweep() == SweepReport(canceled=1)
+    assert stack.queue.sent == []
+
+
+async def test_a_cancel_that_comes_between_read_and_send_sends_nothing(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweeper has read the turn; the request makes its postponement fail."""
+    head = await stack.open()
+    stack.clock.advance(WAITING_S)
+    postpone = DurableStorage.postpone
+
+    async def late(self: DurableStorage, head: Head, **due: Any) -> bool:
+        await self.request_cancel(head.task_id)
+        return await postpone(self, head, **due)
+
+    monkeypatch.setattr(DurableStorage, "postpone", late)
+    assert await stack.sweep() == SweepReport(passed=1)
+    assert stack.queue.sent == []
+    assert (await stack.head(head)).due_at == stack.clock.now_ms() + TIMEOUT_S * 1000
 
 
 async def test_a_busy_task_is_canceled_in_the_end(
@@ -562,18 +567,18 @@ async def test_a_busy_task_is_canceled_in_the_end(
 
 
 async def test_rebasing_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a number of lost races the flag stays for the next run."""
+    """After a number of lost races the cancel is left to the next run."""
     head = await cancelled(stack)
     interfere(monkeypatch, times=REBASES)
     assert await stack.sweep() == SweepReport(failed=1)
-    assert await stack.storage.is_cancelled(head.task_id)
+    assert (await stack.head(head)).is_being_canceled
     assert await stack.sweep() == SweepReport(canceled=1)
 
 
 async def test_a_task_that_ends_meanwhile_is_not_canceled(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Completion wins the race; the flag is removed all the same."""
+    """Completion wins the race."""
     head = await cancelled(stack)
     commit = DurableStorage.commit
 
@@ -583,9 +588,8 @@ async def test_a_task_that_ends_meanwhile_is_not_canceled(
         return await commit(self, head, wanted)
 
     monkeypatch.setattr(DurableStorage, "commit", completed_first)
-    assert await stack.sweep() == SweepReport(removed=1)
+    assert await stack.sweep() == SweepReport(passed=1)
     assert (await stack.head(head)).state == TaskState.TASK_STATE_COMPLETED
-    assert not await stack.storage.is_cancelled(head.task_id)
 
 
 async def test_limits_hold_for_cancels(stack: Stack) -> None:

@@ -12,14 +12,16 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
+from a2a_serverless.errors import ConcurrencyError
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import LOOK_AT_ONCE, Look, TaskKey
+from a2a_serverless.storage.log import LOOK_AT_ONCE, TaskKey
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.watch import Watch, Watched
 from tests.support.workers import Agent, Bench, PacedClock, complete
-from tests.unit.tasks.heads import opened
+from tests.unit.tasks.heads import asked, opened
 
-CANCELED = Look(head=None, flagged="incarnation")
+SHOWN = opened()
 
 
 class Moody:
@@ -28,19 +30,19 @@ class Moody:
     def __init__(self) -> None:
         self.looks: list[int] = []
 
-    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Look]:
+    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Head | None]:
         self.looks.append(len(tasks))
         if len(self.looks) == 1:
             raise RuntimeError("ExpiredToken")
-        return dict.fromkeys(tasks, CANCELED)
+        return dict.fromkeys(tasks, SHOWN)
 
 
 async def test_a_failed_look_does_not_end_the_watch() -> None:
     """A look that raises does not end the watch: the next look sees the cancel."""
     clock, moody, heard = PacedClock(), Moody(), asyncio.Event()
 
-    async def on_look(look: Look) -> None:
-        assert look is CANCELED
+    async def on_look(head: Head | None) -> None:
+        assert head is SHOWN
         heard.set()
 
     async with Watch(cast("Any", moody), clock).over(Watched(key=("s", "t"), on_look=on_look)):
@@ -50,11 +52,11 @@ async def test_a_failed_look_does_not_end_the_watch() -> None:
         await heard.wait()
 
 
-async def test_one_look_serves_fifty_turns() -> None:
-    """120 watched turns, and one of them twice, cost three requests a second."""
+async def test_one_look_serves_a_hundred_turns() -> None:
+    """220 watched turns, and one of them twice, cost three requests a second."""
     clock, moody = PacedClock(), Moody()
     watch = Watch(cast("Any", moody), clock)
-    turns = [Watched(key=("s", f"t{n % 120}"), on_look=_ignore) for n in range(121)]
+    turns = [Watched(key=("s", f"t{n % 220}"), on_look=_ignore) for n in range(221)]
     for turn in turns:
         watch.add(turn)
     await clock.pass_time(1)
@@ -70,10 +72,10 @@ async def test_a_turn_that_raises_does_not_blind_the_others() -> None:
     clock, moody, heard = PacedClock(), Moody(), asyncio.Event()
     moody.looks.append(0)
 
-    async def fails(_look: Look) -> None:
+    async def fails(_head: Head | None) -> None:
         raise RuntimeError
 
-    async def hears(_look: Look) -> None:
+    async def hears(_head: Head | None) -> None:
         heard.set()
 
     watch = Watch(cast("Any", moody), clock)
@@ -90,13 +92,12 @@ class Late:
         self.shown = shown
         self.looks = 0
 
-    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Look]:
+    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Head | None]:
         self.looks += 1
-        flagged = self.shown.incarnation if self.shown else None
-        return dict.fromkeys(tasks, Look(head=self.shown, flagged=flagged))
+        return dict.fromkeys(tasks, self.shown)
 
 
-@pytest.mark.parametrize("shown", [None, opened("earlier")], ids=["none", "an earlier task"])
+@pytest.mark.parametrize("shown", [None, asked(opened("earlier"))], ids=["none", "an earlier task"])
 async def test_a_late_look_stops_no_turn(shown: Head | None) -> None:
     """A late look, at no HEAD or at an earlier task's, stops no turn."""
     clock, release, late = PacedClock(), asyncio.Event(), Late(shown)
@@ -116,19 +117,8 @@ async def test_a_late_look_stops_no_turn(shown: Head | None) -> None:
     assert (await bench.task(head)).status.state == TaskState.TASK_STATE_COMPLETED
 
 
-class Early:
-    """A log whose looks see the mark of a cancel on HEAD, and its flag not yet."""
-
-    def __init__(self, storage: DurableStorage) -> None:
-        self._storage = storage
-
-    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Look]:
-        looks = await self._storage.look(tasks)
-        return {key: replace(look, flagged=None) for key, look in looks.items()}
-
-
-async def test_a_cancel_is_heard_by_its_mark_on_head() -> None:
-    """A silent agent hears a cancel from the first look at either of the two items that say so."""
+async def test_a_cancel_is_heard_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent agent hears of it, and no commit is refused: the look has shown its HEAD."""
     clock = PacedClock()
 
     async def execute(_context: RequestContext, _queue: EventQueue) -> None:
@@ -136,8 +126,17 @@ async def test_a_cancel_is_heard_by_its_mark_on_head() -> None:
 
     agent = Agent(execute)
     bench = Bench(agent, clock=clock)
-    early = Early(bench.storage)
-    bench.adapter.beside = replace(bench.adapter.beside, watch=Watch(cast("Any", early), clock))
+    refused: list[object] = []
+    commit = DurableStorage.commit
+
+    async def watched(self: DurableStorage, head: Head, wanted: Commit) -> Head:
+        try:
+            return await commit(self, head, wanted)
+        except ConcurrencyError as error:
+            refused.append(error)
+            raise
+
+    monkeypatch.setattr(DurableStorage, "commit", watched)
     head = await bench.send()
     working = asyncio.create_task(bench.work())
     await clock.pass_time(1)
@@ -146,7 +145,8 @@ async def test_a_cancel_is_heard_by_its_mark_on_head() -> None:
     await clock.pass_time(1)
     assert await working
     assert (await bench.task(head)).status.state == TaskState.TASK_STATE_CANCELED
+    assert refused == []
 
 
-async def _ignore(_look: Look) -> None:
+async def _ignore(_head: Head | None) -> None:
     pass

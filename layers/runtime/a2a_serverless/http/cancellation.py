@@ -6,17 +6,12 @@ import logging
 import secrets
 
 from a2a_serverless import faults
-from a2a_serverless.errors import (
-    TaskNotCancelableError,
-    TaskNotFoundError,
-    TaskTerminalStateError,
-)
+from a2a_serverless.errors import TaskNotCancelableError, TaskTerminalStateError
 from a2a_serverless.http.intake import try_send
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.tail import Tail, settle
-from a2a_serverless.tasks.head import state_name
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import Backends
@@ -42,17 +37,11 @@ async def cancel(
             demands, because nothing changes.
     """
     storage = backends.storage.for_scope(scope)
-    head = await storage.head(task_id)
-    if head is None:
-        raise TaskNotFoundError
-    if head.is_terminal:
-        msg = f"The task is {state_name(head.state)} and cannot be canceled."
-        raise TaskNotCancelableError(msg)
     try:
-        await storage.request_cancel(task_id, by=by)
+        head = await storage.request_cancel(task_id, by=by)
     except TaskTerminalStateError as error:
-        raise TaskNotCancelableError from error
-    faults.point("after-cancel-flag")
+        raise TaskNotCancelableError(f"{error} It cannot be canceled.") from error
+    faults.point("after-cancel-request")
     # A number of its own: the queue must not drop this operation as a repetition of an earlier
     # one, which a worker may have dropped meanwhile.
     params = OperationParams.of(head, head.turn, secrets.randbelow(_MANY))
@@ -63,7 +52,6 @@ async def cancel(
     deadline = storage.clock.monotonic() + timeout_s
     if not await settle(tail, until=lambda head: head.is_terminal, deadline=deadline):
         await _end(storage, tail)
-    await storage.clear_cancel(task_id, incarnation=tail.head.incarnation)
     return tail
 
 

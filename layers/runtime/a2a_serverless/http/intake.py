@@ -195,7 +195,7 @@ async def try_send(
 
     Log it as `send_turn` or `send_cancel`, or as `send_turn_failed` or `send_cancel_failed`. The
     request does not fail with it, because its commit stands: the due index has the turn, and the
-    flag of a cancel has its deadline.
+    task of a cancel is due at its deadline.
     """
     action = f"send_{kind}"
     extra = {"task_id": head.task_id, "context_id": head.context_id, "turn": turn}

@@ -16,6 +16,7 @@ from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.storage.layout import (
     HEAD,
     context_key,
+    due_key,
     event_position,
     event_sort,
     hour_key,
@@ -80,7 +81,7 @@ def head_item(head: Head) -> Item:
     if head.metadata != b"":
         values["metadata"] = head.metadata
     if head.due_at is not None:
-        values |= {"due_key": f"TURN#{shard}", "due_at": head.due_at}
+        values |= {"due_key": due_key(shard), "due_at": head.due_at}
     for name in _OPTIONAL:
         if value := getattr(head, name):
             values[name] = value
@@ -94,7 +95,7 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
     """Return the attributes of HEAD that say what they belong to: an attempt, a turn, a task."""
     values: dict[str, str | int | bytes | None] = {}
     if head.cancel is not None:
-        values |= cancel_values(head, head.cancel)
+        values |= {"cancel_at": head.cancel.at, "cancel_by": head.cancel.by}
     if head.released is not None:
         values |= released_values(head.released)
     if head.alone:
@@ -102,11 +103,6 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
     if head.spared != Spared():
         values |= spared_values(head, head.spared)
     return values
-
-
-def cancel_values(head: Head, mark: CancelMark) -> dict[str, str | int | bytes | None]:
-    """Return the attributes of HEAD that say that a cancel was requested."""
-    return {"cancel_for": head.incarnation, "cancel_at": mark.at, "cancel_by": mark.by}
 
 
 def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
@@ -216,9 +212,9 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
 
 
 def _cancel_of(values: Mapping[str, Any]) -> CancelMark | None:
-    if values.get("cancel_for") != values["incarnation"]:
+    if "cancel_at" not in values:
         return None
-    return CancelMark(at=values.get("cancel_at", 0), by=values.get("cancel_by", ""))
+    return CancelMark(at=values["cancel_at"], by=values.get("cancel_by", ""))
 
 
 def _spared_of(values: Mapping[str, Any]) -> Spared:
@@ -274,7 +270,6 @@ HEAD_FORMS: Final[Forms] = {
     "needs": int,
     "size": int,
     "generation": int,
-    "cancel_for": str,
     "cancel_at": int,
     "cancel_by": str,
     "released": str,
@@ -293,7 +288,7 @@ HEAD_FORMS: Final[Forms] = {
 _DEMANDED: Final = frozenset({*REQUIRED, "due_at", "sends"})
 _COPIES: Final = frozenset({"status", "metadata"})
 _INFORMING: Final = frozenset(
-    {"size", "cancel_at", "cancel_by"}
+    {"size", "cancel_by"}
     | {"released", "released_reason", "released_id", "released_at", "released_until"}
     | {"spared_for", "spared_faults", "spared_waited", "spared_interruptions"}
     | {"alone_for"}

@@ -1,9 +1,9 @@
 """Deleting a task, a context, or all that an owner has, so that nothing of it comes back.
 
 HEAD is fenced first: it gets another incarnation and an expiry in the past, in one step. From then
-on no reader of any release finds the task, and no commit, renewal, cursor or flag of a process that
-has read it meets its condition. HEAD stays in the indexes until all else is deleted: if a deletion
-stops in between, the next call finds the task and finishes it.
+on no reader of any release finds the task, and no commit, renewal, cursor or request to cancel of a
+process that has read it meets its condition. HEAD stays in the indexes until all else is deleted:
+if a deletion stops in between, the next call finds the task and finishes it.
 
 DynamoDB's time to live does not remove such a HEAD: it leaves alone what expired more than five
 years ago.
@@ -26,7 +26,6 @@ from a2a_serverless.storage.table import (
     Key,
     Range,
     Update,
-    Write,
     are,
     beginning,
     key_of,
@@ -160,7 +159,7 @@ class DeletedItems(TableStorage):
     ) -> Deleted:
         """Delete a part of this scope's data, or of one of its contexts; call it until it is done.
 
-        Tasks are deleted with their logs, flags and webhooks, also those that run: see
+        Tasks are deleted with their logs and webhooks, also those that run: see
         `delete_task`. A context's state is deleted when no deleted task can write it any more. If
         the whole scope is deleted, the stored counts of its lists are deleted last.
 
@@ -336,7 +335,7 @@ class DeletedItems(TableStorage):
                 return item, False
             was_live = self._is_live(item)
             try:
-                await self.table.write(*_fence(item, fence))
+                await self.table.write(_fence(item, fence))
             except ConditionFailedError:
                 continue
             return item | {"incarnation": fence}, was_live
@@ -344,11 +343,11 @@ class DeletedItems(TableStorage):
         raise UnavailableError(msg)
 
     async def _keys(self, partition: str, limit: int | None) -> list[Key]:
-        """Return the keys of a task's first items, without HEAD and flag."""
+        """Return the keys of a task's first items, without HEAD."""
         keys: list[Key] = []
         page_size = None if limit is None else limit + 2
         async for page in self.table.query(Range(partition=partition, only=_KEYS, page=page_size)):
-            keys += [key_of(k) for k in page if k["SK"] not in (layout.HEAD, layout.CANCEL)]
+            keys += [key_of(k) for k in page if k["SK"] != layout.HEAD]
             if limit is not None and len(keys) >= limit:
                 return keys[:limit]
         return keys
@@ -360,16 +359,13 @@ class DeletedItems(TableStorage):
 _KEYS: Final = ("PK", "SK")
 
 
-def _fence(head: Item, fence: str) -> list[Write]:
-    """Return the writes after which a task is gone, if HEAD is the one that was read."""
+def _fence(head: Item, fence: str) -> Update:
+    """Return the write after which a task is gone, if HEAD is the one that was read."""
     is_same = [STORED, Check("incarnation", "absent")]
     if "incarnation" in head:
         is_same = are(incarnation=head["incarnation"])
-    place = key_of(head)
-    return [
-        Update(key=place, values={"incarnation": fence, "expires_at": DELETED}, when=is_same),
-        Delete(key=place._replace(SK=layout.CANCEL)),
-    ]
+    values = {"incarnation": fence, "expires_at": DELETED}
+    return Update(key=key_of(head), values=values, when=is_same)
 
 
 def _is_of(key: Key, incarnation: str | None) -> bool:

@@ -45,7 +45,13 @@ from a2a_serverless.storage.codec import (
     spared_values,
 )
 from a2a_serverless.storage.deletion import DeletedItems
-from a2a_serverless.storage.dynamodb_cancels import CancelItems
+from a2a_serverless.storage.head_updates import (
+    canceled,
+    committed,
+    noted,
+    postponed,
+    unless_canceled,
+)
 from a2a_serverless.storage.log import Log, Opened, Survey
 from a2a_serverless.storage.push_items import push_inline
 from a2a_serverless.storage.pushes import PushItems, counted
@@ -62,7 +68,7 @@ from a2a_serverless.storage.table import (
     When,
     Write,
     are,
-    key_of,
+    holds,
 )
 from a2a_serverless.tasks.entries import (
     Caller,
@@ -89,9 +95,10 @@ from a2a_serverless.tasks.rules import (
     Step,
     advance,
     expiry,
+    marked,
     open_task,
 )
-from a2a_serverless.tasks.storing import conflict, is_applied
+from a2a_serverless.tasks.storing import check_open, conflict, is_applied
 
 MAX_COMMIT_BYTES = 4_000_000
 """Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""
@@ -105,13 +112,12 @@ SURVEYS: Final = 4
 INSERTS: Final = 5
 """How often a creation is tried while its id changes between taken and free."""
 
+REBASES: Final = 5
+"""How often a request to cancel is tried while other tasks take its task's id."""
 
-class DurableStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
-    """Tasks, cancel flags and push configurations of one scope, laid out as docs/format.md says.
 
-    A cancel flag has a deadline, `Timing.cancel_s` after the request: the process that was asked
-    ends the task by then, and if that process died, the sweeper does. A flag of an earlier task
-    with the same id does not count.
+class DurableStorage(PushItems, DeletedItems, IndexedTasks):
+    """Tasks and push configurations of one scope, laid out as docs/format.md says.
 
     Push configurations are deleted with their task, and expire with it. A configuration of an
     earlier incarnation is not found. Reads are consistent. An inline configuration is stored with
@@ -263,7 +269,7 @@ class DurableStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
             InvalidArgumentError: the task has no room for the push configuration.
         """
         head = step.head
-        update = head_update(before, head)
+        update = committed(before, head)
         more: list[Write] = [Put(item=item) for item in event_items(step, body)]
         if push is not None:
             update = await self._with_push(update, push)
@@ -299,36 +305,61 @@ class DurableStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
             return
         raise conflict(self._live(failed[0]) or await self.head(head.task_id), head)
 
+    # -- cancels -------------------------------------------------------------------------------
+
+    async def request_cancel(self, task_id: str, *, by: str = "") -> Head:
+        """Mark HEAD, and return it: from now on only writers that know of the request can commit.
+
+        The task is due at its deadline, `Timing.cancel_s` from now: the process that was asked ends
+        it by then, and if that process died, the sweeper does. Repeating the request changes
+        nothing: mark and deadline stay. `by` names the user who asks.
+
+        Raises:
+            TaskNotFoundError: there is no such task.
+            TaskTerminalStateError: the task has ended.
+            NewerReleaseError: only a newer release may change the task.
+            UnavailableError: no answer within the retry budget; the mark may have been made.
+        """
+        now_ms = self.clock.now_ms()
+        found = await self.head(task_id)
+        for _ in range(REBASES):
+            head = check_open(found)
+            if head.cancel is not None:
+                return head
+            asked = marked(head, by=by, now_ms=now_ms, timing=self.timing)
+            try:
+                await self.table.write(canceled(asked))
+            except ConditionFailedError as failed:
+                found = self._live(failed.items[0])
+                if found is not None and found.cancel == asked.cancel:
+                    return found  # made by an earlier request, whose answer was lost
+            else:
+                return asked
+        msg = "The task was replaced again and again while its cancel was requested."
+        raise UnavailableError(msg)
+
     # -- due turns -----------------------------------------------------------------------------
 
     async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
         """Move HEAD's due time without a commit; False when HEAD has changed since, or expired.
 
-        Where the first answer was lost, a success may be reported as False. That is the safe
-        side: the turn is due again later, and the caller has sent nothing.
+        False also if a cancel was requested: its deadline stays. Where the first answer was lost, a
+        success may be reported as False. That is the safe side: the turn is due again later, and
+        the caller has sent nothing.
         """
-        has_sends = [Check("sends", "=", head.sends)]
-        if head.sends == 0:  # a HEAD that was stored in part may lack it, and is read with 0
-            has_sends.append(Check("sends", "absent"))
-        is_same = are(incarnation=head.incarnation, version=head.version, due_at=head.due_at)
-        return await self.table.did(
-            Update(
-                key=self._head_key(head.task_id),
-                values={"due_at": due_at, "sends": sends},
-                when=[*is_same, has_sends, self._unexpired()],
-            )
-        )
+        return await self.table.did(self._living(postponed(head, due_at=due_at, sends=sends)))
 
     async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
         """Move the due time of a turn that the attempt with `token` still owns, without a commit.
 
-        False when that attempt does not own it: the turn is over, another attempt has claimed it,
-        or the task is gone. Commits made since `head` was read do not matter.
+        The deadline of a cancel stays. False when that attempt does not own the turn: it is over,
+        another attempt has claimed it, or the task is gone. Commits made since `head` was read do
+        not matter.
 
         Raises:
             UnavailableError: no answer within the retry budget; the outcome is unknown.
         """
-        return await self._note(head, token, {"due_at": due_at})
+        return await self._note(head, token, {}, due_at)
 
     async def release(
         self,
@@ -341,8 +372,8 @@ class DurableStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
     ) -> bool:
         """Note that the attempt `end.token` has given its turn back, without a commit.
 
-        `due_at` also moves the due time, `attempts` sets how many attempts of the turn count, and
-        `spared` how many starts do not.
+        `due_at` also moves the due time, unless a cancel has set it; `attempts` sets how many
+        attempts of the turn count, and `spared` how many starts do not.
         False when that attempt does not own the turn: it never claimed it, the turn is over,
         another attempt has claimed it, or the task is gone. Commits made since `head` was read do
         not matter.
@@ -350,21 +381,35 @@ class DurableStorage(CancelItems, PushItems, DeletedItems, IndexedTasks):
         Raises:
             UnavailableError: no answer within the retry budget; the outcome is unknown.
         """
-        also = {"due_at": due_at, "attempts": attempts}
-        changed = released_values(end) | {n: v for n, v in also.items() if v is not None}
+        values = released_values(end)
+        if attempts is not None:
+            values["attempts"] = attempts
         if spared is not None:
-            changed |= spared_values(head, spared)
-        return await self._note(head, end.token, changed)
+            values |= spared_values(head, spared)
+        return await self._note(head, end.token, values, due_at)
 
-    async def _note(self, head: Head, token: str, values: Mapping[str, Any]) -> bool:
-        """Change attributes of HEAD if the attempt with `token` owns the turn."""
-        when = [*owned_by(head.incarnation, token), self._unexpired()]
-        return await self.table.did(
-            Update(key=self._head_key(head.task_id), values=values, when=when)
-        )
+    async def _note(
+        self, head: Head, token: str, values: Mapping[str, Any], due_at: int | None
+    ) -> bool:
+        """Change attributes of HEAD if the attempt with `token` owns the turn.
 
-    def _unexpired(self) -> Check:
-        return Check("expires_at", ">", self._now_s())
+        So too the due time, unless it is the deadline of a cancel.
+        """
+        if due_at is not None:
+            moving = self._living(noted(head, token, {**values, "due_at": due_at}))
+            try:
+                await self.table.write(unless_canceled(moving))
+            except ConditionFailedError as failed:
+                is_canceled_only = holds(failed.items[0], moving.when)
+                if not values or not is_canceled_only:
+                    return is_canceled_only
+            else:
+                return True
+        return await self.table.did(self._living(noted(head, token, values)))
+
+    def _living(self, update: Update) -> Update:
+        """Return an update that is refused on a HEAD that has expired."""
+        return replace(update, when=[*update.when, Check("expires_at", ">", self._now_s())])
 
     def _missing_or_expired(self) -> list[Check]:
         return [NEW, Check("expires_at", "<=", self._now_s())]
@@ -470,31 +515,6 @@ def body_of(step: Step) -> bytes:
     if size > MAX_COMMIT_BYTES:
         raise CommitTooLargeError(size, MAX_COMMIT_BYTES, advice_on_size(step.entries))
     return body
-
-
-def owned_by(incarnation: str, token: str) -> list[Check]:
-    """Return the condition that the attempt with `token` still owns the open turn.
-
-    Without it a renewal that comes late would put a finished turn back into the due index, or
-    postpone the turn of another attempt.
-    """
-    return are(incarnation=incarnation, token=token)
-
-
-def head_update(before: Head, after: Head) -> Update:
-    """Return the update of HEAD from one version to the next: only what changes is sent.
-
-    The state is part of the condition, so that no transition leaves a terminal state, even if HEAD
-    was written without counting its version up. A request to cancel is part of it too, because it
-    does not move the version (as in `is_still`).
-    """
-    old, new = head_item(before), head_item(after)
-    changed = {name: value for name, value in new.items() if name not in old or old[name] != value}
-    when: list[Check] = are(**{name: old[name] for name in ("incarnation", "version", "state")})
-    if before.cancel is None:
-        when.append(Check("cancel_for", "<>", before.incarnation))
-    gone = [name for name in old if name not in new]
-    return Update(key=key_of(old), values=changed, remove=gone, when=when)
 
 
 def _context_version(item: Item | None) -> int:

@@ -42,7 +42,6 @@ cost nothing. docs/indexes.md names their users.
 """
 
 HEAD: Final = "HEAD"
-CANCEL: Final = "CANCEL"
 EVENTS: Final = "EVENT#"
 CONTEXT: Final = "CONTEXT"
 COUNT: Final = "COUNT#"
@@ -146,9 +145,9 @@ def scope_keys(scope: str) -> list[str]:
     return [f"{scope}#{shard}" for shard in range(SHARDS)]
 
 
-def due_keys(kind: str) -> list[str]:
-    """Return the due index's keys, one for each shard; `kind` is `TURN` or `CANCEL` (a flag)."""
-    return [f"{kind}#{shard}" for shard in range(SHARDS)]
+def due_key(shard: int) -> str:
+    """Return the due index's key of a shard."""
+    return f"TURN#{shard}"
 
 
 def id_key(task_id: str) -> str:

@@ -11,7 +11,6 @@ from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import Push
-from a2a_serverless.tasks.storing import counts_for, is_requested
 
 TaskKey: TypeAlias = tuple[str, str]
 """The scope's digest and the id of a task."""
@@ -22,8 +21,8 @@ Place: TypeAlias = tuple[int, str, str]
 
 HOUR_MS: Final = 3_600_000
 
-LOOK_AT_ONCE: Final = 50
-"""Tasks of one `look`: two items each, of the 100 that DynamoDB reads in one request."""
+LOOK_AT_ONCE: Final = 100
+"""Tasks of one `look`: DynamoDB reads as many items in one request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +31,6 @@ class Log:
 
     head: Head
     records: tuple[Record, ...]
-    flagged: str | None = None
-    """The incarnation whose cancel was requested, read before HEAD; None without a flag.
-
-    A log that was not read from its beginning does not know.
-    """
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Return True if the task's cancel was requested. For a log read from its beginning."""
-        return is_requested(self.head, self.flagged)
 
     @property
     def needs_newer(self) -> bool:
@@ -98,24 +87,6 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """HEAD and cancel flag of a task, from a read that may be out of date."""
-
-    head: Head | None
-    flagged: str | None
-    """The incarnation whose cancel was requested; None without a flag."""
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Return True if the flag is meant for the incarnation that HEAD shows."""
-        return (
-            self.head is not None
-            and self.flagged is not None
-            and counts_for(self.flagged, self.head.incarnation)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Created:
     """Tasks of all scopes that were created in one hour, the newest first."""
 
@@ -146,13 +117,6 @@ class Due:
     def place(self) -> Place:
         """Return the task's place in the order of what is due, the longest overdue first."""
         return self.due_at, self.task_id, self.scope.digest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverdueCancel(Due):
-    """A cancel that has not ended its task by `due_at`, and the incarnation it is meant for."""
-
-    incarnation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

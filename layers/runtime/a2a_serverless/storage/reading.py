@@ -244,13 +244,12 @@ class IndexedTasks(TableStorage):
         return await self._heads(await self._all(wanted))
 
     async def due(self, now_ms: int, *, limit: int = 100, after: Due | None = None) -> list[Due]:
-        """Return the first `limit` overdue turns of all scopes, the longest overdue first.
+        """Return the first `limit` overdue tasks of all scopes, the longest overdue first.
 
-        With `after`, the first ones behind it. Turns of tasks that cannot be read are included.
+        Their turn waits, or the deadline of their cancel has passed. With `after`, the first ones
+        behind it. Tasks that cannot be read are included.
         """
-        # Expired turns stay in the index for up to two days; they must not starve the others.
-        entries = await self._overdue("TURN", now_ms, limit, after, only_live=True)
-        return [_due_of(entry) for entry in entries]
+        return [_due_of(entry) for entry in await self._overdue(now_ms, limit, after)]
 
     async def find(self, task_id: str) -> list[TaskKey]:
         """Return the live tasks with this id, of all scopes, also one whose HEAD is damaged.

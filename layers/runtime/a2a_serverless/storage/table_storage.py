@@ -11,8 +11,8 @@ from typing import Any, Final, Self
 from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import UnavailableError, UnreadableTaskError
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.codec import Commits, due_of, head_of, incarnation_of
-from a2a_serverless.storage.log import Due, Log, Look, Place, TaskKey
+from a2a_serverless.storage.codec import Commits, due_of, head_of
+from a2a_serverless.storage.log import Due, Log, Place, TaskKey
 from a2a_serverless.storage.table import Check, Item, Key, Range, Table
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, is_task_id
@@ -65,7 +65,7 @@ class TableStorage:
             return None
         return self._live(await self.table.get(self._head_key(task_id)))
 
-    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Look]:
+    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Head | None]:
         """Look at up to `LOOK_AT_ONCE` tasks of all scopes, in one request that is not repeated.
 
         What is seen may be out of date: a HEAD may be an earlier one, or missing although its task
@@ -78,22 +78,14 @@ class TableStorage:
         asked = {layout.task_partition(*task): task for task in tasks if is_task_id(task[1])}
         if not asked:
             return {}
-        keys = {
-            task: (Key(partition, layout.HEAD), Key(partition, layout.CANCEL))
-            for partition, task in asked.items()
-        }
-        wanted = [key for pair in keys.values() for key in pair]
-        found = await self.table.load(wanted, consistent=False, once=True)
-        return {
-            task: Look(head=self._readable(found[head]), flagged=incarnation_of(found[flag]))
-            for task, (head, flag) in keys.items()
-            if head in found and flag in found
-        }
+        keys = [Key(partition, layout.HEAD) for partition in asked]
+        found = await self.table.load(keys, consistent=False, once=True)
+        return {asked[key.PK]: self._readable(item) for key, item in found.items()}
 
     async def read(
         self, task_id: str, *, after: int = 0, incarnation: str | None = None
     ) -> Log | None:
-        """Return HEAD and every commit after version `after`; if that is 0, the flag as well.
+        """Return HEAD and every commit after version `after`.
 
         None when the task does not exist, has expired, or is not of `incarnation`.
 
@@ -108,20 +100,18 @@ class TableStorage:
                 return None
             incarnation = head.incarnation
         commits = Commits(incarnation, after) if incarnation else None
-        start = layout.CANCEL  # before the events: read from the beginning, the flag comes along
+        start = layout.EVENTS
         if after and incarnation:
             start = layout.event_sort(incarnation, after + 1)
-        flagged: str | None = None
         gaps: set[tuple[str, int]] = set()
         for attempt in range(1, TORN_READS + 1):
             found = await self._items_from(start, task_id)
-            flagged = flagged or _flagged_in(found)
             head, commits = self._commits_in(found, commits)
             if head is None or commits is None or incarnation not in (None, head.incarnation):
                 return None
             records = belonging_to(head, commits.records, commits.version)
             if records is not None:
-                return Log(head=head, records=records, flagged=flagged)
+                return Log(head=head, records=records)
             start = layout.event_sort(commits.incarnation, commits.version + 1)
             gaps.add((commits.incarnation, commits.version + 1))
             await self.clock.sleep(pause_s(attempt))
@@ -149,7 +139,7 @@ class TableStorage:
         return head, commits
 
     async def _items_from(self, start: str, task_id: str) -> list[Item]:
-        """Return the items of a task from the sort key `start` on, HEAD last: flag and EVENTs."""
+        """Return the items of a task from the sort key `start` on, HEAD last."""
         wanted = Range(partition=self._partition(task_id), first=start, last=layout.HEAD)
         return await self._all(wanted)
 
@@ -167,27 +157,26 @@ class TableStorage:
         """True where `changed` returns at every commit and deletion, so that no reader polls."""
         return self.table.wakes
 
-    async def _overdue(
-        self, kind: str, now_ms: int, limit: int, after: Due | None, *, only_live: bool = False
-    ) -> list[Item]:
+    async def _overdue(self, now_ms: int, limit: int, after: Due | None) -> list[Item]:
         """Return the first entries of the due index behind `after`, the longest overdue first.
 
-        `kind` is that of `due_keys`. The index lags behind the table. If more than `limit` entries
+        The index lags behind the table. If more than `limit` entries
         of one shard have the same due time, the page behind them may miss some.
         """
         shards = [
             self._first(
                 limit,
                 Range(
-                    partition=due_key,
+                    partition=layout.due_key(shard),
                     index=layout.BY_DUE,
                     first=after.due_at if after else 0,
                     last=now_ms,
-                    when=[Check("expires_at", ">", now_ms // 1000)] if only_live else (),
+                    # What has expired stays for up to two days; it must not starve the others.
+                    when=[Check("expires_at", ">", now_ms // 1000)],
                 ),
                 lambda entry: after is None or _place_of(entry) > after.place,
             )
-            for due_key in layout.due_keys(kind)
+            for shard in range(layout.SHARDS)
         ]
         entries = [entry for shard in await asyncio.gather(*shards) for entry in shard]
         return sorted(entries, key=_place_of)[:limit]
@@ -242,12 +231,6 @@ class TableStorage:
 def tell_left_out(error: UnreadableTaskError) -> None:
     """Log a damaged task, which does not hide the others where many are read."""
     logger.error("A task is left out: %s", error, extra={"action": "unreadable_task"})
-
-
-def _flagged_in(found: list[Item]) -> str | None:
-    """Return the incarnation that the flag among a task's items is for; None without a flag."""
-    is_flag = bool(found) and found[0]["SK"] == layout.CANCEL
-    return incarnation_of(found[0]) if is_flag else None
 
 
 def stored(items: Mapping[Key, Item | None]) -> list[Item]:

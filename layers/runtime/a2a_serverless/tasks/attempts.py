@@ -68,11 +68,10 @@ def on_delivery(
     operation: Operation,
     *,
     receives: int,
-    is_cancelled: bool,
     cannot_run: bool = False,
     has_neighbours: bool = False,
 ) -> Delivered:
-    """Return the work to do on a delivery, given HEAD and the cancel flag as they are now.
+    """Return the work to do on a delivery, given HEAD as it is now.
 
     `cannot_run`: the log has an entry that this release must not skip, or not the turn's opening.
     `has_neighbours`: the process works on other turns too. Then all operations of a task whose turn
@@ -96,7 +95,7 @@ def on_delivery(
         return Delivered.DROP
     if cannot_run or head.needs_newer:
         return Delivered.GIVE_BACK
-    is_cancel = is_cancelled or operation.operation == "cancel"
+    is_cancel = head.cancel is not None or operation.operation == "cancel"
     if not is_cancel and (is_over(head, params) or not head.turn_is_open):
         return Delivered.DROP
     if has_neighbours and runs_alone(head):

@@ -117,7 +117,8 @@ class Head:
     """True once a worker has died during the current turn: it runs without neighbours to its end,
     because it may be the cause."""
     due_at: int | None = None
-    """The time at which the sweeper looks at the task; None: it does not have to."""
+    """The time at which the sweeper looks at the task; None: it does not have to. Of a task that is
+    being canceled: the deadline, which only the task's end moves."""
     sends: int = 0
     """Copies of the current turn's operation that the sweeper has sent."""
     replied: bool = False
@@ -137,7 +138,7 @@ class Head:
     size: int = 0
     """Bytes of all entries."""
     cancel: CancelMark | None = None
-    """The request to cancel the task; a writer that has not read it cannot commit."""
+    """The request to cancel the task; a writer that has not read it cannot commit. It stays."""
     released: AttemptEnd | None = None
     """The attempt that gave the turn back. It counts as long as `token` is still its token."""
 
@@ -148,6 +149,11 @@ class Head:
     @property
     def is_terminal(self) -> bool:
         return is_terminal(self.state)
+
+    @property
+    def is_being_canceled(self) -> bool:
+        """Return True from the request to cancel until the task ends."""
+        return self.cancel is not None and not self.is_terminal
 
     @property
     def was_released(self) -> bool:

@@ -33,11 +33,10 @@ def on_dead_letter(
     head: Head | None,
     operation: Operation,
     *,
-    is_cancelled: bool,
     retry: RetryPolicy,
     cannot_run: bool = False,
 ) -> DeadLettered:
-    """Return the work to do on a dead letter, given HEAD and the cancel flag as they are now.
+    """Return the work to do on a dead letter, given HEAD as it is now.
 
     `cannot_run`: the log has an entry that this release must not skip, or not the turn's opening.
     So no worker of this release can start the turn: if it were made due at once, it would come back
@@ -47,7 +46,7 @@ def on_dead_letter(
     The queue counts deliveries, and HEAD counts attempts of the agent. Deliveries also run out
     when no attempt can begin, as in an outage of the storage; no task fails because of that.
     """
-    wanted = on_delivery(head, operation, receives=1, is_cancelled=is_cancelled)
+    wanted = on_delivery(head, operation, receives=1)
     if head is None or wanted is Delivered.DROP:
         return DeadLettered.DROP
     if wanted is Delivered.CANCEL:
@@ -62,10 +61,14 @@ def on_dead_letter(
 def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:
     """Return the next copy of an overdue turn's operation; None if the turn has moved on.
 
+    A task that is being canceled gets no copy: its cancel ends it.
+
     The copy has a number of its own, because the queue drops a number that it has seen within its
     5 minutes of deduplication. It may be sent once HEAD was postponed with `sends` = its number.
     """
-    if head is None or not head.turn_is_open or head.due_at is None or head.due_at > now_ms:
+    if head is None or not head.turn_is_open or head.cancel is not None:
+        return None
+    if head.due_at is None or head.due_at > now_ms:
         return None
     return OperationParams.of(head, head.turn, head.sends + 1)
 
@@ -93,10 +96,8 @@ def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
     return OperationParams.of(head, turn, head.sends)
 
 
-def overdue_cancel(head: Head | None, *, incarnation: str) -> bool:
-    """Return True if the sweeper cancels a task whose flag, raised for `incarnation`, is overdue.
-
-    A task that has ended, or a later one with the same id, stays as it is; the flag is removed in
-    any case.
-    """
-    return head is not None and head.incarnation == incarnation and not head.is_terminal
+def overdue_cancel(head: Head | None, *, now_ms: int) -> bool:
+    """Return True if the sweeper cancels the task: from the deadline of its cancel on."""
+    if head is None or not head.is_being_canceled:
+        return False
+    return head.due_at is not None and head.due_at <= now_ms

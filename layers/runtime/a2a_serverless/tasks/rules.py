@@ -42,6 +42,7 @@ from a2a_serverless.tasks.head import (
     LOST,
     MAX_INLINE_BYTES,
     AttemptEnd,
+    CancelMark,
     Head,
     Spared,
     is_interrupted,
@@ -226,7 +227,7 @@ def advance(
         entries = (*entries, TurnEnded())
     after = replace(after, generation=_generation(head, entries, commit.restores))
     return Step(
-        head=after,
+        head=_watched(after, head),
         entries=entries,
         token=commit.token,
         commit_id=commit.commit_id,
@@ -238,6 +239,16 @@ def advance(
         context_write=commit.context_write,
         push=commit.push,
     )
+
+
+def marked(head: Head, *, by: str, now_ms: int, timing: Timing) -> Head:
+    """Return HEAD with a request to cancel by the user `by`.
+
+    Its deadline becomes the due time. No commit, lease or wait moves it, so that the sweeper ends
+    the task then, if nothing else has.
+    """
+    deadline = now_ms + int(timing.cancel_s * 1000)
+    return replace(head, cancel=CancelMark(at=now_ms, by=by), due_at=deadline)
 
 
 def expiry(now_ms: int, ttl_s: float) -> int:
@@ -399,6 +410,13 @@ def _ended(head: Head, now_ms: int, timing: Timing) -> Head:
     if ended.next_turn and not ended.is_terminal:
         return _current(ended, ended.next_turn, now_ms, timing)
     return replace(ended, next_turn=0)
+
+
+def _watched(after: Head, before: Head) -> Head:
+    """Return HEAD with the due time that it has after a commit on `before`."""
+    if after.is_terminal:
+        return replace(after, due_at=None)
+    return after if before.cancel is None else replace(after, due_at=before.due_at)
 
 
 def _current(head: Head, turn: int, now_ms: int, timing: Timing) -> Head:

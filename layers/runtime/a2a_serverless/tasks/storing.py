@@ -61,17 +61,15 @@ def belonging_to(head: Head, records: Sequence[Record], reached: int) -> tuple[R
     return tuple(record for record in records if record.version <= head.version)
 
 
-# -- cancel flags ----------------------------------------------------------------------------
+# -- cancels ---------------------------------------------------------------------------------
 
 
 def check_open(head: Head | None) -> Head:
-    """Return HEAD of a task on which a cancel flag may be raised.
-
-    The flag is stored only if this still holds at the moment of the write.
+    """Return HEAD of a task whose cancel may be requested.
 
     Raises:
         TaskNotFoundError: there is no such task.
-        TaskTerminalStateError: it has ended, and no end would remove the flag.
+        TaskTerminalStateError: it has ended.
         NewerReleaseError: only a newer release may change it.
     """
     if head is None:
@@ -80,48 +78,3 @@ def check_open(head: Head | None) -> Head:
         raise terminal_error(head)
     check_writable(head)
     return head
-
-
-def counts_for(flagged: str, incarnation: str | None) -> bool:
-    """Return True if a flag raised for `flagged` counts for the task as it is now.
-
-    `incarnation` is that of the task's HEAD; None if there is no HEAD. The flag of an earlier task
-    with the same id cancels nothing.
-    """
-    return flagged == incarnation
-
-
-def is_requested(head: Head, flagged: str | None) -> bool:
-    """Return True if a cancel was requested of the task of HEAD.
-
-    `flagged` is the incarnation of the flag that was read before HEAD; None if there was no flag. A
-    request that came between the two reads has left its mark on HEAD.
-    """
-    is_flagged = flagged is not None and counts_for(flagged, head.incarnation)
-    return is_flagged or head.cancel is not None
-
-
-def may_be_flagged(head: Head) -> bool:
-    """Return True if a flag may be raised for the task of a HEAD that the caller has just written.
-
-    A request raises the flag and marks HEAD together, and is refused once the task has ended.
-    """
-    return not head.is_terminal or head.cancel is not None
-
-
-def may_remove(flagged: str, incarnation: str | None) -> bool:
-    """Return True if the end of the task `incarnation` removes a flag raised for `flagged`.
-
-    A later task with the same id keeps its flag. None: any flag.
-    """
-    return incarnation in (None, flagged)
-
-
-def deadline_ms(now_ms: int, timeout_s: float) -> int:
-    """Return the time, in milliseconds, at which a cancel requested now has to be over."""
-    return now_ms + int(timeout_s * 1000)
-
-
-def is_overdue(deadline: int, *, now_ms: int) -> bool:
-    """Return True if the sweeper ends a cancel with this deadline: from that millisecond on."""
-    return deadline <= now_ms

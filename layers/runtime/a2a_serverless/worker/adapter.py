@@ -16,7 +16,6 @@ from a2a_serverless import faults
 from a2a_serverless.carried import carried_variables
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import (
-    A2AServerlessError,
     ConcurrencyError,
     ConfigurationError,
     FencedError,
@@ -42,7 +41,6 @@ from a2a_serverless.tasks.head import SHUTDOWN, Head
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.tasks.storing import may_be_flagged
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent, TurnAgents
 from a2a_serverless.worker.attempt import Attempt, Companions, Limits
@@ -248,8 +246,6 @@ class _Delivery:
         self._attempted: tuple[Head, Ownership] | None = None
         """HEAD with the attempts before this one, and this one's claim."""
         self._is_passed_on = False
-        self._left: Head | None = None
-        """HEAD as this delivery's attempt has left it."""
 
     async def verdict(self) -> Verdict:
         """Do what the delivery asks for.
@@ -308,7 +304,6 @@ class _Delivery:
             None if log is None else log.head,
             self._operation,
             receives=self._receives,
-            is_cancelled=log is not None and log.is_cancelled,
             cannot_run=log is not None and log.cannot_run,
             has_neighbours=self._quarantine is not None,
         )
@@ -327,8 +322,6 @@ class _Delivery:
             verdict = again(wait_s)
         else:
             verdict = await self._run(log, claims_first=wanted is Delivered.CLAIM)
-        if log is not None and verdict.is_done:
-            await self._cleanup()
         return verdict
 
     async def _pass_on(self, quarantine: FifoQueue[Operation]) -> Verdict:
@@ -390,10 +383,7 @@ class _Delivery:
                         )
                         before = replace(head, attempts=head.attempts - 1)
                         self._attempted = (before, own)
-                        if head.cancel is not None and log.head.cancel is None:
-                            attempt.hear_cancel()
                     verdict = await attempt.run(head, own, may_write)
-                    self._left = attempt.head
                 if attempt.has_failed_task:
                     count_failed(log)
                 return verdict
@@ -502,21 +492,6 @@ class _Delivery:
             )
             count_failed(log, is_used_up=True)
         return DONE
-
-    async def _cleanup(self) -> None:
-        """Remove the flag of a task that has ended; the sweeper removes what is left here."""
-        if self._left is not None and not may_be_flagged(self._left):
-            return
-        task_id = self._params.task_id
-        try:
-            # The flag is read first: most tasks have none, and an ended task gets none any more.
-            if not await self._storage.is_cancelled(task_id):
-                return
-            head = await self._storage.head(task_id)
-            if head is not None and head.is_terminal:
-                await self._storage.clear_cancel(task_id, incarnation=self._params.incarnation)
-        except A2AServerlessError as error:
-            _log(self._handle, logging.WARNING, "cleanup_failed", f"Flag not removed: {error}")
 
 
 def _log(

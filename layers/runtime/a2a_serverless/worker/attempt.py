@@ -27,7 +27,6 @@ from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import DONE, Verdict, again
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import canceled, ending, gave_up, stated
-from a2a_serverless.storage.log import Look
 from a2a_serverless.tasks.attempts import (
     MOST_STARTS,
     Failed,
@@ -44,7 +43,6 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Head, plain_state
 from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit, Waits
-from a2a_serverless.tasks.storing import counts_for
 from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.claims import Hold, Ownership
 from a2a_serverless.worker.executor import TurnQueue
@@ -142,15 +140,6 @@ class Attempt:
         self._stop_reason = self._stop_reason or reason
         self._stopped.set()
 
-    @property
-    def head(self) -> Head:
-        """Return the newest HEAD that the attempt knows. To be called after `run`."""
-        return self._writer.head
-
-    def hear_cancel(self) -> None:
-        """Take note, before `run`, of a request to cancel that came after the delivery was read."""
-        self._cancel_requested.set()
-
     async def run(self, head: Head, own: Ownership, may_write: Callable[[], bool]) -> Verdict:
         """Run the agent until it ends or is stopped.
 
@@ -205,7 +194,8 @@ class Attempt:
     async def _supervise(self) -> None:
         if self._stop_reason is not None:  # the delivery was lost while its turn was claimed
             raise self._stop_reason
-        self._queue.is_cancelled = self._cancel_requested.is_set()
+        if self._writer.head.cancel is not None:  # it came after the delivery was read
+            self._hear_cancel()
         execution = asyncio.create_task(
             contained(called(self.agent.execute, self.turn.context, self._queue), self._started)
         )
@@ -310,16 +300,10 @@ class Attempt:
 
     # -- signals -------------------------------------------------------------------------------
 
-    async def _on_look(self, look: Look) -> None:
-        own = self.params.incarnation
-        if look.flagged is not None and counts_for(look.flagged, own):
-            self._hear_cancel()
-        head = look.head
-        if head is None or head.incarnation != own:
+    async def _on_look(self, head: Head | None) -> None:
+        if head is None or head.incarnation != self.params.incarnation:
             # A look may be older than the task: only a consistent read tells that the task is gone.
             head = await self.storage.head(self.params.task_id)
-        elif head.cancel is not None:  # a look may see the mark on HEAD before the flag
-            self._hear_cancel()
         self._observe(head)
 
     def _hear_cancel(self) -> None:

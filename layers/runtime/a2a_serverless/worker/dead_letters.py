@@ -48,7 +48,7 @@ class DeadLetters:
     """Settles every message of the dead letter queue.
 
     Args:
-        storage: the tasks and their cancel flags.
+        storage: the tasks.
         queue: keeps what cannot be read.
         retry: how many attempts a turn has.
     """
@@ -97,17 +97,10 @@ class DeadLetters:
         log = await storage.read(task_id, incarnation=operation.params.incarnation)
         letter = _Letter(operation, self._retry, log)
         settled = await _settle(storage, letter)
-        if settled != "dropped":
-            # Counted at once: if the next step fails, the next delivery finds nothing to count.
-            self._report(letter, settled, letter.seen)
+        self._report(letter, settled, letter.seen or (log.head if log else None))
         if settled == "failed" and log is not None:
             count_failed(log, is_used_up=True)
         faults.point("after-dead-letter")
-        head = await storage.head(task_id)
-        if head is None or head.is_terminal:
-            await storage.clear_cancel(task_id, incarnation=operation.params.incarnation)
-        if settled == "dropped":
-            self._report(letter, settled, head)
         return settled
 
     async def _keep_undecodable(self, body: str, reason: str) -> None:
@@ -145,7 +138,6 @@ class _Letter:
         self.wanted = DeadLettered.DROP
         self.seen: Head | None = None
         self._retry = retry
-        self._is_cancelled = log is not None and log.is_cancelled
         self._cannot_run = log is not None and log.cannot_run
 
     def decide(self, head: Head) -> Commit | None:
@@ -154,7 +146,6 @@ class _Letter:
         self.wanted = on_dead_letter(
             head,
             self.operation,
-            is_cancelled=self._is_cancelled or head.cancel is not None,
             retry=self._retry,
             cannot_run=self._cannot_run,
         )

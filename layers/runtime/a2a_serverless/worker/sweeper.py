@@ -2,17 +2,17 @@
 
 It alone repairs every crash between a commit and its message. A turn whose operation was never
 sent, or was lost after the claim, stays in the due index until the turn is finished. If no attempt
-can claim it for `GIVE_UP_S`, its task fails.
+can claim it for `GIVE_UP_S`, its task fails. A task that is being canceled is in the index at its
+deadline, and is ended then.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 from a2a_serverless import faults
 from a2a_serverless.clock import Clock
@@ -22,8 +22,8 @@ from a2a_serverless.queues.batch import EventFunction, process_batch
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import canceled, end_task, never_started
-from a2a_serverless.storage.log import Due, OverdueCancel, TaskKey
+from a2a_serverless.storage.endings import cancel_task, end_task, never_started
+from a2a_serverless.storage.log import Due, TaskKey
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.repairs import is_given_up, overdue_cancel, overdue_turn
@@ -45,11 +45,7 @@ BUDGET_S = 30
 """Seconds after which a run begins no new work: half of the function's timeout, because one
 request may be slow."""
 
-CANCELS_SHARE = 0.5
-"""The share of a run's time for overdue cancels, which come first: turns must not starve."""
-
-Swept = Literal["sent", "passed", "given_up", "canceled", "removed", "failed", "left"]
-Work = TypeVar("Work", bound=Due)
+Swept = Literal["sent", "passed", "given_up", "canceled", "failed", "left"]
 Fields: TypeAlias = dict[str, object]
 """The fields of a log line about a task, as far as they are known when it is written."""
 
@@ -63,13 +59,11 @@ class SweepReport:
     sent: int = 0
     """Turns whose operation was sent again."""
     passed: int = 0
-    """Turns that had moved on, or that another run took."""
+    """Tasks that had moved on, or that another run took."""
     given_up: int = 0
     """Tasks failed because no attempt could claim their turn for too long."""
     canceled: int = 0
     """Tasks canceled at the deadline."""
-    removed: int = 0
-    """Flags removed from tasks that had ended or were gone."""
     failed: int = 0
     """Tasks that met an error; the next run comes back to them."""
     left: int = 0
@@ -80,9 +74,9 @@ class SweepReport:
 class _Run:
     """What one run may do, and what it came across."""
 
-    limit: int
     until: float
     """The monotonic second at which it takes up no further task."""
+    counts: Counter[str] = field(default_factory=Counter)
     overdue: int = 0
     """Tasks that the due index named."""
     unreadable: set[TaskKey] = field(default_factory=set)
@@ -91,7 +85,7 @@ class _Run:
 class Sweeper:
     """Looks at what is overdue, in all scopes.
 
-    A run sends at most `limit` messages. An unfinished turn is sent again after 1, 2, 4, … times
+    A run repairs at most `limit` tasks. An unfinished turn is sent again after 1, 2, 4, … times
     `Timing.waiting_s`, at most `longest_wait_s` apart, so that copies of waiting operations do not
     make a long queue much longer. Workers drop the copies of a finished turn. A turn that could not
     be sent is tried again by the next run. Several runs at once do no harm.
@@ -100,7 +94,7 @@ class Sweeper:
     A run goes past such tasks, and logs each once; they do not count towards `limit`.
 
     Args:
-        storage: the tasks and their cancel flags.
+        storage: the tasks.
         queue: takes the operations.
         clock: by default the storage's.
         longest_wait_s: bound of the doubling wait.
@@ -126,52 +120,36 @@ class Sweeper:
         self._budget_s = budget_s
 
     async def sweep(self, limit: int = 500) -> SweepReport:
-        """End up to `limit` overdue cancels, then send up to `limit` overdue turns again.
-
-        Turns have at least half of the run's time, however long the cancels take.
+        """Repair up to `limit` overdue tasks, the longest overdue first.
 
         Raises:
             UnavailableError: the due index did not answer; the next run tries again.
         """
-        started = self._clock.monotonic()
-        now_ms = self._clock.now_ms()
-        run = _Run(limit=limit, until=started + CANCELS_SHARE * self._budget_s)
-        cancels = partial(self._storage.overdue_cancels, now_ms, limit=limit)
-        counts = await self._each(cancels, self._end_cancel, run)
-        run.until = started + self._budget_s
-        turns = partial(self._storage.due, now_ms, limit=limit)
-        counts += await self._each(turns, self._repair_turn, run)
-        report = SweepReport(**counts)
-        logger.info("Swept", extra={"action": "sweep", "overdue": run.overdue, **counts})
+        run = _Run(until=self._clock.monotonic() + self._budget_s)
+        await self._repair(run, limit)
+        report = SweepReport(**run.counts)
+        logger.info("Swept", extra={"action": "sweep", "overdue": run.overdue, **run.counts})
         return report
 
-    async def _each(
-        self,
-        read: Callable[..., Awaitable[list[Work]]],
-        step: Callable[[Work, Fields], Awaitable[Swept]],
-        run: _Run,
-    ) -> Counter[str]:
-        """Do `step` with up to `run.limit` overdue tasks, not counting those that are "left"."""
-        counts: Counter[str] = Counter()
-        after: Work | None = None
+    async def _repair(self, run: _Run, limit: int) -> None:
+        """Repair up to `limit` tasks, not counting those that are "left"."""
+        now_ms, after = self._clock.now_ms(), None
         while True:
-            page = await read(after=after)
+            page = await self._storage.due(now_ms, limit=limit, after=after)
             run.overdue += len(page)
-            for work in page:
+            for due in page:
                 if self._clock.monotonic() >= run.until:
-                    return counts
-                counts[await self._swept(work, step, run)] += 1
-                if counts.total() - counts["left"] == run.limit:
-                    return counts
-            if len(page) < run.limit:
-                return counts
+                    return
+                run.counts[await self._swept(due, run)] += 1
+                if run.counts.total() - run.counts["left"] == limit:
+                    return
+            if len(page) < limit:
+                return
             after = page[-1]
 
-    async def _swept(
-        self, work: Work, step: Callable[[Work, Fields], Awaitable[Swept]], run: _Run
-    ) -> Swept:
-        """Do `step`; log an error of one task, so that it does not keep the others waiting."""
-        fields: Fields = {"task_id": work.task_id}
+    async def _swept(self, due: Due, run: _Run) -> Swept:
+        """Repair a task; log an error, so that it does not keep the others waiting."""
+        fields: Fields = {"task_id": due.task_id}
         swept: Swept = "failed"
         with going_on(
             logger,
@@ -181,18 +159,20 @@ class Sweeper:
             fields=fields,
         ):
             try:
-                swept = await step(work, fields)
+                swept = await self._repaired(due, fields)
             except UnreadableTaskError as error:
-                _tell_unreadable(work, error, run.unreadable)
+                _tell_unreadable(due, error, run.unreadable)
                 return "left"
         if swept == "failed":
             metrics.count("SweepFailures")
         return swept
 
-    async def _repair_turn(self, due: Due, fields: Fields) -> Swept:
+    async def _repaired(self, due: Due, fields: Fields) -> Swept:
         log = self._storage.for_scope(due.scope)
-        head = await log.head(due.task_id)
-        copy = overdue_turn(head, now_ms=self._clock.now_ms())
+        head, now_ms = await log.head(due.task_id), self._clock.now_ms()
+        if head is not None and overdue_cancel(head, now_ms=now_ms):
+            return await self._end_cancel(log, head, fields)
+        copy = overdue_turn(head, now_ms=now_ms)
         if head is None or copy is None:
             return "passed"  # the index lags behind
         fields.update(_known_of(head))
@@ -274,27 +254,17 @@ class Sweeper:
         logger.error("A task was failed whose agent could not be started", extra=extra)
         return "given_up"
 
-    async def _end_cancel(self, overdue: OverdueCancel, fields: Fields) -> Swept:
-        storage = self._storage.for_scope(overdue.scope)
-        task_id = overdue.task_id
-
-        def decide(head: Head) -> Commit | None:
-            if not overdue_cancel(head, incarnation=overdue.incarnation):
-                return None
-            fields.update(_known_of(head))
-            return canceled(head)
-
+    async def _end_cancel(self, log: DurableStorage, head: Head, fields: Fields) -> Swept:
+        fields.update(_known_of(head))
         try:
-            has_ended = await end_task(storage, task_id, decide)
+            if not await cancel_task(log, head):
+                return "passed"
         except NewerReleaseError:
-            return "left"  # the flag stays for a sweeper of that release
-        if has_ended:
-            metrics.count("ForcedCancels")
-            extra = {"action": "cancel_at_deadline", **fields}
-            logger.warning("A task was canceled at its deadline", extra=extra)
-        faults.point("after-overdue-cancel")
-        await storage.clear_cancel(task_id, incarnation=overdue.incarnation)
-        return "canceled" if has_ended else "removed"
+            return "left"  # for a sweeper of that release
+        metrics.count("ForcedCancels")
+        extra = {"action": "cancel_at_deadline", **fields}
+        logger.warning("A task was canceled at its deadline", extra=extra)
+        return "canceled"
 
     def _wait_s(self, log: DurableStorage, sends: int) -> float:
         """Return the seconds from send number `sends` to the next one."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import LOOK_AT_ONCE, Look, TaskKey
+from a2a_serverless.storage.log import LOOK_AT_ONCE, TaskKey
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker.failures import going_on
 
 logger = logging.getLogger(__name__)
@@ -24,11 +25,11 @@ class Watched:
     """A task that is watched, and the function that takes each look at it."""
 
     key: TaskKey
-    on_look: Callable[[Look], Awaitable[None]]
+    on_look: Callable[[Head | None], Awaitable[None]]
 
 
 class Watch:
-    """Looks once a second at HEAD and cancel flag of all tasks whose turns a process runs.
+    """Looks once a second at HEAD of all tasks whose turns a process runs.
 
     One request serves `LOOK_AT_ONCE` tasks. It runs only while there is a task to watch: Lambda
     freezes background work. A look that fails, or has no capacity, shows nothing; the next one
@@ -79,9 +80,9 @@ class Watch:
             seen = [watched for watched in self._watched if watched.key in looks]
             await asyncio.gather(*(self._tell(watched, looks[watched.key]) for watched in seen))
 
-    async def _tell(self, watched: Watched, look: Look) -> None:
+    async def _tell(self, watched: Watched, head: Head | None) -> None:
         with _going_on(task_id=watched.key[1]):
-            await watched.on_look(look)
+            await watched.on_look(head)
 
 
 def _going_on(**fields: object) -> AbstractContextManager[None]:

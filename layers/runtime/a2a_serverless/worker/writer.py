@@ -184,7 +184,8 @@ class TurnWriter:
 
     def adopt(self, head: Head) -> None:
         """Go on from a newer HEAD, which shows this attempt as the turn's owner."""
-        if head.version > self.head.version:
+        is_news = head.cancel is not None and self.head.cancel is None
+        if head.version > self.head.version or (is_news and head.version == self.head.version):
             self._take(head)
 
     def _take(self, head: Head) -> None:
