@@ -80,10 +80,11 @@ Start = Callable[[Services, Path], AbstractContextManager[System]]
 
 
 @contextmanager
-def ours_in_memory(_: Services, folder: Path) -> Iterator[System]:
-    """Run `a2a-serverless dev`: everything is in one process, and nothing is stored."""
+def ours_on_a_file(_: Services, folder: Path) -> Iterator[System]:
+    """Run `a2a-serverless dev`: everything is in one process, on a file."""
     notes = _notes(folder)
     command = [*_ours(folder), "dev", "--agent", AGENT, "--card", str(CARD), "--port", "0"]
+    command += ["--file", str(folder / "dev.db")]
     with running(command, READY, folder, **{NOTES: str(notes)}) as server:
         yield System(dialect="1.0", servers=(server,), notes=notes)
 
@@ -156,7 +157,7 @@ SYSTEMS: Final[Mapping[str, Start]] = {
     "a2a-serverless, emulators": ours_on_emulators,
     "a2akit": a2akit,
     "SDK cluster": sdk,
-    "a2a-serverless, memory": ours_in_memory,
+    "a2a-serverless, file": ours_on_a_file,
     "fasta2a": fasta2a,
 }
 PEERS: Final = {"a2akit": "a2akit", "SDK cluster": "sdk", "fasta2a": "fasta2a"}
