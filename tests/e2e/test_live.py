@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from a2a_serverless_tools.local.http_server import bind
 from tests.e2e.commands import environment, running
 from tests.live import __main__ as live
 from tests.live import agent, streams
@@ -28,12 +29,19 @@ def test_what_needs_no_account_passes(
 ) -> None:
     """On real HTTP, DynamoDB and SQS no check fails; only AWS's own ones are not possible."""
     monkeypatch.setattr(streams, "LATE_S", LATE_S)
-    env = environment(**own_queues, A2A_AUTH="none", A2A_PUSH_ALLOWED_HOSTS="127.0.0.1,example.com")
+    with closing(bind(0)) as unused:
+        port = str(unused.getsockname()[1])
+    env = environment(
+        **own_queues,
+        A2A_AUTH="none",
+        A2A_PUSH_ALLOWED_HOSTS="127.0.0.1,example.com",
+        A2A_PUSH_ISSUER=f"http://127.0.0.1:{port}",
+    )
     commands = {
         "worker": ("--agent", f"{AGENT}:agent"),
         "sweep": (),
         "push": (),
-        "api": ("--card", str(AGENT.with_name("agent_card.json")), "--port", "0"),
+        "api": ("--card", str(AGENT.with_name("agent_card.json")), "--port", port),
     }
     with ExitStack() as stack:
         for name, arguments in commands.items():
