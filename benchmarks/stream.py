@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from a2a_serverless.storage.dynamodb_attributes import attribute
+from a2a_serverless.storage.dynamodb_words import attribute
 from a2a_serverless.storage.layout import event_sort, task_partition
 from benchmarks.processes import running
 from benchmarks.stream_clients import Load, run_streams, streaming, subscribing

@@ -14,7 +14,7 @@ from a2a.types import TaskPushNotificationConfig, TaskState
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_attributes import typed
+from a2a_serverless.storage.dynamodb_words import typed
 from a2a_serverless.storage.layout import HEAD, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import HOUR_MS

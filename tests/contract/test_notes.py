@@ -10,7 +10,7 @@ from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError
 from a2a_serverless.storage.durable import DurableStorage, context_write
-from a2a_serverless.storage.dynamodb_attributes import Typed
+from a2a_serverless.storage.dynamodb_words import Typed
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.log import HOUR_MS, TaskKey
 from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, TurnOpened, encode_entries

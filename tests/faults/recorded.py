@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from a2a_serverless.storage.dynamodb_attributes import plain
+from a2a_serverless.storage.dynamodb_words import plain
 from a2a_serverless.storage.layout import EVENTS, HEAD, PUSH, task_partition
 from a2a_serverless.storage.push_items import push_of
 from a2a_serverless.storage.survey import survey_of

@@ -20,7 +20,7 @@ from a2a_serverless import aws
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.sqs_requests import SqsRequests
-from a2a_serverless.storage.dynamodb_attributes import typed
+from a2a_serverless.storage.dynamodb_words import typed
 from a2a_serverless.storage.layout import event_position
 from a2a_serverless.storage.table import Check, Item, Key, Put, Streamed, key_of
 

@@ -29,7 +29,7 @@ from a2a_serverless.push.signing import Signer, process_secret
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import head_item
-from a2a_serverless.storage.dynamodb_attributes import Typed
+from a2a_serverless.storage.dynamodb_words import Typed
 from a2a_serverless.storage.layout import push_sort, task_partition
 from a2a_serverless.storage.table import Put
 from a2a_serverless.tasks import head as heads

@@ -15,7 +15,7 @@ from a2a_serverless.push.signing import Signer, process_secret
 from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.dynamodb_attributes import typed
+from a2a_serverless.storage.dynamodb_words import typed
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Item, Key, key_of
 from a2a_serverless.tasks.head import Head, state_name

@@ -19,7 +19,7 @@ from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage import codec, layout
 from a2a_serverless.storage.codec import Forms
 from a2a_serverless.storage.durable import DurableStorage, context_write
-from a2a_serverless.storage.dynamodb_attributes import Typed
+from a2a_serverless.storage.dynamodb_words import Typed
 from a2a_serverless.storage.leases import PLACES, Slot, Slots
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.storage.table_storage import Observer

@@ -17,8 +17,7 @@ from typing import Any, Final
 from a2a_serverless import aws
 from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
-from a2a_serverless.storage.dynamodb_attributes import Typed, plain, typed
-from a2a_serverless.storage.dynamodb_words import Words, action_of, query_of
+from a2a_serverless.storage.dynamodb_words import Typed, Words, action_of, plain, query_of, typed
 from a2a_serverless.storage.table import (
     Index,
     Item,
