@@ -122,8 +122,8 @@ class Holder:
     seen_at: int | None = None
     """The time of its newest commit, or of the renewal of its lease that is known, the later."""
     lease_until: int | None = None
-    """The end of its lease. None: unknown, as the sweeper has sent the turn again, and has moved
-    the due time by which a lease is stored."""
+    """The end of its lease. None: unknown, as the sweeper has sent the turn again or a cancel was
+    asked for; both have moved the due time by which a lease is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,7 @@ def _holder(head: Head, records: Iterable[Record], lease_s: float | None) -> Hol
     of_attempt = [record for record in records if record.token == head.token]
     claim = next((record for record in of_attempt if record.worker), None)
     first = claim or next(iter(of_attempt), None)
-    until = head.due_at if head.sends == 0 else None
+    until = head.due_at if head.sends == 0 and head.cancel is None else None
     seen = [record.at for record in of_attempt if record.at is not None]
     if seen and until is not None and lease_s is not None:
         seen.append(until - int(lease_s * 1000))

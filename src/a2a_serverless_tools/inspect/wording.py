@@ -120,10 +120,13 @@ def starts(shown: Timeline) -> str:
 
 
 def due(shown: Timeline) -> str:
-    """Return when the sweeper looks at the task."""
+    """Return when the sweeper looks at the task, and what that time is."""
+    if shown.due_at is None:
+        return "never"
+    if shown.cancel is not None:
+        return f"{iso(shown.due_at)}, the deadline of its cancel"
     has_lease = shown.holder is not None and shown.holder.lease_until is not None
-    renewed = ", the end of its worker's lease" if has_lease else ""
-    return f"{iso(shown.due_at)}{renewed}" if shown.due_at is not None else "never"
+    return iso(shown.due_at) + (", the end of its worker's lease" if has_lease else "")
 
 
 def changed(change: Change) -> str:

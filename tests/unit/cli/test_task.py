@@ -179,7 +179,7 @@ def test_json_says_the_same(run: Run, storage: DurableStorage, clock: ManualCloc
         "worker": "host-b 17",
         "since": "2026-11-22T02:14:06.250Z",
         "seen_at": "2026-11-22T02:14:12.250Z",
-        "lease_until": "2026-11-22T02:19:06.250Z",
+        "lease_until": None,
     }
     assert said["cancel"] == {"at": "2026-11-22T02:14:11.250Z", "by": "ann"}
     assert (said["size"], said["version"]) == (head.size, 5)
@@ -541,9 +541,9 @@ def test_what_is_no_id_or_scope(run: Run, arguments: tuple[str, ...], named: str
 
 
 def test_no_table_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A2A_TABLE is asked for, and nothing else: no queue is."""
+    """A table, a stack or a dev's file is asked for, and no queue."""
     monkeypatch.delenv("A2A_TABLE")
-    assert "A2A_TABLE is not set: it names the table." in run(TASK).err
+    assert "A2A_TABLE is not set, no --stack is named, and no dev has made" in run(TASK).err
 
 
 def test_a_table_that_does_not_exist(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
