@@ -28,7 +28,7 @@ from a2a_serverless.queues import table
 from a2a_serverless.queues.fifo import FifoQueue, Handle
 from a2a_serverless.queues.sqs import LONGEST_LEASE_S, SqsFifoQueue
 from a2a_serverless.queues.table import DEDUPLICATION_S
-from a2a_serverless.storage.table import Key, Update
+from a2a_serverless.storage.table import Item, Key, Range, Update
 from a2a_serverless.tasks.operations import Operation
 from tests.contract.queues import (
     PATIENCE_S,
@@ -417,6 +417,58 @@ async def test_a_damaged_group_stops_no_other_one(
     await queue.send(Note(text="2"))
     (handle,) = await queue.pull(10, PATIENCE_S)
     assert handle.message == Note(text="2")
+
+
+@on_tables
+async def test_a_large_damaged_group_is_set_aside_in_parts(queues: TableQueues) -> None:
+    """Text that is too large for one message, escaped, is kept whole in several ones."""
+    queue, text = queues.queue(), "{" + '"' * 2 * table.PART
+    await queue.send(Note(text="1"))
+    key = Key("QUEUE#Note.fifo", "GROUP#task")
+    await queues.table.write(Update(key=key, values={"messages": text, "version": "?"}))
+    await queue.send(Note(text="2"))
+    kept = [kept.body for kept in await queue.aside.waiting()]
+    assert sorted(map(len, kept)) == [1, table.PART, table.PART]
+    assert "".join(kept).count('"') == len(text) - 1
+
+
+@on_tables
+async def test_full_dead_letters_hold_up_no_other_group(
+    queues: TableQueues, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A message that finds no room among the dead letters stays hidden; others are delivered."""
+    queue = queues.queue(dead_letters="dead", max_receives=1)
+    monkeypatch.setattr(table, "MOST_MESSAGES", 1)
+    await queues.queue(name="dead").send(Note(task_id="a", text="before"))
+    await queue.send(Note(task_id="a"))
+    (handle,) = await queue.pull(1, PATIENCE_S)
+    await queue.send(Note(task_id="b"))
+    await handle.nack()
+    (handle,) = await queue.pull(10, PATIENCE_S)
+    assert handle.message.task_id == "b"
+    assert "receive_failed" in actions(caplog)
+    assert {kept.message_id.partition(".")[0] for kept in await queue.waiting()} == {"a", "b"}
+
+
+@on_tables
+async def test_a_table_that_is_away_ends_no_pull(
+    queues: TableQueues, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failed look is logged and brings nothing; the next one is tried after a pause."""
+    queue, query, fails = queues.queue(clock=ManualClock()), queues.table.query, [True]
+
+    def away(sought: Range) -> AsyncIterator[list[Item]]:
+        if fails:
+            fails.pop()
+            raise UnavailableError
+        return query(sought)
+
+    await queue.send(Note())
+    monkeypatch.setattr(queues.table, "query", away)
+    assert await queue.pull(10, 0) == []
+    assert actions(caplog).count("receive_failed") == 1
+    (handle,) = await queue.pull(10, PATIENCE_S)
+    assert handle.message == Note()
 
 
 @on_tables

@@ -248,3 +248,18 @@ def test_the_first_client_looks_into_few_folders(environment: pytest.MonkeyPatch
     environment.setattr(os, "listdir", listdir)
     assert aws.client("sqs").meta.service_model.service_name == "sqs"
     assert 0 < len(looked_into) < 20
+
+
+def test_a_closed_home_is_no_folder_of_services(environment: pytest.MonkeyPatch) -> None:
+    """Where the home of another user is closed, the services of botocore itself are found."""
+    stat = os.stat
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if str(path) == "/closed/models":
+            raise PermissionError(path)
+        return stat(path, *arguments, **options)
+
+    environment.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    environment.setenv("AWS_DATA_PATH", "/closed/models")
+    environment.setattr(os, "stat", refuse)
+    assert aws.client("sqs").meta.service_model.service_name == "sqs"

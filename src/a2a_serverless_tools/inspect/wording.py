@@ -126,7 +126,8 @@ def due(shown: Timeline) -> str:
     if shown.cancel is not None:
         return f"{iso(shown.due_at)}, the deadline of its cancel"
     has_lease = shown.holder is not None and shown.holder.lease_until is not None
-    return iso(shown.due_at) + (", the end of its worker's lease" if has_lease else "")
+    renewed = ", the end of its worker's lease" if has_lease else ""
+    return f"{iso(shown.due_at)}{renewed}"
 
 
 def changed(change: Change) -> str:

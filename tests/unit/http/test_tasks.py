@@ -13,6 +13,8 @@ from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract.storage import Storage
@@ -99,6 +101,29 @@ class TestCancel:
         sent = await agent.send("go", configuration=IMMEDIATELY)
         answer = await agent.call("CancelTask", {"id": sent.task["id"]})
         assert answer.state == "CANCELED"
+
+    async def test_a_task_that_is_made_again_is_not_canceled(
+        self,
+        agent_with: Callable[..., Agent],
+        backends: Backends,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A cancel ends the task that was asked for, and none that takes its id meanwhile."""
+        agent = agent_with(Settings(auth="none", cancel_timeout_s=0.05))
+        key = {"Idempotency-Key": "k"}
+        sent = await agent.send("go", configuration=IMMEDIATELY, headers=key)
+        send, task_id = backends.operations.send, sent.task["id"]
+
+        async def made_again(operation: Operation) -> None:
+            monkeypatch.setattr(backends.operations, "send", send)
+            await backends.storage.for_scope(ANONYMOUS).delete_task(task_id)
+            again = await agent.send("go", configuration=IMMEDIATELY, headers=key)
+            assert again.task["id"] == task_id
+
+        monkeypatch.setattr(backends.operations, "send", made_again)
+        answer = await agent.call("CancelTask", {"id": task_id})
+        assert answer.reason == "TASK_NOT_FOUND"
+        assert (await agent.call("GetTask", {"id": task_id})).state == "SUBMITTED"
 
     async def test_writers_in_between_are_rebased_over(
         self,

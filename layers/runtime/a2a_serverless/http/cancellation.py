@@ -6,7 +6,11 @@ import logging
 import secrets
 
 from a2a_serverless import faults
-from a2a_serverless.errors import TaskNotCancelableError, TaskTerminalStateError
+from a2a_serverless.errors import (
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+)
 from a2a_serverless.http.intake import try_send
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
@@ -49,6 +53,8 @@ async def cancel(
     await try_send(backends.operations.send(operation), "cancel", head, head.turn)
     faults.point("after-cancel-send")
     tail = await Tail.open(storage, task_id)
+    if tail.head.incarnation != head.incarnation:
+        raise TaskNotFoundError  # deleted meanwhile, and made again: that one was not canceled
     deadline = storage.clock.monotonic() + timeout_s
     if not await settle(tail, until=lambda head: head.is_terminal, deadline=deadline):
         await _end(storage, tail)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from a2a_serverless.clock import Clock, SystemClock, Waker, first_of
+from a2a_serverless.clock import Clock, SystemClock, Waker, first_of, pause_s
 from a2a_serverless.errors import (
     ConcurrencyError,
     ConditionFailedError,
@@ -50,6 +50,9 @@ POLL_S: Final = 1.0
 
 LEAST_WAIT_S: Final = 0.01
 """Seconds between two looks where the index shows a message that another has received."""
+
+PART: Final = 40_000
+"""Characters of a damaged group in one message for a person: at most 240 KB in JSON."""
 
 MOST_TRIES: Final = 100
 """Tries to write an item that others write at the same time."""
@@ -284,6 +287,7 @@ class TableQueue(FifoQueue[M]):
         self._dead_letters = dead_letters
         self._max_receives = max_receives
         self._waiting: set[Waker] = set()
+        self._failures = 0
 
     @property
     def name(self) -> str:
@@ -394,12 +398,27 @@ class TableQueue(FifoQueue[M]):
     # -- the table -----------------------------------------------------------------------------
 
     async def _next(self, limit: int, wait_s: float) -> list[EventRecord]:
-        """Return deliveries; none if none was visible, and something may have changed since."""
-        with self._table.watch(self._partition) as watch:
-            records = await self._receive(limit)
-            if not records and wait_s > 0:
-                await self._news(watch, min(wait_s, await self._until_visible_s()))
+        """Return deliveries; none if none was visible, and something may have changed since.
+
+        None after a failure, too, which is logged: other deliveries of the caller go on.
+        """
+        try:
+            with self._table.watch(self._partition) as watch:
+                records = await self._receive(limit)
+                if not records and wait_s > 0:
+                    await self._news(watch, min(wait_s, await self._until_visible_s()))
+        except UnavailableError as error:
+            self._failures += 1
+            self._log_failure(error)
+            await self._clock.sleep(pause_s(self._failures))
+            return []
+        self._failures = 0
         return records
+
+    def _log_failure(self, error: UnavailableError) -> None:
+        extra = {"action": "receive_failed", "failures": self._failures}
+        extra["error"] = type(error).__name__
+        logger.warning("Receiving from the queue failed: %s", error, extra=extra)
 
     async def _receive(self, limit: int) -> list[EventRecord]:
         now, taken = self._clock.now_ms(), list[EventRecord]()
@@ -409,7 +428,15 @@ class TableQueue(FifoQueue[M]):
                 # Known before each write: what is received after `shutdown` would lie hidden.
                 if self.is_closed or len(taken) == limit:
                     return taken
-                group = await self._receive_of(Key(entry["PK"], entry["SK"]), now)
+                try:
+                    group = await self._receive_of(Key(entry["PK"], entry["SK"]), now)
+                except UnavailableError as error:
+                    # What was taken lies hidden, and is handed out; a group whose dead letters are
+                    # full holds up no other one.
+                    if not taken and not isinstance(error, FullGroupError):
+                        raise
+                    self._log_failure(error)
+                    continue
                 if group is not None:
                     taken.append(self._record(group))
         return taken
@@ -470,7 +497,8 @@ class TableQueue(FifoQueue[M]):
         if group.damaged is not None:
             reason = f"The group {key.SK} of {key.PK} is damaged."
             logger.error("%s Its messages are set aside", reason, extra={"action": "damaged_group"})
-            await self.keep_undecodable(group.damaged, reason=reason, message_id=key.SK)
+            for start in range(0, len(group.damaged), PART):
+                await self.keep_undecodable(group.damaged[start : start + PART], reason=reason)
             await self._did(group)
         return group
 
