@@ -42,6 +42,17 @@ def open_table(name: str, clock: Clock) -> Table:
             return _open_outside(scheme, name, clock)
 
 
+def file_of(name: str) -> Path | None:
+    """Return the file that A2A_TABLE names; None: it names none."""
+    if scheme_of(name) != FILE:
+        return None
+    return _file(name.removeprefix(f"{FILE}:").partition("?")[0])
+
+
+def _file(path: str) -> Path:
+    return Path(f"/{path.lstrip('/')}" if path.startswith("//") else path).expanduser()
+
+
 def _open_file(name: str) -> Table:
     from a2a_serverless.storage.sqlite import SqliteTable
 
@@ -52,8 +63,7 @@ def _open_file(name: str) -> Table:
         raise ConfigurationError(
             f"A2A_TABLE is {name}: a file is file:PATH, or file:PATH?synchronous=full."
         )
-    path = f"/{path.lstrip('/')}" if path.startswith("//") else path
-    return SqliteTable(Path(path).expanduser(), INDEXES, survives_power_cuts=is_safe)
+    return SqliteTable(_file(path), INDEXES, survives_power_cuts=is_safe)
 
 
 def _open_outside(scheme: str, name: str, clock: Clock) -> Table:

@@ -60,6 +60,9 @@ def for_authors(*, verbose: bool) -> Iterator[None]:
         reloading.setLevel(level)
 
 
+_WARNINGS: Final = {"retry_later", "push_failed", "cancel_forced"}
+
+
 class AuthorLines(logging.Handler):
     """Prints records to a terminal.
 
@@ -92,7 +95,7 @@ class AuthorLines(logging.Handler):
         outcome = _outcome(action, record)
         if not outcome:
             return Text(self._plain.format(record))
-        style = "yellow" if action == "retry_later" else "bold red"
+        style = "yellow" if action in _WARNINGS else "bold red"
         text = Text(f"{_task(record)}{outcome}", style=style)
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, AgentFailedError) and error.__cause__ is not None:
@@ -123,6 +126,9 @@ def _outcome(action: str, record: logging.LogRecord) -> str:
             return f": the task has failed, not tried again\n  {_short(printable(said))}"
         case "cancel_raised":
             return ": cancel() has raised, the task is canceled all the same"
+        case "push_failed" | "cancel_forced":
+            reason = f" ({vars(record)['reason']})" if hasattr(record, "reason") else ""
+            return f": {printable(record.getMessage() + reason)}"
         case "error_after_end":
             return ": raised after its ending, which counts"
     return ""

@@ -114,6 +114,7 @@ def file_of(options: Namespace, settings: Settings) -> Path | None:
     Raises:
         ConfigurationError: there is no such file.
     """
+    from a2a_serverless import tables
     from a2a_serverless_tools.local.own_file import own_file
 
     file: Path | None = options.file
@@ -122,6 +123,9 @@ def file_of(options: Namespace, settings: Settings) -> Path | None:
             raise ConfigurationError(f"There is no file {file}: name that of a dev with --file.")
         return file
     if settings.table:
+        named = tables.file_of(settings.table)
+        if named is not None and not named.exists():
+            raise ConfigurationError(f"There is no file {named}, which A2A_TABLE names.")
         return None
     file = own_file(Path.cwd())
     if not file.exists():

@@ -22,6 +22,9 @@ NAME: Final = "dev.db"
 _OURS: Final = ("items", "deletions")
 """The tables of a file that this framework has written."""
 
+_COLUMNS: Final = {"id", "PK", "SK", "item", "bytes"}
+"""What the first of them has in every format."""
+
 
 def own_file(folder: Path) -> Path:
     """Return the file of a folder's `dev`: below the project around it, else below the folder."""
@@ -108,7 +111,8 @@ def empty(path: Path) -> None:
                 name
                 for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             }
-            if names - {*_OURS, "sqlite_sequence"}:
+            columns = {name for _, name, *_ in file.execute("PRAGMA table_info(items)")}
+            if names - {*_OURS, "sqlite_sequence"} or (columns and not columns >= _COLUMNS):
                 msg = f"{path} has tables of another program: name another file with --file."
                 raise ConfigurationError(msg)
             file.execute("BEGIN IMMEDIATE")
@@ -124,11 +128,10 @@ def empty(path: Path) -> None:
 
 def _make_folder(folder: Path) -> None:
     """Make a folder for this user alone, of which git takes nothing."""
-    if folder.is_dir():
-        return
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.name == FOLDER:
-        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+    ignored = folder / ".gitignore"
+    if folder.name == FOLDER and not ignored.exists():
+        ignored.write_text("*\n", encoding="utf-8")
 
 
 def _beside(path: Path) -> Path:

@@ -111,3 +111,14 @@ def test_an_option_before_a_verb(run: Run, home: Path) -> None:
     before = run("tasks", "--file", named, "cancel", "t", "--yes")
     assert before == run("tasks", "cancel", "t", "--yes", "--file", named)
     assert before.startswith(f"a2a-serverless: The file {named} has no task t")
+
+
+def test_a_file_that_is_not_there_is_not_made(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong name in A2A_TABLE is told, and does not look like a table without tasks."""
+    monkeypatch.setenv("A2A_TABLE", f"file:{tmp_path}/nope.db")
+    assert run("tasks") == (
+        f"a2a-serverless: There is no file {tmp_path}/nope.db, which A2A_TABLE names.\n"
+    )
+    assert list(tmp_path.iterdir()) == []

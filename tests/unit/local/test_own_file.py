@@ -100,11 +100,12 @@ async def test_an_emptied_file_stays_the_same_file(tmp_path: Path) -> None:
     assert not (tmp_path / "none.db").exists()
 
 
-def test_what_is_not_ours_is_not_emptied(tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", ["customers", "items"])
+def test_what_is_not_ours_is_not_emptied(tmp_path: Path, table: str) -> None:
     """A database of another program and a text are refused, and stay as they were."""
     other, text = tmp_path / "other.db", tmp_path / "notes.txt"
     with closing(sqlite3.connect(other)) as database:
-        database.execute("CREATE TABLE customers (name TEXT)")
+        database.execute(f"CREATE TABLE {table} (name TEXT)")
     text.write_text(json.dumps(["notes"]) * 500)
     before = other.read_bytes(), text.read_bytes()
     with pytest.raises(ConfigurationError, match="has tables of another program"):
@@ -112,3 +113,13 @@ def test_what_is_not_ours_is_not_emptied(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot be emptied: .*Remove it, or name"):
         empty(text)
     assert (other.read_bytes(), text.read_bytes()) == before
+
+
+def test_git_ignores_a_folder_that_was_there(tmp_path: Path) -> None:
+    """A folder made by hand or copied gets its .gitignore, one that has its own keeps it."""
+    folder = tmp_path / ".a2a"
+    folder.mkdir()
+    for content in ("*\n", "mine\n"):
+        with held(folder / "dev.db"):
+            assert (folder / ".gitignore").read_text(encoding="utf-8") == content
+        (folder / ".gitignore").write_text("mine\n", encoding="utf-8")

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -166,6 +167,32 @@ async def test_a_file_that_may_not_be_written_is_named(table: SqliteTable, path:
     with pytest.raises(UnavailableError, match="cannot be written: make it and its folder wri"):
         await table.write(Delete(key=PLACE))
     assert await table.get(PLACE) == ITEM
+
+
+def test_a_database_of_another_program_is_left_alone(path: Path) -> None:
+    """Neither a table nor a journal of ours is made in it."""
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("CREATE TABLE people (name TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(ConfigurationError, match="is a database of another program"):
+        SqliteTable(path, INDEXES)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_file_that_is_removed_takes_no_more(
+    table: SqliteTable, path: Path, *, is_replaced: bool
+) -> None:
+    """What would be written to a file that is gone is refused, and no other file is made."""
+    path.rename(path.with_name("removed"))
+    if is_replaced:
+        path.touch()
+    write, refused = table.write(Put(item=ITEM)), "was removed or replaced while it was in use"
+    with pytest.raises(UnavailableError, match=refused):
+        asyncio.run(write)
+    with ThreadPoolExecutor(1) as other, pytest.raises(UnavailableError, match=refused):
+        other.submit(lambda: asyncio.run(table.get(PLACE))).result()
+    assert path.exists() is is_replaced
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:

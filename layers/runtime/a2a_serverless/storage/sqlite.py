@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
+from urllib.parse import quote
 
 from a2a_serverless.clock import Waker
 from a2a_serverless.errors import ConfigurationError, UnavailableError
@@ -96,6 +97,11 @@ _changed_at: dict[Path, float] = {}
 """When this process has last seen a commit, by file."""
 
 
+_OTHERS: Final = """
+SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'
+"""
+
+
 class SqliteTable(Streamed):
     """Items in a file. Safe under threads, each of which has a connection of its own.
 
@@ -122,6 +128,7 @@ class SqliteTable(Streamed):
         self._columns = sorted(keys | {EXPIRY})
         self._own = threading.local()
         self._all: list[sqlite3.Connection] = []
+        self._file: tuple[int, int] | None = None
         weakref.finalize(self, _close, self._all)
         deadline = time.monotonic() + BUSY_S
         while not self._is_open(deadline):
@@ -230,12 +237,18 @@ class SqliteTable(Streamed):
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         if self.path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with closing(sqlite3.connect(self.path)) as reading:
+        with closing(sqlite3.connect(self._uri(), uri=True, isolation_level=None)) as reading:
+            reading.execute("BEGIN")  # both of one moment: another process may make the table
             (version,) = reading.execute("PRAGMA user_version").fetchone()
+            (others,) = reading.execute(_OTHERS).fetchone()
         if version > FORMAT:
             raise ConfigurationError(
                 f"The file {self.path} was written by a newer release: use that release, or another"
                 " file."
+            )
+        if version == 0 and others:
+            raise ConfigurationError(
+                f"The file {self.path} is a database of another program: use another file."
             )
         connection = self._connection
         if version == 0:
@@ -246,6 +259,7 @@ class SqliteTable(Streamed):
                 f"The file {self.path} has no index {missing[0]}: it is of another release, or no"
                 " table; use another file."
             )
+        self._file = _identity(self.path)
 
     def _schema(self) -> str:
         columns = "".join(f'"{name}", ' for name in self._columns)
@@ -267,7 +281,7 @@ class SqliteTable(Streamed):
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+            self._uri(), uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
         self._all.append(connection)
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file, before all else
@@ -278,6 +292,10 @@ class SqliteTable(Streamed):
         connection.execute("PRAGMA busy_timeout = 0")
         return connection
 
+    def _uri(self) -> str:
+        """Return the name by which SQLite opens the file, and makes none."""
+        return f"file:{quote(str(self.path))}?mode=rw"
+
     @property
     def _connection(self) -> sqlite3.Connection:
         if not hasattr(self._own, "connection"):
@@ -286,7 +304,17 @@ class SqliteTable(Streamed):
         return connection
 
     async def patiently(self, request: Callable[[], T]) -> T:
-        """Return what a request returns; repeat it while another writer has the file."""
+        """Return what a request returns; repeat it while another writer has the file.
+
+        Raises:
+            UnavailableError: the file was removed, and what is written to it would be lost; or it
+                cannot be read or written.
+        """
+        if _identity(self.path) != self._file:
+            raise UnavailableError(
+                f"The file {self.path} was removed or replaced while it was in use: end all"
+                " processes that use it, and start them again."
+            )
         deadline, pause_s = time.monotonic() + BUSY_S, 0.0005
         while True:
             try:
@@ -492,6 +520,15 @@ def _network_of(path: Path) -> str:
     holding = [point for point in points if path.resolve().is_relative_to(point)]
     kind = points[max(holding, key=len)] if holding else ""
     return kind if kind in _NETWORKS else ""
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one of its name; None: it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _is_busy(error: Exception) -> bool:
