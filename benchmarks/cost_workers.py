@@ -18,7 +18,7 @@ from a2a_serverless.settings import load_settings
 from a2a_serverless.wiring import aws_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.agents import load_agent
-from a2a_serverless_tools.cli.worker import VISIBILITY_S
+from a2a_serverless_tools.cli.processes import VISIBILITY_S
 from benchmarks.cost_system import FUNCTIONS, System
 from tests.support.simulation.environments import Environments, Handler
 from tests.support.simulation.pumps import QueuePump

@@ -25,8 +25,7 @@ from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.rows import TaskQuery
+from a2a_serverless_tools.console.inspector import Inspector, TaskQuery
 from a2a_serverless_tools.contract.storage import Storage
 from benchmarks.meter import Usage, item_bytes
 from benchmarks.storage import (

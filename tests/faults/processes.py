@@ -23,7 +23,7 @@ from a2a_serverless import settings
 from a2a_serverless.queues import sqs  # noqa: F401 - as above
 from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
 from a2a_serverless_tools import cli
-from a2a_serverless_tools.cli import worker as worker_command
+from a2a_serverless_tools.cli import processes as worker_command
 from a2a_serverless_tools.local import sweeping
 from tests.faults import bad_days, functions, next_format, traps
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless_tools.cli.worker import VISIBILITY_S as PULL_VISIBILITY_S
+from a2a_serverless_tools.cli.processes import VISIBILITY_S as PULL_VISIBILITY_S
 from tests.faults.harness import IS_LONG, Emulators, World, numbers, operation_of
 
 pytestmark = pytest.mark.emulators

@@ -184,7 +184,7 @@ def test_the_image_has_what_it_copies(project: Path) -> None:
         ("functions/worker/agent.py", True),
         ("functions/worker/wheels/own-1-py3-none-any.whl", True),
         ("layers/runtime/Makefile", True),
-        ("src/a2a_serverless_tools/cli/worker.py", True),
+        ("src/a2a_serverless_tools/cli/processes.py", True),
         (".env", False),
         ("functions/worker/.env", False),
         ("functions/worker/__pycache__/agent.pyc", False),

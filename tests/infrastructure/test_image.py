@@ -63,7 +63,7 @@ def test_its_layers_hold_framework_and_agent(image: Image, project: Path) -> Non
     """One layer has the framework, the other one the agent, without what only Lambda needs."""
     assert oci.copied(project) == ["/site", "/app"]
     for place, name in (
-        ("src", "a2a_serverless_tools/cli/worker.py"),
+        ("src", "a2a_serverless_tools/cli/processes.py"),
         ("layers/runtime", "a2a_serverless/worker/adapter.py"),
     ):
         assert image.contents[f"site/{name}"] == (project / place / name).read_bytes()

@@ -1,16 +1,17 @@
 """The command line: the local stack, and the parts of a deployment as plain processes.
 
-Each command is a module: `add` describes its arguments, and names the function that does its work.
+`ADDERS` of a module describe its commands: their arguments, and the function that does the work.
 The imports for that work are inside of it: a worker loads no web framework, and `--help` nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 
 from a2a_serverless.errors import (
     ConfigurationError,
@@ -19,34 +20,19 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.observability.logs import quiet_libraries
-from a2a_serverless_tools.cli import (
-    api,
-    bundle,
-    console,
-    demo,
-    dev,
-    init,
-    letters,
-    lock,
-    provision,
-    push,
-    sweep,
-    task,
-    tasks,
-    upgrade,
-    worker,
-)
+from a2a_serverless_tools.cli import dev, letters, processes, project, task, tasks
 from a2a_serverless_tools.cli.arguments import PROGRAM, Parser
 from a2a_serverless_tools.cli.text import printable, refuse
 
-COMMANDS = (
-    *(demo, init, dev, console, lock, upgrade),
-    *(api, worker, push, sweep, task, tasks, letters, provision, bundle),
+_COMMANDS = (
+    *("demo", "init", "dev", "console", "lock", "upgrade"),
+    *("api", "worker", "push", "sweep", "task", "tasks", "undecodable", "notifications"),
+    *("provision", "bundle"),
 )
 """The commands in the order of `--help`."""
 
-EXIT_INTERRUPTED = 130
-EXIT_UNREAD = 141
+_EXIT_INTERRUPTED = 130
+_EXIT_UNREAD = 141
 """The exit code if the reader of stdout, such as `head`, has gone."""
 
 _EXTRA = frozenset({"boto3", "botocore", "jinja2", "markdown_it", "packaging", "rich", "yaml"})
@@ -83,7 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     _log_to_stderr(verbose=options.verbose)
     try:
-        code: int = options.run(options)
+        code = options.run(options)
+        if isinstance(code, Coroutine):
+            from a2a_serverless_tools.cli.serving import named_aws_errors
+
+            with named_aws_errors():
+                code = asyncio.run(code)
         sys.stdout.flush()
     except _SENTENCES as error:
         return refuse(str(error))
@@ -92,12 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return refuse(f"{error.name} is missing; install a2a-serverless[local].")
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return _EXIT_INTERRUPTED
     except BrokenPipeError:
         # The interpreter flushes stdout once more when it ends: that must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_UNREAD
-    return code
+        return _EXIT_UNREAD
+    return int(code)
 
 
 def _parser() -> Parser:
@@ -108,8 +99,10 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add(commands)
+    modules = (dev, project, processes, task, tasks, letters)
+    adders = {name: add for module in modules for name, add in module.ADDERS.items()}
+    for name in _COMMANDS:
+        adders[name](commands)
     return parser
 
 

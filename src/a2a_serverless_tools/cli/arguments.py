@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -95,9 +95,39 @@ class Parser(argparse.ArgumentParser):
             help="wheels beside those of the index; may be repeated",
         )
 
-    def add_seconds(self, name: str, default: float | None, of: str) -> None:
-        """Add an option that takes a number of seconds, 0 or more."""
-        self.add_argument(name, type=_seconds, default=default, metavar="S", help=f"seconds {of}")
+    def add_seconds(self, name: str, of: str) -> None:
+        """Add an option that takes a number of seconds, 0 or more; None unless it is given."""
+        self.add_argument(name, type=_seconds, metavar="S", help=f"seconds {of}")
+
+    def add_place(self, *, is_verb: bool = False) -> None:
+        """Add `--stack`, `--region` and `--file`; a verb takes them also before its name."""
+        default = argparse.SUPPRESS if is_verb else None
+        self.add_argument(
+            "--stack",
+            metavar="NAME",
+            default=default,
+            help="a deployed stack, found with your AWS credentials (default: the table A2A_TABLE, "
+            "else the file of your dev)",
+        )
+        self.add_argument("--region", metavar="REGION", default=default, help="the stack's region")
+        self.add_argument(
+            "--file",
+            metavar="FILE",
+            type=Path,
+            default=default,
+            help="the file of a dev, which need not run (default: .a2a/dev.db of this folder or "
+            "project)",
+        )
+
+    def add_task_id(self) -> None:
+        """Add the id of a task, and `--scope`."""
+        self.add_argument("id", metavar="ID", help="the task's id")
+        self.add_argument(
+            "--scope",
+            metavar="SCOPE",
+            help="the owner's digest, as the command shows it: for an id that several owners have, "
+            "a task of a release without the index by-id, or a table without it",
+        )
 
     def add_health_port(self) -> None:
         """Add `--health-port`, None unless it is given."""
@@ -112,8 +142,12 @@ class Parser(argparse.ArgumentParser):
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001 - has no public name
 
-Run: TypeAlias = Callable[[argparse.Namespace], int]
-"""Does a command's work and returns the exit code; a `ConfigurationError` is printed."""
+Adders: TypeAlias = Mapping[str, Callable[[Commands], None]]
+"""The functions of a module that describe its commands, by the commands' names."""
+
+Run: TypeAlias = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
+"""Does a command's work and returns the exit code; a `ConfigurationError` is printed, and of a
+coroutine also what AWS has refused."""
 
 
 def add_command(

@@ -1,15 +1,27 @@
-"""`a2a-serverless dev`: the local stack, until a signal."""
+"""`a2a-serverless demo`, `dev` and `console`: what runs on this machine for its user alone."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import sys
 from argparse import Namespace
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from a2a_serverless_tools.cli.arguments import Commands, add_command, agent_spec, card_path
+from a2a_serverless_tools.cli.arguments import (
+    Adders,
+    Commands,
+    add_command,
+    agent_spec,
+    card_path,
+    has_own_agent,
+)
+from a2a_serverless_tools.cli.text import say
+from a2a_serverless_tools.scaffold.source import AGENT, CARD, source
 
 if TYPE_CHECKING:
     from a2a_serverless_tools.console.app import Console
@@ -17,7 +29,7 @@ if TYPE_CHECKING:
     from a2a_serverless_tools.local.asgi import ASGIApp
     from a2a_serverless_tools.local.stack import Options, Running, Stack
 
-HERE = "127.0.0.1,::1,localhost,example.com"
+_HERE = "127.0.0.1,::1,localhost,example.com"
 """Hosts of webhooks that are allowed in `dev`: this machine's own, and example.com, with which
 people try clients even without a name server.
 """
@@ -29,12 +41,11 @@ _LOADS = {
 }
 
 
-def add(commands: Commands) -> None:
-    """Describe the command and its arguments."""
+def _add_dev(commands: Commands) -> None:
     dev = add_command(
         commands,
         "dev",
-        _run,
+        _dev,
         summary="the whole stack in one process, on a file, for working on an agent",
         description="Serves the agent at --port: what api, worker, sweep and push do, on one file, "
         "which keeps all tasks for the next start. Webhooks on this machine are called. The agent "
@@ -75,12 +86,12 @@ def add(commands: Commands) -> None:
     dev.add_argument("--no-console", action="store_true", help="serve no console at /")
 
 
-def _run(options: Namespace) -> int:
+def _dev(options: Namespace) -> int:
     """Keep the stack up until SIGINT or SIGTERM."""
     from a2a_serverless.settings import load_settings
     from a2a_serverless.worker.environment import take_environment
     from a2a_serverless_tools.cli.author_lines import for_authors
-    from a2a_serverless_tools.cli.serving import say, until_signal
+    from a2a_serverless_tools.cli.serving import until_signal
     from a2a_serverless_tools.console.lines import kept_lines
     from a2a_serverless_tools.local.dotenv import Dotenv
     from a2a_serverless_tools.local.own_file import log_of, own_file
@@ -89,7 +100,7 @@ def _run(options: Namespace) -> int:
     settings = load_settings()
     update = {
         "auth": settings.auth or "none",
-        "push_allowed_hosts": settings.push_allowed_hosts or HERE,
+        "push_allowed_hosts": settings.push_allowed_hosts or _HERE,
     }
     settings = settings.model_copy(update=update)
     variables = Dotenv(Path.cwd())
@@ -132,8 +143,6 @@ def _asked_for(options: Namespace, file: Path) -> Options:
 
 def _say_what_runs(stack: Stack, how: Options, variables: Path | None) -> None:
     """Print agent, card, loading, files and address; `variables` is the .env that was read."""
-    from a2a_serverless_tools.cli.serving import say
-
     say(f"agent {how.agent}, its card {how.card}")
     say(_LOADS[how.loads].format(folder=Path(how.agent.rpartition(":")[0]).resolve().parent))
     if variables:
@@ -162,3 +171,74 @@ def beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGIA
     consoles.append(console)
     port = int(running.url.rsplit(":", 1)[1])
     return Beside(running.app, console, OwnAddress(console.app, port=port))
+
+
+def _add_demo(commands: Commands) -> None:
+    add_command(
+        commands,
+        "demo",
+        _demo,
+        summary="one streamed and one resumed task on this machine, shown with the official client",
+        description="Starts the stack on a free port and a file that it removes again, runs tasks "
+        "through the official a2a-sdk client, and prints what the client sees: two tasks of "
+        "a trip planner or, in the folder of a project of yours, the examples of its card. Needs "
+        "no AWS account and no network.",
+    )
+
+
+def _demo(options: Namespace) -> int:
+    """Show tasks; return 1 if the client gets anything unexpected."""
+    from a2a_serverless_tools.local.demo import DemoError, show
+    from a2a_serverless_tools.local.dotenv import Dotenv
+
+    if not options.verbose:
+        logging.disable(logging.CRITICAL)  # only the transcript is wanted
+    planner, card = source() / AGENT, source() / CARD
+    spec = agent_spec(None) if has_own_agent() else f"{planner}:agent"
+    own = Path(spec.rpartition(":")[0]).resolve() != planner.resolve()
+    if own:
+        Dotenv(Path.cwd()).read()
+    try:
+        show(sys.stdout, agent=spec, card=card_path(None, spec) if own else card, own=own)
+    except DemoError as error:
+        print(f"\nThe demo failed: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _add_console(commands: Commands) -> None:
+    console = add_command(
+        commands,
+        "console",
+        _console,
+        summary="tasks, queues and card in a browser, on this machine",
+        description="Serves pages on 127.0.0.1 for one person: of the stack --stack or the table "
+        "A2A_TABLE, with your own AWS credentials, else of the file of your dev, which need not "
+        "run. Nothing is deployed.",
+    )
+    console.add_port(default=0)
+    console.add_place()
+
+
+def _console(options: Namespace) -> int:
+    """Serve until SIGINT or SIGTERM."""
+    from a2a_serverless_tools.cli.places import inspector_of
+    from a2a_serverless_tools.cli.serving import named_aws_errors, until_signal
+    from a2a_serverless_tools.console.app import Console
+    from a2a_serverless_tools.local.http_server import HttpServer, bind
+    from a2a_serverless_tools.local.own_address import OwnAddress
+
+    with named_aws_errors():
+        inspector = asyncio.run(inspector_of(options, may_lack_queue=True))
+    bound = bind(options.port)
+    port: int = bound.getsockname()[1]
+    endpoint = inspector.settings.public_url.rstrip("/")
+    console = Console(inspector, url=f"http://127.0.0.1:{port}", endpoint=endpoint)
+    with until_signal() as ended, HttpServer(OwnAddress(console.app, port=port), bound):
+        say(f"{inspector.place}, once: {console.open_url()}")
+        say("Ctrl-C ends it")
+        ended.wait()
+    return 0
+
+
+ADDERS: Final[Adders] = {"demo": _add_demo, "dev": _add_dev, "console": _add_console}

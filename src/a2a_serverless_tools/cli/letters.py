@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from argparse import Namespace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.cli.arguments import Commands, add_command
-from a2a_serverless_tools.cli.places import add_place, file_of, in_file, settings_of
+from a2a_serverless_tools.cli.arguments import Adders, Commands, add_command
 from a2a_serverless_tools.cli.text import printable, refuse, typed
 
 if TYPE_CHECKING:
@@ -27,39 +26,31 @@ _SHOWN: Final = 80
 """The most characters of a body that a list shows."""
 
 
-def add(commands: Commands) -> None:
-    """Describe the commands and their arguments."""
-    for name, what in _WHAT.items():
-        command = add_command(
-            commands,
-            name,
-            _run,
-            summary=f"lists the {what}; shows or deletes one",
-            description=f"Lists the {what}, which are kept for 14 days and which no function "
-            "consumes: of a stack, of the queue that the environment names, or of the file of your "
-            "dev. docs/operations.md says what to do about them.",
-        )
-        command.set_defaults(queue=name)
-        command.add_argument(
-            "verb", choices=("list", "show", "delete"), nargs="?", default="list", metavar="VERB"
-        )
-        command.add_argument("message", metavar="MESSAGE", nargs="?", help="its id, as listed")
-        command.add_argument("--yes", action="store_true", help="delete without asking first")
-        command.add_argument("--json", action="store_true", help="one JSON object a line")
-        add_place(command)
-
-
-def _run(options: Namespace) -> int:
-    """List, show or delete; return 2 if the queue or the message cannot be used."""
-    from a2a_serverless_tools.cli.serving import named_aws_errors
-
-    if options.verb != "list" and not options.message:
-        return refuse(f"{options.queue} {options.verb} needs the id of a message, as listed.")
-    with named_aws_errors():
-        return asyncio.run(_look(options))
+def _add(commands: Commands, name: str) -> None:
+    what = _WHAT[name]
+    command = add_command(
+        commands,
+        name,
+        _look,
+        summary=f"lists the {what}; shows or deletes one",
+        description=f"Lists the {what}, which are kept for 14 days and which no function "
+        "consumes: of a stack, of the queue that the environment names, or of the file of your "
+        "dev. docs/operations.md says what to do about them.",
+    )
+    command.set_defaults(queue=name)
+    command.add_argument(
+        "verb", choices=("list", "show", "delete"), nargs="?", default="list", metavar="VERB"
+    )
+    command.add_argument("message", metavar="MESSAGE", nargs="?", help="its id, as listed")
+    command.add_argument("--yes", action="store_true", help="delete without asking first")
+    command.add_argument("--json", action="store_true", help="one JSON object a line")
+    command.add_place()
 
 
 async def _look(options: Namespace) -> int:
+    """List, show or delete; return 2 if the queue or the message cannot be used."""
+    if options.verb != "list" and not options.message:
+        return refuse(f"{options.queue} {options.verb} needs the id of a message, as listed.")
     letters = await _letters(options)
     gone = f"There is no message {options.message}: it is gone, or held elsewhere."
     if options.verb == "delete":
@@ -86,6 +77,7 @@ async def _letters(options: Namespace) -> Letters:
     Raises:
         ConfigurationError: none of them has the queue.
     """
+    from a2a_serverless_tools.cli.places import file_of, in_file, settings_of
     from a2a_serverless_tools.console.letters import SqsLetters
 
     settings = (await settings_of(options))[0]
@@ -94,7 +86,7 @@ async def _letters(options: Namespace) -> Letters:
     if queue and not options.file:
         return SqsLetters(queue, what)
     if (file := file_of(options, settings)) is not None:
-        letters = (await in_file(file, settings)).inspector.letters(field)
+        letters = (await in_file(file, settings)).letters(field)
         if letters is not None:
             return letters
     msg = f"A2A_{field.upper()} is not set, and no --stack is named: it has the {what}."
@@ -113,3 +105,6 @@ def _text(letter: Letter, form: str) -> str:
     if form == "list":
         return printable(f"{first}  {letter.body[:_SHOWN]}")
     return f"{printable(first)}\n{printable(letter.body)}"
+
+
+ADDERS: Final[Adders] = {name: partial(_add, name=name) for name in _WHAT}

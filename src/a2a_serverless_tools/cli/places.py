@@ -2,97 +2,72 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from argparse import SUPPRESS, Namespace
-from dataclasses import dataclass
+from argparse import Namespace
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Final
 
+from a2a_serverless import aws, tables
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.cli.arguments import Parser
+from a2a_serverless.settings import Settings, load_settings
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.sqlite import SqliteTable
+from a2a_serverless.wiring import check_storage, open_backends, open_storage, table_backends
 from a2a_serverless_tools.cli.text import printable
+from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.console.lines import KeptLines, LogLine, Logs
+from a2a_serverless_tools.local import own_file
 
-if TYPE_CHECKING:
-    from a2a_serverless.settings import Settings
-    from a2a_serverless_tools.console.inspector import Inspector
-    from a2a_serverless_tools.console.stacks import DeployedStack
-
-
-def add_place(command: Parser, *, is_verb: bool = False) -> None:
-    """Add `--stack`, `--region` and `--file`; for a verb they may also stand before its name."""
-    default = SUPPRESS if is_verb else None
-    command.add_argument(
-        "--stack",
-        metavar="NAME",
-        default=default,
-        help="a deployed stack, found with your AWS credentials (default: the table A2A_TABLE, "
-        "else the file of your dev)",
-    )
-    command.add_argument("--region", metavar="REGION", default=default, help="the stack's region")
-    command.add_argument(
-        "--file",
-        metavar="FILE",
-        type=Path,
-        default=default,
-        help="the file of a dev, which need not run (default: .a2a/dev.db of this folder or "
-        "project)",
-    )
+_OUTPUTS: Final[Mapping[str, str]] = {
+    "Table": "table",
+    "Queue": "queue",
+    "UndecodableQueue": "undecodable_queue",
+    "DeadLetterQueue": "dead_letter_queue",
+    "PushDeadLetterQueue": "push_dead_letter_queue",
+    "Endpoint": "public_url",
+}
+"""The settings that a stack's outputs name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What a command looks at."""
-
-    inspector: Inspector
-    settings: Settings
-    stack: DeployedStack | None = None
-    file: Path | None = None
-    """That of a `dev`."""
-
-
-async def place_of(
+async def inspector_of(
     options: Namespace, *, needs_queue: bool = False, may_lack_queue: bool = False
-) -> Place:
-    """Return the place that the arguments and the environment name.
+) -> Inspector:
+    """Return what looks at the place that the arguments and the environment name.
+
+    The `public_url` of its settings is the agent's address; empty: it is not known.
 
     Args:
-        options: the arguments, with those of `add_place`.
+        options: the arguments, with those of `Parser.add_place`.
         needs_queue: True for a command that sends to the queue.
         may_lack_queue: True for a command that sends to the queue only if the queue is named.
 
     Raises:
         ConfigurationError: no place is named, or it cannot be used.
     """
-    from a2a_serverless.wiring import check_storage, open_backends, open_storage
-    from a2a_serverless_tools.console.inspector import Inspector
-    from a2a_serverless_tools.console.stacks import StackLogs
-
-    settings, stack = await settings_of(options)
+    settings, logs = await settings_of(options)
     if (file := file_of(options, settings)) is not None:
         return await in_file(file, settings)
     needs_queue = needs_queue or (may_lack_queue and bool(settings.queue))
     storage = open_storage(settings)
     await check_storage(storage, settings)
-    inspector = Inspector(
+    return Inspector(
         storage,
         settings,
         place=f"the table {settings.table}",
         backends=open_backends(settings) if needs_queue else None,
-        logs=StackLogs(stack) if stack else None,
+        logs=logs,
     )
-    return Place(inspector=inspector, settings=settings, stack=stack)
 
 
-async def settings_of(options: Namespace) -> tuple[Settings, DeployedStack | None]:
-    """Return the settings, with the names out of the stack if one is named, and that stack.
+async def settings_of(options: Namespace) -> tuple[Settings, Logs | None]:
+    """Return the settings, with the names out of the stack if one is named, and its logs.
 
     Raises:
         ConfigurationError: the stack cannot be read, or a file is named as well.
     """
-    from a2a_serverless.settings import load_settings
-    from a2a_serverless_tools.console.stacks import read_stack
-
     settings = load_settings()
     if options.region:
         os.environ["AWS_DEFAULT_REGION"] = options.region  # boto3 reads it
@@ -101,8 +76,10 @@ async def settings_of(options: Namespace) -> tuple[Settings, DeployedStack | Non
         raise ConfigurationError("--file and --stack name two places: leave one of them out.")
     if not options.stack:
         return settings, None
-    stack = await read_stack(options.stack)
-    return stack.settings(settings), stack
+    outputs = await _outputs_of(options.stack)
+    names = {field: outputs.get(output, "") for output, field in _OUTPUTS.items()}
+    logs = _StackLogs(options.stack, outputs.get("LogGroup", ""))
+    return settings.model_copy(update=names), logs
 
 
 def file_of(options: Namespace, settings: Settings) -> Path | None:
@@ -114,9 +91,6 @@ def file_of(options: Namespace, settings: Settings) -> Path | None:
     Raises:
         ConfigurationError: there is no such file.
     """
-    from a2a_serverless import tables
-    from a2a_serverless_tools.local.own_file import own_file
-
     file: Path | None = options.file
     if file is not None:
         if not file.exists():
@@ -127,7 +101,7 @@ def file_of(options: Namespace, settings: Settings) -> Path | None:
         if named is not None and not named.exists():
             raise ConfigurationError(f"There is no file {named}, which A2A_TABLE names.")
         return None
-    file = own_file(Path.cwd())
+    file = own_file.own_file(Path.cwd())
     if not file.exists():
         raise ConfigurationError(
             f"A2A_TABLE is not set, no --stack is named, and no dev has made a file {file}: name"
@@ -137,28 +111,107 @@ def file_of(options: Namespace, settings: Settings) -> Path | None:
     return file
 
 
-async def in_file(file: Path, settings: Settings) -> Place:
-    """Return the place of a file.
+async def in_file(file: Path, settings: Settings) -> Inspector:
+    """Return what looks at a file.
 
     Raises:
         ConfigurationError: it cannot be used.
     """
-    from a2a_serverless.storage.layout import INDEXES
-    from a2a_serverless.storage.sqlite import SqliteTable
-    from a2a_serverless.wiring import check_storage, table_backends
-    from a2a_serverless_tools.console.inspector import Inspector
-    from a2a_serverless_tools.console.lines import KeptLines
-    from a2a_serverless_tools.local.own_file import log_of
-    from a2a_serverless_tools.local.own_file import settings_of as settings_of_file
-
-    settings = settings_of_file(file, settings)
+    settings = own_file.settings_of(file, settings)
+    settings = settings.model_copy(update={"public_url": own_file.url_of(file)})
     backends = table_backends(settings, SqliteTable(file, INDEXES))
     await check_storage(backends.storage, settings)
-    inspector = Inspector(
+    return Inspector(
         backends.storage,
         settings,
         place=f"the file {file}",
         backends=backends,
-        logs=KeptLines(log_of(file)),
+        logs=KeptLines(own_file.log_of(file)),
     )
-    return Place(inspector=inspector, settings=settings, file=file)
+
+
+async def _outputs_of(name: str) -> Mapping[str, str]:
+    """Return the outputs of a stack of the region that boto3 takes from the environment.
+
+    Raises:
+        ConfigurationError: there is no stack of this name there, it cannot be read, or it was not
+            made from our template.
+    """
+    region = os.environ.get("AWS_DEFAULT_REGION", "this region")
+    try:
+        client = aws.client("cloudformation")
+        region = client.meta.region_name
+        answer = await aws.call(client.describe_stacks, StackName=name)
+    except aws.ERRORS as error:
+        code = aws.error_code(error)
+        if code == "ValidationError":
+            msg = f"There is no stack {name} in {region}: check --stack and --region."
+        else:
+            reason = code or str(error).rstrip(".")
+            msg = (
+                f"The stack {name} in {region} cannot be read ({reason}): check the credentials,"
+                " their right cloudformation:DescribeStacks, and --region."
+            )
+        raise ConfigurationError(msg) from error
+    outputs: dict[str, str] = {
+        one["OutputKey"]: one["OutputValue"] for one in answer["Stacks"][0].get("Outputs", ())
+    }
+    if not outputs.keys() >= {"Table", "Queue"}:
+        msg = (
+            f"The stack {name} in {region} has no outputs Table and Queue: name a stack that"
+            " was deployed from template.yaml."
+        )
+        raise ConfigurationError(msg)
+    return outputs
+
+
+class _StackLogs(Logs):
+    """The log group of a stack, in CloudWatch; its name is empty for a stack of an old template."""
+
+    is_at_hand = False
+
+    def __init__(self, stack: str, group: str) -> None:
+        self._stack = stack
+        self._group = group
+
+    async def about(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
+        group = self._group
+        if not group:
+            msg = f"The stack {self._stack} has no output LogGroup: deploy it again."
+            raise ConfigurationError(msg)
+        asked: dict[str, Any] = {
+            "logGroupName": group,
+            "startTime": since_ms,
+            "filterPattern": f'{{ $.task_id = "{task_id}" }}',
+        }
+        client = aws.client("logs")
+        while True:
+            try:
+                page = await aws.call(client.filter_log_events, **asked)
+            except aws.ERRORS as error:
+                code = aws.error_code(error) or str(error).rstrip(".")
+                msg = f"The log group {group} cannot be read ({code}): check logs:FilterLogEvents."
+                raise ConfigurationError(msg) from error
+            for event in page.get("events", ()):
+                yield _line(event)
+            token = page.get("nextToken")
+            if not token:
+                return
+            asked["nextToken"] = token
+
+
+def _line(event: Mapping[str, Any]) -> LogLine:
+    text = str(event.get("message", ""))
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        fields = {}
+    if not isinstance(fields, dict):
+        fields = {}
+    return LogLine(
+        at=int(event.get("timestamp", 0)),
+        level=str(fields.get("level", "")),
+        action=str(fields.get("action", "")),
+        message=str(fields.get("message", text)),
+        fields=fields,
+    )

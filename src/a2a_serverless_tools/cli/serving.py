@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -22,15 +21,10 @@ from a2a_serverless.wiring import Backends, check_backends
 from a2a_serverless.worker.loops import run_to_end
 from a2a_serverless.worker.sharing import flush_now_and_then
 
-HEALTH_S = 5.0
+_HEALTH_S = 5.0
 """Seconds within which a health check has to send its request."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-def say(text: str) -> None:
-    """Print to stderr, for the person at the terminal; stdout is for programs."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def check(backends: Backends, settings: Settings) -> None:
@@ -133,7 +127,7 @@ async def _health(port: int | None, is_working: Callable[[], bool]) -> AsyncIter
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(HEALTH_S):
+            async with asyncio.timeout(_HEALTH_S):
                 await reader.readline()
                 status = "200 OK" if is_working() else "503 Service Unavailable"
                 head = f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from a2a_serverless_tools.cli.arguments import Commands, Parser, add_command
-from a2a_serverless_tools.cli.places import add_place, place_of
+from a2a_serverless_tools.cli.arguments import Adders, Commands, add_command
 from a2a_serverless_tools.cli.text import counting, refuse
 
 if TYPE_CHECKING:
-    from a2a_serverless_tools.cli.places import Place
     from a2a_serverless_tools.cli.task_text import View
+    from a2a_serverless_tools.console.inspector import Inspector
     from a2a_serverless_tools.console.lines import LogLine
     from a2a_serverless_tools.inspect.timeline import Timeline
 
 _SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
-def add(commands: Commands) -> None:
-    """Describe the command and its arguments."""
+def _add(commands: Commands) -> None:
     task = add_command(
         commands,
         "task",
-        _run,
+        _show,
         summary="shows one task: its state, who has claimed it, and what happened to it",
         description="Reads a task of a stack, of the table A2A_TABLE or of your dev, and changes "
         "nothing. Shows its state, and its turns with their attempts and versions, without the "
         "contents of messages and artifacts.",
     )
-    add_task_id(task)
+    task.add_task_id()
     shown = task.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="one JSON object instead of text")
     shown.add_argument(
@@ -50,18 +47,7 @@ def add(commands: Commands) -> None:
         help="the lines about it in the logs, too, and each delivery to its webhooks: of a stack, "
         "or of your dev",
     )
-    add_place(task)
-
-
-def add_task_id(command: Parser) -> None:
-    """Add the id of a task, and `--scope`."""
-    command.add_argument("id", metavar="ID", help="the task's id")
-    command.add_argument(
-        "--scope",
-        metavar="SCOPE",
-        help="the owner's digest, as the command shows it: for an id that several owners have, a "
-        "task of a release without the index by-id, or a table without it",
-    )
+    task.add_place()
 
 
 def fault_of(task_id: str, scope: str | None) -> str | None:
@@ -78,33 +64,27 @@ def fault_of(task_id: str, scope: str | None) -> str | None:
     return None
 
 
-def _run(options: Namespace) -> int:
+async def _show(options: Namespace) -> int:
     """Print the task to stdout; if a part or all of it is not shown, say why and return 2."""
-    from a2a_serverless_tools.cli.serving import named_aws_errors
+    from a2a_serverless_tools.cli.places import inspector_of
+    from a2a_serverless_tools.cli.task_text import log_text
+    from a2a_serverless_tools.inspect.timeline import with_logs
 
     fault = fault_of(options.id, options.scope)
     if fault is None and options.follow and (options.json or options.cost or options.story):
         fault = "--follow shows events: leave --json, --cost and --story out."
     if fault is not None:
         return refuse(fault)
-    with named_aws_errors():
-        return asyncio.run(_show(options))
-
-
-async def _show(options: Namespace) -> int:
-    from a2a_serverless_tools.cli.task_text import log_text
-    from a2a_serverless_tools.inspect.timeline import with_logs
-
-    place = await place_of(options)
-    if options.logs and not place.inspector.has_logs:
+    inspector = await inspector_of(options)
+    if options.logs and not inspector.has_logs:
         return refuse("--logs reads the logs of a deployment: name it with --stack.")
-    found = await place.inspector.timelines(options.id, options.scope)
+    found = await inspector.timelines(options.id, options.scope)
     if len(found) != 1:
-        return _not_one(options, place, found)
+        return _not_one(options, inspector, found)
     (shown,) = found
     if options.events or options.follow:
-        await _tell_events(place, shown, is_followed=options.follow)
-    lines = await _lines(place, shown) if options.logs else []
+        await _tell_events(inspector, shown, is_followed=options.follow)
+    lines = await _lines(inspector, shown) if options.logs else []
     if not options.events and not options.follow:
         _print(options, with_logs(shown, ((line.at, line.fields) for line in lines)), lines)
     if options.logs and not options.json:
@@ -112,19 +92,18 @@ async def _show(options: Namespace) -> int:
     return refuse(_damage(shown)) if shown.unreadable else 0
 
 
-def _not_one(options: Namespace, place: Place, found: Sequence[Timeline]) -> int:
+def _not_one(options: Namespace, inspector: Inspector, found: Sequence[Timeline]) -> int:
     from a2a_serverless_tools.cli.task_text import several
 
     if not found:
-        return refuse(not_found(options.id, options.scope, place))
+        return refuse(not_found(options.id, options.scope, inspector))
     print(several(found, as_json=options.json))
     scopes = ", ".join(one.scope for one in found)
     return refuse(f"{len(found)} scopes have a task {options.id}: choose with --scope: {scopes}.")
 
 
 def _print(options: Namespace, shown: Timeline, lines: Sequence[LogLine]) -> None:
-    from a2a_serverless_tools.cli.task_text import lines_of, log_json
-    from a2a_serverless_tools.inspect.as_json import as_json
+    from a2a_serverless_tools.cli.task_text import as_json, lines_of, log_json
 
     if options.json:
         logs = {"logs": [log_json(line) for line in lines]} if options.logs else {}
@@ -134,25 +113,25 @@ def _print(options: Namespace, shown: Timeline, lines: Sequence[LogLine]) -> Non
     print("\n".join(lines_of(shown, view)))
 
 
-async def _tell_events(place: Place, shown: Timeline, *, is_followed: bool) -> None:
+async def _tell_events(inspector: Inspector, shown: Timeline, *, is_followed: bool) -> None:
     """Print the events, one on each line: the cursor, and the event as clients get it."""
-    events = place.inspector.events(shown.task_id, shown.scope, is_followed=is_followed)
+    events = inspector.events(shown.task_id, shown.scope, is_followed=is_followed)
     async for line in events:
         print(json.dumps({"id": line.cursor, **line.event}), flush=is_followed)
 
 
-async def _lines(place: Place, shown: Timeline) -> list[LogLine]:
+async def _lines(inspector: Inspector, shown: Timeline) -> list[LogLine]:
     found: list[LogLine] = []
     with counting("reading the logs", prints_lines=False) as so_far:
-        async for line in place.inspector.lines(shown.task_id, shown.created_at or 0):
+        async for line in inspector.lines(shown.task_id, shown.created_at or 0):
             found.append(line)
             so_far(len(found))
     return found
 
 
-def not_found(task_id: str, scope: str | None, place: Place) -> str:
+def not_found(task_id: str, scope: str | None, inspector: Inspector) -> str:
     """Return why a task may not be found, and how to find it."""
-    where = f"{place.inspector.place[0].upper()}{place.inspector.place[1:]}"
+    where = f"{inspector.place[0].upper()}{inspector.place[1:]}"
     if scope is not None:
         return (
             f"{where} has no task {task_id} in the scope {scope}: it has"
@@ -171,3 +150,6 @@ def _damage(shown: Timeline) -> str:
         " Look with the newest release that has run here, or restore the table:"
         " docs/operations.md."
     )
+
+
+ADDERS: Final[Adders] = {"task": _add}

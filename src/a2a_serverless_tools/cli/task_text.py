@@ -1,18 +1,19 @@
-"""A timeline as lines for the terminal: what the task is, and a tree of what happened.
+"""A timeline as `task` prints it: as lines, with a tree of what happened, or as JSON.
 
-Texts of clients and agents are escaped before they reach the terminal.
+In lines, texts of clients and agents are escaped before they reach the terminal.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless_tools.cli.text import printable
-from a2a_serverless_tools.inspect.cost import WRITE_UNIT_DOLLARS
-from a2a_serverless_tools.inspect.timeline import Timeline
+from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS, Change, Committed, Timeline
 from a2a_serverless_tools.inspect.turns import Attempt, Turn
 from a2a_serverless_tools.inspect.webhooks import Webhook
 from a2a_serverless_tools.inspect.wording import (
@@ -38,6 +39,8 @@ View: TypeAlias = Literal["all", "story", "cost"]
 _LABEL: Final = 10
 _TOLD: Final = ("reason", "wait_s")
 """Fields of a line of the log that are shown after its message."""
+_TIMES: Final = re.compile(r"(.+_)?(at|since|until)")
+"""The names of fields that are times."""
 
 
 @dataclass(slots=True)
@@ -198,3 +201,79 @@ def _time(at_ms: int | None) -> str:
 
 def _known(value: str | int | None) -> str | int:
     return UNREADABLE if value is None else value
+
+
+def as_json(shown: Timeline) -> dict[str, Any]:
+    """Return what `a2a-serverless task --json` prints."""
+    return _plain(shown, units="write_units") | {
+        "progress": shown.progress and _plain(shown.progress),
+        "spared": _plain(shown.spared, "waited"),
+        "holder": shown.holder and _plain(shown.holder),
+        "given_back": _end(shown.given_back),
+        "cancel": shown.cancel and _plain(shown.cancel),
+        "story": [
+            {
+                "at": iso(one.at),
+                "version": one.version or None,
+                "what": one.what,
+                "sentence": sentence(one),
+            }
+            for one in shown.story
+        ],
+        "turns": [
+            _plain(turn, number="turn") | {"attempts": [_plain(one) for one in turn.attempts]}
+            for turn in shown.turns
+        ],
+        "webhooks": [_webhook(one) for one in shown.webhooks],
+        "commits": [_commit(commit) for commit in shown.commits],
+    }
+
+
+def _plain(one: Any, *left_out: str, **named: str) -> dict[str, Any]:
+    """Return the fields of a dataclass by their names, or by those that `named` gives them."""
+    values = {field.name: getattr(one, field.name) for field in fields(one)}
+    return {
+        named.get(name, name): iso(value) if _TIMES.fullmatch(name) else value
+        for name, value in values.items()
+        if name not in left_out
+    }
+
+
+def _webhook(one: Webhook) -> dict[str, Any]:
+    plain = _plain(
+        one, knows_told="told_is_known", is_given_up="receiver_given_up", is_gone="deleted"
+    )
+    return plain | {
+        "told": one.told if one.knows_told else None,
+        "given_up": one.given_up and _plain(one.given_up),
+        "answer": one.answer or None,
+        "deliveries": [
+            _plain(each, "config_id")
+            | {"version": each.version or None, "attempt": each.attempt or None}
+            for each in one.deliveries
+        ],
+    }
+
+
+def _commit(commit: Committed) -> dict[str, Any]:
+    changes = [_change(change) for change in commit.changes]
+    return _plain(commit, units="write_units") | {"ended": _end(commit.ended), "changes": changes}
+
+
+def _end(end: AttemptEnd | None) -> dict[str, str | None] | None:
+    if end is None:
+        return None
+    return {
+        "at": iso(end.at),
+        "reason": end.reason,
+        "correlation_id": end.correlation_id,
+        "until": iso(end.until or None),
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    """Return a change; fields that do not apply to it are left out."""
+    values = _plain(change) | {"progress": change.progress and _plain(change.progress)}
+    if change.name != "restart":
+        del values["discards"]
+    return {name: value for name, value in values.items() if value not in (None, "", False, 0)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import sys
@@ -11,27 +10,25 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from a2a_serverless_tools.cli import purge
-from a2a_serverless_tools.cli.arguments import Commands, add_command, positive
-from a2a_serverless_tools.cli.places import Place, add_place, place_of
-from a2a_serverless_tools.cli.task import add_task_id, fault_of, not_found
+from a2a_serverless_tools.cli.arguments import Adders, Commands, add_command, positive
+from a2a_serverless_tools.cli.task import fault_of, not_found
 from a2a_serverless_tools.cli.text import counting, printable, refuse, typed
 
 if TYPE_CHECKING:
-    from a2a_serverless_tools.console.rows import Looked, TaskRow
+    from a2a_serverless.storage.deletion import Counted, Deleted
+    from a2a_serverless_tools.console.inspector import Inspector, Looked, TaskRow
     from a2a_serverless_tools.inspect.timeline import Timeline
 
 _UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_Act: TypeAlias = "Callable[[Place, Timeline], Awaitable[int]]"
+_Act: TypeAlias = "Callable[[Inspector, Timeline], Awaitable[int]]"
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 
 
-def add(commands: Commands) -> None:
-    """Describe the command, its arguments, and its commands about one task."""
+def _add(commands: Commands) -> None:
     tasks = add_command(
         commands,
         "tasks",
-        _run,
+        _list,
         summary="lists tasks; cancels one, has its turn sent again, deletes a caller's",
         description="Lists the tasks of one owner, the newest change first; or of all owners, the "
         "newest first, of those that were created in the last day or as --created and --since say.",
@@ -57,7 +54,7 @@ def add(commands: Commands) -> None:
         "--counts", action="store_true", help="the number of the owner's tasks in each state"
     )
     tasks.add_argument("--json", action="store_true", help="one JSON object a line")
-    add_place(tasks)
+    tasks.add_place()
     _add_verbs(tasks.add_subparsers(title="on one task, or all of a caller", metavar="VERB"))
 
 
@@ -77,18 +74,37 @@ def _add_verbs(verbs: Commands) -> None:
         summary="has the open turn of a task sent again",
         description="Makes the open turn of a task due now: the next run of the sweeper sends it.",
     )
-    purge.add(verbs)
+    _add_purge(verbs)
     for verb in (cancel, resend):
-        add_task_id(verb)
+        verb.add_task_id()
         verb.add_argument("--yes", action="store_true", help="do not ask first")
-        add_place(verb, is_verb=True)
+        verb.add_place(is_verb=True)
 
 
-def _run(options: Namespace) -> int:
+def _add_purge(verbs: Commands) -> None:
+    purge = add_command(
+        verbs,
+        "purge",
+        _purge,
+        summary="deletes all that a caller has",
+        description="Deletes a caller's tasks with their logs and webhooks, and the states of its "
+        "contexts, for good. It counts them first, and asks. Take the caller's key away before: "
+        "what is created meanwhile is deleted, too. An interrupted one is continued by the next.",
+    )
+    owner = purge.add_mutually_exclusive_group()
+    owner.add_argument("--user", metavar="NAME", help="the caller")
+    owner.add_argument("--scope", metavar="SCOPE", help="the owner with this digest")
+    purge.add_argument("--tenant", metavar="NAME", default="", help="the caller's tenant")
+    purge.add_argument("--context", metavar="ID", help="only what belongs to this context")
+    purge.add_argument("--yes", action="store_true", help="do not ask first")
+    purge.add_place(is_verb=True)
+
+
+async def _list(options: Namespace) -> int:
     """Print the tasks, one on each line; return 2 if they cannot be listed."""
     from a2a_serverless.tasks.identity import Scope
-    from a2a_serverless_tools.cli.serving import named_aws_errors
-    from a2a_serverless_tools.console.rows import STATES
+    from a2a_serverless_tools.cli.places import inspector_of
+    from a2a_serverless_tools.console.inspector import STATES
 
     scope = Scope.of(options.tenant, options.user).digest if options.user else options.scope
     if options.state is not None and options.state not in STATES:
@@ -101,18 +117,19 @@ def _run(options: Namespace) -> int:
         return refuse("--counts counts the tasks of one owner: name it with --user or --scope.")
     if scope is not None and (fault := fault_of("any", scope)):
         return refuse(fault)
-    with named_aws_errors():
-        return asyncio.run(_counts(options, scope) if options.counts else _list(options, scope))
+    inspector = await inspector_of(options)
+    if options.counts:
+        return await _print_counts(inspector, options, scope or "")
+    return await _print_rows(inspector, options, scope)
 
 
-async def _counts(options: Namespace, scope: str) -> int:
-    from a2a_serverless_tools.console.rows import STATES
+async def _print_counts(inspector: Inspector, options: Namespace, scope: str) -> int:
+    from a2a_serverless_tools.console.inspector import STATES
 
-    place = await place_of(options)
     counts: dict[str, int] = {}
     with counting("counting by state", total=len(STATES), prints_lines=False) as done:
         for state in STATES:
-            counts[state] = await place.inspector.count(scope, state)
+            counts[state] = await inspector.count(scope, state)
             done(len(counts))
     if options.json:
         print(json.dumps(counts))
@@ -121,16 +138,15 @@ async def _counts(options: Namespace, scope: str) -> int:
     return 0
 
 
-async def _list(options: Namespace, scope: str | None) -> int:
+async def _print_rows(inspector: Inspector, options: Namespace, scope: str | None) -> int:
     from dataclasses import asdict
 
     from a2a_serverless.clock import SystemClock
     from a2a_serverless_tools.inspect.wording import UNREADABLE, iso
 
-    place = await place_of(options)
     now, is_empty = SystemClock().now_ms(), True
     seen: list[Looked] = []
-    async for row in _rows(place, options, scope, now, seen):
+    async for row in _rows(inspector, options, scope, now, seen):
         is_empty = False
         if options.json:
             print(json.dumps(asdict(row)))
@@ -152,13 +168,13 @@ async def _list(options: Namespace, scope: str | None) -> int:
 
 
 async def _rows(
-    place: Place, options: Namespace, scope: str | None, now: int, seen: list[Looked]
+    inspector: Inspector, options: Namespace, scope: str | None, now: int, seen: list[Looked]
 ) -> AsyncIterator[TaskRow]:
     """Yield up to `--limit` tasks, page after page; on a terminal, show a progress bar.
 
     Of all owners, `seen` gets what each page has looked at.
     """
-    from a2a_serverless_tools.console.rows import PAGE, TaskQuery
+    from a2a_serverless_tools.console.inspector import PAGE, TaskQuery
 
     since = None if options.since is None else now - options.since
     looked_at = options.created or max(options.since or 0, _UNITS["d"])
@@ -173,7 +189,7 @@ async def _rows(
                 limit=min(left, PAGE),
                 token=token,
             )
-            page = await place.inspector.tasks(query)
+            page = await inspector.tasks(query)
             seen += [page.looked] if page.looked else []
             for row in page.rows[:left]:
                 yield row
@@ -184,7 +200,7 @@ async def _rows(
                 return
 
 
-def _on_one(options: Namespace, verb: str, act: _Act, *, needs_queue: bool) -> int:
+async def _on_one(options: Namespace, verb: str, act: _Act, *, needs_queue: bool) -> int:
     """Do something with one task, if a person agrees; return 2 if it cannot be done."""
     from a2a_serverless.errors import (
         TaskNotCancelableError,
@@ -192,48 +208,117 @@ def _on_one(options: Namespace, verb: str, act: _Act, *, needs_queue: bool) -> i
         TurnFinishedError,
         UnsupportedOperationError,
     )
-    from a2a_serverless_tools.cli.serving import named_aws_errors
+    from a2a_serverless_tools.cli.places import inspector_of
 
     if (fault := fault_of(options.id, options.scope)) is not None:
         return refuse(fault)
-
-    async def doing() -> int:
-        place = await place_of(options, needs_queue=needs_queue)
-        found = await place.inspector.timelines(options.id, options.scope)
-        if not found:
-            return refuse(not_found(options.id, options.scope, place))
-        if len(found) > 1:
-            scopes = ", ".join(one.scope for one in found)
-            return refuse(f"{len(found)} owners have a task {options.id}: --scope {scopes}.")
-        question = f"{verb} {options.id}, which is {found[0].state}? [y/N] "
-        if not options.yes and typed(question).lower() not in ("y", "yes"):
-            return refuse("Nothing was done: answer y, or say --yes.")
-        return await act(place, found[0])
-
-    with named_aws_errors():
-        try:
-            return asyncio.run(doing())
-        except TaskNotFoundError:
-            return refuse(f"The task {options.id} has gone meanwhile.")
-        except TurnFinishedError:
-            return refuse(f"The task {options.id} has no open turn: there is nothing to send.")
-        except UnsupportedOperationError as error:
-            return refuse(str(error))
-        except TaskNotCancelableError:
-            return refuse(f"The task {options.id} has ended: nothing is left to cancel.")
+    inspector = await inspector_of(options, needs_queue=needs_queue)
+    found = await inspector.timelines(options.id, options.scope)
+    if not found:
+        return refuse(not_found(options.id, options.scope, inspector))
+    if len(found) > 1:
+        scopes = ", ".join(one.scope for one in found)
+        return refuse(f"{len(found)} owners have a task {options.id}: --scope {scopes}.")
+    question = f"{verb} {options.id}, which is {found[0].state}? [y/N] "
+    if not options.yes and typed(question).lower() not in ("y", "yes"):
+        return refuse("Nothing was done: answer y, or say --yes.")
+    try:
+        return await act(inspector, found[0])
+    except TaskNotFoundError:
+        return refuse(f"The task {options.id} has gone meanwhile.")
+    except TurnFinishedError:
+        return refuse(f"The task {options.id} has no open turn: there is nothing to send.")
+    except UnsupportedOperationError as error:
+        return refuse(str(error))
+    except TaskNotCancelableError:
+        return refuse(f"The task {options.id} has ended: nothing is left to cancel.")
 
 
-async def _cancel(place: Place, shown: Timeline) -> int:
-    state = await place.inspector.cancel(shown.task_id, shown.scope)
+async def _cancel(inspector: Inspector, shown: Timeline) -> int:
+    state = await inspector.cancel(shown.task_id, shown.scope)
     print(f"The task {shown.task_id} is {state}.")
     return 0
 
 
-async def _resend(place: Place, shown: Timeline) -> int:
-    if not await place.inspector.resend(shown.task_id, shown.scope):
+async def _resend(inspector: Inspector, shown: Timeline) -> int:
+    if not await inspector.resend(shown.task_id, shown.scope):
         return refuse(f"The task {shown.task_id} has moved on meanwhile: look at it again.")
     print(f"The turn of {shown.task_id} is due: the sweeper's next run sends it.")
     return 0
+
+
+async def _purge(options: Namespace) -> int:
+    """Count, ask and delete; return 2 if nothing may or can be deleted."""
+    from a2a_serverless.tasks.identity import Scope
+    from a2a_serverless_tools.cli.places import inspector_of
+    from a2a_serverless_tools.inspect.wording import amounts
+
+    if (fault := _fault(options)) is not None:
+        return refuse(fault)
+    scope = Scope.of(options.tenant, options.user).digest if options.user else options.scope
+    inspector = await inspector_of(options)
+    name = options.user or scope
+    where = f"in {inspector.place}"
+    whose = name if options.context is None else f"The context {options.context} of {name}"
+    counted = await _counted(inspector, scope, options.context)
+    if counted.is_nothing:
+        print(printable(f"{whose} has nothing {where}: nothing is left to delete."))
+        return 0
+    has = amounts(counted.tasks, counted.contexts, counted.webhooks)
+    rest = f"; of {counted.remains} more there are remains" if counted.remains else ""
+    print(printable(f"{whose} has {has} {where}{rest}."))
+    if not options.yes and typed(f"Type {name} to delete it for good: ") != name:
+        return refuse(f"Nothing was deleted: type {name}, or say --yes.")
+    deleted = await _deleted(inspector, scope, options.context, counted)
+    gone = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
+    print(printable(f"Deleted {gone}: nothing is left."))
+    return 0
+
+
+async def _counted(inspector: Inspector, scope: str, context_id: str | None) -> Counted:
+    with counting("counting tasks", prints_lines=False) as found:
+        counted = await inspector.count_data(scope, context_id)
+        while counted.after:
+            found(counted.tasks)
+            counted += await inspector.count_data(scope, context_id, after=counted.after)
+    return counted
+
+
+async def _deleted(
+    inspector: Inspector, scope: str, context_id: str | None, counted: Counted
+) -> Deleted:
+    """Delete step by step; if a step fails, print how much is gone, and raise its error."""
+    from a2a_serverless.storage.deletion import Deleted
+    from a2a_serverless_tools.inspect.wording import amounts
+
+    deleted = Deleted(is_done=False)
+    try:
+        with counting("deleting tasks", total=counted.tasks, prints_lines=False) as gone:
+            while not deleted.is_done:
+                deleted += await inspector.delete_data(scope, context_id)
+                gone(deleted.tasks)
+    except BaseException:
+        so_far = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
+        print(f"Deleted {so_far} so far: run it again for the rest.", file=sys.stderr)
+        raise
+    return deleted
+
+
+def _fault(options: Namespace) -> str | None:
+    """Return what is wrong with the arguments; None if nothing is."""
+    from a2a_serverless.errors import InvalidArgumentError
+    from a2a_serverless.tasks.identity import check_context_id
+
+    if not options.user and options.scope is None:
+        return "purge deletes what one caller has: name it behind the word purge, with --user."
+    if options.tenant and not options.user:
+        return "--tenant is part of a caller's name: leave it out, or give --user, too."
+    if options.context is not None:
+        try:
+            check_context_id(options.context)
+        except InvalidArgumentError as error:
+            return f"--context: {error}"
+    return None if options.scope is None else fault_of("any", options.scope)
 
 
 def _ago(text: str) -> int:
@@ -241,3 +326,6 @@ def _ago(text: str) -> int:
     if match is None:
         raise ArgumentTypeError(f"{text} is no time such as 90s, 30m, 1h or 7d")
     return int(match[1]) * _UNITS[match[2]]
+
+
+ADDERS: Final[Adders] = {"tasks": _add}

@@ -9,6 +9,11 @@ from contextlib import contextmanager
 from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE, PROGRAM
 
 
+def say(text: str) -> None:
+    """Print to stderr, for the person at the terminal; stdout is for programs."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def printable(text: str) -> str:
     """Return `text` with its unprintable characters escaped as in a Python string.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -20,11 +22,13 @@ from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import Pages
 from a2a_serverless_tools.console.rendering import BASE, page
-from a2a_serverless_tools.console.session import Sessions
 
 STATIC: Final = Path(__file__).parent / "static"
 
-Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
+_SESSIONS: Final = 32
+"""Cookies that are valid at a time; the oldest one is forgotten."""
+
+_Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _HEADERS: Final = {
     # Only our own scripts and styles, nothing from other servers, and not inside a frame.
@@ -60,7 +64,7 @@ class Console:
     ) -> None:
         self._url = url
         self._inspector = inspector
-        self.sessions = Sessions(int(url.rsplit(":", 1)[1]))
+        self.sessions = _Sessions(int(url.rsplit(":", 1)[1]))
         self._pages = Pages(inspector, endpoint=endpoint, card=card)
         self.app: ASGIApp = Starlette(
             routes=[
@@ -109,7 +113,7 @@ class Console:
         answer.set_cookie(self.sessions.cookie, value, httponly=True, samesite="strict", path=BASE)
         return answer
 
-    def _for_people(self, answer: Endpoint) -> Endpoint:
+    def _for_people(self, answer: _Endpoint) -> _Endpoint:
         """Answer only requests with the cookie; a write also has to come from our own page."""
 
         async def guarded(request: Request) -> Response:
@@ -172,6 +176,47 @@ class _Safe:
             await send(message)
 
         await self._app(scope, receive, safe)
+
+
+class _Sessions:
+    """The tokens and cookies of one console: who may use it, those for whom its URL was printed.
+
+    The URL has a token that is valid once. It is exchanged for a cookie that scripts cannot read
+    and pages of other sites cannot send.
+
+    Args:
+        port: the console's port. Cookies are not bound to a port, so the cookie's name has it.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.cookie = f"a2a_console_{port}"
+        self._one_time: set[bytes] = set()
+        self._valid: list[bytes] = []
+
+    def one_time_token(self) -> str:
+        """Return a new token that opens the console once."""
+        token = secrets.token_urlsafe(24)
+        self._one_time.add(_digest(token))
+        return token
+
+    def exchange(self, token: str) -> str | None:
+        """Return the cookie's value for a token; None if it is unknown or was used."""
+        known = _digest(token)
+        if known not in self._one_time:
+            return None
+        self._one_time.discard(known)
+        value = secrets.token_urlsafe(32)
+        self._valid = [*self._valid[1 - _SESSIONS :], _digest(value)]
+        return value
+
+    def is_person(self, cookies: Mapping[str, str]) -> bool:
+        """Return True if a request has a valid cookie."""
+        return _digest(cookies.get(self.cookie, "")) in self._valid
+
+
+def _digest(token: str) -> bytes:
+    """Return the digest that is kept of a token; comparing digests reveals nothing about it."""
+    return hashlib.sha256(token.encode()).digest()
 
 
 def _to(path: str) -> Response:

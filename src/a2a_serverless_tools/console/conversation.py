@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from a2a.types import Artifact, Message, Part, Role
 from google.protobuf.json_format import MessageToDict
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
+from markdown_it.rules_block import StateBlock, table
+from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from a2a_serverless.storage.log import Log
@@ -24,9 +28,8 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state
 from a2a_serverless.tasks.progress import Progress, progress_in
-from a2a_serverless_tools.console.markdown import html_of
 
-PartKind: TypeAlias = Literal["text", "markdown", "json", "image", "file", "link", "elsewhere"]
+_PartKind: TypeAlias = Literal["text", "markdown", "json", "image", "file", "link", "elsewhere"]
 
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """Images that are shown; all others, SVG among them, are files."""
@@ -41,13 +44,18 @@ _PER_PART: Final = 200
 """Characters that a part counts beside its own."""
 _OF_MARKDOWN: Final = 3
 """How often a character of Markdown counts: it has to be parsed, at worst a second for 100,000."""
+_SCHEMES: Final = ("http://", "https://", "mailto:")
+_MOST_TOKENS: Final = 50_000
+"""Behind so many pieces no further table is one: a row of one character fills all columns."""
+_ALIGNED: Final = {f"text-align:{side}": side for side in ("left", "center", "right")}
+"""Classes in the place of the styles that the parser gives to cells, and no page of ours allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownPart:
+class _ShownPart:
     """A part of a message or artifact, ready to be escaped by the template."""
 
-    kind: PartKind
+    kind: _PartKind
     text: str = ""
     html: Markup | None = None
     """Of texts, escaped, and of Markdown: their characters are shown as they are."""
@@ -65,14 +73,14 @@ class ShownPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class _Said:
     """One message, artifact or status of a conversation."""
 
     kind: Literal["user", "agent", "artifact", "state", "note", "progress"]
     at: int | None
     version: int
     content: Sequence[Part] = ()
-    parts: tuple[ShownPart, ...] = ()
+    parts: tuple[_ShownPart, ...] = ()
     """What the page shows of `content`."""
     is_short: bool = False
     """Not all of `content` is shown: the page has enough without it."""
@@ -82,7 +90,7 @@ class Said:
     progress: Progress | None = None
 
 
-def conversation(log: Log) -> list[Said]:
+def conversation(log: Log) -> list[_Said]:
     """Return the conversation of a log that was read from its beginning.
 
     Artifacts stand where they were begun, and have what they have now: chunks of attempts that a
@@ -91,7 +99,7 @@ def conversation(log: Log) -> list[Said]:
     """
     artifacts = dict(log.fold().artifacts)
     begun = _begun(log, artifacts)
-    said: list[Said] = []
+    said: list[_Said] = []
     for record in log.records:
         for entry in record.entries:
             match entry:
@@ -114,12 +122,12 @@ def conversation(log: Log) -> list[Said]:
     return _shown(said)
 
 
-def _shown(said: Sequence[Said]) -> list[Said]:
+def _shown(said: Sequence[_Said]) -> list[_Said]:
     """Return what the page shows: from the newest on, until it has enough; a note says so."""
-    left, shown = MOST_OF_ALL, list[Said]()
+    left, shown = MOST_OF_ALL, list[_Said]()
     for one in reversed(said):
-        parts: list[ShownPart] = []
-        more = shown_parts(one.content)
+        parts: list[_ShownPart] = []
+        more = _shown_parts(one.content)
         for part in more:
             parts.append(part)
             left -= part.length
@@ -131,11 +139,11 @@ def _shown(said: Sequence[Said]) -> list[Said]:
         if left < 0:
             break
     if len(shown) < len(said):
-        shown.append(Said(kind="note", at=None, version=0, title=LEFT_OUT))
+        shown.append(_Said(kind="note", at=None, version=0, title=LEFT_OUT))
     return shown[::-1]
 
 
-def _tell_status(said: list[Said], change: StatusChanged, record: Record) -> None:
+def _tell_status(said: list[_Said], change: StatusChanged, record: Record) -> None:
     """Add a status's message, the bar instead of the turn's earlier one, and the task's end."""
     status, progress = change.status, progress_in(change.metadata)
     if progress is not None:
@@ -169,8 +177,8 @@ def _begun(log: Log, artifacts: dict[str, Artifact]) -> dict[int, list[tuple[int
     return found
 
 
-def _message(message: Message, record: Record) -> Said:
-    return Said(
+def _message(message: Message, record: Record) -> _Said:
+    return _Said(
         kind="user" if message.role == Role.ROLE_USER else "agent",
         at=record.at,
         version=record.version,
@@ -178,8 +186,8 @@ def _message(message: Message, record: Record) -> Said:
     )
 
 
-def _artifact(artifact: Artifact, index: int, record: Record) -> Said:
-    return Said(
+def _artifact(artifact: Artifact, index: int, record: Record) -> _Said:
+    return _Said(
         kind="artifact",
         at=record.at,
         version=record.version,
@@ -189,11 +197,11 @@ def _artifact(artifact: Artifact, index: int, record: Record) -> Said:
     )
 
 
-def _note(kind: Literal["state", "note"], title: str, record: Record) -> Said:
-    return Said(kind=kind, at=record.at, version=record.version, title=title)
+def _note(kind: Literal["state", "note"], title: str, record: Record) -> _Said:
+    return _Said(kind=kind, at=record.at, version=record.version, title=title)
 
 
-def shown_parts(parts: Sequence[Part]) -> Iterator[ShownPart]:
+def _shown_parts(parts: Sequence[Part]) -> Iterator[_ShownPart]:
     """Yield parts; join texts of one kind that follow each other, such as chunks."""
     texts: list[str] = []
     is_markdown = False
@@ -214,26 +222,26 @@ def shown_parts(parts: Sequence[Part]) -> Iterator[ShownPart]:
         yield _text("".join(texts), is_markdown=is_markdown)
 
 
-def _text(text: str, *, is_markdown: bool) -> ShownPart:
+def _text(text: str, *, is_markdown: bool) -> _ShownPart:
     shown, is_cut = text[:MOST_TEXT], len(text) > MOST_TEXT
     if is_markdown:
-        return ShownPart(kind="markdown", html=html_of(shown), is_cut=is_cut)
-    return ShownPart(kind="text", html=escape(shown), is_cut=is_cut)
+        return _ShownPart(kind="markdown", html=html_of(shown), is_cut=is_cut)
+    return _ShownPart(kind="text", html=escape(shown), is_cut=is_cut)
 
 
-def _other(part: Part, index: int) -> ShownPart:
+def _other(part: Part, index: int) -> _ShownPart:
     match part.WhichOneof("content"):
         case "data":
             text = json.dumps(MessageToDict(part.data), indent=2, ensure_ascii=False)
-            return ShownPart(kind="json", text=text[:MOST_TEXT], is_cut=len(text) > MOST_TEXT)
+            return _ShownPart(kind="json", text=text[:MOST_TEXT], is_cut=len(text) > MOST_TEXT)
         case "raw":
-            kind: PartKind = "image" if media_type(part) in IMAGES else "file"
+            kind: _PartKind = "image" if media_type(part) in IMAGES else "file"
             name = _short(part.filename or part.media_type or "file")
-            return ShownPart(kind=kind, name=name, size=len(part.raw), index=index)
+            return _ShownPart(kind=kind, name=name, size=len(part.raw), index=index)
         case "url":
-            return ShownPart(kind="link", text=_short(part.url), name=_short(part.filename))
+            return _ShownPart(kind="link", text=_short(part.url), name=_short(part.filename))
         case _:
-            return ShownPart(kind="elsewhere")
+            return _ShownPart(kind="elsewhere")
 
 
 def _short(name: str) -> str:
@@ -243,3 +251,43 @@ def _short(name: str) -> str:
 def media_type(part: Part) -> str:
     """Return the media type of a part in lower case, without parameters."""
     return str(part.media_type).partition(";")[0].strip().lower()
+
+
+def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001 - a rule
+    """Parse a table, as long as there are not too many pieces; else it stays text."""
+    return len(state.tokens) < _MOST_TOKENS and table(state, start, end, silent)
+
+
+def _image(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
+    """Show an image as its text, so that nothing is loaded from other servers."""
+    token = tokens[index]
+    text = token.content or str(token.attrs.get("src", ""))
+    return f'<span class="remote">image: {escapeHtml(text)}</span>'
+
+
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False, "linkify": False}).enable("table")
+    parser.block.ruler.at("table", _table, {"alt": ["paragraph", "reference"]})
+    parser.add_render_rule("image", _image)
+    parser.validateLink = lambda url: url.strip().lower().startswith(_SCHEMES)  # type: ignore[method-assign]
+    return parser
+
+
+_PARSER: Final = _parser()
+
+
+def html_of(text: str) -> Markup:
+    """Return agents' Markdown as harmless HTML: without HTML of their own, images, or unsafe links.
+
+    Links open in a new page, which learns nothing about this one.
+    """
+    tokens = _PARSER.parse(text)
+    for token in tokens:
+        style = token.attrs.pop("style", None)
+        if (side := _ALIGNED.get(str(style))) is not None:
+            token.attrSet("class", side)
+        for child in token.children or ():
+            if child.type == "link_open":
+                child.attrSet("rel", "noopener noreferrer nofollow")
+                child.attrSet("target", "_blank")
+    return Markup(_PARSER.renderer.render(tokens, _PARSER.options, {}))  # noqa: S704 - html is off

@@ -29,7 +29,7 @@ from a2a_serverless.storage.log import HOUR_MS, LOOK_AT_ONCE, Created, Due, Log,
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_tag
 from a2a_serverless.tasks.fold import Fold
-from a2a_serverless.tasks.head import Head, plain_state
+from a2a_serverless.tasks.head import KNOWN, Head, plain_state
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.repairs import overdue_cancel
 from a2a_serverless.wiring import Backends
@@ -42,25 +42,120 @@ from a2a_serverless_tools.console.letters import (
     letters_of,
 )
 from a2a_serverless_tools.console.lines import LogLine, Logs
-from a2a_serverless_tools.console.rows import STATES, EventLine, Looked, Rows, TaskQuery, TaskRow
 from a2a_serverless_tools.inspect.timeline import Timeline, timeline
+from a2a_serverless_tools.inspect.wording import age, times
 
-DAY_MS: Final = 24 * HOUR_MS
-STEPS: Final = 50
+STATES: Final[Mapping[str, TaskState]] = {plain_state(state): state for state in sorted(KNOWN)}
+"""The states that a task can have, by their plain names."""
+
+PAGE: Final = 50
+"""The tasks of one page, unless the caller asks for another number."""
+
+_DAY_MS: Final = 24 * HOUR_MS
+_STEPS: Final = 50
 """The most reads for one page of all tasks; each looks at as many tasks as the page shows."""
 _PLACE: Final = re.compile(
     r"(?P<hour>[0-9]{1,7})/(?P<before>([0-9]{15}#[A-Za-z0-9._:-]{1,100}#[A-Za-z0-9_-]{22})?)"
 )
-OPERATOR: Final = "operator"
+_OPERATOR: Final = "operator"
 """The user who has asked for a cancel, as HEAD then names it."""
-
-
-NEXT_MS: Final = 2 * HOUR_MS
+_NEXT_MS: Final = 2 * HOUR_MS
 """An open turn is due within a lease, the longest wait of a sweep or of a retry: within this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTurns:
+class TaskRow:
+    """One task in a list. Times are milliseconds since the epoch."""
+
+    scope: str
+    task_id: str
+    context_id: str
+    state: str
+    created_at: int
+    status_at: int
+    version: int
+    attempts: int
+    turn_is_open: bool
+    due_at: int | None
+    is_cancel_asked: bool
+    sends: int
+    """How often the sweeper has sent the turn again."""
+    is_claimed: bool
+    """True if an attempt has claimed the open turn and has not given it back."""
+    waits_since: int | None
+    """The time since which the open turn has no worker; None: it is claimed, or the time is
+    unknown."""
+    waits_until: int
+    """The time before which the open turn does not start again; 0: it may start."""
+    waits_for: str
+    """Why the open turn was given back; empty: it was not."""
+
+    def notes(self, now_ms: int) -> list[str]:
+        """Return what a person should know of the task besides its state."""
+        notes = ["cancel asked"] if self.is_cancel_asked and self.state != "canceled" else []
+        if not self.turn_is_open:
+            return notes
+        if self.waits_until > now_ms:
+            notes.append(f"waits {age(self.waits_until - now_ms)}: {self.waits_for}")
+        elif not self.is_claimed:
+            since = self.waits_since
+            notes.append("no worker" if since is None else f"no worker for {age(now_ms - since)}")
+        if self.attempts > 1:
+            notes.append(f"attempt {self.attempts}")
+        if self.sends:
+            notes.append(f"sent again {times(self.sends)}")
+        if self.due_at is not None and self.due_at < now_ms:
+            notes.append("overdue")
+        return notes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskQuery:
+    """Which tasks to list: of one scope by their status, newest first; else by their creation."""
+
+    scope: str | None = None
+    state: str | None = None
+    since_ms: int | None = None
+    """Only tasks whose status has changed since then; None: all."""
+    created_ms: int | None = None
+    """Without a scope: only tasks created since then. None: a page without a token looks at those
+    of a day, or since `since_ms` if that is longer ago; the next pages look further back."""
+    limit: int = PAGE
+    token: str = ""
+    """The place where the page before ended; empty: from the newest on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """The tasks among which a page was looked for: those created from `oldest` to `newest`."""
+
+    count: int
+    newest: int
+    oldest: int
+    """Milliseconds since the epoch, as `newest`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """One page of a list, and the token of the next one; empty: there is none."""
+
+    rows: tuple[TaskRow, ...]
+    next_token: str = ""
+    looked: Looked | None = None
+    """None: the list is in the order of changes, and the page has all that match up to its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EventLine:
+    """One event as subscribers get it."""
+
+    cursor: str
+    event: Mapping[str, Any]
+    """A StreamResponse as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OpenTurns:
     """Open turns of all callers, those first at which the sweeper looks first."""
 
     rows: tuple[TaskRow, ...]
@@ -132,7 +227,7 @@ class Inspector:
 
     async def events(
         self, task_id: str, scope: str, *, is_followed: bool = False
-    ) -> AsyncIterator[EventLine]:
+    ) -> AsyncIterator[_EventLine]:
         """Yield the task's events from the first one on; `is_followed`: until it has ended.
 
         Raises:
@@ -149,7 +244,7 @@ class Inspector:
         last = Cursor(log.head.version, 1_000_000_000, incarnation_tag(log.head.incarnation))
         tail, _ = await Tail.resume(storage, task_id, last)
         async for told in tail.events(until=lambda head: head.is_terminal, deadline=math.inf):
-            yield EventLine(cursor=str(told.cursor), event=as_response(told.event))
+            yield _EventLine(cursor=str(told.cursor), event=_as_response(told.event))
 
     async def lines(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
         """Yield what the functions have logged about a task from a time on, in order."""
@@ -159,7 +254,7 @@ class Inspector:
         async for line in self.logs.about(task_id, since_ms):
             yield line
 
-    async def tasks(self, query: TaskQuery) -> Rows:
+    async def tasks(self, query: TaskQuery) -> _Rows:
         """Return one page of tasks; it looks at a bounded number, and may have fewer than asked.
 
         Raises:
@@ -167,7 +262,7 @@ class Inspector:
         """
         return await (self._of_scope(query) if query.scope else self._of_all(query))
 
-    async def _of_scope(self, query: TaskQuery) -> Rows:
+    async def _of_scope(self, query: TaskQuery) -> _Rows:
         since = query.since_ms
         listed = ListTasksQuery(
             status=STATES[query.state] if query.state else None,
@@ -176,28 +271,28 @@ class Inspector:
             status_timestamp_after=None if since is None else _iso(since),
         )
         heads, token = await self.storage.for_scope(Scope(query.scope or "")).newest(listed)
-        return Rows(rows=tuple(map(row_of, heads)), next_token=token)
+        return _Rows(rows=tuple(map(_row_of, heads)), next_token=token)
 
-    async def _of_all(self, query: TaskQuery) -> Rows:
+    async def _of_all(self, query: TaskQuery) -> _Rows:
         """Return tasks hour by hour, the newest first; the token is the place to go on from.
 
-        One page reads at most `STEPS` times, however many tasks there are.
+        One page reads at most `_STEPS` times, however many tasks there are.
         """
         now, floor = self.storage.clock.now_ms(), query.created_ms
         place = _place_in(query.token)
         hour, before = place or (now // HOUR_MS, "")
         newest = _oldest_looked_at(hour, before) if place else now
         oldest = max(0, now - int(self.storage.timing.ttl_s * 1000))
-        first = now - DAY_MS if query.since_ms is None else min(now - DAY_MS, query.since_ms)
+        first = now - _DAY_MS if query.since_ms is None else min(now - _DAY_MS, query.since_ms)
         until = (oldest if place else max(first, oldest)) if floor is None else max(0, floor)
         rows: list[TaskRow] = []
         count = 0
 
-        def answer(token: str, looked_to: int) -> Rows:
+        def answer(token: str, looked_to: int) -> _Rows:
             looked = Looked(count=count, newest=newest, oldest=max(looked_to, floor or 0))
-            return Rows(rows=tuple(rows), next_token=token, looked=looked)
+            return _Rows(rows=tuple(rows), next_token=token, looked=looked)
 
-        for _ in range(STEPS):
+        for _ in range(_STEPS):
             if hour < until // HOUR_MS:
                 has_more = floor is None and hour >= oldest // HOUR_MS
                 return answer(f"{hour}/" if has_more else "", (hour + 1) * HOUR_MS)
@@ -206,7 +301,7 @@ class Inspector:
                 if floor is not None and head.created_at < floor:
                     continue
                 count += 1
-                row = row_of(head)
+                row = _row_of(head)
                 if row.status_at >= (query.since_ms or 0) and query.state in (None, "", row.state):
                     rows.append(row)
                 if len(rows) == query.limit:
@@ -233,7 +328,9 @@ class Inspector:
             msg = f"A cancel needs the queue of {self.place}: set A2A_QUEUE, or name the stack."
             raise ConfigurationError(msg)
         timeout_s = self.settings.cancel_timeout_s
-        tail = await cancel(self._backends, Scope(scope), task_id, timeout_s=timeout_s, by=OPERATOR)
+        tail = await cancel(
+            self._backends, Scope(scope), task_id, timeout_s=timeout_s, by=_OPERATOR
+        )
         return plain_state(tail.head.state)
 
     async def resend(self, task_id: str, scope: str) -> bool:
@@ -290,10 +387,10 @@ class Inspector:
         """
         return await depth_of(working, self.settings, self._backends)
 
-    async def open_turns(self, limit: int) -> OpenTurns:
+    async def open_turns(self, limit: int) -> _OpenTurns:
         """Return what is due of the first `limit` tasks at which the sweeper looks next."""
         now = self.storage.clock.now_ms()
-        found = await self.storage.due(now + NEXT_MS, limit=limit + 1)
+        found = await self.storage.due(now + _NEXT_MS, limit=limit + 1)
         turns, is_all = found[:limit], len(found) <= limit
         keys = [(one.scope.digest, one.task_id) for one in turns]
         heads: dict[TaskKey, Head | None] = dict.fromkeys(keys)
@@ -302,11 +399,11 @@ class Inspector:
             heads |= seen
         known = [head for head in heads.values() if head is not None]
         cancels = [head for head in known if overdue_cancel(head, now_ms=now)]
-        rows = [row_of(head) for head in known if head.turn_is_open and head not in cancels]
+        rows = [_row_of(head) for head in known if head.turn_is_open and head not in cancels]
         unread = [one for one, key in zip(turns, keys, strict=True) if heads[key] is None]
-        return OpenTurns(
+        return _OpenTurns(
             rows=tuple(rows),
-            cancels=tuple(map(row_of, cancels)),
+            cancels=tuple(map(_row_of, cancels)),
             unread=tuple(unread),
             is_all=is_all,
         )
@@ -327,7 +424,7 @@ def _oldest_looked_at(hour: int, before: str) -> int:
     return int(before.partition("#")[0]) if before else (hour + 1) * HOUR_MS
 
 
-def event_lines(log: Log) -> Iterable[EventLine]:
+def event_lines(log: Log) -> Iterable[_EventLine]:
     """Yield the events of a log that was read from its beginning, with their cursors."""
     fold = Fold(log.head.task_id, log.head.context_id)
     tag = incarnation_tag(log.head.incarnation)
@@ -335,10 +432,10 @@ def event_lines(log: Log) -> Iterable[EventLine]:
         fold.add(record)
         for index, event in enumerate(events_of(record, fold)):
             cursor = Cursor(record.version, index, tag)
-            yield EventLine(cursor=str(cursor), event=as_response(event))
+            yield _EventLine(cursor=str(cursor), event=_as_response(event))
 
 
-def as_response(event: Event) -> dict[str, Any]:
+def _as_response(event: Event) -> dict[str, Any]:
     """Return an event as the JSON of a StreamResponse."""
     match event:
         case Task():
@@ -353,7 +450,7 @@ def as_response(event: Event) -> dict[str, Any]:
     return shown
 
 
-def row_of(head: Head) -> TaskRow:
+def _row_of(head: Head) -> TaskRow:
     """Return a task's row."""
     released = head.released if head.turn_is_open and head.was_released else None
     return TaskRow(

@@ -89,7 +89,7 @@ def letters_of(
     Return None if there is no such queue.
     """
     if (on_table := _on_table(aside, settings, backends)) is not None:
-        return TableLetters(on_table)
+        return _TableLetters(on_table)
     queue: str = getattr(settings, aside)
     return SqsLetters(queue, ASIDE[aside]) if queue else None
 
@@ -108,7 +108,7 @@ async def depth_of(
         waiting, received = await on_table.depth()
         return Depth(waiting=waiting, received=received)
     name: str = getattr(settings, working)
-    return await SqsQueue(name, WORKING[working]).depth() if name else None
+    return await SqsLetters(name, WORKING[working]).depth() if name else None
 
 
 def _on_table(
@@ -122,7 +122,7 @@ def _on_table(
     return queue_on(backends.storage.table, Operation, settings, name, clock=backends.storage.clock)
 
 
-class TableLetters(Letters):
+class _TableLetters(Letters):
     """The messages set aside in a queue on a table."""
 
     def __init__(self, queue: TableQueue[Operation]) -> None:
@@ -151,7 +151,7 @@ class _Held:
     receipt: str
 
 
-class SqsQueue:
+class SqsLetters(Letters):
     """A queue of SQS as a person looks at it.
 
     Args:
@@ -179,6 +179,22 @@ class SqsQueue:
         waiting, received = (int(answer["Attributes"][name]) for name in names)
         return Depth(waiting=waiting, received=received)
 
+    async def all(self) -> list[Letter]:
+        url = await self._url()
+        found = await self._hold(url)
+        await self._release(url, found)
+        letters = [held.letter for held in found]
+        return sorted(letters, key=lambda letter: (letter.sent_at, letter.message_id))
+
+    async def delete(self, message_id: str) -> bool:
+        url = await self._url()
+        found = await self._hold(url)
+        asked = [held for held in found if held.letter.message_id == message_id]
+        for held in asked:  # a FIFO queue takes no receipt that has expired
+            await self._call(self._client.delete_message, QueueUrl=url, ReceiptHandle=held.receipt)
+        await self._release(url, [held for held in found if held not in asked])
+        return bool(asked)
+
     async def _url(self) -> str:
         if "://" in self._queue:
             return self._queue
@@ -195,26 +211,6 @@ class SqsQueue:
                 " and the credentials."
             )
             raise ConfigurationError(msg) from error
-
-
-class SqsLetters(SqsQueue, Letters):
-    """The messages set aside in a queue of SQS."""
-
-    async def all(self) -> list[Letter]:
-        url = await self._url()
-        found = await self._hold(url)
-        await self._release(url, found)
-        letters = [held.letter for held in found]
-        return sorted(letters, key=lambda letter: (letter.sent_at, letter.message_id))
-
-    async def delete(self, message_id: str) -> bool:
-        url = await self._url()
-        found = await self._hold(url)
-        asked = [held for held in found if held.letter.message_id == message_id]
-        for held in asked:  # a FIFO queue takes no receipt that has expired
-            await self._call(self._client.delete_message, QueueUrl=url, ReceiptHandle=held.receipt)
-        await self._release(url, [held for held in found if held not in asked])
-        return bool(asked)
 
     async def _hold(self, url: str) -> list[_Held]:
         """Return the messages, hidden from others for a while."""

@@ -5,32 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from a2a.types import AgentCard
-from google.protobuf.json_format import MessageToDict, MessageToJson
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from a2a_serverless.errors import A2AServerlessError, PageTokenError, UnreadableTaskError
+from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError, UnreadableTaskError
+from a2a_serverless.storage.deletion import Counted
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
-from a2a_serverless_tools.console.cards import faults_of, fetched
 from a2a_serverless_tools.console.conversation import IMAGES, conversation, media_type
-from a2a_serverless_tools.console.forms import form_of
-from a2a_serverless_tools.console.inspector import Inspector, event_lines
-from a2a_serverless_tools.console.notes import Notes
+from a2a_serverless_tools.console.inspector import PAGE, STATES, Inspector, TaskQuery, event_lines
 from a2a_serverless_tools.console.picture import picture
-from a2a_serverless_tools.console.purging import Purging
 from a2a_serverless_tools.console.queues import Queues
-from a2a_serverless_tools.console.rendering import BASE, page
-from a2a_serverless_tools.console.rows import PAGE, STATES, TaskQuery
-from a2a_serverless_tools.console.trying import Call, Trying
-from a2a_serverless_tools.inspect.cost import WRITE_UNIT_DOLLARS
-from a2a_serverless_tools.inspect.timeline import Timeline, with_logs
+from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page, visible
+from a2a_serverless_tools.console.trying import Trying
+from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS, Timeline, with_logs
 
 VIEWS: Final = ("conversation", "timeline", "events", "cost")
 EVENTS: Final = 200
@@ -42,7 +37,8 @@ PAUSED_MS: Final = 60_000
 """How old the ages on a page about a task may get, in milliseconds: with an open turn, without."""
 _SINCE: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 7 * 86_400_000}
 
-Answer: TypeAlias = Callable[[Request], Awaitable[Response]]
+_COUNTS: Final = 10
+"""Steps of counting for one page: a thousand tasks. Beyond that the page says there are more."""
 
 
 class Pages:
@@ -56,32 +52,27 @@ class Pages:
 
     def __init__(self, inspector: Inspector, *, endpoint: str, card: AgentCard | None) -> None:
         self._inspector = inspector
-        self._trying = Trying(endpoint)
-        self._card = card
+        self._trying = Trying(inspector, endpoint, card)
         self._notes = Notes()
 
-    def routes(self) -> Iterator[tuple[str, str, Answer]]:
+    def routes(self) -> Iterator[Route]:
         """Yield method, path and answer of each page."""
         task = "/task/{scope}/{id}"
-        yield "GET", "/tasks", self.tasks
-        yield "GET", "/find", self.find
-        yield "GET", task, self.task
-        yield "GET", f"{task}/live", self.live
-        yield "GET", f"{task}/part/{{artifact:int}}/{{part:int}}", self.part
-        yield "POST", f"{task}/cancel", self.cancel
-        yield "POST", f"{task}/resend", self.resend
-        yield "GET", "/try", self.trying
-        yield "POST", "/try", self.send
-        yield "GET", "/try/{call}", self.trying
-        yield "GET", "/try/{call}/wire", self.wire
-        yield "POST", "/try/{call}/{verb}", self.on_call
-        yield "GET", "/card", self.card
-        yield from Queues(self._inspector, BASE, page, self._notes).routes()
-        yield from Purging(self._inspector, page).routes()
+        yield "GET", "/tasks", self._tasks
+        yield "GET", "/find", self._find
+        yield "GET", task, self._task
+        yield "GET", f"{task}/live", self._live
+        yield "GET", f"{task}/part/{{artifact:int}}/{{part:int}}", self._part
+        yield "POST", f"{task}/cancel", self._cancel
+        yield "POST", f"{task}/resend", self._resend
+        yield "GET", "/purge", self._purge
+        yield "POST", "/purge", self._purge_step
+        yield from Queues(self._inspector, self._notes).routes()
+        yield from self._trying.routes()
 
     # -- tasks -------------------------------------------------------------------------------
 
-    async def tasks(self, request: Request) -> Response:
+    async def _tasks(self, request: Request) -> Response:
         """Show one page of tasks; with `live`, only their rows."""
         asked = request.query_params
         scope = asked.get("scope", "").strip()
@@ -100,7 +91,7 @@ class Pages:
             )
             rows = await self._inspector.tasks(query)
             counts = await self._inspector.counts(scope) if asked.get("counts") and scope else {}
-        except (A2AServerlessError, PageTokenError) as error:
+        except A2AServerlessError as error:
             return page("problem.html", status=400, place=self._inspector.place, text=str(error))
         names = ("user", "tenant", "scope", "state", "since")
         filters = {name: asked.get(name, "").strip() for name in names}
@@ -124,7 +115,7 @@ class Pages:
             now=now,
         )
 
-    async def find(self, request: Request) -> Response:
+    async def _find(self, request: Request) -> Response:
         """Redirect to the task with an id; if several owners have one, to a choice between them."""
         task_id = request.query_params.get("id", "").strip()
         found = await self._inspector.timelines(task_id) if is_task_id(task_id) else []
@@ -136,11 +127,11 @@ class Pages:
 
     # -- one task ----------------------------------------------------------------------------
 
-    async def task(self, request: Request) -> Response:
+    async def _task(self, request: Request) -> Response:
         """Show one of the pages about a task."""
         return await self._shown(request, "task.html")
 
-    async def live(self, request: Request) -> Response:
+    async def _live(self, request: Request) -> Response:
         """Return the live part of a task's page; 204 while nothing has changed."""
         task_id, scope = request.path_params["id"], request.path_params["scope"]
         storage = self._inspector.storage.for_scope(Scope(scope))
@@ -236,7 +227,7 @@ class Pages:
             return {"lines": shown_lines[::-1], "older": start or None, "damage": ""}
         return {"talk": await asyncio.to_thread(conversation, log), "damage": ""}
 
-    async def part(self, request: Request) -> Response:
+    async def _part(self, request: Request) -> Response:
         """Return the content of a file in an artifact: a safe image as such, others as download."""
         path = request.path_params
         log = await self._inspector.log(path["id"], path["scope"])
@@ -255,11 +246,11 @@ class Pages:
         safe = kind if kind in IMAGES else "application/octet-stream"
         return Response(found.raw, media_type=safe, headers=headers)
 
-    async def cancel(self, request: Request) -> Response:
+    async def _cancel(self, request: Request) -> Response:
         """Cancel a task, if the form says that this was confirmed."""
         return await self._write(request, self._inspector.cancel, "The task is {}.")
 
-    async def resend(self, request: Request) -> Response:
+    async def _resend(self, request: Request) -> Response:
         """Make the open turn due, if the form says that this was confirmed."""
         return await self._write(
             request, self._inspector.resend, "The turn is due: the next sweep sends it."
@@ -280,82 +271,81 @@ class Pages:
         where = f"{BASE}/task/{path['scope']}/{path['id']}?said={self._notes.keep(said)}"
         return RedirectResponse(where, 303)
 
-    # -- try it ------------------------------------------------------------------------------
+    # -- a caller's data ---------------------------------------------------------------------
 
-    async def trying(self, request: Request) -> Response:
-        """Show the form for sending, and what a call has brought so far."""
-        call = self._call(request)
-        return page(
-            "try.html",
-            place=self._inspector.place,
-            here="try",
-            endpoint=self._trying.endpoint,
-            call=call,
-            task=request.query_params.get("task", call.task_id if call else ""),
-            scope=await self._scope_of(call),
-        )
+    async def _purge(self, request: Request) -> Response:
+        """Show how much data there is, and the form to confirm."""
+        whose = _Whose.of(request.query_params)
+        whose.check()
+        return self._purge_page(whose, counted=await self._counted(whose))
 
-    async def wire(self, request: Request) -> Response:
-        """Return what a call has brought so far; 204 while there is nothing new."""
-        call = self._call(request)
-        if call is None:
-            return Response(status_code=404)
-        if call.is_open and request.query_params.get("count") == str(call.count):
-            return Response(status_code=204)
-        return page("wire.html", call=call, scope=await self._scope_of(call))
-
-    async def send(self, request: Request) -> Response:
-        """Begin a call with the values of the form."""
+    async def _purge_step(self, request: Request) -> Response:
+        """Do a step of deleting if the name was typed; the returned page requests the next step."""
         form = await form_of(request)
-        text, task_id = form.get("text", ""), form.get("task", "")
-        if not text or not self._trying.endpoint or (task_id and not is_task_id(task_id)):
-            return RedirectResponse(f"{BASE}/try", 303)
-        call = self._trying.send(
-            text, key=form.get("key", ""), task_id=task_id, streams=form.get("how", "") != "send"
-        )
-        return RedirectResponse(f"{BASE}/try/{call.id}", 303)
+        whose = _Whose.of(form)
+        whose.check()
+        if form.get("name") not in (whose.name, visible(whose.name)):
+            said = f"Nothing was deleted: {whose.name} was not typed."
+            return self._purge_page(whose, counted=await self._counted(whose), said=said)
+        deleted = await self._inspector.delete_data(whose.digest)
+        before = form.get("gone", "")
+        gone = (int(before) if before.isdecimal() else 0) + deleted.tasks
+        return self._purge_page(whose, gone=gone, is_done=deleted.is_done, is_step=True)
 
-    async def on_call(self, request: Request) -> Response:
-        """Cut a call, resume it, or cancel its task, if the form says that this was confirmed."""
-        call = self._call(request)
-        if call is None:
-            return RedirectResponse(f"{BASE}/try", 303)
-        verb, form = request.path_params["verb"], await form_of(request)
-        if verb == "cut":
-            call.cut()
-            if call.running is not None:
-                await asyncio.wait([call.running], timeout=2)
-        elif verb == "resume" and call.task_id:
-            call = self._trying.resume(call)
-        elif verb == "cancel" and call.task_id and form.get("confirmed") == "yes":
-            call = self._trying.cancel(call)
-        return RedirectResponse(f"{BASE}/try/{call.id}", 303)
+    async def _counted(self, whose: _Whose) -> Counted:
+        counted = await self._inspector.count_data(whose.digest)
+        for _ in range(_COUNTS - 1):
+            if not counted.after:
+                break
+            counted += await self._inspector.count_data(whose.digest, after=counted.after)
+        return counted
 
-    def _call(self, request: Request) -> Call | None:
-        return self._trying.call(request.path_params.get("call", ""))
+    def _purge_page(self, whose: _Whose, **values: Any) -> Response:
+        place = self._inspector.place
+        return page("purge.html", place=place, here="tasks", whose=whose, **values)
 
-    async def _scope_of(self, call: Call | None) -> str:
-        """Return the owner of a call's task, for the link to it; empty if it is not found."""
-        if call is None or not call.task_id:
-            return ""
-        found = await self._inspector.storage.find(call.task_id)
-        return found[0][0] if len(found) == 1 else ""
 
-    # -- card -------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whose:
+    """The owner of the data, as a form or a link names it."""
 
-    async def card(self, _: Request) -> Response:
-        """Show the card as clients get it, and its faults."""
-        card, text = self._card, ""
-        if self._trying.endpoint:
-            card, text = await fetched(self._trying.endpoint)
-        return page(
-            "card.html",
-            place=self._inspector.place,
-            here="card",
-            card=MessageToDict(card) if card is not None else None,
-            raw=MessageToJson(card, indent=2, ensure_ascii=False) if card is not None else text,
-            faults=list(faults_of(card)) if card is not None else [text] if text else [],
-        )
+    user: str
+    tenant: str
+    scope: str
+
+    @classmethod
+    def of(cls, asked: Mapping[str, str]) -> _Whose:
+        """Return the owner that the fields of a form or a link name."""
+        return cls(**{name: asked.get(name, "").strip() for name in ("user", "tenant", "scope")})
+
+    @property
+    def digest(self) -> str:
+        """Return the scope's digest."""
+        return Scope.of(self.tenant, self.user).digest if self.user else self.scope
+
+    @property
+    def name(self) -> str:
+        """Return the name that the person has to type."""
+        return self.user or self.scope
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Return the fields of a form that name this owner."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+    @property
+    def link(self) -> str:
+        """Return the fields as the query of a link."""
+        return urlencode(self.fields)
+
+    def check(self) -> None:
+        """Refuse fields that name no caller.
+
+        Raises:
+            InvalidArgumentError: says what is wrong.
+        """
+        if not is_task_id(self.digest):
+            raise InvalidArgumentError("Name the caller whose data is to be deleted.")
 
 
 async def _head(storage: DurableStorage, task_id: str) -> Head | None:

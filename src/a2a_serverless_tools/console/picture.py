@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from a2a_serverless_tools.inspect.timeline import Timeline
 from a2a_serverless_tools.inspect.webhooks import Delivery, Webhook
 from a2a_serverless_tools.inspect.wording import delivery, duration, outcome, sentence, webhook
 
-WIDTH: Final = 960
-LEFT: Final = 96
+_WIDTH: Final = 960
+_LEFT: Final = 96
 """The x at which lanes begin; their names stand to the left of it."""
-LANE: Final = 34
-BAR: Final = 20
-TOP: Final = 22
+_LANE: Final = 34
+_BAR: Final = 20
+_TOP: Final = 22
 _TICKS: Final = 5
 _HOOKS: Final = 3
 """The first lane of webhooks."""
@@ -24,7 +24,7 @@ _LETTER: Final = 6.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class _Bar:
     """A length of time in a lane."""
 
     x: float
@@ -37,7 +37,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class _Mark:
     """A moment, through all lanes or in one."""
 
     x: float
@@ -45,25 +45,6 @@ class Mark:
     height: float
     look: str
     title: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
-    """The name of a lane, and the y of its middle."""
-
-    name: str
-    y: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """What the template draws."""
-
-    height: float
-    lanes: tuple[Lane, ...]
-    bars: tuple[Bar, ...]
-    marks: tuple[Mark, ...]
-    ticks: tuple[tuple[float, str], ...]
 
 
 class _Scale:
@@ -75,11 +56,11 @@ class _Scale:
 
     def x(self, at: int) -> float:
         share = min(1.0, max(0.0, (at - self.start) / self.length))
-        return round(LEFT + share * (WIDTH - LEFT - 8), 1)
+        return round(_LEFT + share * (_WIDTH - _LEFT - 8), 1)
 
 
-def picture(shown: Timeline, now_ms: int) -> Picture | None:
-    """Return the picture of a task as of now; None if its commits have no times."""
+def picture(shown: Timeline, now_ms: int) -> Mapping[str, Any] | None:
+    """Return what the template draws of a task as of now; None if its commits have no times."""
     times = [commit.at for commit in shown.commits if commit.at is not None]
     if not times:
         return None
@@ -88,37 +69,35 @@ def picture(shown: Timeline, now_ms: int) -> Picture | None:
     is_over = not shown.turn_is_open and not any(one.is_failing for one in shown.webhooks)
     scale = _Scale(times[0], max(*times, *told, times[0] + 1, 0 if is_over else now_ms))
     names = ["turns", "attempts", "commits", *("webhook" for _ in shown.webhooks)]
-    lanes = tuple(Lane(name=n, y=TOP + LANE * (i + 0.5)) for i, n in enumerate(names))
-    height = TOP + LANE * len(lanes) + 26
+    lanes = [(name, _TOP + _LANE * (i + 0.5)) for i, name in enumerate(names)]
     end = scale.start + scale.length
-    bars = (
-        *_turns(shown, scale, end),
-        *_attempts(shown, scale, end),
-        *_wait_for_the_next(shown, scale, end),
-        *_webhooks(shown, scale, end),
-    )
-    return Picture(
-        height=height,
-        lanes=lanes,
-        bars=bars,
-        marks=(
+    return {
+        "height": _TOP + _LANE * len(lanes) + 26,
+        "lanes": lanes,
+        "bars": [
+            *_turns(shown, scale, end),
+            *_attempts(shown, scale, end),
+            *_wait_for_the_next(shown, scale, end),
+            *_webhooks(shown, scale, end),
+        ],
+        "marks": [
             *_commits(shown, scale),
             *_deliveries(shown, scale),
-            *_moments(shown, scale, LANE * len(lanes)),
-        ),
-        ticks=tuple(_ticks(scale)),
-    )
+            *_moments(shown, scale, _LANE * len(lanes)),
+        ],
+        "ticks": list(_ticks(scale)),
+    }
 
 
-def _bar(scale: _Scale, lane: int, start: int, end: int, look: str, title: str, label: str) -> Bar:
+def _bar(scale: _Scale, lane: int, start: int, end: int, look: str, title: str, label: str) -> _Bar:
     x = scale.x(start)
     width = max(3.0, round(scale.x(end) - x, 1))
     fits = len(label) * _LETTER + 8 < width
-    y = TOP + LANE * lane + (LANE - BAR) / 2
-    return Bar(x=x, y=y, width=width, look=look, title=title, label=label if fits else "")
+    y = _TOP + _LANE * lane + (_LANE - _BAR) / 2
+    return _Bar(x=x, y=y, width=width, look=look, title=title, label=label if fits else "")
 
 
-def _turns(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
+def _turns(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Bar]:
     for turn in shown.turns:
         start = turn.opened_at if turn.opened_at is not None else scale.start
         look = "open" if turn.ended is None else "over"
@@ -127,7 +106,7 @@ def _turns(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
         yield _bar(scale, 0, start, turn.ended_at or end, look, title, f"turn {turn.number}{by}")
 
 
-def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
+def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Bar]:
     for turn in shown.turns:
         for attempt in turn.attempts:
             if attempt.started_at is None:
@@ -149,7 +128,7 @@ def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
                 yield _bar(scale, 1, attempt.started_at, last, "was-alive", title, "")
 
 
-def _wait_for_the_next(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
+def _wait_for_the_next(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Bar]:
     """Yield a bar from the end of an attempt that has given the open turn back, up to now."""
     given_back = shown.given_back
     if given_back is not None and given_back.at is not None:
@@ -158,7 +137,7 @@ def _wait_for_the_next(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar
         yield _bar(scale, 1, given_back.at, end, "waiting", title, f"waits {waits}")
 
 
-def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
+def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Bar]:
     at_of = {commit.version: commit.at for commit in shown.commits}
     for lane, one in enumerate(shown.webhooks, _HOOKS):
         title, lost = webhook(one), one.given_up
@@ -178,7 +157,7 @@ def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[Bar]:
             yield _bar(scale, lane, one.failing_since, end, "failing", title, label)
 
 
-def _waits(hook: Webhook, lane: int, scale: _Scale, end: int) -> Iterator[Bar]:
+def _waits(hook: Webhook, lane: int, scale: _Scale, end: int) -> Iterator[_Bar]:
     """Yield a bar for the wait between each failed attempt and the next one."""
     for one, after in zip(hook.deliveries, (*hook.deliveries[1:], None), strict=True):
         if one.wait_ms is not None:
@@ -187,20 +166,20 @@ def _waits(hook: Webhook, lane: int, scale: _Scale, end: int) -> Iterator[Bar]:
             yield _bar(scale, lane, one.at, until, "waiting", delivery(one), label)
 
 
-def _deliveries(shown: Timeline, scale: _Scale) -> Iterator[Mark]:
+def _deliveries(shown: Timeline, scale: _Scale) -> Iterator[_Mark]:
     """Yield one mark for all deliveries at the same place that have ended alike."""
     for lane, hook in enumerate(shown.webhooks, _HOOKS):
         places: dict[tuple[int, str], list[Delivery]] = {}
         for one in hook.deliveries:
             look = "delivered" if one.result == "told" else "undelivered"
             places.setdefault((round(scale.x(one.at)), look), []).append(one)
-        y = TOP + LANE * lane + (LANE - BAR) / 2
+        y = _TOP + _LANE * lane + (_LANE - _BAR) / 2
         for (x, look), told in places.items():
             more = f", and {len(told) - 1} more" if len(told) > 1 else ""
-            yield Mark(x=x, y=y, height=BAR, look=look, title=delivery(told[0]) + more)
+            yield _Mark(x=x, y=y, height=_BAR, look=look, title=delivery(told[0]) + more)
 
 
-def _commits(shown: Timeline, scale: _Scale) -> Iterator[Mark]:
+def _commits(shown: Timeline, scale: _Scale) -> Iterator[_Mark]:
     """Yield one mark for all commits at the same place: a task may have thousands of them."""
     places: dict[int, list[int]] = {}
     for commit in shown.commits:
@@ -209,19 +188,19 @@ def _commits(shown: Timeline, scale: _Scale) -> Iterator[Mark]:
     for x, versions in places.items():
         first, last = versions[0], versions[-1]
         title = f"version {first}" if first == last else f"versions {first} to {last}"
-        y = TOP + LANE * 2 + (LANE - BAR) / 2
-        yield Mark(x=x, y=y, height=BAR, look="commit", title=title)
+        y = _TOP + _LANE * 2 + (_LANE - _BAR) / 2
+        yield _Mark(x=x, y=y, height=_BAR, look="commit", title=title)
 
 
 _MOMENTS: Final = {"cancel asked": "cancel", "took over": "takeover"}
 
 
-def _moments(shown: Timeline, scale: _Scale, height: float) -> Iterator[Mark]:
+def _moments(shown: Timeline, scale: _Scale, height: float) -> Iterator[_Mark]:
     for one in shown.story:
         if one.what in _MOMENTS and one.at is not None:
-            yield Mark(
+            yield _Mark(
                 x=scale.x(one.at),
-                y=TOP,
+                y=_TOP,
                 height=height,
                 look=_MOMENTS[one.what],
                 title=sentence(one),

@@ -1,13 +1,17 @@
-"""Templates as answers: all that is put into one is escaped, and what hides in a name is shown."""
+"""What the pages are made of: templates as answers, fields of forms, and notes of what was done."""
 
 from __future__ import annotations
 
 import re
+import secrets
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl
 
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 from markupsafe import Markup
+from starlette.requests import Request
 from starlette.responses import Response
 
 from a2a_serverless_tools.inspect import wording
@@ -15,10 +19,15 @@ from a2a_serverless_tools.inspect import wording
 BASE: Final = "/_console"
 """The path of the console; no agent has a tenant of this name."""
 
+Route: TypeAlias = tuple[str, str, Callable[[Request], Awaitable[Response]]]
+"""Method, path and answer of a page."""
+
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
 """Control characters, and those that turn the direction of what follows them."""
+_KEPT: Final = 50
+"""Notes that are remembered."""
 
 
 def visible(value: object) -> object:
@@ -47,3 +56,32 @@ def page(template: str, *, status: int = 200, **values: Any) -> Response:
     """Return a template as an answer; every value in it is escaped."""
     text = _TEMPLATES.get_template(template).render(**values)
     return Response(text, status, media_type="text/html; charset=utf-8")
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form, without spaces around them."""
+    body = (await request.body()).decode(errors="replace")
+    return {name: value.strip() for name, value in parse_qsl(body)}
+
+
+class Notes:
+    """The newest sentences about what a write has done, by keys that only the console knows.
+
+    The link to the page that shows one has its key and not the sentence: else a link in an artifact
+    could have the console say whatever its author likes.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, str] = {}
+
+    def keep(self, sentence: str) -> str:
+        """Remember a sentence; return its key."""
+        key = secrets.token_urlsafe(9)
+        self._kept[key] = sentence
+        for old in list(self._kept)[:-_KEPT]:
+            del self._kept[old]
+        return key
+
+    def get(self, key: str) -> str:
+        """Return the sentence of a key; empty for one that the console has not made."""
+        return self._kept.get(key, "")

@@ -1,4 +1,4 @@
-"""Calls to the agent as a client makes them, with everything that goes over the wire.
+"""The agent as a client meets it: its card, and calls with everything that goes over the wire.
 
 A call runs on while its page shows what has come so far. It can be cut, as by a lost connection,
 and resumed after the last event that has come.
@@ -12,11 +12,21 @@ import re
 import secrets
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 import httpx
+from a2a.types import AgentCard
+from google.protobuf.json_format import MessageToDict, MessageToJson, Parse, ParseError
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from a2a_serverless.http.card import missing_fields
+from a2a_serverless.tasks.identity import is_task_id
+from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.console.rendering import BASE, Route, form_of, page
 
 _KEPT: Final = 20
 """The number of calls that are remembered."""
@@ -29,8 +39,12 @@ _LONG: Final = 20_000
 _WAIT_S: Final = 330.0
 """The time-out of requests in seconds: longer than the longest stream."""
 _TASK: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+_CARD: Final = "/.well-known/agent-card.json"
+_CARD_S: Final = 10.0
+"""Seconds that the agent has to answer with its card."""
+_HERE: Final = ("127.0.0.1", "localhost", "::1")
 
-Look = Literal["sent", "came", "said"]
+_Look = Literal["sent", "came", "said"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +52,7 @@ class Call:
     """One call, and what went over the wire."""
 
     id: str
-    lines: deque[tuple[Look, str]] = field(default_factory=deque)
+    lines: deque[tuple[_Look, str]] = field(default_factory=deque)
     task_id: str = ""
     state: str = ""
     last_event_id: str = ""
@@ -56,7 +70,7 @@ class Call:
         """Return the number of lines that are remembered no more."""
         return self.count - len(self.lines)
 
-    def add(self, look: Look, text: str) -> None:
+    def add(self, look: _Look, text: str) -> None:
         """Remember a line that went over the wire."""
         self.lines.append((look, text[:_LONG]))
         self.count += 1
@@ -71,21 +85,105 @@ class Call:
 
 
 class Trying:
-    """Makes calls to one agent.
+    """The pages that call one agent, and show its card.
 
     Args:
-        endpoint: the agent's URL, without a `/` at its end.
+        inspector: finds the tasks of calls.
+        endpoint: the agent's URL, without a `/` at its end; empty: the agent cannot be tried.
+        card: the agent's card, if this process serves it.
     """
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, inspector: Inspector, endpoint: str, card: AgentCard | None) -> None:
         self.endpoint = endpoint
+        self._inspector = inspector
+        self._card = card
         self._calls: dict[str, Call] = {}
 
-    def call(self, call_id: str) -> Call | None:
-        """Return a call; None if it is not remembered."""
-        return self._calls.get(call_id)
+    def routes(self) -> Iterator[Route]:
+        """Yield method, path and answer of each page."""
+        yield "GET", "/try", self._shown
+        yield "POST", "/try", self._send
+        yield "GET", "/try/{call}", self._shown
+        yield "GET", "/try/{call}/wire", self._wire
+        yield "POST", "/try/{call}/{verb}", self._on_call
+        yield "GET", "/card", self._card_page
 
-    def send(self, text: str, *, key: str, task_id: str = "", streams: bool = True) -> Call:
+    async def _shown(self, request: Request) -> Response:
+        """Show the form for sending, and what a call has brought so far."""
+        call = self._call(request)
+        return page(
+            "try.html",
+            place=self._inspector.place,
+            here="try",
+            endpoint=self.endpoint,
+            call=call,
+            task=request.query_params.get("task", call.task_id if call else ""),
+            scope=await self._scope_of(call),
+        )
+
+    async def _wire(self, request: Request) -> Response:
+        """Return what a call has brought so far; 204 while there is nothing new."""
+        call = self._call(request)
+        if call is None:
+            return Response(status_code=404)
+        if call.is_open and request.query_params.get("count") == str(call.count):
+            return Response(status_code=204)
+        return page("wire.html", call=call, scope=await self._scope_of(call))
+
+    async def _send(self, request: Request) -> Response:
+        """Begin a call with the values of the form."""
+        form = await form_of(request)
+        text, task_id = form.get("text", ""), form.get("task", "")
+        if not text or not self.endpoint or (task_id and not is_task_id(task_id)):
+            return RedirectResponse(f"{BASE}/try", 303)
+        call = self._begin_to_send(
+            text, key=form.get("key", ""), task_id=task_id, streams=form.get("how", "") != "send"
+        )
+        return RedirectResponse(f"{BASE}/try/{call.id}", 303)
+
+    async def _on_call(self, request: Request) -> Response:
+        """Cut a call, resume it, or cancel its task, if the form says that this was confirmed."""
+        call = self._call(request)
+        if call is None:
+            return RedirectResponse(f"{BASE}/try", 303)
+        verb, form = request.path_params["verb"], await form_of(request)
+        if verb == "cut":
+            call.cut()
+            if call.running is not None:
+                await asyncio.wait([call.running], timeout=2)
+        elif verb == "resume" and call.task_id:
+            call = self._resume(call)
+        elif verb == "cancel" and call.task_id and form.get("confirmed") == "yes":
+            call = self._cancel(call)
+        return RedirectResponse(f"{BASE}/try/{call.id}", 303)
+
+    def _call(self, request: Request) -> Call | None:
+        return self._calls.get(request.path_params.get("call", ""))
+
+    async def _scope_of(self, call: Call | None) -> str:
+        """Return the owner of a call's task, for the link to it; empty if it is not found."""
+        if call is None or not call.task_id:
+            return ""
+        found = await self._inspector.storage.find(call.task_id)
+        return found[0][0] if len(found) == 1 else ""
+
+    async def _card_page(self, _: Request) -> Response:
+        """Show the card as clients get it, and its faults."""
+        card, text = self._card, ""
+        if self.endpoint:
+            card, text = await _fetched(self.endpoint)
+        return page(
+            "card.html",
+            place=self._inspector.place,
+            here="card",
+            card=MessageToDict(card) if card is not None else None,
+            raw=MessageToJson(card, indent=2, ensure_ascii=False) if card is not None else text,
+            faults=list(_faults_of(card)) if card is not None else [text] if text else [],
+        )
+
+    def _begin_to_send(
+        self, text: str, *, key: str, task_id: str = "", streams: bool = True
+    ) -> Call:
         """Begin to send a message; with `task_id` as a follow-up."""
         message: dict[str, Any] = {
             "messageId": str(uuid.uuid4()),
@@ -97,13 +195,13 @@ class Trying:
         path = "/message:stream" if streams else "/message:send"
         return self._begin("POST", path, {"message": message}, key=key, task_id=task_id)
 
-    def resume(self, call: Call) -> Call:
+    def _resume(self, call: Call) -> Call:
         """Begin to read the events of a call's task after the last one that has come."""
         more = {"Last-Event-ID": call.last_event_id} if call.last_event_id else {}
         path = f"/tasks/{call.task_id}:subscribe"
         return self._begin("GET", path, None, key=call.key, task_id=call.task_id, headers=more)
 
-    def cancel(self, call: Call) -> Call:
+    def _cancel(self, call: Call) -> Call:
         """Begin to cancel a call's task."""
         path = f"/tasks/{call.task_id}:cancel"
         return self._begin("POST", path, {}, key=call.key, task_id=call.task_id)
@@ -200,3 +298,50 @@ def _note(call: Call, said: object) -> None:
         status = value.get("status")
         if isinstance(status, dict) and isinstance(status.get("state"), str):
             call.state = status["state"].removeprefix("TASK_STATE_").lower()
+
+
+async def _fetched(endpoint: str) -> tuple[AgentCard | None, str]:
+    """Return the card of an endpoint; None and the reason if there is none.
+
+    Fields that this release does not know are left out, as clients do.
+    """
+    try:
+        async with httpx.AsyncClient(trust_env=False, timeout=_CARD_S) as client:
+            answer = await client.get(endpoint + _CARD)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return None, f"{endpoint} does not answer: {type(error).__name__}."
+    if answer.status_code != httpx.codes.OK:
+        return None, f"{endpoint}{_CARD} answers {answer.status_code}: clients look for it there."
+    try:
+        return Parse(answer.text, AgentCard(), ignore_unknown_fields=True), ""
+    except (ParseError, ValueError) as error:
+        return None, f"{endpoint}{_CARD} is not a card: {error}"
+
+
+def _faults_of(card: AgentCard) -> Iterator[str]:
+    """Yield the faults of a card: what breaks the protocol, and what clients stumble over."""
+    for name in missing_fields(card):
+        yield f"{name} is missing, and the protocol demands it."
+    if not card.supported_interfaces:
+        yield "supportedInterfaces is empty: no client knows where the agent is."
+    for way in card.supported_interfaces:
+        if not _is_reached(way.url):
+            yield f"The interface {way.url} is not https: clients elsewhere refuse it."
+    ids = [skill.id for skill in card.skills]
+    for double in sorted({one for one in ids if ids.count(one) > 1}):
+        yield f"Two skills have the id {double}: clients cannot tell them apart."
+    for skill in card.skills:
+        if not skill.tags:
+            yield f"The skill {skill.id} has no tags, by which it is found."
+    names = {name for one in card.security_requirements for name in one.schemes}
+    for name in sorted(names - set(card.security_schemes)):
+        yield f"securityRequirements names {name}, which securitySchemes does not have."
+
+
+def _is_reached(url: str) -> bool:
+    """Return True if clients call such a URL: it is https, or http on this machine."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _HERE)

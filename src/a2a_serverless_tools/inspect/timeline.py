@@ -1,6 +1,8 @@
-"""A task's life as HEAD and log tell it: which worker has it, and what each version did.
+"""A task's life as HEAD and log tell it: which worker has it, and what each version did. Pure.
 
-Contents are left out: messages, parts and metadata are only named, and their bytes counted.
+Contents are left out: messages, parts and metadata are only named, and their bytes counted. Only
+what is stored is told: a process that died without a trace in the log, for example between a commit
+and the acknowledgement of its message, does not appear.
 """
 
 from __future__ import annotations
@@ -20,24 +22,28 @@ from a2a_serverless.tasks.entries import (
     Replied,
     Restarted,
     StatusChanged,
+    TurnEnded,
     TurnOpened,
     Unknown,
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, Spared, plain_state
-from a2a_serverless.tasks.progress import Progress, progress_in
-from a2a_serverless.tasks.push import Push
-from a2a_serverless_tools.inspect.cost import write_units
-from a2a_serverless_tools.inspect.story import Happening, kind_name, story_of
-from a2a_serverless_tools.inspect.turns import Turn, turns_of
-from a2a_serverless_tools.inspect.webhooks import (
-    Webhook,
-    webhooks_of,
-    with_deliveries,
+from a2a_serverless.tasks.head import (
+    INTERRUPTED,
+    MAX_INLINE_BYTES,
+    TERMINAL,
+    AttemptEnd,
+    CancelMark,
+    Head,
+    Spared,
+    plain_state,
 )
+from a2a_serverless.tasks.progress import Progress, progress_in
+from a2a_serverless.tasks.push import GivenUp, Push
+from a2a_serverless_tools.inspect.turns import Attempt, Turn, turns_of
+from a2a_serverless_tools.inspect.webhooks import Webhook, webhooks_of, with_deliveries
 
-ChangeName: TypeAlias = Literal[
+_ChangeName: TypeAlias = Literal[
     "message",
     "status",
     "artifact",
@@ -50,6 +56,21 @@ ChangeName: TypeAlias = Literal[
 ]
 
 
+WRITE_UNIT_DOLLARS: Final = 0.625 / 1_000_000
+"""The on-demand price in us-east-1, November 2026: aws.amazon.com/dynamodb/pricing/on-demand."""
+
+_UNIT: Final = 1024
+_TRANSACTION: Final = 2
+_PART_BYTES: Final = 340_000
+_EVENT_BYTES: Final = 300
+"""Bytes of an EVENT item's keys and attributes besides its body."""
+_HEAD_BYTES: Final = 800
+"""Bytes of HEAD without its status."""
+_INDEXES: Final = 5
+"""Index entries that a creation puts: four of HEAD, and that of the first commit in by-id."""
+_MOVED: Final = 2
+"""Units for removing an entry of an index and putting the next one."""
+
 _DISCARDED: Final = (StatusChanged, ArtifactWritten, MetadataMerged, MessageAppended, Replied)
 """Entries of an attempt that a restart takes back."""
 
@@ -60,11 +81,58 @@ _MAY_LACK: Final = (
 """Fields of HEAD that are shown as they are, and that may be unreadable."""
 
 
+_What: TypeAlias = Literal[
+    "accepted",  # a message, which opened a turn
+    "waited for its turn",  # ... and became the current turn later
+    "sent again",  # by the sweeper, as it was due
+    "started",  # the first attempt of a turn
+    "lost",  # an attempt, without a word
+    "gave back",  # an attempt, with a reason
+    "took over",  # the next attempt, from the one before
+    "cancel asked",
+    "reached",  # a state that ends or interrupts the task, by an attempt
+    "reached without an attempt",  # ... by the API or the sweeper
+    "given up",  # a notification, at last
+    "missing",  # versions that are not there
+    "unknown entry",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """One thing that happened. Fields that do not apply are 0, None or empty."""
+
+    what: _What
+    at: int | None = None
+    """Milliseconds since the epoch; None: unknown."""
+    version: int = 0
+    """The commit that tells it; 0: HEAD tells it."""
+    turn: int = 0
+    attempt: int = 0
+    worker: str = ""
+    after_ms: int | None = None
+    """The time since the message was accepted; of a takeover, since the end of the attempt before,
+    or since its last commit if its end is not known."""
+    follows_an_end: bool = False
+    """True if `after_ms` counts from the end of the attempt before."""
+    reason: str = ""
+    correlation_id: str = ""
+    by: str = ""
+    """The user who has asked; of what was given up, the receiver."""
+    given_up: GivenUp | None = None
+    state: str = ""
+    discards: tuple[int, ...] = ()
+    """Versions whose changes were taken back."""
+    missing: tuple[int, int] = (0, 0)
+    """The first and the last version of those that are missing."""
+    count: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One entry of a commit, without its content."""
 
-    name: ChangeName
+    name: _ChangeName
     subject: str = ""
     """The id of a message or artifact, a state, the kind of an unknown entry."""
     by: str = ""
@@ -211,7 +279,7 @@ def timeline(
         sends=head.sends,
         units=sum(commit.units for commit in commits),
         cancel=head.cancel,
-        story=story_of(head, tuple(records), turns, discards, webhooks),
+        story=_story(head, tuple(records), turns, discards, webhooks),
         turns=turns,
         webhooks=webhooks,
         commits=commits,
@@ -273,7 +341,7 @@ def _commits(
             worker=workers.get(record.token or "", record.worker),
             ended=record.ended,
             ended_itself=record.ended is not None and record.ended.token == record.token,
-            units=write_units(record, is_claim=is_claim),
+            units=_write_units(record, is_claim=is_claim),
             changes=tuple(_change(entry, discarded) for entry in record.entries),
         )
 
@@ -307,14 +375,14 @@ def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
             state = _state(status.state)
             return change(name="status", subject=state, progress=progress_in(metadata))
         case ArtifactWritten(artifact, append, last_chunk):
-            name: ChangeName = "chunk" if append else "artifact"
+            name: _ChangeName = "chunk" if append else "artifact"
             return change(name=name, subject=artifact.artifact_id, is_last=last_chunk)
         case MetadataMerged():
             return change(name="metadata")
         case Restarted(base):
             return change(name="restart", base=base, discards=discards)
         case Unknown(kind):
-            subject = kind_name(kind)
+            subject = _kind_name(kind)
             return change(name="unknown", subject=subject, is_critical=entry.is_critical)
         case _:
             return change(name="turn ended")
@@ -329,5 +397,141 @@ def _unreadable(records: Iterable[Record]) -> Iterator[str]:
     for record in records:
         for entry in record.entries:
             if isinstance(entry, Unknown) and entry.is_critical:
-                kind = kind_name(entry.kind)
+                kind = _kind_name(entry.kind)
                 yield f"version {record.version} has an unknown entry of kind {kind!r}"
+
+
+def _story(
+    head: Head,
+    records: tuple[Record, ...],
+    turns: Iterable[Turn],
+    discards: dict[int, tuple[int, ...]],
+    webhooks: Iterable[Webhook],
+) -> tuple[Happening, ...]:
+    """Return what happened, in the order of the log; `discards` as `_discards` returns it."""
+    told = [one for turn in turns for one in _of_turn(head, turn, discards)]
+    told += _of_entries(records)
+    told += _holes(records)
+    told.sort(key=lambda one: one.version)  # stable: those of one version keep their order
+    if head.cancel is not None:
+        at, by = head.cancel.at, head.cancel.by
+        told.insert(_place(told, at), Happening(what="cancel asked", at=at or None, by=by))
+    for one in webhooks:
+        if (lost := one.given_up) is not None:
+            happened = Happening(what="given up", at=lost.at, by=one.receiver, given_up=lost)
+            told.insert(_place(told, lost.at), happened)
+    return tuple(told)
+
+
+def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> Iterator[Happening]:
+    of_turn = partial(Happening, turn=turn.number)
+    if turn.number:
+        yield of_turn(what="accepted", at=turn.opened_at, version=turn.number, by=turn.by)
+    if turn.began_at is not None and turn.began_at != turn.opened_at:
+        yield of_turn(what="waited for its turn", at=turn.began_at, version=turn.number)
+    if head.sends and turn.number == head.turn:  # of the whole turn: its times are not known
+        first = turn.attempts[0].first if turn.attempts else turn.number
+        yield of_turn(what="sent again", version=first, count=head.sends)
+    before: Attempt | None = None
+    for attempt in turn.attempts:
+        if before is not None:
+            yield _end_of(turn, before, attempt.first)
+        yield of_turn(
+            what="started" if before is None else "took over",
+            at=attempt.started_at,
+            version=attempt.first,
+            attempt=attempt.number,
+            worker=attempt.worker,
+            after_ms=turn.waited_ms if before is None else _since(before, attempt),
+            follows_an_end=attempt.waited_ms is not None,
+            discards=discards.get(attempt.first, ()),
+        )
+        before = attempt
+    if before is not None and before.outcome in ("lost", "gave back", "failed"):
+        yield _end_of(turn, before, turn.ended or before.last)
+
+
+def _end_of(turn: Turn, attempt: Attempt, version: int) -> Happening:
+    is_lost = attempt.outcome == "lost"
+    return Happening(
+        what="lost" if is_lost else "gave back",
+        at=attempt.last_at if is_lost else attempt.over_at,
+        version=version,
+        turn=turn.number,
+        attempt=attempt.number,
+        worker=attempt.worker,
+        reason=attempt.reason,
+        correlation_id=attempt.correlation_id,
+    )
+
+
+def _since(before: Attempt, attempt: Attempt) -> int | None:
+    if attempt.waited_ms is not None:
+        return attempt.waited_ms
+    last, at = before.last_at, attempt.started_at
+    return None if last is None or at is None else at - last
+
+
+def _of_entries(records: Iterable[Record]) -> Iterator[Happening]:
+    for record in records:
+        of_entry = partial(Happening, at=record.at, version=record.version)
+        for entry in record.entries:
+            if isinstance(entry, StatusChanged) and entry.status.state in TERMINAL | INTERRUPTED:
+                what: _What = (
+                    "reached" if record.token is not None else "reached without an attempt"
+                )
+                yield of_entry(what=what, state=plain_state(entry.status.state))
+            elif isinstance(entry, Unknown):
+                yield of_entry(what="unknown entry", reason=_kind_name(entry.kind))
+
+
+def _holes(records: Iterable[Record]) -> Iterator[Happening]:
+    expected = 1
+    for record in records:
+        if record.version > expected:
+            missing = (expected, record.version - 1)
+            yield Happening(what="missing", version=expected, missing=missing)
+        expected = record.version + 1
+
+
+def _place(told: list[Happening], at: int) -> int:
+    """Return the place in `told` after everything that happened until `at`."""
+    return next(
+        (place for place, one in enumerate(told) if one.at is not None and one.at > at), len(told)
+    )
+
+
+def _kind_name(kind: bytes) -> str:
+    """Return the kind of an entry as a character, or as `0x…` if it is not ASCII."""
+    return kind.decode() if kind.isascii() else f"0x{kind.hex()}"
+
+
+def _write_units(record: Record, *, is_claim: bool) -> int:
+    """Return the write units of DynamoDB that a commit has cost, computed from its size.
+
+    An item costs one unit for each KB, also for one that is only begun; a transaction costs twice
+    that. An entry of an index costs one unit when it is put and one when it is removed. Renewed
+    leases, cancels, webhooks and reads are not included, because the log does not have them.
+    docs/cost.md has the measured numbers.
+
+    Args:
+        record: the commit.
+        is_claim: True if it is the first commit of its attempt, which moves the turn's due time.
+    """
+    size = len(encode_entries(record.entries))
+    sizes = [min(_PART_BYTES, size - start) for start in range(0, max(1, size), _PART_BYTES)]
+    items = [_EVENT_BYTES + part for part in sizes] + [_HEAD_BYTES + _status_bytes(record.entries)]
+    units = _TRANSACTION * sum(-(-item // _UNIT) for item in items)
+    return units + (_INDEXES if record.version == 1 else _of_indexes(record, is_claim=is_claim))
+
+
+def _of_indexes(record: Record, *, is_claim: bool) -> int:
+    kinds = set(map(type, record.entries))
+    of_due = 1 if kinds & {TurnOpened, TurnEnded} else _MOVED * is_claim
+    return _MOVED * (StatusChanged in kinds) + of_due
+
+
+def _status_bytes(entries: Sequence[Entry]) -> int:
+    """Return the bytes of the status that HEAD keeps; a larger one stays in the log."""
+    sizes = [entry.status.ByteSize() for entry in entries if isinstance(entry, StatusChanged)]
+    return sizes[-1] if sizes and sizes[-1] <= MAX_INLINE_BYTES else 0

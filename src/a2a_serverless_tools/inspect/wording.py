@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from a2a_serverless.tasks.push import GivenUp
-from a2a_serverless_tools.inspect.story import Happening
-from a2a_serverless_tools.inspect.timeline import Change, Timeline
+from a2a_serverless_tools.inspect.timeline import Change, Happening, Timeline
 from a2a_serverless_tools.inspect.turns import Attempt, Outcome
 from a2a_serverless_tools.inspect.webhooks import Delivery, Webhook
 

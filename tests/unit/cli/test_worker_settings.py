@@ -9,7 +9,7 @@ import pytest
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import load_settings
 from a2a_serverless.worker.adapter import PULL_LIMIT_S
-from a2a_serverless_tools.cli.worker import VISIBILITY_S, _settings
+from a2a_serverless_tools.cli.processes import VISIBILITY_S, _settings
 
 
 def test_a_dead_worker_is_replaced_after_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,8 @@ from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusC
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.conversation import LEFT_OUT, MOST_OF_ALL, MOST_TEXT
+from a2a_serverless_tools.console.conversation import LEFT_OUT, MOST_OF_ALL, MOST_TEXT, html_of
 from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.markdown import html_of
 from a2a_serverless_tools.console.pages import MOST_OF_AN_EVENT
 from a2a_serverless_tools.console.rendering import visible
 from a2a_serverless_tools.console.trying import Call

@@ -10,8 +10,7 @@ from a2a.types import StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEve
 from a2a_serverless.tasks.entries import Entry, Restarted, StatusChanged
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.progress import Progress
-from a2a_serverless_tools.cli.task_text import lines_of
-from a2a_serverless_tools.inspect.as_json import as_json
+from a2a_serverless_tools.cli.task_text import as_json, lines_of
 from a2a_serverless_tools.inspect.timeline import timeline
 from a2a_serverless_tools.local.demo import Transcript
 from tests.support.messages import agent_message
