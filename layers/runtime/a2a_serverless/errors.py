@@ -32,7 +32,7 @@ The names of the storage errors are those of the a2akit Storage contract.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 
 class A2AServerlessError(Exception):
@@ -67,11 +67,15 @@ class CommitTooLargeError(InvalidArgumentError):
 
 
 class StateTooLargeError(InvalidArgumentError):
-    """The state of a conversation is larger than one item can hold (340 KB)."""
+    """The state of a conversation is larger than one item can hold."""
 
-    def __init__(self, size: int, limit: int) -> None:
+    LIMIT: Final = 340_000
+    """The longest state, in bytes of JSON."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
         super().__init__(
-            f"The state of this conversation would have {size} bytes, and {limit} can be kept:"
+            f"The state of this conversation would have {size} bytes, and {self.LIMIT} can be kept:"
             " begin another conversation, or have the agent keep less of each."
         )
 

@@ -15,7 +15,8 @@ from a2a_serverless.frameworks.conversation import (
 )
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless_tools.contract.storage import Storage
-from tests.unit.frameworks.talks import Talk, question
+from tests.support.workers import status_text
+from tests.unit.frameworks.talks import Talk, answered, question
 
 S = TaskState
 
@@ -74,19 +75,63 @@ async def test_the_state_of_another_framework_is_not_read() -> None:
         assert await kept(talk) == state
 
 
-async def test_what_is_too_large_fails_its_task_with_a_sentence() -> None:
+class Doubling(Worker):
+    """Keeps of each message twice its text, answers it, and counts its starts."""
+
+    starts = 0
+
+    async def handle(self, ctx: TaskContext) -> None:
+        conversation = await Conversation.load(ctx, "doubling")
+        self.starts += 1
+        await ctx.emit_text_artifact(f"{len(ctx.user_text)} characters")
+        await conversation.end((conversation.ended or "") + ctx.user_text * 2)
+        await ctx.complete()
+
+
+@pytest.mark.parametrize("said", ["x" * 345_000, "ä" * 170_000], ids=["ASCII", "UTF-8"])
+async def test_a_message_without_room_is_refused_before_the_agent_runs(said: str) -> None:
     """At its first attempt; what was kept before stays, and the next task goes on with it."""
-    talk = Talk(Asking(), max_attempts=3)
+    agent = Doubling()
+    talk = Talk(agent, max_attempts=3)
     await talk.say("?")
     before = await kept(talk)
-    _, refused = await talk.say("x" * 345_000)
+    _, refused = await talk.say(said)
     assert refused.status.state == S.TASK_STATE_FAILED
     sentence = refused.status.message.parts[0].text
-    assert sentence.startswith("The state of this conversation would have 345")
+    assert sentence.startswith("The state of this conversation would have 34")
     assert "340000 can be kept: begin another conversation" in sentence
+    assert agent.starts == 1
     assert await kept(talk) == before
     _, after = await talk.say("?")
-    assert after.status.state == S.TASK_STATE_COMPLETED
+    assert answered(after) == "1 characters"
+
+
+async def test_an_answer_is_delivered_also_where_the_conversation_is_full_by_it() -> None:
+    """The task is completed; the conversation stays as it was, and takes no further message."""
+    agent = Doubling()
+    talk = Talk(agent, max_attempts=3)
+    await talk.say("?")
+    _, last = await talk.say("x" * 200_000)
+    assert answered(last) == "200000 characters"
+    assert (await kept(talk))["ended"] == "??"
+    _, refused = await talk.say("and?")
+    assert refused.status.state == S.TASK_STATE_FAILED
+    assert status_text(refused).startswith("The state of this conversation would have 400")
+    assert agent.starts == 2
+
+
+async def test_a_question_of_a_full_conversation_can_be_answered() -> None:
+    """The task that waits gets its answer, and ends; the conversation stays full."""
+    agent = Asking()
+    talk = Talk(agent)
+    waits, _ = await talk.say("one")
+    full = (await kept(talk)) | {"refused": 400_000}
+    await Storage(talk.bench.storage).update_context("ctx", full)
+    task = await talk.answer(waits, "yes")
+    assert task.status.state == S.TASK_STATE_COMPLETED
+    assert await kept(talk) == full | {"ended": ["one", "yes"], "waiting": {}}
+    _, refused = await talk.say("?")
+    assert status_text(refused).startswith("The state of this conversation would have 400000")
 
 
 def test_messages_that_were_rewritten_replace_the_others() -> None:

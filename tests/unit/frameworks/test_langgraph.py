@@ -20,6 +20,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless.frameworks.langgraph import LangGraphWorker
 from a2a_serverless.worker import TaskContext
+from tests.support.workers import status_text
 from tests.unit.frameworks.talks import Talk, answered, fails, question, waits
 
 S = TaskState
@@ -255,3 +256,19 @@ def test_a_value_that_is_spread_over_checkpoints_is_refused() -> None:
     graph = chain(Spread, node=lambda _: {"log": ["x"]}).compile()
     with pytest.raises(ConfigurationError, match="log is a DeltaChannel"):
         LangGraphWorker(graph)
+
+
+async def test_a_message_without_room_in_the_thread_is_refused_before_the_graph_runs() -> None:
+    """The thread is kept as base64, four bytes for three."""
+    runs = 0
+
+    def counting(state: MessagesState) -> Update:
+        nonlocal runs
+        runs += 1
+        return repeat(state)
+
+    graph = StateGraph(MessagesState).add_node(counting).add_edge(START, "counting").compile()
+    talk = Talk(LangGraphWorker(graph))
+    _, refused = await talk.say("x" * 256_000)
+    assert runs == 0
+    assert status_text(refused).startswith("The state of this conversation would have 341")

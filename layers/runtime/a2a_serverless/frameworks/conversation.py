@@ -8,12 +8,19 @@ that dies starts over from what the last ended turn has stored.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from a2a_serverless.errors import StateTooLargeError
 from a2a_serverless.worker import FinalError, TaskContext
+
+logger = logging.getLogger(__name__)
+
+_MARK_BYTES: Final = 100
+"""What `load` leaves free, so that the mark of a full conversation always has room."""
 
 _ARTIFACT: Final = "answer"
 """The artifact of what a framework streams."""
@@ -45,13 +52,19 @@ class Conversation:
     """What this task left with its question; None on its first turn."""
     others: dict[str, Any]
     """What other tasks left with their questions, by task id, the oldest first."""
+    refused: int
+    """The bytes that the state would have with an answer that had no room; 0: none so far."""
 
     @classmethod
-    async def load(cls, ctx: TaskContext, framework: str) -> Self:
+    async def load(cls, ctx: TaskContext, framework: str, *, growth: float = 1) -> Self:
         """Return the conversation of a turn.
+
+        `growth` is how many bytes of state a byte of the message becomes, at the least.
 
         Raises:
             FinalError: the state was not stored by this framework's adapter.
+            StateTooLargeError: what is kept has no room for the message, or an earlier answer had
+                none.
         """
         state = await ctx.load_context() or {"framework": framework, "ended": None, "waiting": {}}
         if not isinstance(state, dict) or state.get("framework") != framework:
@@ -62,7 +75,15 @@ class Conversation:
             )
         others = dict(state["waiting"])
         waiting = others.pop(ctx.task_id, None)
-        return cls(ctx, framework, state["ended"], waiting, others)
+        refused = state.get("refused", 0)
+        conversation = cls(ctx, framework, state["ended"], waiting, others, refused)
+        said = json.dumps(conversation.answer, ensure_ascii=False).encode(errors="replace")
+        size = len(json.dumps(state)) + int(len(said) * growth)
+        if waiting is None:
+            size = max(size, refused)
+        if size > StateTooLargeError.LIMIT - _MARK_BYTES:
+            raise StateTooLargeError(size)
+        return conversation
 
     @property
     def answer(self) -> Any:
@@ -95,14 +116,20 @@ class Conversation:
     async def end(self, ended: Any) -> None:
         """Keep what the conversation's next task begins with. End this task next.
 
-        Raises:
-            StateTooLargeError: as `TaskContext.update_context`.
+        If that is too large, the task ends with its answer all the same. The state stays as it was,
+        and `load` refuses every later message before the agent runs.
         """
-        await self._store(ended, self.others)
+        try:
+            await self._store(ended, self.others)
+        except StateTooLargeError as error:
+            extra = {"action": "conversation_full", "task_id": self.ctx.task_id}
+            logger.warning("%s", error, extra={**extra, "context_id": self.ctx.context_id})
+            await self._store(self.ended, self.others, refused=error.size)
 
-    async def _store(self, ended: Any, waiting: dict[str, Any]) -> None:
+    async def _store(self, ended: Any, waiting: dict[str, Any], *, refused: int = 0) -> None:
         state = {"framework": self.framework, "ended": ended, "waiting": waiting}
-        await self.ctx.update_context(state)
+        refused = refused or self.refused
+        await self.ctx.update_context(state | {"refused": refused} if refused else state)
 
 
 @dataclass(frozen=True, slots=True)

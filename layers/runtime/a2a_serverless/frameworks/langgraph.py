@@ -35,6 +35,7 @@ from a2a_serverless.worker import FinalError, TaskContext, Worker
 __all__ = ["LangGraphWorker"]
 
 _MESSAGES: Final = "messages"
+_BASE64: Final = 4 / 3
 _FINAL: Final[dict[type[Exception], str]] = {
     GraphRecursionError: TOO_MANY_STEPS,
     InvalidUpdateError: INVALID,
@@ -82,7 +83,7 @@ class LangGraphWorker(Worker):
 
     async def handle(self, ctx: TaskContext) -> None:
         """Run the graph until it ends or asks, and keep its thread with the turn's ending."""
-        conversation = await Conversation.load(ctx, "langgraph")
+        conversation = await Conversation.load(ctx, "langgraph", growth=_BASE64)
         thread = _Thread(ctx.context_id, self._serde)
         thread.restore(conversation.waiting or conversation.ended)
         graph = self._graph.copy({"checkpointer": thread.saver})

@@ -103,9 +103,6 @@ from a2a_serverless.tasks.storing import check_open, conflict, is_applied
 MAX_COMMIT_BYTES = 4_000_000
 """Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""
 
-MAX_CONTEXT_BYTES = 340_000
-"""The longest state of a context, in bytes of JSON: it is one item."""
-
 SURVEYS: Final = 4
 """How often a task is surveyed before what cannot be read counts as damage."""
 
@@ -475,8 +472,8 @@ def context_write(value: Any, expected_version: int | None = None) -> ContextWri
         encoded = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"A context's state must be a JSON value: {error}.") from error
-    if len(encoded) > MAX_CONTEXT_BYTES:
-        raise StateTooLargeError(len(encoded), MAX_CONTEXT_BYTES)
+    if len(encoded) > StateTooLargeError.LIMIT:
+        raise StateTooLargeError(len(encoded))
     return ContextWrite(value=encoded, expected_version=expected_version)
 
 
