@@ -16,7 +16,7 @@ import pytest
 from a2a.types import AgentCapabilities, AgentCard, AgentExtension, AgentSkill
 from starlette.types import ASGIApp
 
-from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
 from tests.support.a2a_calls import JSONRPC, REST, Agent, target

@@ -26,7 +26,7 @@ from pydantic import SecretStr
 from starlette.types import ASGIApp
 
 from a2a_serverless import aws
-from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import Deleted
 from a2a_serverless.storage.layout import task_partition

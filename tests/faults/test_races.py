@@ -17,7 +17,7 @@ from a2a.types import TaskState
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import TaskNotCancelableError
-from a2a_serverless.http.cancellation import cancel
+from a2a_serverless.http.intake import cancel
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import ANONYMOUS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.http.auth.api_keys import KeyRing
+from a2a_serverless.http.auth import KeyRing
 from a2a_serverless.settings import Settings, load_settings
 
 Json = dict[str, Any]

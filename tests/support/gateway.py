@@ -17,10 +17,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from a2a_serverless.http.address import from_gateway
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.function import lambda_handler, observed
-from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.http.function import from_gateway, lambda_handler, observed
+from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from tests.support.simulation.environments import Environments

@@ -6,7 +6,7 @@ import pytest
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.http.cancellation import cancel
+from a2a_serverless.http.intake import cancel
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.attempts import RetryPolicy

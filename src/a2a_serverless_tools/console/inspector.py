@@ -20,7 +20,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
     UnsupportedOperationError,
 )
-from a2a_serverless.http.cancellation import cancel
+from a2a_serverless.http.intake import cancel
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import Counted, Deleted
 from a2a_serverless.storage.durable import DurableStorage

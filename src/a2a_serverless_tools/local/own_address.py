@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from a2a_serverless.http.cors import ANY, origins_of
 from a2a_serverless.http.errors import RefusedError, quoted, response_of
+from a2a_serverless.http.middleware import ANY_ORIGIN, origins_of
 from a2a_serverless.settings import Settings
 from a2a_serverless_tools.local.asgi import ASGIApp, Receive, Scope, Send
 
@@ -58,7 +58,7 @@ class OwnAddress:
             public = urlsplit(public_url)
             self._allowed["host"].add(public.netloc.lower())
             self._allowed["origin"].add(f"{public.scheme}://{public.netloc}".lower())
-        if ANY in origins:
+        if ANY_ORIGIN in origins:
             del self._allowed["origin"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

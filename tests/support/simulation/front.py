@@ -11,7 +11,7 @@ from a2a.types import AgentCard
 from a2a_serverless.clock import Clock
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler, observed
-from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.local.template import Template

@@ -13,9 +13,8 @@ from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.types import AgentCard, GetTaskRequest
 from pydantic import SecretStr
 
-from a2a_serverless.http.address import CONTEXT_HEADER
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.function import lambda_handler, observed
+from a2a_serverless.http.function import CONTEXT_HEADER, lambda_handler, observed
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from tests.support.gateway import HOST, adapted, rest_event, staged

@@ -16,11 +16,15 @@ import pytest
 from a2a.types import AgentCard, Artifact, ListTasksResponse, Part, Task, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Value
 
-from a2a_serverless.http.answers import MAX_ANSWER_BYTES, fitting, sent_bytes
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler
-from a2a_serverless.http.handler import Entrypoint
-from a2a_serverless.http.operations import shown_page
+from a2a_serverless.http.operations import (
+    MAX_ANSWER_BYTES,
+    Entrypoint,
+    fitting,
+    sent_bytes,
+    shown_page,
+)
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log

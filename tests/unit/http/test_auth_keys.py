@@ -19,11 +19,18 @@ from starlette.datastructures import Headers
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http import auth
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.auth import Authenticator, api_keys, authenticator_of
-from a2a_serverless.http.auth.api_keys import MAX_AGE_S, PAUSE_S, ApiKeys, KeyRing
+from a2a_serverless.http.auth import (
+    MAX_AGE_S,
+    PAUSE_S,
+    ApiKeys,
+    Authenticator,
+    KeyRing,
+    authenticator_of,
+)
 from a2a_serverless.http.errors import RefusedError
-from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from tests.support.clocks import ManualClock
@@ -99,9 +106,7 @@ def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch)
         compared.append((one, other))
         return hmac.compare_digest(one, other)
 
-    monkeypatch.setattr(
-        api_keys, "hmac", type("Spy", (), {"compare_digest": staticmethod(compare)})
-    )
+    monkeypatch.setattr(auth, "hmac", type("Spy", (), {"compare_digest": staticmethod(compare)}))
     ring = KeyRing.parse(f"alice={KEY},bob={OTHER},carol={KEY[::-1]}")
     for key in (KEY, OTHER, KEY[:-1] + "?", "x", "x" * 10_000):
         compared.clear()

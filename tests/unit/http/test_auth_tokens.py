@@ -24,9 +24,8 @@ from starlette.datastructures import Headers
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.auth import Authenticator, authenticator_of
-from a2a_serverless.http.auth.issuer import KEEP_S, MAX_AGE_S, PAUSE_S
-from a2a_serverless.http.auth.tokens import MAX_TOKEN
 from a2a_serverless.http.errors import RefusedError
+from a2a_serverless.http.tokens import KEEP_S, MAX_AGE_S, MAX_TOKEN, PAUSE_S
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import Scope, digest
 from a2a_serverless.wiring import Backends

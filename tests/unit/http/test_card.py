@@ -17,7 +17,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import CARD_PATHS
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import deployed_card, load_card
-from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 

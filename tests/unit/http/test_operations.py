@@ -12,8 +12,7 @@ from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from fastapi import FastAPI
 from starlette.routing import BaseRoute, Mount, Route
 
-from a2a_serverless.http.handler import DurableRequestHandler
-from a2a_serverless.http.operations import OPERATIONS
+from a2a_serverless.http.operations import OPERATIONS, DurableRequestHandler
 
 
 def test_the_methods_are_those_of_the_sdk() -> None:

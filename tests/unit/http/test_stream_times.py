@@ -15,7 +15,7 @@ from a2a.types import AgentCard, TaskStatus
 from fastapi import FastAPI
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage

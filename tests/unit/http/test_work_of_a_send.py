@@ -19,7 +19,7 @@ from google.protobuf import json_format
 
 from a2a_serverless.http import errors
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.handler import Entrypoint
+from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import Agent, message

@@ -13,7 +13,7 @@ import pytest
 from a2a.types import Task
 from google.protobuf.json_format import ParseDict
 
-from a2a_serverless.http.answers import MAX_ANSWER_BYTES, sent_bytes
+from a2a_serverless.http.operations import MAX_ANSWER_BYTES, sent_bytes
 from a2a_serverless.settings import Settings
 from a2a_serverless_tools.local.http_server import HttpServer, bind
 from tests.live import messages, streams, webhooks

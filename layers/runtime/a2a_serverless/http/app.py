@@ -8,7 +8,6 @@ from email.utils import formatdate
 from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
-from operator import methodcaller
 from typing import Any
 
 from a2a.types import AgentCard
@@ -19,34 +18,28 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Mount, Route
 
-from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import (
     CARD_PATHS,
     HEALTH_PATH,
-    JSONRPC_PATHS,
     JWKS_PATH,
     SUBMIT_PATH,
-    V0_3_PREFIX,
 )
-from a2a_serverless.http.address import base_url
-from a2a_serverless.http.auth import Authentication, Authenticator, authenticator_of
+from a2a_serverless.http.auth import authenticator_of
+from a2a_serverless.http.bindings import Endpoint, JsonRpc, Rest, route_of
 from a2a_serverless.http.card import deployed_card
-from a2a_serverless.http.cors import browser_access
+from a2a_serverless.http.context import base_url
 from a2a_serverless.http.errors import http_error, internal_error, log_refusal, rest_error
-from a2a_serverless.http.handler import DurableRequestHandler, Entrypoint
-from a2a_serverless.http.jsonrpc import JsonRpc
-from a2a_serverless.http.legacy.errors import is_0_3, with_code, without_details
 from a2a_serverless.http.middleware import (
-    BodyLimit,
+    Admission,
     ErrorForm,
-    HeaderLimit,
     Negotiation,
-    RateLimit,
+    browser_access,
+    former_form,
 )
 from a2a_serverless.http.openapi import describe
+from a2a_serverless.http.operations import DurableRequestHandler, Entrypoint
 from a2a_serverless.http.receivers import KeySet
-from a2a_serverless.http.rest import Endpoint, Rest, route_of
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 
@@ -117,8 +110,13 @@ def create_app(
     # From the author's card, because its signatures hold only if it is served unchanged.
     _add_card_routes(app, partial(deployed, as_written))
     _add_protocol_routes(app, handler, card, settings)
+    # The last one that is added comes first.
     app.add_middleware(Negotiation, card=card)
-    _admit(app, settings, authenticator, clock)
+    app.add_middleware(Admission, settings=settings, authenticator=authenticator, clock=clock)
+    app.add_middleware(ErrorForm)
+    if settings.cors_origins:
+        # Outermost, because a browser's preflight has no credentials, and must read refusals, too.
+        app.add_middleware(CORSMiddleware, **browser_access(settings.cors_origins))
     app.exception_handler(HTTPException)(_http_exception)
     app.add_exception_handler(Exception, _unforeseen)
     return app
@@ -201,23 +199,6 @@ def _add_protocol_routes(
     describe(app)
 
 
-def _admit(
-    app: FastAPI, settings: Settings, authenticator: Authenticator | None, clock: Clock
-) -> None:
-    """Add the middleware that comes before a request's body is read; the last added comes first."""
-    app.add_middleware(BodyLimit, limit=settings.max_body_bytes)
-    if settings.requests_per_s:
-        app.add_middleware(RateLimit, rate=settings.requests_per_s, clock=clock)
-    app.add_middleware(Authentication, authenticator=authenticator)
-    app.add_middleware(HeaderLimit, limit=settings.max_header_bytes)
-    below_v1 = methodcaller("startswith", V0_3_PREFIX)
-    app.add_middleware(ErrorForm, has=below_v1, formed=with_code)
-    app.add_middleware(ErrorForm, has=JSONRPC_PATHS.__contains__, formed=without_details)
-    if settings.cors_origins:
-        # Outermost, because a browser's preflight has no credentials, and must read refusals, too.
-        app.add_middleware(CORSMiddleware, **browser_access(settings.cors_origins))
-
-
 def _head_of(endpoint: Endpoint) -> Endpoint:
     """Return the endpoint for HEAD: the headers of its answer to GET, and no body."""
 
@@ -267,9 +248,10 @@ def _others(routes: Sequence[BaseRoute], asked: dict[str, Any]) -> Iterator[str]
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:
-    """Answer an unforeseen error; outside of all middleware, so 0.3's form is made here."""
+    """Answer an unforeseen error; outside of all middleware, so its form is made here."""
     answer = rest_error(internal_error(error, "http_request"))
-    if is_0_3(request):
-        content = with_code(bytes(answer.body))
-        return Response(content, answer.status_code, media_type="application/json")
-    return answer
+    formed = former_form(request)
+    if formed is None:
+        return answer
+    content = formed(bytes(answer.body))
+    return Response(content, answer.status_code, media_type="application/json")

@@ -1,7 +1,8 @@
-"""The context of a call: its caller, tenant and headers."""
+"""The context of a call: its caller, tenant, headers and address."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ from starlette.requests import Request
 
 from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import InvalidArgumentError
-from a2a_serverless.http import address
 from a2a_serverless.http.errors import quoted
 from a2a_serverless.observability import tracing
+from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.tasks.identity import Scope, digest
@@ -29,7 +30,8 @@ EXTENSION_HEADERS = (HTTP_EXTENSION_HEADER, "X-A2A-Extensions")
 """The header's name, and that until 0.3."""
 INVOCATION_HEADER = "x-amzn-lambda-context"
 """The header in which the Lambda Web Adapter passes Lambda's context of an invocation on."""
-
+BASE_URL = "a2a_serverless.base_url"
+"""The field of an ASGI scope for the address that the gateway names."""
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "x-api-key"})
 _CHOSEN_ID = "a2a_serverless.chosen_id"
 _OWN_TENANT = "a2a_serverless.own_tenant"
@@ -275,7 +277,6 @@ def trace_context(context: ServerCallContext) -> dict[str, str]:
 
 
 _LATEST_MS = 10**15
-_REQUEST_ID = re.compile(r"[0-9a-fA-F-]{1,64}")
 
 
 def function_deadline_ms(context: ServerCallContext) -> int | None:
@@ -285,23 +286,36 @@ def function_deadline_ms(context: ServerCallContext) -> int | None:
     only shorten its own call by it.
     """
     try:
-        deadline_ms = int(_invocation(_headers(context))["deadline"])
+        deadline_ms = int(from_header(_headers(context), INVOCATION_HEADER)["deadline"])
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
     return deadline_ms if abs(deadline_ms) < _LATEST_MS else None
 
 
-def request_id(headers: Mapping[str, str]) -> str | None:
-    """Return the id of the request's invocation, from a header of the Lambda Web Adapter."""
-    found = str(_invocation(headers).get("request_id", ""))
-    return found if _REQUEST_ID.fullmatch(found) else None
-
-
-def _invocation(headers: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return Lambda's context of the invocation, as the Lambda Web Adapter passes it on."""
-    return address.from_header(headers, INVOCATION_HEADER)
-
-
 def _headers(context: ServerCallContext) -> Mapping[str, str]:
     headers: Mapping[str, str] = context.state.get("headers", {})
     return headers
+
+
+def from_header(headers: Mapping[str, str], name: str) -> Mapping[str, Any]:
+    """Return the JSON object in a header of the Lambda Web Adapter.
+
+    Outside of Lambda the header is the client's, and may hold anything or be missing. If it is not
+    a JSON object, an empty one is returned.
+    """
+    try:
+        found = json.loads(headers.get(name, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def base_url(request: Request, settings: Settings) -> str:
+    """Return the URL under which a request's client reaches the agent, without a `/` at its end.
+
+    It is the settings' `public_url`, or else what API Gateway says about the request, or else the
+    URL of the request itself. Notifications name the same address as their issuer; PushFunction,
+    which has no request, gets it from its settings.
+    """
+    url: str = settings.public_url or request.scope.get(BASE_URL) or str(request.base_url)
+    return url.rstrip("/")

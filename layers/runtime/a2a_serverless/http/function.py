@@ -1,11 +1,19 @@
-"""The application as Lambda runs it."""
+"""The application as Lambda runs it, with the address by which the gateway has found it.
+
+API Gateway gives the address in the `requestContext` of its events. A client can write no part of
+that: the domain is the one by which the gateway has found the API, and the stage stands before the
+path. Behind the Lambda Web Adapter the context is a header, which the adapter sets for every
+request; only `observed` reads it. Everywhere else it is a client's header like any other.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from fastapi import FastAPI
 from mangum import Mangum
@@ -13,13 +21,12 @@ from mangum.types import ASGI
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from a2a_serverless.http.address import from_adapter, from_gateway
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
-from a2a_serverless.http.context import request_id
+from a2a_serverless.http.context import BASE_URL, INVOCATION_HEADER, from_header
 from a2a_serverless.http.errors import RefusedError, response_of
-from a2a_serverless.http.handler import Entrypoint
-from a2a_serverless.http.middleware import malformed
+from a2a_serverless.http.middleware import check_addresses
+from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.observability.logs import log_context
 from a2a_serverless.settings import load_settings
@@ -32,6 +39,11 @@ _EVERY_TYPE = [""]
 All answers of the application are text. A REST API without binary types would pass base64 on to the
 client undecoded.
 """
+
+CONTEXT_HEADER = "x-amzn-request-context"
+"""The header in which the Lambda Web Adapter passes an event's `requestContext` on, in JSON."""
+_LOOPBACK = frozenset({"127.0.0.1", "localhost"})
+_REQUEST_ID = re.compile(r"[0-9a-fA-F-]{1,64}")
 
 LambdaHandler = Callable[[dict[str, Any], Any], dict[str, Any]]
 
@@ -64,31 +76,39 @@ def lambda_handler(app: ASGIApp) -> LambdaHandler:
     def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         try:
             with log_context(request_id=getattr(context, "aws_request_id", None)):
-                refusal = _refusal(event)
-                return adapter(event, context) if refusal is None else refusal
+                try:
+                    _check(event)
+                except RefusedError as error:
+                    return _refused(error, event)
+                return adapter(event, context)
         finally:
             metrics.flush()
 
     return handler
 
 
-def _refusal(event: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the answer to an event that Mangum cannot turn into a request; None to any other.
+def _check(event: Mapping[str, Any]) -> None:
+    """Refuse an event that Mangum cannot turn into a request.
 
-    That is an event with a malformed header of an address, or with a text that is not Unicode.
+    Raises:
+        RefusedError: it has a malformed header of an address, or a text that is not Unicode.
     """
     headers = [*_lines(event.get("headers")), *_lines(event.get("multiValueHeaders"))]
     fields = [*headers, *_lines(event.get("multiValueQueryStringParameters"))]
-    path: str = event.get("path") or event.get("rawPath", "/")  # `rawPath`: of an HTTP API
-    texts = [path, event.get("body") or "", *(text for field in fields for text in field)]
-    if all(map(is_unicode, texts)):
-        error = malformed(headers)
-    else:
+    texts = [_path(event), event.get("body") or "", *(text for field in fields for text in field)]
+    if not all(map(is_unicode, texts)):
         message = "The request is not Unicode: send path, query, headers and body in UTF-8."
-        error = RefusedError("NotUnicode", 400, message)
-    if error is None:
-        return None
-    response = response_of(error, path)
+        raise RefusedError("NotUnicode", 400, message)
+    check_addresses(headers)
+
+
+def _path(event: Mapping[str, Any]) -> str:
+    path: str = event.get("path") or event.get("rawPath", "/")  # `rawPath`: of an HTTP API
+    return path
+
+
+def _refused(error: RefusedError, event: Mapping[str, Any]) -> dict[str, Any]:
+    response = response_of(error, _path(event))
     return {
         "statusCode": response.status_code,
         "headers": dict(response.headers),
@@ -113,17 +133,30 @@ def observed(app: ASGIApp) -> ASGIApp:
     """
     # The adapter names each request's trace: no request belongs to the trace of the server's start.
     os.environ.pop(tracing.INVOCATION, None)
-    app = from_adapter(app)
 
     async def observing(scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope) if scope["type"] == "http" else {}
+        request_id = None
+        if scope["type"] == "http":
+            given = Headers(scope=scope)
+            request_id = _request_id(given)
+            # The application does not see this header, because it tells more about the caller.
+            name = CONTEXT_HEADER.encode()
+            headers = [header for header in scope["headers"] if header[0].lower() != name]
+            context = from_header(given, CONTEXT_HEADER)
+            scope = from_gateway({**scope, "headers": headers}, context)
         try:
-            with log_context(request_id=request_id(headers)):
+            with log_context(request_id=request_id):
                 await app(scope, receive, send)
         finally:
             metrics.flush()
 
     return observing
+
+
+def _request_id(headers: Mapping[str, str]) -> str | None:
+    """Return the id of the request's invocation, from a header of the Lambda Web Adapter."""
+    found = str(from_header(headers, INVOCATION_HEADER).get("request_id", ""))
+    return found if _REQUEST_ID.fullmatch(found) else None
 
 
 def _as_served(app: ASGIApp) -> ASGI:
@@ -136,3 +169,26 @@ def _as_served(app: ASGIApp) -> ASGI:
         await app(scope, receive, send)
 
     return served
+
+
+def from_gateway(scope: Scope, context: Mapping[str, Any]) -> Scope:
+    """Return the scope of a request with the address that its `requestContext` names, if it does.
+
+    The path in the context begins with the stage; the scope's path does not. On a custom domain
+    that is mapped at its root the two paths are the same.
+
+    The gateway of a deployment speaks https. The only other gateway is the local stack's: a domain
+    that is this machine itself has the scheme `http`, and no client reaches a deployment under it.
+    """
+    domain, path = context.get("domainName"), context.get("path")
+    if not isinstance(domain, str) or not isinstance(path, str) or not domain:
+        return scope
+    scheme = "http" if domain.partition(":")[0] in _LOOPBACK else "https"
+    stage = _before(scope["path"], unquote(path))
+    return {**scope, BASE_URL: f"{scheme}://{domain}{stage}"}
+
+
+def _before(path: str, whole: str) -> str:
+    """Return what stands before `path` in `whole`; a `/` at the end of either does not count."""
+    path, whole = path.rstrip("/"), whole.rstrip("/")
+    return whole.removesuffix(path) if whole.endswith(path) else ""

@@ -1,178 +1,216 @@
-"""Middleware besides authentication: limits of requests, and the headers of answers."""
+"""What stands before the application: who and what is admitted, and the headers of answers."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from math import ceil
+from typing import Any, Final
 
 from a2a.types import AgentCard
-from a2a.utils.constants import A2A_JSON_MEDIA_TYPE
+from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, VERSION_HEADER
+from a2a.utils.errors import A2A_REASON_TO_ERROR, JSON_RPC_ERROR_CODE_MAP
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.http import PUBLIC_PATHS
-from a2a_serverless.http.address import malformed_header
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http import JSONRPC_PATHS, PUBLIC_PATHS, V0_3_PREFIX
+from a2a_serverless.http.auth import Authenticator
 from a2a_serverless.http.context import EXTENSION_HEADERS, names_1_0, requested_extensions
 from a2a_serverless.http.errors import RefusedError, response_of
+from a2a_serverless.settings import Settings
 
-_JSON = "application/json"
-_WEIGHT_0 = re.compile(r"q=0(\.0*)?")
+_JSON: Final = "application/json"
+_WEIGHT_0: Final = re.compile(r"q=0(\.0*)?")
 
-_BAD_REQUEST = 400
-_CONTENT_TOO_LARGE = 413
-_URI_TOO_LONG = 414
-_TOO_MANY_REQUESTS = 429
-_HEADERS_TOO_LARGE = 431
+_BAD_REQUEST: Final = 400
+_CONTENT_TOO_LARGE: Final = 413
+_URI_TOO_LONG: Final = 414
+_TOO_MANY_REQUESTS: Final = 429
+_HEADERS_TOO_LARGE: Final = 431
 
 
-class HeaderLimit:
-    """Refuses requests with more than `limit` bytes of headers (431), or of path and query (414).
+class Admission:
+    """Checks the headers of a request, its caller, the caller's rate, and the body's length.
 
-    It also refuses malformed headers about hosts and proxies (400). It comes before authentication,
-    so that no long credentials are read, and before any code that looks for an address.
+    Headers come first, so that no long credentials are read, and before any code that looks for an
+    address. The body comes last: it is refused before or while it is read.
+
+    Answers to callers have `Cache-Control: no-store`: a cache between us and the clients does not
+    look at `X-API-Key`, and would give one caller's answer to another.
+
+    Args:
+        authenticator: None lets every request through, without a principal.
     """
 
-    def __init__(self, app: ASGIApp, *, limit: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        settings: Settings,
+        authenticator: Authenticator | None,
+        clock: Clock,
+    ) -> None:
         self._app = app
-        self._limit = limit
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = self._problem(scope) if scope["type"] == "http" else None
-        if error is None:
-            await self._app(scope, receive, send)
-        else:
-            await response_of(error, scope["path"])(scope, receive, send)
-
-    def _problem(self, scope: Scope) -> RefusedError | None:
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > self._limit:
-            message = f"The headers are longer than {self._limit} bytes."
-            return RefusedError("HeadersTooLarge", _HEADERS_TOO_LARGE, message)
-        if len(scope["path"]) + len(scope["query_string"]) > self._limit:
-            message = f"The path and query are longer than {self._limit} bytes."
-            return RefusedError("UriTooLong", _URI_TOO_LONG, message)
-        return malformed(Headers(scope=scope).items())
-
-
-def malformed(headers: Iterable[tuple[str, str]]) -> RefusedError | None:
-    """Return the refusal of a request with a malformed header about hosts or proxies; or None."""
-    problem = malformed_header(headers)
-    return None if problem is None else RefusedError("MalformedHeader", _BAD_REQUEST, problem)
-
-
-class BodyLimit:
-    """Refuses bodies of more than `limit` bytes with 413, before or while they are read.
-
-    The application's own endpoints read the body outside of any exception handler, so the exception
-    for a body that is too long arrives here.
-    """
-
-    def __init__(self, app: ASGIApp, *, limit: int) -> None:
-        self._app = app
-        self._limit = limit
+        self._longest_headers = settings.max_header_bytes
+        self._longest_body = settings.max_body_bytes
+        self._authenticator = authenticator
+        self._rate = _Rate(settings.requests_per_s, clock) if settings.requests_per_s else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        try:
+            self._check_headers(scope)
+            if scope["path"] not in PUBLIC_PATHS:
+                send = _private(send)
+                if self._authenticator is not None:
+                    caller = await self._authenticator.authenticate(Headers(scope=scope))
+                    scope = {**scope, "user": caller}
+                if self._rate is not None:
+                    self._rate.take(getattr(scope.get("user"), "user_name", ""))
+            await self._app(scope, self._limited(scope, receive), send)
+        except RefusedError as error:
+            await response_of(error, scope["path"])(scope, receive, send)
+
+    def _check_headers(self, scope: Scope) -> None:
+        """Refuse too many bytes of headers, or of path and query, and malformed headers."""
+        limit = self._longest_headers
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
+            message = f"The headers are longer than {limit} bytes."
+            raise RefusedError("HeadersTooLarge", _HEADERS_TOO_LARGE, message)
+        if len(scope["path"]) + len(scope["query_string"]) > limit:
+            message = f"The path and query are longer than {limit} bytes."
+            raise RefusedError("UriTooLong", _URI_TOO_LONG, message)
+        check_addresses(Headers(scope=scope).items())
+
+    def _limited(self, scope: Scope, receive: Receive) -> Receive:
+        """Return `receive` for the body, which raises RefusedError where it becomes too long."""
+        with suppress(ValueError):  # a wrong length is ignored, and the body counted
+            self._check_length(int(Headers(scope=scope).get("content-length", "0")))
         size = 0
 
         async def receive_some() -> Message:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
-            if size > self._limit:
-                raise self._error()
+            self._check_length(size)
             return message
 
-        try:
-            if self._announces_more(scope):
-                raise self._error()
-            await self._app(scope, receive_some, send)
-        except RefusedError as error:
-            await response_of(error, scope["path"])(scope, receive, send)
+        return receive_some
 
-    def _error(self) -> RefusedError:
-        message = f"The body is longer than {self._limit} bytes."
-        return RefusedError("BodyTooLarge", _CONTENT_TOO_LARGE, message)
-
-    def _announces_more(self, scope: Scope) -> bool:
-        stated = Headers(scope=scope).get("content-length", "")
-        try:
-            return int(stated or "0") > self._limit
-        except ValueError:
-            return False
+    def _check_length(self, size: int) -> None:
+        if size > self._longest_body:
+            message = f"The body is longer than {self._longest_body} bytes."
+            raise RefusedError("BodyTooLarge", _CONTENT_TOO_LARGE, message)
 
 
-class RateLimit:
-    """Refuses a caller's requests beyond `rate` per second with 429.
+def _private(send: Send) -> Send:
+    async def send_private(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=message.setdefault("headers", []))
+            headers.setdefault("Cache-Control", "no-store")
+        await send(message)
+
+    return send_private
+
+
+# -- addresses -------------------------------------------------------------------------------
+
+
+def _listed(form: str) -> re.Pattern[str]:
+    """Return the pattern of a header with one value for each proxy, separated by commas."""
+    return re.compile(rf"(?:{form})(?:\s*,\s*(?:{form}))*", re.ASCII | re.IGNORECASE)
+
+
+_NAME: Final = r"(?:[A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])"
+_PORT: Final = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d{2}|6[0-4]\d{3}|[1-5]?\d{1,4})"
+_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
+    "host": (re.compile(f"{_NAME}(?::{_PORT})?", re.ASCII), "the name of a host, and a port"),
+    "x-forwarded-host": (_listed(f"{_NAME}(?::{_PORT})?"), "names of hosts"),
+    "x-forwarded-port": (_listed(_PORT), "numbers of ports"),
+    "x-forwarded-proto": (_listed("https?|wss?"), "http or https"),
+    "x-forwarded-for": (_listed(r"[A-Za-z0-9._:\[\]%-]{1,255}"), "addresses"),
+}
+"""Headers in which servers, proxies and frameworks look for an address."""
+
+
+def check_addresses(headers: Iterable[tuple[str, str]]) -> None:
+    """Refuse a malformed header about hosts and proxies.
+
+    No client needs to send such a header, and libraries raise all kinds of errors on it.
+
+    Raises:
+        RefusedError: names the first of them.
+    """
+    for name, value in headers:
+        form, meaning = _FORMS.get(name.lower(), (None, ""))
+        if form is not None and form.fullmatch(value.strip()) is None:
+            message = f"The header {name.title()} is malformed: send {meaning}, or leave it out."
+            raise RefusedError("MalformedHeader", _BAD_REQUEST, message)
+
+
+# -- rates -----------------------------------------------------------------------------------
+
+
+class _Rate:
+    """Limits a caller to `rate` requests per second.
 
     A caller has a bucket that holds two seconds' worth of requests and fills at `rate`; if callers
     are not known, they share one. The buckets belong to this process: in Lambda each environment
     has its own. All environments together are limited by the throttling of the API and the reserved
     concurrency of the functions.
-
-    Args:
-        rate: requests per second and caller.
     """
 
     MAX_BUCKETS = 10_000
     """The most buckets; beyond it the least recently used is dropped, and so is full again."""
 
-    def __init__(self, app: ASGIApp, *, rate: float, clock: Clock) -> None:
-        self._app = app
+    def __init__(self, rate: float, clock: Clock) -> None:
         self._rate = rate
         self._size = max(1.0, 2 * rate)
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_free = scope["type"] != "http" or scope["path"] in PUBLIC_PATHS
-        wait_s = 0.0 if is_free else self._take(getattr(scope.get("user"), "user_name", ""))
-        if wait_s == 0:
-            await self._app(scope, receive, send)
-            return
-        message = f"You have sent more than {self._rate:g} requests per second."
-        headers = {"Retry-After": str(ceil(wait_s))}
-        error = RefusedError("TooManyRequests", _TOO_MANY_REQUESTS, message, headers)
-        await response_of(error, scope["path"])(scope, receive, send)
+    def take(self, caller: str) -> None:
+        """Take one request out of the caller's bucket.
 
-    def _take(self, caller: str) -> float:
-        """Take one request out of the caller's bucket; return 0, or the seconds until one is in."""
+        Raises:
+            RefusedError: the bucket is empty; says when the next request is in it.
+        """
         now = self._clock.monotonic()
         left, at = self._buckets.pop(caller, (self._size, now))
         left = min(self._size, left + (now - at) * self._rate)
-        is_free = left >= 1
-        self._buckets[caller] = (left - 1 if is_free else left, now)
+        self._buckets[caller] = (left - 1 if left >= 1 else left, now)
         if len(self._buckets) > self.MAX_BUCKETS:
             self._buckets.popitem(last=False)
-        return 0.0 if is_free else (1 - left) / self._rate
+        if left < 1:
+            message = f"You have sent more than {self._rate:g} requests per second."
+            headers = {"Retry-After": str(ceil((1 - left) / self._rate))}
+            raise RefusedError("TooManyRequests", _TOO_MANY_REQUESTS, message, headers)
+
+
+# -- errors before 1.0 -----------------------------------------------------------------------
 
 
 class ErrorForm:
-    """Gives every error of some paths the form of another version, unless its request is of 1.0.
+    """Gives every error the form of before 1.0, unless its request is of 1.0.
 
     It stands before everything that refuses requests, so that an unknown path, a body that is too
-    long and a missing key are answered in this form, too.
-
-    Args:
-        has: returns True for a path that it is to be done for.
-        formed: returns the body of an error, JSON in the form of 1.0, in that form.
+    long and a missing key are answered in this form, too. It loads none of the models of 0.3.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, has: Callable[[str], bool], formed: Callable[[bytes], bytes]
-    ) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._has = has
-        self._formed = formed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_one = scope["type"] == "http" and self._has(scope["path"])
-        if not is_one or names_1_0(Request(scope)):
+        formed = former_form(Request(scope)) if scope["type"] == "http" else None
+        if formed is None:
             await self._app(scope, receive, send)
             return
         start: Message | None = None
@@ -183,7 +221,7 @@ class ErrorForm:
                 start = message  # its length is not known before the body
                 return
             if start is not None:
-                message = {**message, "body": self._formed(message["body"])}
+                message = {**message, "body": formed(message["body"])}
                 MutableHeaders(scope=start)["content-length"] = str(len(message["body"]))
                 await send(start)
                 start = None
@@ -192,14 +230,53 @@ class ErrorForm:
         await self._app(scope, receive, send_formed)
 
 
+def former_form(request: Request) -> Callable[[bytes], bytes] | None:
+    """Return the function that gives the body of an error the form of before 1.0.
+
+    None for a request that says that it is of 1.0, and for a path that is neither that of JSON-RPC
+    nor below `/v1/`.
+    """
+    path: str = request.scope["path"]
+    if names_1_0(request):
+        return None
+    if path.startswith(V0_3_PREFIX):
+        return _with_code
+    return _without_details if path in JSONRPC_PATHS else None
+
+
+def _without_details(body: bytes) -> bytes:
+    """Return the body of an error over JSON-RPC without the typed details, which only 1.0 has."""
+    content = json.loads(body)
+    if isinstance(content["error"].get("data"), list):
+        del content["error"]["data"]
+    return json.dumps(content).encode()
+
+
+def _with_code(body: bytes) -> bytes:
+    """Return the body of an error, the protocol's or HTTP's, with code and message at its top.
+
+    The code is that of JSON-RPC (0.3, section 8); HTTP's own errors have no such code.
+    """
+    content = json.loads(body)
+    error = content["error"]
+    reasons = [detail.get("reason") for detail in error.get("details", [])]
+    kinds = [A2A_REASON_TO_ERROR[reason] for reason in reasons if reason in A2A_REASON_TO_ERROR]
+    codes = [JSON_RPC_ERROR_CODE_MAP[kind] for kind in kinds if kind in JSON_RPC_ERROR_CODE_MAP]
+    top = {"code": codes[0] if codes else error["code"], "message": error["message"]}
+    return json.dumps({**content, **top}).encode()
+
+
+# -- headers of answers ----------------------------------------------------------------------
+
+
 class Negotiation:
     """Sets the answer's media type and extensions.
 
     One rule gives every answer its type. A stream is `text/event-stream`. A result of HTTP+JSON 1.0
     is `application/a2a+json` (section 11.1), unless its caller sends `application/json`, or accepts
     only `application/json` of the two. All other answers are `application/json`: JSON-RPC, 0.3,
-    errors, the card. Answers of the SDK's routes have these types already; this class only applies
-    the caller's choice.
+    errors, the card. The routes give these types already; this class only applies the caller's
+    choice.
 
     `A2A-Extensions` names the card's extensions that the caller has declared; so does the header's
     former name, for callers that have used it.
@@ -248,3 +325,48 @@ def _named_in_accept(request: Request) -> dict[str, bool]:
         media_type, *parameters = (part.strip() for part in entry.split(";"))
         takes[media_type] = not any(map(_WEIGHT_0.fullmatch, parameters))
     return takes
+
+
+# -- pages in browsers -----------------------------------------------------------------------
+
+ANY_ORIGIN: Final = "*"
+_ORIGIN: Final = re.compile(r"https?://[a-z0-9.\-\[\]:]+", re.IGNORECASE)
+_SENT: Final = (
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "Last-Event-ID",
+    "Prefer",
+    "X-API-Key",
+    VERSION_HEADER,
+    *EXTENSION_HEADERS,
+)
+
+
+def origins_of(text: str) -> tuple[str, ...]:
+    """Return the origins of a setting, in lower case; `*` stands for every origin.
+
+    Raises:
+        ConfigurationError: one is no origin, such as a URL with a path.
+    """
+    origins = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+    for origin in origins:
+        if origin != ANY_ORIGIN and not _ORIGIN.fullmatch(origin):
+            msg = f"A2A_CORS_ORIGINS: {origin!r} is no origin: write https://HOST, without a path."
+            raise ConfigurationError(msg)
+    return origins
+
+
+def browser_access(text: str) -> dict[str, Any]:
+    """Return the arguments of Starlette's CORSMiddleware for a setting, see `origins_of`.
+
+    They say which pages may call, and what they may send and read (Fetch, CORS). Pages may not send
+    cookies, because callers are not recognised by cookies.
+    """
+    return {
+        "allow_origins": origins_of(text),
+        "allow_methods": ("GET", "POST", "DELETE"),
+        "allow_headers": _SENT,
+        "expose_headers": ("Retry-After", "WWW-Authenticate", *EXTENSION_HEADERS),
+        "max_age": 600,
+    }

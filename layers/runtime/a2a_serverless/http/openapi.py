@@ -23,8 +23,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from starlette.routing import Route
 
 from a2a_serverless.http import JSONRPC_PATHS, PUBLIC_PATHS, SUBMIT_PATH, V0_3_PREFIX
+from a2a_serverless.http.bindings import path_in_0_3
 from a2a_serverless.http.operations import OPERATIONS
-from a2a_serverless.http.rest import path_in_0_3
 
 _JSON: Final = "application/json"
 _STREAM: Final = "text/event-stream"

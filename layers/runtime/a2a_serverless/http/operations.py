@@ -1,23 +1,29 @@
-"""The operations of A2A: what each is called, what it reads, who answers it, and what it shows.
+"""The operations of A2A over durable tasks, and the table of them that both bindings read.
 
-Both bindings read this one table. `a2a_serverless.http.legacy.v0_3` has the forms of 0.3.
+Any process can answer for any task. The table says what an operation is called, what it reads, who
+answers it, and what it shows; `a2a_serverless.http.legacy.v0_3` has the forms of 0.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isasyncgenfunction
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, Literal
 
 from a2a.server.context import ServerCallContext
 from a2a.types import (
+    AgentCard,
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
     GetExtendedAgentCardRequest,
     GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
     ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
     ListTasksRequest,
     ListTasksResponse,
     Message,
@@ -28,15 +34,295 @@ from a2a.types import (
     TaskPushNotificationConfig,
     TaskStatusUpdateEvent,
 )
+from a2a.utils.errors import UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message as AnyMessage
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 
-from a2a_serverless.http.answers import GET_SENT, GET_STREAMED
-from a2a_serverless.http.handler import DurableRequestHandler
-from a2a_serverless.http.streams import StreamEvent
+from a2a_serverless.carried import carried_variables
+from a2a_serverless.errors import AnswerTooLargeError, TaskNotFoundError
+from a2a_serverless.http.checks import (
+    AsksForHistory,
+    check_send,
+    check_streaming,
+    history_length,
+    list_query,
+)
+from a2a_serverless.http.context import (
+    ends_with_turn,
+    function_deadline_ms,
+    last_event_id,
+    request_of,
+    scope_of,
+    trace_context,
+)
+from a2a_serverless.http.errors import operation, protocol_errors
+from a2a_serverless.http.intake import Accepted, Intake, cancel
+from a2a_serverless.http.receivers import Receivers
+from a2a_serverless.http.streams import Limits, StreamEvent, StreamItems, TaskStream
+from a2a_serverless.observability import tracing
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.tail import Tail, TailEvent, settle
 from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.fold import bound
+from a2a_serverless.tasks.rules import terminal_error
+from a2a_serverless.wiring import Backends
 
-Json = dict[str, Any]
+Entrypoint = Literal["api", "stream"]
+"""How the application's answers go out.
+
+`api`: each in one piece (Mangum), so that a stream ends after `blocking_limit_s` with the events
+until then. `stream`: as they are made (uvicorn); a stream ends after `stream_limit_s`. A blocking
+send waits for `blocking_limit_s` in both: a longer one would meet the time-outs of clients.
+"""
+
+_STOP_MARGIN_S = 5.0
+"""Seconds before the function's end at which a stream ends by itself."""
+
+
+class DurableRequestHandler:
+    """A2A over the backends, in the scope of each call's tenant and principal.
+
+    It keeps nothing between calls and raises only the protocol's errors. A task goes on when its
+    client leaves.
+
+    Args:
+        extended_card: returns the card for authenticated callers, given the request for it.
+    """
+
+    def __init__(
+        self,
+        backends: Backends,
+        card: AgentCard,
+        settings: Settings,
+        *,
+        entrypoint: Entrypoint = "api",
+        extended_card: Callable[[Request], AgentCard] | None = None,
+    ) -> None:
+        self._backends = backends
+        self._card = card
+        self._settings = settings
+        self._entrypoint = entrypoint
+        self._extended_card = extended_card
+        self._intake = Intake(backends, carried_variables(settings.context_variables))
+        self._receivers = Receivers(backends, card, settings)
+
+    # -- messages ------------------------------------------------------------------------------
+
+    @operation("send_message")
+    async def on_message_send(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> Task | Message:
+        """Accept a message; wait for its turn unless told otherwise (sections 3.1.1, 3.2.2).
+
+        If the turn takes longer than `blocking_limit_s`, return the task as it is, at work.
+        """
+        deadline = self._now() + self._settings.blocking_limit_s
+        accepted = await self._accept(params, context)
+        tail = accepted.tail
+        if not params.configuration.return_immediately:
+            await settle(tail, until=accepted.is_answered, deadline=deadline)
+        if tail.fold.reply is not None:
+            return bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
+        return tail.fold.task(self._length(params.configuration))
+
+    async def _accept(self, params: SendMessageRequest, context: ServerCallContext) -> Accepted:
+        check_send(params, self._card, self._settings)
+        if params.configuration.HasField("task_push_notification_config"):
+            await self._receivers.check_inline(params, context)
+        return await self._intake.accept(params, context)
+
+    @operation("send_streaming_message")
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> StreamItems:
+        """Accept a message and stream its turn: the Task, then what happens (section 3.1.2)."""
+        limits = self._stream_limits(context)
+        check_streaming(self._card)
+        accepted = await self._accept(params, context)
+        _trim(accepted.opening, self._length(params.configuration))
+        stream = self._stream(accepted.opening, accepted.tail, context)
+        async for item in stream.items(accepted.is_over, limits):
+            yield item
+
+    @operation("subscribe_to_task")
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> StreamItems:
+        """Stream a task to its end, through pauses (section 3.1.6).
+
+        With `Last-Event-ID` the stream opens with the Task as of that event, also on a task that
+        has ended, and goes on with what followed. An id of another task is ignored. With `Prefer:
+        until=turn` the stream ends with the turn in which it opens, as the stream of a message.
+        """
+        limits = self._stream_limits(context)
+        check_streaming(self._card)
+        storage, cursor = self._storage(context), last_event_id(context)
+        if cursor is None:
+            tail = await Tail.open(storage, params.id)
+            if tail.head.is_terminal:
+                raise terminal_error(tail.head, "It has no more events: get it instead.")
+            opening = tail.snapshot()
+        else:
+            tail, opening = await Tail.resume(storage, params.id, cursor)
+        _trim(opening, self._length())
+        stream = self._stream(opening, tail, context)
+        followed = Accepted(
+            turn=tail.fold.turn_at(opening.cursor.version), opening=opening, tail=tail
+        )
+        until = followed.is_over if ends_with_turn(context) else attrgetter("is_terminal")
+        async for item in stream.items(until, limits):
+            yield item
+
+    # -- tasks ---------------------------------------------------------------------------------
+
+    @operation("get_task")
+    async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
+        """Return the task as it is now (section 3.1.3)."""
+        task = await self.find_task(params, context)
+        if task is None:
+            raise TaskNotFoundError
+        return task
+
+    async def find_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
+        """Return the task as it is now; None if the caller sees no such task."""
+        with protocol_errors("get_task", params.id):
+            length = self._length(params)
+            return await self._storage(context).load_task(params.id, length)
+
+    @operation("list_tasks")
+    async def on_list_tasks(
+        self, params: ListTasksRequest, context: ServerCallContext
+    ) -> ListTasksResponse:
+        """List the caller's tasks, newest status first (section 3.1.4)."""
+        query = list_query(params, self._settings)
+        found = await self._storage(context).list_tasks(query, fitting=fitting)
+        return ListTasksResponse(
+            tasks=found.tasks,
+            next_page_token=found.next_page_token,
+            page_size=found.page_size,
+            total_size=found.total_size,
+        )
+
+    @operation("cancel_task")
+    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
+        """Cancel a task, by its agent or without it (section 3.1.5)."""
+        with tracing.segment("a2a cancel", trace_context(context)) as piece:
+            tail = await cancel(
+                self._backends,
+                scope_of(context),
+                params.id,
+                timeout_s=self._settings.cancel_timeout_s,
+                by=context.user.user_name,
+            )
+            piece.annotate(task_id=tail.head.task_id)
+        return tail.fold.task(self._length())
+
+    # -- push notifications and the extended card ----------------------------------------------
+
+    @operation("create_push_config")
+    async def on_create_task_push_notification_config(
+        self, params: TaskPushNotificationConfig, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        """Notify a receiver of the task from now on (section 3.1.7)."""
+        return await self._receivers.create(params, context)
+
+    async def on_get_task_push_notification_config(
+        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        """Return a push configuration without its secrets (section 3.1.8)."""
+        with protocol_errors("get_push_config", params.task_id):
+            return await self._receivers.get(params, context)
+
+    @operation("list_push_configs")
+    async def on_list_task_push_notification_configs(
+        self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """List a task's push configurations without their secrets (section 3.1.9)."""
+        return await self._receivers.list(params, context)
+
+    @operation("delete_push_config")
+    async def on_delete_task_push_notification_config(
+        self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        """Stop notifying a receiver (section 3.1.10)."""
+        await self._receivers.delete(params, context)
+
+    async def on_get_extended_agent_card(
+        self, _: GetExtendedAgentCardRequest, context: ServerCallContext
+    ) -> AgentCard:
+        """Return the card for authenticated callers (sections 3.1.11, 13.3)."""
+        with protocol_errors("get_extended_card"):
+            if self._extended_card is None:
+                raise UnsupportedOperationError(message="The agent has no extended card.")
+            return self._extended_card(request_of(context))
+
+    # ------------------------------------------------------------------------------------------
+
+    def in_one_piece(
+        self, content: Any, task_id: str, advice: str, media_type: str | None = None
+    ) -> JSONResponse:
+        """Return the answer with this content, which shows the task `task_id`, if it has an id.
+
+        Raises:
+            AnswerTooLargeError: the task makes it longer than Lambda can send; `advice` says what
+                its client can do. A streamed answer, and one without a task, may have any length.
+        """
+        response = JSONResponse(content, media_type=media_type)
+        is_limited = self._entrypoint == "api" and bool(task_id)
+        if is_limited and _sent(bytes(response.body)) > MAX_ANSWER_BYTES:
+            raise AnswerTooLargeError(task_id, advice)
+        return response
+
+    def _stream(self, opening: TailEvent, tail: Tail, context: ServerCallContext) -> TaskStream:
+        """Return the stream of a tail; it takes a lease if it is answered in pieces."""
+        counted = self._backends.streams if self._entrypoint == "stream" else None
+        return TaskStream(
+            opening,
+            tail,
+            caller=context.user.user_name,
+            leases=counted,
+            flush_s=self._settings.flush_ms / 1000,
+        )
+
+    def _stream_limits(self, context: ServerCallContext) -> Limits:
+        """Return the limits of a stream that begins now."""
+        limit_s = self._settings.stream_limit_s
+        if self._entrypoint == "api":
+            limit_s = self._settings.blocking_limit_s
+        stop_s = self._function_s(context) - _STOP_MARGIN_S
+        now = self._now()
+        return Limits(deadline=now + min(limit_s, stop_s), stop=now + stop_s)
+
+    def _function_s(self, context: ServerCallContext) -> float:
+        """Return the seconds that the function has left; infinity if nothing stops it."""
+        stopped_at_ms = function_deadline_ms(context)
+        if stopped_at_ms is None:
+            return math.inf
+        return (stopped_at_ms - self._backends.storage.clock.now_ms()) / 1000
+
+    def _storage(self, context: ServerCallContext) -> DurableStorage:
+        return self._backends.storage.for_scope(scope_of(context))
+
+    def _length(self, request: AsksForHistory | None = None) -> int:
+        return history_length(request, self._settings)
+
+    def _now(self) -> float:
+        return self._backends.storage.clock.monotonic()
+
+
+def _trim(opening: TailEvent, length: int) -> None:
+    """Keep the last `length` messages of an opening Task's history (section 3.2.4)."""
+    if isinstance(opening.event, Task):
+        history = opening.event.history
+        del history[: max(0, len(history) - length)]
+
+
+# -- the table -------------------------------------------------------------------------------
+
+_Json = dict[str, Any]
 
 _KINDS: Final[Mapping[type[AnyMessage], str]] = {
     Task: "task",
@@ -78,7 +364,7 @@ class Operation:
             return f"it has ended; {GET_STREAMED}"
         return GET_SENT if self.request is SendMessageRequest else GET_STREAMED
 
-    def show(self, result: Any) -> Json | None:
+    def show(self, result: Any) -> _Json | None:
         """Return the JSON of a result."""
         if self.request is SendMessageRequest:
             return _by_kind(result)
@@ -87,12 +373,12 @@ class Operation:
         return None if result is None else MessageToDict(result)
 
 
-def shown_event(item: StreamEvent) -> Json:
+def shown_event(item: StreamEvent) -> _Json:
     """Return the JSON of an event in a stream."""
     return _by_kind(item.event)
 
 
-def shown_page(found: ListTasksResponse) -> Json:
+def shown_page(found: ListTasksResponse) -> _Json:
     """Return a page: all its own fields, but only those of a task that are not empty.
 
     So a task has the fields that GetTask shows of it. Artifacts that were not asked for are not in
@@ -106,7 +392,7 @@ def shown_page(found: ListTasksResponse) -> Json:
     }
 
 
-def _by_kind(event: Event) -> Json:
+def _by_kind(event: Event) -> _Json:
     """Return an event, or the result of a send, under the name of its kind."""
     return {_KINDS[type(event)]: MessageToDict(event)}
 
@@ -117,7 +403,8 @@ def task_of(result: Any) -> str:
 
 
 _CONFIGS: Final = "/tasks/{id}/pushNotificationConfigs"
-_CONFIG: Final = "/tasks/{id}/pushNotificationConfigs/{push_id}"
+_CONFIG: Final = _CONFIGS + "/{push_id}"
+_Handler = DurableRequestHandler
 
 # SubscribeToTask stands before GetTask, whose path matches its path, too.
 OPERATIONS: Final = (
@@ -125,7 +412,7 @@ OPERATIONS: Final = (
         "SendMessage",
         "message/send",
         SendMessageRequest,
-        DurableRequestHandler.on_message_send,
+        _Handler.on_message_send,
         ("POST",),
         "/message:send",
     ),
@@ -133,18 +420,16 @@ OPERATIONS: Final = (
         "SendStreamingMessage",
         "message/stream",
         SendMessageRequest,
-        DurableRequestHandler.on_message_send_stream,
+        _Handler.on_message_send_stream,
         ("POST",),
         "/message:stream",
     ),
-    Operation(
-        "ListTasks", "", ListTasksRequest, DurableRequestHandler.on_list_tasks, ("GET",), "/tasks"
-    ),
+    Operation("ListTasks", "", ListTasksRequest, _Handler.on_list_tasks, ("GET",), "/tasks"),
     Operation(
         "CancelTask",
         "tasks/cancel",
         CancelTaskRequest,
-        DurableRequestHandler.on_cancel_task,
+        _Handler.on_cancel_task,
         ("POST",),
         "/tasks/{id}:cancel",
     ),
@@ -152,23 +437,18 @@ OPERATIONS: Final = (
         "SubscribeToTask",
         "tasks/resubscribe",
         SubscribeToTaskRequest,
-        DurableRequestHandler.on_subscribe_to_task,
+        _Handler.on_subscribe_to_task,
         ("POST", "GET"),
         "/tasks/{id}:subscribe",
     ),
     Operation(
-        "GetTask",
-        "tasks/get",
-        GetTaskRequest,
-        DurableRequestHandler.on_get_task,
-        ("GET",),
-        "/tasks/{id}",
+        "GetTask", "tasks/get", GetTaskRequest, _Handler.on_get_task, ("GET",), "/tasks/{id}"
     ),
     Operation(
         "CreateTaskPushNotificationConfig",
         "tasks/pushNotificationConfig/set",
         TaskPushNotificationConfig,
-        DurableRequestHandler.on_create_task_push_notification_config,
+        _Handler.on_create_task_push_notification_config,
         ("POST",),
         _CONFIGS,
     ),
@@ -176,7 +456,7 @@ OPERATIONS: Final = (
         "ListTaskPushNotificationConfigs",
         "tasks/pushNotificationConfig/list",
         ListTaskPushNotificationConfigsRequest,
-        DurableRequestHandler.on_list_task_push_notification_configs,
+        _Handler.on_list_task_push_notification_configs,
         ("GET",),
         _CONFIGS,
     ),
@@ -184,7 +464,7 @@ OPERATIONS: Final = (
         "GetTaskPushNotificationConfig",
         "tasks/pushNotificationConfig/get",
         GetTaskPushNotificationConfigRequest,
-        DurableRequestHandler.on_get_task_push_notification_config,
+        _Handler.on_get_task_push_notification_config,
         ("GET",),
         _CONFIG,
     ),
@@ -192,7 +472,7 @@ OPERATIONS: Final = (
         "DeleteTaskPushNotificationConfig",
         "tasks/pushNotificationConfig/delete",
         DeleteTaskPushNotificationConfigRequest,
-        DurableRequestHandler.on_delete_task_push_notification_config,
+        _Handler.on_delete_task_push_notification_config,
         ("DELETE",),
         _CONFIG,
     ),
@@ -200,8 +480,46 @@ OPERATIONS: Final = (
         "GetExtendedAgentCard",
         "agent/getAuthenticatedExtendedCard",
         GetExtendedAgentCardRequest,
-        DurableRequestHandler.on_get_extended_agent_card,
+        _Handler.on_get_extended_agent_card,
         ("GET",),
         "/extendedAgentCard",
     ),
 )
+
+
+# -- answers in one piece --------------------------------------------------------------------
+
+MAX_ANSWER_BYTES: Final = 5_000_000
+"""The most bytes of one answer as Lambda sends it; the rest of 6 MB is for envelope and headers."""
+
+GET_STREAMED: Final = (
+    "get it by its id with a smaller historyLength, or over JSON-RPC, whose answers are streamed"
+)
+GET_SENT: Final = "the message was accepted; get the task by its id"
+"""What the client of an answer that is too long can do; the second one that of a send."""
+
+_MOST_GROWTH: Final = 20
+"""The most bytes that are sent for one byte of protobuf; names of enum values grow the most."""
+
+
+def fitting(tasks: Sequence[Task | Message]) -> int:
+    """Return how many of the first tasks, or messages, fit into one answer."""
+    if _MOST_GROWTH * sum(task.ByteSize() for task in tasks) <= MAX_ANSWER_BYTES:
+        return len(tasks)
+    size = 0
+    for number, task in enumerate(tasks):
+        size += sent_bytes(task)
+        if size > MAX_ANSWER_BYTES:
+            return number
+    return len(tasks)
+
+
+def sent_bytes(task: Task | Message) -> int:
+    """Return the bytes of a task or message in an answer, as Lambda sends it."""
+    found = MessageToDict(task)
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
+    return _sent(text) + 1  # and a comma between two
+
+
+def _sent(text: bytes) -> int:
+    return len(text) + text.count(b'"') + text.count(b"\\")

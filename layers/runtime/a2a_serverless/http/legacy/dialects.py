@@ -35,12 +35,11 @@ from a2a.utils.errors import A2AError, InvalidParamsError, InvalidRequestError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from a2a_serverless.http.answers import GET_SENT, GET_STREAMED, in_one_piece
 from a2a_serverless.http.checks import parsed
 from a2a_serverless.http.context import call_context, choose_id, names_version
 from a2a_serverless.http.errors import jsonrpc_error, protocol_errors, quoted
-from a2a_serverless.http.handler import DurableRequestHandler
 from a2a_serverless.http.legacy.v0_1 import Json, Shapes, push_config, submitted
+from a2a_serverless.http.operations import GET_SENT, GET_STREAMED, DurableRequestHandler
 from a2a_serverless.http.streams import StreamEvent, StreamItems, event_source
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import digest, is_unicode
@@ -57,7 +56,7 @@ class _Stream:
     show: Callable[[Any], Json]
 
 
-Result = Json | list[Json] | _Stream | None
+_Result = Json | list[Json] | _Stream | None
 
 _LISTED = 100
 """The most tasks of `tasks/list`, whose answer has no place for a page token."""
@@ -74,7 +73,7 @@ class LegacyDialects:
     def __init__(self, handler: DurableRequestHandler, settings: Settings) -> None:
         self._handler = handler
         self._settings = settings
-        self._methods: Mapping[str, Callable[[_Params, ServerCallContext], Awaitable[Result]]] = {
+        self._methods: Mapping[str, Callable[[_Params, ServerCallContext], Awaitable[_Result]]] = {
             "tasks/send": self._send,
             "tasks/sendSubscribe": self._send_subscribe,
             "tasks/get": self._get,
@@ -107,7 +106,7 @@ class LegacyDialects:
             if not isinstance(result, _Stream):
                 content = {"jsonrpc": "2.0", "id": request_id, "result": result}
                 advice = GET_SENT if method in _SENDS else GET_STREAMED
-                return in_one_piece(content, task_id=self._limited(result), advice=advice)
+                return self._handler.in_one_piece(content, _task_in(result), advice)
 
         def show(item: StreamEvent) -> Json:
             return {"jsonrpc": "2.0", "id": request_id, "result": result.show(item.event)}
@@ -119,22 +118,16 @@ class LegacyDialects:
         keep_alive_s = self._settings.keep_alive_s
         return await event_source(result.items, show, show_error, keep_alive_s=keep_alive_s)
 
-    def _limited(self, result: Any) -> str:
-        """Return the id of the task in a result whose length is limited; empty for any other."""
-        if not self._handler.answers_in_one_piece or not isinstance(result, dict):
-            return ""
-        return str(result.get("task", result).get("id", ""))
-
     # -- A2A 0.1 -------------------------------------------------------------------------------
 
-    async def _send(self, params: _Params, context: ServerCallContext) -> Result:
+    async def _send(self, params: _Params, context: ServerCallContext) -> _Result:
         return Shapes(is_0_1=True).task(await self._finished(self._sent(params, context), context))
 
-    async def _send_subscribe(self, params: _Params, context: ServerCallContext) -> Result:
+    async def _send_subscribe(self, params: _Params, context: ServerCallContext) -> _Result:
         items = self._handler.on_message_send_stream(self._sent(params, context), context)
         return _Stream(items, Shapes(is_0_1=True).own_events)
 
-    async def _get(self, params: _Params, context: ServerCallContext) -> Result:
+    async def _get(self, params: _Params, context: ServerCallContext) -> _Result:
         # As in 0.3, where a history length of 0 means all messages.
         length = params.get("historyLength")
         is_all = type(length) is int and length == 0
@@ -142,7 +135,7 @@ class LegacyDialects:
         task = await self._handler.on_get_task(parsed(asked, GetTaskRequest), context)
         return Shapes().task(task)
 
-    async def _list(self, params: _Params, context: ServerCallContext) -> Result:
+    async def _list(self, params: _Params, context: ServerCallContext) -> _Result:
         """Return the caller's newest tasks, whole, at most `_LISTED` of them."""
         request = ListTasksRequest(page_size=_LISTED, include_artifacts=True)
         if _or(params.get("contextId"), None) is not None:
@@ -150,11 +143,11 @@ class LegacyDialects:
         found = await self._handler.on_list_tasks(request, context)
         return [Shapes(is_0_1=True).task(task) for task in found.tasks]
 
-    async def _cancel(self, params: _Params, context: ServerCallContext) -> Result:
+    async def _cancel(self, params: _Params, context: ServerCallContext) -> _Result:
         request = CancelTaskRequest(id=_task_id(params))
         return Shapes().task(await self._handler.on_cancel_task(request, context))
 
-    async def _resubscribe(self, params: _Params, context: ServerCallContext) -> Result:
+    async def _resubscribe(self, params: _Params, context: ServerCallContext) -> _Result:
         request = SubscribeToTaskRequest(id=_task_id(params))
         return _Stream(self._handler.on_subscribe_to_task(request, context), Shapes().events)
 
@@ -162,27 +155,27 @@ class LegacyDialects:
         """Return the message for the task that `id` names: a new task, or its next turn."""
         if params.get("id") is not None:
             choose_id(context, _text(params, "id"))
-        return request_of(params)
+        return _message_of(params)
 
-    async def _push_set(self, params: _Params, context: ServerCallContext) -> Result:
+    async def _push_set(self, params: _Params, context: ServerCallContext) -> _Result:
         task_id = _task_id(params)
         config = parsed(_config_of(params, "pushNotificationConfig"), TaskPushNotificationConfig)
         config.task_id = task_id
         made = await self._handler.on_create_task_push_notification_config(config, context)
         return push_config(made)
 
-    async def _push_get(self, params: _Params, context: ServerCallContext) -> Result:
+    async def _push_get(self, params: _Params, context: ServerCallContext) -> _Result:
         """Return the task's configuration of 0.1; None, as in 0.1, if it has none."""
         return next(iter(await self._pushes(_task_id(params), context)), None)
 
-    async def _push_delete(self, params: _Params, context: ServerCallContext) -> Result:
+    async def _push_delete(self, params: _Params, context: ServerCallContext) -> _Result:
         request = DeleteTaskPushNotificationConfigRequest(
             task_id=_task_id(params), id=CONFIG_ID_OF_0_1
         )
         await self._handler.on_delete_task_push_notification_config(request, context)
         return None
 
-    async def _push_list(self, params: _Params, context: ServerCallContext) -> Result:
+    async def _push_list(self, params: _Params, context: ServerCallContext) -> _Result:
         """Return the configurations of the caller's newest tasks, or of the task that is named."""
         if params.get("id", params.get("taskId")) is not None:
             return await self._pushes(_task_id(params), context)
@@ -198,12 +191,12 @@ class LegacyDialects:
 
     # -- submit and ask later ------------------------------------------------------------------
 
-    async def _submit(self, params: _Params, context: ServerCallContext) -> Result:
+    async def _submit(self, params: _Params, context: ServerCallContext) -> _Result:
         choose_id(context, _text(params, "taskId"), ttl_s=self._settings.submitted_ttl_s)
-        task = await self._finished(request_of({"message": params.get("message")}), context)
+        task = await self._finished(_message_of({"message": params.get("message")}), context)
         return {"task": submitted(task)}
 
-    async def _status(self, params: _Params, context: ServerCallContext) -> Result:
+    async def _status(self, params: _Params, context: ServerCallContext) -> _Result:
         task_id = _text(params, "taskId")
         asked = GetTaskRequest(id=task_id, history_length=0)
         task = await self._handler.find_task(asked, context)
@@ -220,6 +213,11 @@ class LegacyDialects:
         asked = GetTaskRequest(id=answer.task_id, history_length=length)
         task: Task = await self._handler.on_get_task(asked, context)
         return task
+
+
+def _task_in(result: Json | list[Json] | None) -> str:
+    """Return the id of the task that a result shows; empty if it shows none."""
+    return str(result.get("task", result).get("id", "")) if isinstance(result, dict) else ""
 
 
 def _params(envelope: _Params) -> _Params:
@@ -243,7 +241,7 @@ def _text(params: _Params, name: str, *, of: str = "task") -> str:
     return value
 
 
-def request_of(params: Mapping[str, Any]) -> SendMessageRequest:
+def _message_of(params: Mapping[str, Any]) -> SendMessageRequest:
     """Convert the params of `tasks/send` or `tasks/submit` (0.1: TaskSendParams).
 
     Parts may also have the form of 1.0. A message without an id gets one that is made of its

@@ -37,8 +37,7 @@ from google.protobuf.message import Message as AnyMessage
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from a2a_serverless.http.checks import check_values, refused_field, refusing
-from a2a_serverless.http.fields import NOT_BASE64, is_base64
+from a2a_serverless.http.checks import NOT_BASE64, check_values, is_base64, refused_field, refusing
 from a2a_serverless.http.legacy.v0_1 import dumped
 from a2a_serverless.http.operations import task_of
 from a2a_serverless.http.streams import StreamEvent

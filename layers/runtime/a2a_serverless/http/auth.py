@@ -1,8 +1,9 @@
-"""API keys: each has a name, which identifies its holder.
+"""Who may call: by API keys, or by the tokens of an issuer (`tokens`).
 
-Keys come from a secret of Secrets Manager, or from the environment if there is no secret. The
-process keeps only their SHA-256. That is enough for keys of 20 random characters or more, which
-cannot be guessed; a slow hash would only make refused requests expensive.
+Each key has a name, which identifies its holder. Keys come from a secret of Secrets Manager, or
+from the environment if there is no secret. The process keeps only their SHA-256. That is enough for
+keys of 20 random characters or more, which cannot be guessed; a slow hash would only make refused
+requests expensive.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hmac
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.datastructures import Headers
 
@@ -21,6 +22,7 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.context import Principal
 from a2a_serverless.http.errors import RefusedError
+from a2a_serverless.settings import Settings
 
 _MIN_LENGTH = 20
 """The fewest characters of a key: 20 characters, each one of 64 at random, are 120 bits."""
@@ -35,6 +37,56 @@ _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="a2a"'}
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 _KEY = re.compile(rf"[\x21-\x7e]{{{_MIN_LENGTH},1000}}")
+_CHOICES = '"api-key", "oidc", or "none" for an endpoint that is open to all'
+
+
+class Authenticator(Protocol):
+    """Authenticates a request by its headers."""
+
+    async def authenticate(self, headers: Headers) -> Principal:
+        """Return the caller.
+
+        Raises:
+            RefusedError: the caller is unknown or may not call.
+        """
+        ...
+
+
+def authenticator_of(settings: Settings, clock: Clock) -> Authenticator | None:
+    """Return the authenticator that A2A_AUTH asks for; None when it is `none`.
+
+    Keys of Secrets Manager are read here, at the start, so that no request has to wait for them.
+
+    Raises:
+        ConfigurationError: A2A_AUTH is not set, or what it needs is missing or wrong.
+    """
+    match settings.auth:
+        case "none":
+            return None
+        case "api-key":
+            return _api_keys(settings, clock)
+        case "oidc":
+            from a2a_serverless.http.tokens import Tokens  # noqa: PLC0415 - only where it is used
+
+            return Tokens(settings, clock)
+        case _:
+            raise ConfigurationError(f"A2A_AUTH is not set: {_CHOICES}.")
+
+
+def _api_keys(settings: Settings, clock: Clock) -> ApiKeys:
+    keys, secret = settings.api_keys.get_secret_value(), settings.api_keys_secret
+    if keys and secret:
+        msg = "A2A_API_KEYS and A2A_API_KEYS_SECRET are both set; set one of them."
+        raise ConfigurationError(msg)
+    if secret:
+        from a2a_serverless.aws import SecretText  # noqa: PLC0415 - loads boto3
+
+        stored = SecretText(secret)
+        return ApiKeys(stored.read_now(), clock=clock, read=stored.read)
+    if not keys.strip():
+        msg = 'A2A_API_KEYS_SECRET or A2A_API_KEYS is not set: A2A_AUTH "api-key" needs one.'
+        raise ConfigurationError(msg)
+    return ApiKeys(keys, clock=clock)
 
 
 class KeyRing:

@@ -1,0 +1,340 @@
+"""The two bindings: HTTP+JSON, with a path for each operation, and JSON-RPC, with one endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from a2a.types import AgentCard, GetExtendedAgentCardRequest, ListTasksRequest
+from a2a.utils import json_utils
+from a2a.utils.constants import (
+    A2A_JSON_MEDIA_TYPE,
+    PROTOCOL_VERSION_0_3,
+    PROTOCOL_VERSION_1_0,
+)
+from a2a.utils.error_handlers import build_rest_error_payload
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    InvalidParamsError,
+    InvalidRequestError,
+    JSONParseError,
+    MethodNotFoundError,
+)
+from a2a.utils.proto_utils import parse_params
+from google.protobuf.message import Message as AnyMessage
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, Router
+
+from a2a_serverless.http import V0_3_PREFIX
+from a2a_serverless.http.checks import (
+    check_content_type,
+    check_query,
+    check_values,
+    drop_null_data,
+    parsed,
+    read_json,
+)
+from a2a_serverless.http.context import (
+    call_context,
+    check_extensions,
+    check_version,
+    names_1_0,
+)
+from a2a_serverless.http.errors import jsonrpc_error, protocol_errors, quoted, rest_error
+from a2a_serverless.http.operations import (
+    OPERATIONS,
+    DurableRequestHandler,
+    Operation,
+    shown_event,
+    task_of,
+)
+from a2a_serverless.http.streams import event_source
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.identity import is_unicode
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Rest:
+    """The routes of the operations in 1.0 and 0.3."""
+
+    def __init__(self, handler: DurableRequestHandler, card: AgentCard, settings: Settings) -> None:
+        self._handler = handler
+        self._card = card
+        self._settings = settings
+
+    def routes(self) -> list[BaseRoute]:
+        """Return all routes, in the order in which they are to be tried."""
+        of_1_0 = [
+            route_of(verb, operation.path, self._endpoint(operation))
+            for operation in OPERATIONS
+            for verb in operation.verbs
+        ]
+        of_0_3 = [
+            route_of(verb, path_in_0_3(operation), self._endpoint(operation, is_0_3=True))
+            for operation in OPERATIONS
+            if operation.name_0_3
+            for verb in operation.verbs
+        ]
+        # 0.3 first, because the routes of tenants take its paths, too.
+        tenants = Mount("/{tenant}", Router(of_1_0, redirect_slashes=False))
+        return [*of_0_3, *of_1_0, tenants]
+
+    def _endpoint(self, operation: Operation, *, is_0_3: bool = False) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            try:
+                if request.method == "POST":
+                    check_content_type(request)
+            except ContentTypeNotSupportedError as error:
+                # HTTP's own header is wrong: 415. The same error for a part of a message is a 400.
+                return rest_error(error, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+            try:
+                with protocol_errors("rest_request"):
+                    return await self._called(request, operation, is_0_3=is_0_3)
+            except A2AError as error:
+                return rest_error(error)
+
+        return endpoint
+
+    async def _called(self, request: Request, operation: Operation, *, is_0_3: bool) -> Response:
+        """Check version, extensions, query and body, and return the operation's answer."""
+        check_version(request, PROTOCOL_VERSION_0_3 if is_0_3 else PROTOCOL_VERSION_1_0)
+        check_extensions(request, self._card)
+        if operation.request is ListTasksRequest:
+            check_values(dict(request.query_params), ListTasksRequest)
+        check_query(request.query_params)
+        tenant, media_type = "", None
+        if is_0_3:
+            # It loads the models of 0.3, a tenth of a cold start.
+            from a2a_serverless.http.legacy import v0_3  # noqa: PLC0415
+
+            v0_3.check_query(request.query_params)
+            asked = v0_3.read_request(
+                operation.name, request, await _body(request, is_needed=operation.has_body)
+            )
+            show, show_event = v0_3.shown_in_rest(operation.name), v0_3.shown_event_in_rest
+        else:
+            body = await _body(request, is_needed=operation.has_body)
+            asked = _asked(request, operation, body)
+            tenant, media_type = _tenant(request, body), A2A_JSON_MEDIA_TYPE
+            show, show_event = operation.show, shown_event
+        answer = operation.handle(self._handler, asked, call_context(request, tenant))
+        if operation.streams:
+            keep_alive_s = self._settings.keep_alive_s
+            return await event_source(answer, show_event, _shown_error, keep_alive_s=keep_alive_s)
+        result = await answer
+        return self._handler.in_one_piece(
+            show(result) or {}, task_of(result), operation.if_too_large, media_type
+        )
+
+
+def route_of(verb: str, path: str, endpoint: Endpoint) -> Route:
+    """Return a route for one verb: Starlette would add HEAD to GET."""
+    route = Route(path, endpoint, methods=[verb])
+    route.methods = {verb}
+    return route
+
+
+def path_in_0_3(operation: Operation) -> str:
+    """Return the operation's path in 0.3."""
+    path = "/card" if operation.request is GetExtendedAgentCardRequest else operation.path
+    return V0_3_PREFIX.rstrip("/") + path
+
+
+async def _body(request: Request, *, is_needed: bool) -> dict[str, Any]:
+    """Return the object in a request's body; an empty one for a request that needs no body."""
+    body = await request.body() if request.method == "POST" else b""
+    if not body and not is_needed:
+        return {}
+    try:
+        value = read_json(body)
+    except JSONParseError as error:
+        raise InvalidRequestError(message=error.message) from error
+    if not isinstance(value, dict):
+        raise InvalidRequestError(message="The body is not a JSON object.")
+    drop_null_data(value)
+    return value
+
+
+def _asked(request: Request, operation: Operation, body: Mapping[str, Any]) -> AnyMessage:
+    """Return what a request of 1.0 asks for, in its path, and in its body or query."""
+    if operation.has_body:
+        asked = parsed(body, operation.request)
+    else:
+        asked = operation.request()
+        parse_params(request.query_params, asked)
+    of_config = "task_id" in operation.request.DESCRIPTOR.fields_by_name
+    for name, value in request.path_params.items():
+        if name != "tenant":
+            field = "task_id" if of_config and name == "id" else "id"
+            setattr(asked, field, value)
+    return asked
+
+
+def _tenant(request: Request, body: Mapping[str, Any]) -> str:
+    """Return the tenant that a request names, in path, query or body (section 11.3).
+
+    Raises:
+        InvalidParamsError: the request names several tenants, or one that is not a string.
+    """
+    path, query = request.path_params.get("tenant"), request.query_params.getlist("tenant")
+    given = [name for name in (path, *query, body.get("tenant")) if name]
+    if any(name != given[0] or not isinstance(name, str) for name in given):
+        raise InvalidParamsError(
+            message="A request must not name two tenants, and a tenant must be a string."
+        )
+    return given[0] if given else ""
+
+
+def _shown_error(error: A2AError) -> dict[str, str]:
+    return {"event": "error", "data": json_utils.dumps(build_rest_error_payload(error))}
+
+
+if TYPE_CHECKING:
+    from a2a_serverless.http.legacy.dialects import LegacyDialects
+
+_MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
+_METHODS = {operation.name: operation for operation in OPERATIONS}
+_METHODS_0_3 = {operation.name_0_3: operation for operation in OPERATIONS if operation.name_0_3}
+
+_Id = str | int | None
+
+
+class JsonRpc:
+    """The endpoint of the operations in 1.0 and 0.3.
+
+    Args:
+        dialects: the methods from before 0.3, for requests that name no version; None if they are
+            not served.
+    """
+
+    def __init__(
+        self,
+        handler: DurableRequestHandler,
+        card: AgentCard,
+        settings: Settings,
+        dialects: LegacyDialects | None = None,
+    ) -> None:
+        self._handler = handler
+        self._card = card
+        self._settings = settings
+        self._dialects = dialects
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a request.
+
+        It is checked in this order: content type (-32005), JSON (-32700), envelope (-32600), method
+        (-32601), the method's version (-32009) and what that version demands of an envelope,
+        extensions (-32008), parameters (-32602).
+        """
+        request_id, is_1_0 = None, names_1_0(request)
+        try:
+            with protocol_errors("jsonrpc_request"):
+                check_content_type(request)
+                envelope = read_json(await request.body())
+                if not isinstance(envelope, dict):
+                    raise InvalidRequestError(
+                        message="The request is not a JSON object; batches are not served."
+                    )
+                request_id = _id_of(envelope)
+                _check_envelope(envelope)
+                is_1_0 |= envelope["method"] in _METHODS
+                dialects = self._dialects
+                if dialects is None or not dialects.serve(request, envelope["method"]):
+                    dialects = None
+                    _check_method(request, envelope)
+                check_extensions(request, self._card)
+                drop_null_data(envelope.get("params"))
+                if dialects is not None:
+                    return await dialects.answer(request, envelope, request_id)
+                return await self._called(request, envelope, request_id)
+        except A2AError as error:
+            return JSONResponse(jsonrpc_error(error, request_id, is_1_0=is_1_0))
+
+    async def _called(self, request: Request, envelope: Mapping[str, Any], id_: _Id) -> Response:
+        """Return the answer of the method in 1.0 or 0.3 that a request names."""
+        method, params = envelope["method"], envelope.get("params", {})
+        is_1_0 = method in _METHODS
+        if is_1_0:
+            operation = _METHODS[method]
+            asked = parsed(params, operation.request)
+            show, show_event = operation.show, shown_event
+        else:
+            # It loads the models of 0.3, a tenth of a cold start.
+            from a2a_serverless.http.legacy import v0_3  # noqa: PLC0415
+
+            operation = _METHODS_0_3[method]
+            asked = v0_3.read_params(operation.name, params)
+            show, show_event = v0_3.shown, v0_3.shown_event
+        context = call_context(request, getattr(asked, "tenant", ""))
+        answer = operation.handle(self._handler, asked, context)
+        if not operation.streams:
+            result = await answer
+            content = _enveloped(id_, show(result))
+            return self._handler.in_one_piece(content, task_of(result), operation.if_too_large)
+
+        def show_error(error: A2AError) -> dict[str, str]:
+            data = json_utils.dumps(jsonrpc_error(error, id_, is_1_0=is_1_0))
+            return {"event": "error", "data": data} if is_1_0 else {"data": data}
+
+        return await event_source(
+            answer,
+            lambda item: _enveloped(id_, show_event(item)),
+            show_error,
+            keep_alive_s=self._settings.keep_alive_s,
+            tells_at_once=not is_1_0,
+        )
+
+
+def _enveloped(request_id: _Id, result: Any) -> dict[str, Any]:
+    """Return a result in JSON-RPC's envelope."""
+    return {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def _check_envelope(envelope: Mapping[str, object]) -> None:
+    """Refuse an envelope that JSON-RPC 2.0 does not allow (section 4)."""
+    if _id_of(envelope) != envelope.get("id"):
+        raise InvalidRequestError(message="The id must be a string, a whole number or null.")
+    if envelope.get("jsonrpc") != "2.0":
+        raise InvalidRequestError(message='The member "jsonrpc" is not "2.0".')
+    if not envelope.get("method") or not isinstance(envelope["method"], str):
+        raise InvalidRequestError(message="The request names no method.")
+
+
+def _check_method(request: Request, envelope: Mapping[str, object]) -> None:
+    """Refuse an unknown method, or one of another version than the request.
+
+    1.0 and 0.3 share no name, so a method's name tells its version.
+    """
+    method = envelope["method"]
+    if method in _METHODS:
+        check_version(request, PROTOCOL_VERSION_1_0)
+    elif method in _METHODS_0_3:
+        check_version(request, PROTOCOL_VERSION_0_3)
+        if envelope.get("id") is None:
+            raise InvalidRequestError(message="A request of A2A 0.3 must have an id.")
+    else:
+        raise MethodNotFoundError(
+            message=f"There is no method {quoted(str(method), 50)}: it is of no version of A2A"
+            " that is served here."
+        )
+    if not envelope.keys() <= _MEMBERS:
+        raise InvalidRequestError(
+            message="A request may have no other fields than jsonrpc, id, method and params."
+        )
+
+
+def _id_of(envelope: Mapping[str, object]) -> _Id:
+    """Return the id of a JSON-RPC request; None when it has no id that JSON-RPC allows."""
+    match envelope.get("id"):
+        case bool():
+            return None
+        case int() as number:
+            return number
+        case str() as text if is_unicode(text):  # an answer could not repeat another one
+            return text
+        case _:
+            return None
