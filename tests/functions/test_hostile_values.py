@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from a2a_serverless import aws
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler
-from a2a_serverless.observability.logs import json_handler
+from a2a_serverless.observability.json_lines import json_handler
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, aws_backends, memory_backends
 from a2a_serverless_tools.cli import PlainLines

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from a2a_serverless.observability import logs, metrics
+from a2a_serverless import observability
+from a2a_serverless.observability import metrics
 
 Line = dict[str, Any]
 
@@ -60,7 +61,7 @@ def counted(service: str = "agent") -> Iterator[Metrics]:
 def root_logger() -> Iterator[logging.Logger]:
     """The root logger, of which a block may make what it likes, and whose level is everybody's."""
     root = logging.getLogger()
-    names = [*logs.LIBRARIES, "a2a_serverless"]
+    names = [*observability.LIBRARIES, "a2a_serverless"]
     levels = {name: logging.getLogger(name).level for name in names}
     logging.getLogger("a2a_serverless").setLevel(logging.NOTSET)
     handlers, level = root.handlers[:], root.level
@@ -79,7 +80,7 @@ def logged(level: str = "INFO", *, shows_texts: bool = False) -> Iterator[list[L
     lines: list[Line] = []
     out = io.StringIO()
     with root_logger():
-        logs.write_json(service="agent", level=level, shows_texts=shows_texts, stream=out)
+        observability.write_json(out, service="agent", level=level, shows_texts=shows_texts)
         yield lines
     lines += [json.loads(line) for line in out.getvalue().splitlines()]
 

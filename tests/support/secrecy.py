@@ -23,8 +23,9 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+from a2a_serverless.observability import quiet_libraries
 from a2a_serverless.observability.json_lines import JsonLines
-from a2a_serverless.observability.logs import ContextFields, quiet_libraries
+from a2a_serverless.observability.tracing import with_context
 from a2a_serverless.storage import durable, endings
 from a2a_serverless.tasks import push
 
@@ -46,7 +47,7 @@ class LogWatch(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
-        self.addFilter(ContextFields())
+        self.addFilter(with_context)
         self._lines = JsonLines("tests")
         self._records: list[logging.LogRecord] = []
         self._contents: list[object] = []

@@ -8,7 +8,7 @@ import pytest
 from a2a.types import Message, Part, Role, TaskStatus
 from google.protobuf.struct_pb2 import Struct, Value
 
-from a2a_serverless.observability.logs import LIBRARIES
+from a2a_serverless.observability import LIBRARIES
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.wiring import memory_backends

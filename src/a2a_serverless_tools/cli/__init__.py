@@ -19,7 +19,7 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     UnreadableTaskError,
 )
-from a2a_serverless.observability.logs import quiet_libraries
+from a2a_serverless.observability import quiet_libraries
 from a2a_serverless_tools.cli import dev, letters, processes, project, task, tasks
 from a2a_serverless_tools.cli.arguments import PROGRAM, Parser
 from a2a_serverless_tools.cli.text import printable, refuse

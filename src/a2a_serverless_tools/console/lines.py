@@ -14,7 +14,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Final
 
-from a2a_serverless.observability.logs import ContextFields
+from a2a_serverless.observability.tracing import with_context
 
 MOST_BYTES: Final = 5_000_000
 """The most bytes of each of the two files in which `dev` keeps its newest lines."""
@@ -94,7 +94,7 @@ class Keeping(RotatingFileHandler):
     def __init__(self, path: Path) -> None:
         super().__init__(path, maxBytes=MOST_BYTES, backupCount=1, encoding="utf-8", delay=True)
         self.setLevel(logging.INFO)
-        self.addFilter(ContextFields())
+        self.addFilter(with_context)
         self.addFilter(lambda record: hasattr(record, "task_id"))
 
     def format(self, record: logging.LogRecord) -> str:

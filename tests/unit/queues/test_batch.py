@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.observability import metrics
-from a2a_serverless.observability.logs import log_context
+from a2a_serverless.observability.tracing import log_context
 from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
 from a2a_serverless.queues.fifo import EventRecord
 from tests.support.observed import counted, logged

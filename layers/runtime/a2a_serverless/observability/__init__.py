@@ -10,14 +10,29 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TextIO
 
-from a2a_serverless.observability import logs, metrics
+from a2a_serverless.observability import metrics
 
-__all__ = ["cold_start", "is_true", "start"]
+LIBRARIES: Final[Mapping[str, int]] = {
+    "a2a": logging.INFO,
+    "asyncio": logging.INFO,
+    "aws_lambda_powertools": logging.INFO,
+    "boto3": logging.INFO,
+    "botocore": logging.INFO,
+    "httpcore": logging.INFO,
+    "httpx": logging.WARNING,  # a line for each request, with its URL
+    "mangum": logging.WARNING,  # as httpx; API Gateway has a log of its own
+    "sse_starlette": logging.INFO,
+    "urllib3": logging.INFO,
+    "uvicorn": logging.INFO,
+}
+"""Libraries that log data of requests, and the level from which on they do not."""
 
+_WEB_SERVER: Final = ("uvicorn", "uvicorn.error", "uvicorn.access")
 
 _FUNCTION: Final = "AWS_LAMBDA_FUNCTION_NAME"
 _SERVICE: Final = "POWERTOOLS_SERVICE_NAME"
@@ -51,17 +66,17 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     other processes nothing happens. `start` reads the variables of Powertools for AWS Lambda:
     POWERTOOLS_SERVICE_NAME, POWERTOOLS_LOG_LEVEL, POWERTOOLS_METRICS_NAMESPACE and
     POWERTOOLS_METRICS_DISABLED. Without a namespace there are no metrics. `A2A_LOG_ERROR_TEXTS` is
-    explained at `logs.write_json`. Traces need no start, see `tracing`.
+    explained at `write_json`. Traces need no start, see `tracing`.
     """
     service = environment.get(_SERVICE, "")
     if not service and _FUNCTION not in environment:
         return
-    service, stdout = service or "a2a-serverless", logs.Stdout()
-    logs.write_json(
+    service, stdout = service or "a2a-serverless", _Stdout()
+    write_json(
+        stdout,
         service=service,
         level=environment.get("POWERTOOLS_LOG_LEVEL") or "INFO",
         shows_texts=is_true(environment.get("A2A_LOG_ERROR_TEXTS")),
-        stream=stdout,
     )
     logging.captureWarnings(capture=True)  # for example that a coroutine was never awaited
     namespace = environment.get("POWERTOOLS_METRICS_NAMESPACE")
@@ -72,3 +87,59 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
 def is_true(value: str | None) -> bool:
     """Return True if an environment variable, which may be missing, says yes."""
     return (value or "").strip().lower() in {"1", "true", "yes", "on"}
+
+
+def write_json(
+    stream: TextIO | _Stdout, *, service: str, level: str, shows_texts: bool = False
+) -> None:
+    """Make every logger of the process write JSON lines.
+
+    Args:
+        stream: gets the lines.
+        service: the value of the field `service`.
+        level: the lowest level that is logged, by name; an unknown one counts as INFO.
+        shows_texts: True to show the text of each exception, see `JsonLines`.
+    """
+    # Imported here: only a process that writes JSON loads Powertools.
+    from a2a_serverless.observability.json_lines import json_handler  # noqa: PLC0415
+
+    lowest = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+    root = logging.getLogger()
+    root.handlers[:] = [json_handler(stream, service, shows_texts=shows_texts)]
+    root.setLevel(lowest)
+    quiet_libraries(lowest)
+    for name in _WEB_SERVER:  # uvicorn sets up its own loggers before it imports the application
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+
+
+def quiet_libraries(lowest: int) -> None:
+    """Keep data of requests out of the log of this process, whose lowest level is `lowest`."""
+    for name, harmless in LIBRARIES.items():
+        logging.getLogger(name).setLevel(max(lowest, harmless))
+
+
+class _Stdout:
+    """The `sys.stdout` of the moment at which this is made; the current one once that is closed.
+
+    Turns share a process. An agent that redirects stdout for a while would get the lines about its
+    neighbours, and after two that do so at the same time stdout stays redirected.
+    """
+
+    def __init__(self) -> None:
+        self._first = sys.stdout
+
+    def write(self, text: str) -> None:
+        self._open().write(text)
+
+    def flush(self) -> None:
+        self._open().flush()
+
+    def write_line(self, line: str) -> None:
+        """Write `line` and its end, and write out all that is buffered."""
+        self.write(f"{line}\n")
+        self.flush()
+
+    def _open(self) -> TextIO:
+        return sys.stdout if self._first.closed else self._first

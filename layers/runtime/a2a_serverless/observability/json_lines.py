@@ -7,9 +7,11 @@ import logging
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
+
+from a2a_serverless.observability.tracing import with_context
 
 WITHHELD: Final = "(text withheld)"
 _TRUSTED: Final = frozenset({"a2a_serverless", "botocore"})
@@ -19,6 +21,23 @@ _CONTEXT: Final = "\nDuring handling of the above exception, another exception o
 _ExceptionInfo = (
     tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 )
+
+
+def json_handler(stream: Any, service: str, *, shows_texts: bool = False) -> logging.Handler:
+    """Return a handler that writes one JSON object on each line; see `JsonLines`."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines(service, shows_texts=shows_texts))
+    handler.addFilter(with_context)
+    if not shows_texts:
+        handler.addFilter(_without_repr)
+    return handler
+
+
+def _without_repr(record: logging.LogRecord) -> bool:
+    """Cut off what asyncio logs after its own sentence, which quotes exceptions; return True."""
+    if record.name == "asyncio":
+        record.msg, record.args = record.getMessage().partition("\n")[0], None
+    return True
 
 
 class JsonLines(LambdaPowertoolsFormatter):

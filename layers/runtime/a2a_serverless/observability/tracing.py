@@ -1,4 +1,6 @@
-"""One trace from a request through the queue to the attempt and to the webhook.
+"""What the code works on: the ids on its log lines, and its piece of a trace.
+
+One trace leads from a request through the queue to the attempt and to the webhook.
 
 X-Ray knows a trace by its id, and each piece of it by the piece above. The runtime carries the ids
 of trace and piece in `X-Amzn-Trace-Id`: with the operation on the queue, with the commits of a
@@ -14,6 +16,7 @@ where it began, or with `POWERTOOLS_TRACE_DISABLED`.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import secrets
@@ -28,7 +31,6 @@ from typing import Any, Final
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import A2AServerlessError, UnavailableError
 from a2a_serverless.observability import is_true
-from a2a_serverless.observability.logs import log_context
 
 HEADER: Final = "x-amzn-trace-id"
 """The name of the carried header, in ASGI and in the operation's context."""
@@ -50,9 +52,36 @@ _DAEMON: Final = re.compile(r"(?:^|udp:)\s*([^\s:]+):(\d+)")
 _PROTOCOL: Final = b'{"format":"json","version":1}\n'
 
 _clock = SystemClock()
+_fields: ContextVar[Mapping[str, object]] = ContextVar(
+    "a2a_serverless_log_fields", default=MappingProxyType({})
+)
 _current: ContextVar[Mapping[str, str]] = ContextVar(
     "a2a_serverless_trace", default=MappingProxyType({})
 )
+
+
+@contextmanager
+def log_context(**fields: object) -> Iterator[None]:
+    """Put fields on every line that is logged in the block, also by the agent and its libraries.
+
+    asyncio tasks and `aws.call` inherit them. A value that is None or empty is left out. A field in
+    a line's own `extra` replaces the field here.
+    """
+    known = {name: value for name, value in fields.items() if value not in {None, ""}}
+    token = _fields.set(MappingProxyType({**_fields.get(), **known}))
+    try:
+        yield
+    finally:
+        _fields.reset(token)
+
+
+def with_context(record: logging.LogRecord) -> bool:
+    """Give a record the fields of its context, and take the name of its asyncio task; a filter."""
+    record.taskName = None
+    for name, value in _fields.get().items():
+        if not hasattr(record, name):
+            setattr(record, name, value)
+    return True
 
 
 def _parsed(text: str) -> dict[str, str]:
