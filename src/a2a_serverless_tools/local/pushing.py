@@ -10,10 +10,9 @@ from typing import Final
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.observability import metrics
-from a2a_serverless.push.deliverer import Budget
-from a2a_serverless.push.function import deliverer_of
+from a2a_serverless.push.deliverer import Budget, Deliverer
+from a2a_serverless.push.function import PushStream
 from a2a_serverless.push.jobs import PushJob
-from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
@@ -85,7 +84,7 @@ def pushing(
 
     async def deliver() -> None:
         free = asyncio.Semaphore(concurrency)
-        deliverer = deliverer_of(backends.storage, push.queue, push.keys, own, slots=push.slots)
+        deliverer = Deliverer(backends.storage, push.queue, push.keys, own, slots=push.slots)
 
         async def work(handle: Handle[PushJob]) -> None:
             try:

@@ -39,108 +39,37 @@ async def resolve(host: str, port: int) -> Sequence[str]:
     return NAMES[host]
 
 
-ADDRESSES = [
-    "127.0.0.1",
-    "127.8.8.8",
-    "0.0.0.0",  # noqa: S104 - a target, not a bind
-    "0.1.2.3",
-    "10.0.0.1",
-    "172.16.0.1",
-    "172.31.255.254",
-    "192.168.1.1",
-    "169.254.169.254",
-    "169.254.170.2",
-    "100.64.0.1",
-    "192.0.0.8",
-    "192.0.0.9",
-    "192.0.2.1",
-    "192.88.99.1",
-    "198.18.0.1",
-    "198.51.100.1",
-    "203.0.113.1",
-    "168.63.129.16",
-    "224.0.0.1",
-    "239.255.255.250",
-    "240.0.0.1",
-    "255.255.255.255",
-    "[::1]",
-    "[::]",
-    "[0:0:0:0:0:0:0:1]",
-    "[::127.0.0.1]",
-    "[::ffff:127.0.0.1]",
-    "[::ffff:7f00:1]",
-    "[::ffff:a9fe:a9fe]",
-    "[::ffff:93.184.215.14]",
-    "[::ffff:0:127.0.0.1]",
-    "[64:ff9b::127.0.0.1]",
-    "[64:ff9b::a9fe:a9fe]",
-    "[64:ff9b:1::5db8:d70e]",
-    "[2002:7f00:1::]",
-    "[2002:5db8:d70e::1]",
-    "[2001:0:5db8:d70e::1]",
-    "[2001:db8::1]",
-    "[3fff::1]",
-    "[100::1]",
-    "[fc00::1]",
-    "[fd00:ec2::254]",
-    "[fe80::1]",
-    "[fe80::1%25eth0]",
-    "[fec0::1]",
-    "[ff02::1]",
-    "[5f00::1]",
-]
+_ADDRESSES = """
+127.0.0.1 127.8.8.8 0.0.0.0 0.1.2.3 10.0.0.1 172.16.0.1 172.31.255.254 192.168.1.1
+169.254.169.254 169.254.170.2 100.64.0.1 192.0.0.8 192.0.0.9 192.0.2.1 192.88.99.1 198.18.0.1
+198.51.100.1 203.0.113.1 168.63.129.16 224.0.0.1 239.255.255.250 240.0.0.1 255.255.255.255 [::1]
+[::] [0:0:0:0:0:0:0:1] [::127.0.0.1] [::ffff:127.0.0.1] [::ffff:7f00:1] [::ffff:a9fe:a9fe]
+[::ffff:93.184.215.14] [::ffff:0:127.0.0.1] [64:ff9b::127.0.0.1] [64:ff9b::a9fe:a9fe]
+[64:ff9b:1::5db8:d70e] [2002:7f00:1::] [2002:5db8:d70e::1] [2001:0:5db8:d70e::1] [2001:db8::1]
+[3fff::1] [100::1] [fc00::1] [fd00:ec2::254] [fe80::1] [fe80::1%25eth0] [fec0::1] [ff02::1]
+[5f00::1]
+"""
+_NUMBERS = """
+2130706433 0x7f000001 0x7f.0.0.1 0X7F.0x0.0x0.0x1 017700000001 0177.0.0.1 127.1 127.0.1 0 0x
+127.0.0.01 127.0.0.1. 1572395042 3232235777 256.256.256.256 93.184.215.14.5 example.0x7f
+%31%32%37.0.0.1
+"""
+_HOSTS = """
+localhost LOCALHOST localhost. anything.localhost printer printer.local db.internal
+hooks.internal metadata.google.internal router.home.arpa wiki.corp loopback.example
+LoopBack.Example. loopback6.example private.example metadata.example metadata6.example
+mixed.example mixed6.example mapped.example embedded.example sixtofour.example linklocal.example
+everywhere.example 169.254.169.254.nip.example
+"""
 
+ADDRESSES = _ADDRESSES.split()
 NUMBERS = [
-    "2130706433",
-    "0x7f000001",
-    "0x7f.0.0.1",
-    "0X7F.0x0.0x0.0x1",
-    "017700000001",
-    "0177.0.0.1",
-    "127.1",
-    "127.0.1",
-    "0",
-    "0x",
-    "127.0.0.01",
-    "127.0.0.1.",
-    "1572395042",
-    "3232235777",
-    "256.256.256.256",
-    "93.184.215.14.5",
-    "example.0x7f",
-    "%31%32%37.0.0.1",
+    *_NUMBERS.split(),
     "１２７.0.0.1",  # noqa: RUF001 - the point
     "127。0。0。1",
     "①②⑦.⓪.⓪.①",
 ]
-
-HOSTS = [
-    "localhost",
-    "LOCALHOST",
-    "localhost.",
-    "anything.localhost",
-    "printer",
-    "printer.local",
-    "db.internal",
-    "hooks.internal",
-    "metadata.google.internal",
-    "router.home.arpa",
-    "wiki.corp",
-    "loopback.example",
-    "LoopBack.Example.",
-    "loopback6.example",
-    "private.example",
-    "metadata.example",
-    "metadata6.example",
-    "mixed.example",
-    "mixed6.example",
-    "mapped.example",
-    "embedded.example",
-    "sixtofour.example",
-    "linklocal.example",
-    "everywhere.example",
-    "169.254.169.254.nip.example",
-]
+HOSTS = _HOSTS.split()
 
 FORMS = [
     "",

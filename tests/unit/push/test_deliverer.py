@@ -242,7 +242,7 @@ async def test_a_receiver_that_is_down_for_ten_minutes(
     world = World(push_allowed_hosts="127.0.0.1,hooks.example")
     world.timeout_s = 0.02 if failure == "silence" else 5
     outage = Outage(world.clock, 600, status(failure) if isinstance(failure, int) else None)
-    world.client.resolve = outage.resolve
+    world.deliverer.client.resolve = outage.resolve
     receiver.script = outage
     url = receiver.url("hooks.example" if failure == "DNS" else "127.0.0.1")
     head = await world.open(url)

@@ -10,10 +10,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.push import places
+from a2a_serverless.push import deliverer
 from a2a_serverless.push.client import Outcome
-from a2a_serverless.push.deliverer import Budget
-from a2a_serverless.push.places import NO_PLACE, Places
+from a2a_serverless.push.deliverer import NO_PLACE, SHARE, Budget, Places
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import Slot, Slots
@@ -72,7 +71,7 @@ async def during(
 @pytest.fixture
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request is slow at once."""
-    monkeypatch.setattr(places, "GRACE_S", 0.01)
+    monkeypatch.setattr(deliverer, "GRACE_S", 0.01)
 
 
 async def test_a_quick_request_needs_no_place() -> None:
@@ -174,9 +173,9 @@ async def test_sixty_tarpits_of_one_client_delay_nobody_else(
     The one client is one, however many tenants it names. Without places of its own for each client
     it waits until the tarpits' time is over.
     """
-    monkeypatch.setattr(places, "GRACE_S", 1.0)  # long enough to reach the receiver
+    monkeypatch.setattr(deliverer, "GRACE_S", 1.0)  # long enough to reach the receiver
     world.timeout_s = 20.0
-    world.deliverer.places = limited(PLACES // places.SHARE)
+    world.deliverer.places = limited(PLACES // SHARE)
     receiver.script = tarpit
     for number in range(6):
         ann = Caller(user="ann", tenant=f"t{number % tenants}")
@@ -192,7 +191,7 @@ async def test_sixty_tarpits_of_one_client_delay_nobody_else(
     await world.pass_on()
     took_s = await in_places(world, receiver)
     assert took_s < world.timeout_s / 2
-    assert len([r for r in receiver.requests if r.target == "/tarpit"]) >= PLACES // places.SHARE
+    assert len([r for r in receiver.requests if r.target == "/tarpit"]) >= PLACES // SHARE
 
 
 async def in_places(world: World, receiver: Receiver) -> float:

@@ -9,8 +9,8 @@ import pytest
 from a2a.types import Artifact, TaskState
 
 from a2a_serverless.errors import FullGroupError, UnavailableError
+from a2a_serverless.push.function import PushStream, committed_by
 from a2a_serverless.push.jobs import PushJob
-from a2a_serverless.push.stream import PushStream, committed_by
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit

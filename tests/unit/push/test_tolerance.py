@@ -16,40 +16,39 @@ from a2a.types import (
     AgentCard,
     TaskPushNotificationConfig,
     TaskState,
-    TaskStatus,
 )
 
 from a2a_serverless.errors import NewerReleaseError, UnreadablePushError
 from a2a_serverless.http.app import create_app
-from a2a_serverless.push.addresses import AllowedHosts
-from a2a_serverless.push.client import PushClient
-from a2a_serverless.push.deliverer import Budget, Deliverer
-from a2a_serverless.push.jobs import PushJob, PushQueue
-from a2a_serverless.push.signing import Signer, process_secret
-from a2a_serverless.push.stream import PushStream
-from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.dynamodb_words import Typed
 from a2a_serverless.storage.layout import push_sort, task_partition
 from a2a_serverless.storage.table import Put
 from a2a_serverless.tasks import head as heads
 from a2a_serverless.tasks.attempts import NEWER_DELAY_S
-from a2a_serverless.tasks.entries import CRITICAL, StatusChanged, Unknown, encode_entries
+from a2a_serverless.tasks.entries import CRITICAL, Unknown, encode_entries
 from a2a_serverless.tasks.head import FORMAT, Head
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push
-from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from tests.support import newer
 from tests.support.a2a_calls import JSONRPC, REST, Agent
 from tests.support.clocks import ManualClock
 from tests.support.databases import Dictionaries, Stored, key, moto_database
-from tests.support.memory import memory_keys, memory_storage
+from tests.support.memory import memory_storage
 from tests.support.messages import request
-from tests.support.queues import MemoryQueue, is_empty, left, take
+from tests.support.queues import MemoryQueue, is_empty, left
 from tests.unit.push.receivers import OK, Receiver, status
-from tests.unit.push.world import COMPLETED, WORKING, commit_item, config, logged, stream_record
+from tests.unit.push.world import (
+    COMPLETED,
+    WORKING,
+    World,
+    commit_item,
+    config,
+    logged,
+    stream_record,
+)
 
 SENTENCE: Final = str(NewerReleaseError())
 URL: Final = "http://127.0.0.1:9/"
@@ -64,61 +63,37 @@ CARD: Final = AgentCard(
 )
 
 
-class Bench:
+class Bench(World):
     """A task on a table, by default in dictionaries, and all that tells its receivers."""
 
     def __init__(self, database: Stored | None = None) -> None:
-        self.clock = ManualClock()
-        self.database = database or Dictionaries(self.clock)
-        self.settings = Settings(
-            auth="none", push_queue="pushes.fifo", push_allowed_hosts="127.0.0.1"
-        )
-        self.storage = self.database.storage(scope=ANONYMOUS, clock=self.clock)
-        self.jobs = MemoryQueue(PushJob, clock=self.clock)
-        self.deliverer = Deliverer(
-            self.storage,
-            PushQueue(self.jobs),
-            PushClient(AllowedHosts.parse("127.0.0.1"), clock=self.clock),
-            Signer(process_secret, memory_keys(self.clock), issuer="agent", clock=self.clock),
-            self.settings,
-            clock=self.clock,
+        clock = ManualClock()
+        self.database = database or Dictionaries(clock)
+        super().__init__(
+            clock=clock,
+            storage=self.database.storage(scope=ANONYMOUS, clock=clock),
+            auth="none",
+            push_queue="pushes.fifo",
+            push_events="ends",
         )
 
-    async def open(self, **urls: str) -> Head:
+    async def begin(self, **urls: str) -> Head:
         """A task with these configurations."""
         head = (await self.storage.open_task("c", request(), task_id="t")).head
         for config_id, url in urls.items():
             await self.storage.put_push(config(url, config_id, task_id="t"))
         return head
 
-    async def say(self, head: Head, *states: TaskState) -> Head:
-        """Commit these states, one after the other."""
-        for state in states:
-            said = StatusChanged(TaskStatus(state=state))
-            head = await self.storage.commit(head, Commit(entries=(said,)))
-        return head
-
-    async def pass_on(self, head: Head) -> None:
+    async def tell_of(self, head: Head) -> None:
         """Send the jobs for the commits up to `head`."""
         commit = commit_item(head.scope, head.task_id, head.incarnation, head.version, COMPLETED)
-        stream = PushStream(self.storage, self.jobs, "ends")
-        assert await stream.process([stream_record(commit, 1)]) == []
-
-    async def deliver(self) -> bool | None:
-        """Deliver the next job; None when none is visible."""
-        record = take(self.jobs)
-        if record is None:
-            return None
-        return await self.deliverer.deliver(self.jobs.decode_record(record), Budget(5))
+        assert await self.stream.process([stream_record(commit, 1)]) == []
 
     async def deliver_all(self) -> list[bool]:
         """Deliver what is visible now."""
-        told = []
-        while (one := await self.deliver()) is not None:
-            told.append(one)
-        return told
+        return [await self.deliver(handle) for handle in iter(self.take, None)]
 
-    async def push(self, config_id: str) -> Push:
+    async def found(self, config_id: str) -> Push:
         push = await self.storage.push("t", config_id)
         assert push is not None
         return push
@@ -172,23 +147,23 @@ async def test_what_a_newer_release_wrote_is_left_to_its_push_function(
 
     A PushFunction that knows what was written delivers it.
     """
-    opened = await bench.open(hook=receiver.url())
+    opened = await bench.begin(hook=receiver.url())
     head = await bench.say(opened, WORKING, COMPLETED)
     write(bench, head)
-    before = await bench.push("hook")
-    await bench.pass_on(head)
+    before = await bench.found("hook")
+    await bench.tell_of(head)
     for _ in range(3):
         assert await bench.deliver_all() == [False]
         bench.clock.advance(NEWER_DELAY_S - 1)
-        assert await bench.deliver() is None
+        assert bench.take() is None
         bench.clock.advance(1)
     assert receiver.requests == []
-    assert await bench.push("hook") == before
+    assert await bench.found("hook") == before
     monkeypatch.setattr(heads, "FORMAT", FORMAT + 1)
     monkeypatch.setattr(Unknown, "is_critical", False)
     assert await bench.deliver_all() == [True]
     assert receiver.states == ["COMPLETED"]
-    assert (await bench.push("hook")).version == head.version
+    assert (await bench.found("hook")).version == head.version
     lines = logged(caplog.records)[:3]
     assert {(line["action"], line["task_id"], line["config_id"]) for line in lines} == {
         ("needs_newer", "t", "hook")
@@ -205,7 +180,7 @@ async def test_a_newer_task_takes_no_configuration_and_lets_go_of_its_own(
     """
     asked_for: list[str] = []
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: asked_for.append(host))
-    head = await bench.open(hook=URL)
+    head = await bench.begin(hook=URL)
     before = await bench.storage.pushes("t")
     raise_format(bench, head)
     asked = {"taskId": "t", "id": "hook"}
@@ -231,7 +206,7 @@ async def test_a_newer_task_takes_no_configuration_and_lets_go_of_its_own(
 
 async def test_every_storage_refuses_a_configuration_of_a_newer_task(bench: Bench) -> None:
     """Memory and table refuse to set a configuration of a newer task, and allow to delete one."""
-    head = await bench.open(hook=URL)
+    head = await bench.begin(hook=URL)
     raise_format(bench, head)
     memory = memory_storage(scope=ANONYMOUS, clock=bench.clock)
     hook = config(URL, "hook")
@@ -263,12 +238,12 @@ async def test_a_half_written_cursor_moves(
     receiver: Receiver, bench: Bench, names: tuple[str, ...]
 ) -> None:
     """Missing attributes of a cursor count as their defaults: one delivery moves it."""
-    opened = await bench.open(hook=receiver.url())
+    opened = await bench.begin(hook=receiver.url())
     newer.remove_attributes(bench.database, push_key(opened, "hook"), *names)
     head = await bench.say(opened, COMPLETED)
-    await bench.pass_on(head)
+    await bench.tell_of(head)
     assert await bench.deliver_all() == [True]
-    push = await bench.push("hook")
+    push = await bench.found("hook")
     assert (push.version, push.index, push.failures) == (head.version, 0, 0)
     assert is_empty(bench.jobs)
     assert len(receiver.requests) == 1
@@ -280,12 +255,12 @@ async def test_a_half_written_configuration_counts_its_failures(
     """A failed attempt is counted, too, and the next one has its number."""
     answers = iter([status(503), OK])
     receiver.script = lambda _: next(answers)
-    opened = await bench.open(hook=receiver.url())
+    opened = await bench.begin(hook=receiver.url())
     hook = push_key(opened, "hook")
     newer.remove_attributes(bench.database, hook, "failures", "failing_since")
-    await bench.pass_on(await bench.say(opened, COMPLETED))
+    await bench.tell_of(await bench.say(opened, COMPLETED))
     assert await bench.deliver_all() == [False]
-    assert (await bench.push("hook")).failures == 1
+    assert (await bench.found("hook")).failures == 1
     bench.clock.advance(60)
     assert await bench.deliver_all() == [True]
     assert [told.attempt for told in receiver.requests] == [1, 2]
@@ -293,14 +268,14 @@ async def test_a_half_written_configuration_counts_its_failures(
 
 async def test_a_default_is_no_value_that_was_moved(bench: Bench) -> None:
     """Of two deliveries that read a half-written item, only one moves it."""
-    head = await bench.open(hook=URL)
+    head = await bench.begin(hook=URL)
     names = ("index", "failures", "failing_since")
     newer.remove_attributes(bench.database, push_key(head, "hook"), *names)
-    push = await bench.push("hook")
+    push = await bench.found("hook")
     failed = replace(push, failures=1, failing_since=1)
     assert await bench.storage.move_push(push, failed)
     assert not await bench.storage.move_push(push, replace(push, version=2, index=0))
-    assert await bench.push("hook") == failed
+    assert await bench.found("hook") == failed
     await bench.storage.delete_push("t", "hook")
     assert not await bench.storage.move_push(push, failed)
     assert await bench.ids() == []
@@ -346,13 +321,13 @@ async def test_an_unreadable_configuration_stops_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The others are told; one sentence names the task, the configuration, and the way out."""
-    opened = await bench.open(bad=URL, good=receiver.url(), last=receiver.url())
+    opened = await bench.begin(bad=URL, good=receiver.url(), last=receiver.url())
     damage(bench, push_key(opened, "bad"))
     head = await bench.say(opened, COMPLETED)
-    await bench.pass_on(head)
+    await bench.tell_of(head)
     assert await bench.deliver_all() == [True, True]
     assert receiver.states == ["COMPLETED"] * 2
-    assert (await bench.push("good")).version == head.version
+    assert (await bench.found("good")).version == head.version
     assert await bench.ids() == ["good", "last"]
     said = [line for line in logged(caplog.records) if line["action"] == "unreadable_push"]
     assert said
@@ -370,7 +345,7 @@ async def test_clients_see_which_configuration_is_unreadable_and_delete_it(
     bench: Bench, binding: str, damage: Callable[[Bench, Typed], None]
 ) -> None:
     """List shows the others; get says what is wrong; delete and set make it whole."""
-    head = await bench.open(bad=URL, good=URL)
+    head = await bench.begin(bad=URL, good=URL)
     damage(bench, push_key(head, "bad"))
     asked = {"taskId": "t", "id": "bad"}
     async with bench.http(binding) as agent:
@@ -391,21 +366,21 @@ async def test_what_an_unreadable_configuration_was_owed_is_told_once_it_is_set_
     receiver: Receiver, bench: Bench, damage: Callable[[Bench, Typed], None]
 ) -> None:
     """A job that finds it damaged is dropped; its cursor stays, and the next job goes on there."""
-    opened = await bench.open(hook=receiver.url())
+    opened = await bench.begin(hook=receiver.url())
     head = await bench.say(opened, TaskState.TASK_STATE_INPUT_REQUIRED)
-    await bench.pass_on(head)
+    await bench.tell_of(head)
     damage(bench, push_key(opened, "hook"))
     assert await bench.deliver_all() == [True]
     assert receiver.requests == []
     await bench.storage.put_push(config(receiver.url(), "hook", task_id="t"))
-    await bench.pass_on(await bench.say(head, COMPLETED))
+    await bench.tell_of(await bench.say(head, COMPLETED))
     assert await bench.deliver_all() == [True]
     assert receiver.states == ["INPUT_REQUIRED", "COMPLETED"]
 
 
 async def test_a_configuration_that_stays_unreadable_is_not_said_to_be_set(bench: Bench) -> None:
     """A cursor that is no number stays where it is set again: the caller learns the way out."""
-    head = await bench.open(hook=URL)
+    head = await bench.begin(hook=URL)
     newer.set_attributes(bench.database, push_key(head, "hook"), {"version": {"S": "one"}})
     with pytest.raises(UnreadablePushError, match="delete it, and set it again"):
         await bench.storage.put_push(config(URL, "hook", task_id="t"))
@@ -413,7 +388,7 @@ async def test_a_configuration_that_stays_unreadable_is_not_said_to_be_set(bench
 
 async def test_a_lost_cursor_is_not_waited_for(bench: Bench) -> None:
     """A configuration that HEAD has counted past, or whose note is lost, costs no repeated read."""
-    head = await bench.open(a=URL, b=URL)
+    head = await bench.begin(a=URL, b=URL)
     newer.remove_attributes(bench.database, push_key(head, "a"), "version")
     newer.remove_attributes(bench.database, push_key(head, "b"), "version")
     newer.remove_attributes(bench.database, newer.head_key(head), "push_at")
@@ -424,11 +399,11 @@ async def test_a_lost_cursor_is_not_waited_for(bench: Bench) -> None:
 
 async def test_a_cursor_that_never_comes_holds_up_no_other(bench: Bench) -> None:
     """A configuration beyond all that HEAD has counted is unreadable; the others are told."""
-    head = await bench.open(bad=URL, good=URL)
+    head = await bench.begin(bad=URL, good=URL)
     newer.set_attributes(bench.database, push_key(head, "bad"), {"push_write": {"N": "7"}})
     newer.remove_attributes(bench.database, push_key(head, "bad"), "version")
     assert await bench.ids() == ["good"]
-    await bench.pass_on(await bench.say(head, COMPLETED))
+    await bench.tell_of(await bench.say(head, COMPLETED))
     assert len(left(bench.jobs)) == 1
     with pytest.raises(UnreadablePushError, match="delete it, and set it again"):
         await bench.storage.push("t", "bad")
@@ -441,9 +416,9 @@ async def test_a_count_of_another_form_holds_up_no_stream(
     """A line names it, and the stream's records are not failed."""
     with moto_database() as moto, caplog.at_level(logging.ERROR):
         bench = Bench(moto)
-        head = await bench.open(hook=URL)
+        head = await bench.begin(hook=URL)
         newer.set_attributes(moto, newer.head_key(head), {"push_writes": value})
-        await bench.pass_on(await bench.say(head, COMPLETED))
+        await bench.tell_of(await bench.say(head, COMPLETED))
     assert [record.getMessage() for record in caplog.records] == [
         "Jobs left out: HEAD of task t has a push_writes of a form that no release writes."
     ]
@@ -452,7 +427,7 @@ async def test_a_count_of_another_form_holds_up_no_stream(
 async def test_an_unreadable_configuration_takes_a_place(bench: Bench) -> None:
     """The limit counts it; what replaces it needs no other place; it goes with its task."""
     ids = [f"c{number}" for number in range(MAX_CONFIGS)]
-    head = await bench.open(**dict.fromkeys(ids, URL))
+    head = await bench.begin(**dict.fromkeys(ids, URL))
     newer.remove_attributes(bench.database, push_key(head, "c0"), "body")
     with pytest.raises(ValueError, match="10"):
         await bench.storage.put_push(config(URL, "more", task_id="t"))

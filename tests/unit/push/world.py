@@ -7,14 +7,12 @@ from typing import Any
 
 from a2a.types import AuthenticationInfo, TaskPushNotificationConfig, TaskState
 
-from a2a_serverless.push.addresses import AllowedHosts
-from a2a_serverless.push.client import PushClient
 from a2a_serverless.push.deliverer import Budget, Deliverer
+from a2a_serverless.push.function import PushStream
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
-from a2a_serverless.push.signing import Signer, process_secret
-from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb_words import typed
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Item, Key, key_of
@@ -66,30 +64,32 @@ def stream_record(item: Item, number: int) -> dict[str, Any]:
 
 
 class World:
-    """A storage, its stream, the queue of jobs and a deliverer. Settings by name."""
+    """A storage, its stream, the queue of jobs and a deliverer. Settings by name.
 
-    def __init__(self, *, clock: ManualClock | None = None, **settings: Any) -> None:
+    Without a storage of the test's own it is in memory, and `committed` has its commits.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: ManualClock | None = None,
+        storage: DurableStorage | None = None,
+        **settings: Any,
+    ) -> None:
         defaults = {"push_allowed_hosts": "127.0.0.1", "push_events": "statuses"}
-        self.settings = Settings(**{**defaults, **settings})
+        self.settings = Settings(**{**defaults, "push_issuer": "agent", **settings})
         self.clock = clock or ManualClock()
-        self.storage = memory_storage(clock=self.clock)
+        self.storage = storage or memory_storage(clock=self.clock)
         self.jobs = MemoryQueue(PushJob, visibility_s=90, clock=self.clock)
         self.letters = MemoryQueue(PushLetter, clock=self.clock)
         self.queue = PushQueue(self.jobs, self.letters)
         self.keys = memory_keys(self.clock)
         self.stream = PushStream(self.storage, self.jobs, self.settings.push_events)
-        allowed = AllowedHosts.parse(self.settings.push_allowed_hosts)
-        self.client = PushClient(allowed, clock=self.clock)
         self.timeout_s = 5.0
         self.deliverer = Deliverer(
-            self.storage,
-            self.queue,
-            self.client,
-            Signer(process_secret, self.keys, issuer="agent", clock=self.clock),
-            self.settings,
-            clock=self.clock,
+            self.storage, self.queue, self.keys, self.settings, clock=self.clock
         )
-        self.committed = commits_of(self.storage)
+        self.committed = commits_of(self.storage) if storage is None else []
         self._numbers = iter(range(1, 1_000_000))
 
     # -- the task ----------------------------------------------------------------------------
@@ -111,10 +111,13 @@ class World:
         await self.say(head, *states)
         return head
 
-    async def say(self, head: Head, *states: TaskState) -> None:
+    async def say(self, head: Head, *states: TaskState) -> Head:
         """Commit these states, one after the other."""
         for state in states:
             await Storage(self.storage).update_task(head.task_id, state)
+        found = await self.storage.head(head.task_id)
+        assert found is not None
+        return found
 
     async def push(self, head: Head, config_id: str = "hook-1") -> Push:
         push = await self.storage.push(head.task_id, config_id)

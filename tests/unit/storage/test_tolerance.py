@@ -32,9 +32,8 @@ from a2a_serverless.errors import ConcurrencyError, NewerReleaseError, Unreadabl
 from a2a_serverless.http.app import create_app
 from a2a_serverless.push.client import Outcome
 from a2a_serverless.push.deliverer import Budget, Deliverer
+from a2a_serverless.push.function import PushStream
 from a2a_serverless.push.jobs import PushJob, PushQueue
-from a2a_serverless.push.signing import Signer, process_secret
-from a2a_serverless.push.stream import PushStream
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import EVENT_FORMS
@@ -191,10 +190,9 @@ class World:
         records = [_record(item, n) for n, item in enumerate(self.database.items())]
         assert await PushStream(self.storage, jobs, "all").process(records) == []
         receiver: Any = Receiver()
-        signer = Signer(process_secret, memory_keys(self.clock), issuer="agent", clock=self.clock)
-        deliverer = Deliverer(
-            self.storage, PushQueue(jobs), receiver, signer, self.settings, clock=self.clock
-        )
+        keys = memory_keys(self.clock)
+        deliverer = Deliverer(self.storage, PushQueue(jobs), keys, self.settings, clock=self.clock)
+        deliverer.client = receiver
         while (record := take(jobs)) is not None:
             handle = jobs.decode_record(record)
             log = await self.storage.read(handle.message.task_id)

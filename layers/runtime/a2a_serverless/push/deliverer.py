@@ -11,10 +11,11 @@ A receiver may rely on this:
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from a2a_serverless import faults
 from a2a_serverless.clock import Clock, SystemClock
@@ -25,15 +26,16 @@ from a2a_serverless.errors import (
     UnreadablePushError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.push.addresses import Receiver
+from a2a_serverless.push.addresses import AllowedHosts, Receiver
 from a2a_serverless.push.client import Outcome, PushClient, Session
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
+from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.push.notifications import Notification, owed, read_owed
-from a2a_serverless.push.places import Places
-from a2a_serverless.push.signing import Signer
+from a2a_serverless.push.signing import Secrets, SecretsManagerSecret, Signer, process_secret
 from a2a_serverless.queues.fifo import DONE, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.leases import Leases, Slots
 from a2a_serverless.tasks.attempts import NEWER_DELAY_S, RetryPolicy
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
@@ -56,6 +58,22 @@ _NEWER: Final = (
 _MOVES: Final = 8
 """Tries to move a cursor that others move at the same time."""
 
+_ISSUER: Final = "a2a-serverless"
+"""The signer's name, if the agent's URL is not configured."""
+
+GRACE_S: Final = 1.0
+"""Seconds that a request may take without a place, unless the attempt before it has failed."""
+
+SHARE: Final = 5
+"""One caller may have a fifth of all places."""
+
+_MARGIN_S: Final = 5.0
+"""Seconds beyond the longest request after which the place of a process that died comes free."""
+
+NO_PLACE: Final = Outcome(
+    meaning="again", reason="other slow webhooks of the same caller take all its places"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -74,37 +92,91 @@ class Budget:
         return self.ends_at is None or now + self.timeout_s <= self.ends_at
 
 
+class Places(Leases):
+    """Leases of the places that slow requests have: a number for each caller, out of all.
+
+    A request to a webhook occupies a part of PushFunction's concurrency until it is answered. A
+    caller with sixty webhooks that never answer would occupy all of it. So a request that is not
+    answered within `GRACE_S` needs one of its caller's places, and is ended if they are all taken.
+    A quick webhook needs none, and costs no request to the table.
+    """
+
+    noun: ClassVar[str] = "webhook"
+
+    async def during(
+        self,
+        request: Callable[[], Awaitable[Outcome]],
+        *,
+        caller: Callable[[], Awaitable[str]],
+        has_failed: bool,
+        timeout_s: float,
+    ) -> Outcome:
+        """Make a request, and hold one of the caller's places while it is slow.
+
+        Return `NO_PLACE` if no place is free: the request was ended, or, with `has_failed`, was not
+        made. `caller` returns the caller behind the request, and is only called if a place is
+        needed. `timeout_s` is the longest time that the request may take.
+        """
+        running: asyncio.Future[Outcome] | None = None
+        if not has_failed:
+            running = asyncio.ensure_future(request())
+        try:
+            if running is not None:
+                await asyncio.wait({running}, timeout=GRACE_S)
+                if running.done():
+                    return running.result()
+            lease = await self.take(await caller(), for_s=timeout_s + _MARGIN_S)
+            if lease is None:
+                return running.result() if running and running.done() else NO_PLACE
+            try:
+                return await (request() if running is None else running)
+            finally:
+                await self.give_back(lease)
+        finally:
+            if running is not None and not running.done():
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+
 class Deliverer:
     """Delivers jobs to their ends, several at a time.
 
     Args:
         storage: logs and configurations, seen through any scope.
         queue: takes the events that are given up.
-        client: sends the requests.
-        signer: signs them.
-        settings: which events are pushed, and for how long a receiver may fail.
-        places: limits each caller's slow requests; None: nothing is limited.
+        keys: publishes the public keys.
+        settings: which events are pushed, allowed receivers, the source of the signing keys, and
+            for how long a receiver may fail.
+        slots: the slots of the places for slow requests; None: nothing is limited.
         clock: by default that of the machine.
+
+    Raises:
+        ConfigurationError: A2A_PUSH_ALLOWED_HOSTS cannot be parsed.
     """
 
     def __init__(
         self,
         storage: DurableStorage,
         queue: PushQueue,
-        client: PushClient,
-        signer: Signer,
+        keys: KeyStore,
         settings: Settings,
         *,
-        places: Places | None = None,
+        slots: Slots | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.places = places
+        self.clock = clock or SystemClock()
         self.storage = storage
         self.queue = queue
-        self.client = client
-        self.signer = signer
         self.settings = settings
-        self.clock = clock or SystemClock()
+        self.client = PushClient(AllowedHosts.parse(settings.push_allowed_hosts), clock=self.clock)
+        secret: Secrets = process_secret
+        name = settings.push_signing_secret
+        if name:
+            secret = SecretsManagerSecret(name, clock=self.clock).values
+        issuer = (settings.push_issuer or settings.public_url).rstrip("/") or _ISSUER
+        self.signer = Signer(secret, keys, issuer=issuer, clock=self.clock)
+        per_caller = max(1, settings.push_concurrency // SHARE)
+        self.places = Places(slots, per_caller=per_caller, in_all=0) if slots else None
         self.retry = RetryPolicy(base_s=settings.push_retry_base_s, cap_s=_RETRY_CAP_S)
 
     async def deliver(self, handle: Handle[PushJob], budget: Budget) -> bool:

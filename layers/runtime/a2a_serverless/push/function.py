@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.errors import InvalidArgumentError, UndecodableMessageError
-from a2a_serverless.push.addresses import AllowedHosts, Resolve
-from a2a_serverless.push.client import PushClient
+from a2a_serverless import faults
+from a2a_serverless.errors import (
+    FullGroupError,
+    InvalidArgumentError,
+    UndecodableMessageError,
+    UnreadableTaskError,
+)
+from a2a_serverless.observability import tracing
 from a2a_serverless.push.deliverer import Budget, Deliverer
-from a2a_serverless.push.jobs import PushQueue
+from a2a_serverless.push.jobs import PushJob, PushQueue
 from a2a_serverless.push.keys import KeyStore
-from a2a_serverless.push.places import SHARE, Places
-from a2a_serverless.push.signing import Secrets, SecretsManagerSecret, Signer, process_secret
-from a2a_serverless.push.stream import PushStream
+from a2a_serverless.push.notifications import PushEvents
 from a2a_serverless.queues.batch import (
     EventFunction,
     left_s,
     partial_response,
     process_batch,
 )
-from a2a_serverless.queues.fifo import EventRecord
+from a2a_serverless.queues.fifo import EventRecord, FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.layout import event_position, owner_of
 from a2a_serverless.storage.leases import Slots
+from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, state_name
+from a2a_serverless.tasks.identity import Scope
 
 _MARGIN_S: Final = 5.0
 _MAX_MARGIN_SHARE: Final = 0.1
@@ -36,8 +43,10 @@ _MAX_MARGIN_SHARE: Final = 0.1
 _MAX_REQUEST_SHARE: Final = 0.6
 """A request gets at most this share of an invocation, so that a short one still makes progress."""
 
-_ISSUER: Final = "a2a-serverless"
-"""The signer's name, if the agent's URL is not configured."""
+_AT_ONCE: Final = 16
+"""Tasks whose configurations are read at the same time."""
+
+_ENDS: Final = frozenset(state_name(state) for state in TERMINAL | INTERRUPTED)
 
 _STREAM: Final = "aws:dynamodb"
 _QUEUE: Final = "aws:sqs"
@@ -57,16 +66,12 @@ class PushFunction(EventFunction):
         keys: publishes the public keys.
         settings: which events are pushed, allowed receivers, and for how long one may fail.
         slots: the slots of the places for slow requests; None: nothing is limited.
-        secret: the source of the signing keys; by default the one that the settings name.
-        clock: by default that of the machine.
-        resolve: finds the addresses of a receiver's host; by default the system's resolver.
-        tls: the trusted certificates; by default the system's and Mozilla's.
 
     Raises:
         ConfigurationError: A2A_PUSH_ALLOWED_HOSTS cannot be parsed.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of a deployment
+    def __init__(
         self,
         storage: DurableStorage,
         queue: PushQueue,
@@ -74,26 +79,11 @@ class PushFunction(EventFunction):
         settings: Settings,
         *,
         slots: Slots | None = None,
-        secret: Secrets | None = None,
-        clock: Clock | None = None,
-        resolve: Resolve | None = None,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._jobs = queue.jobs
-        self._clock = clock or SystemClock()
         self._timeout_s = settings.push_timeout_s
         self._stream = PushStream(storage, queue.jobs, settings.push_events)
-        self._deliverer = deliverer_of(
-            storage,
-            queue,
-            keys,
-            settings,
-            slots=slots,
-            secret=secret,
-            clock=self._clock,
-            resolve=resolve,
-            tls=tls,
-        )
+        self._deliverer = Deliverer(storage, queue, keys, settings, slots=slots)
         super().__init__()
 
     async def _answer(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
@@ -112,7 +102,7 @@ class PushFunction(EventFunction):
             return Budget(self._timeout_s)
         margin_s = min(_MARGIN_S, seconds * _MAX_MARGIN_SHARE)
         timeout_s = min(self._timeout_s, seconds * _MAX_REQUEST_SHARE)
-        return Budget(timeout_s, self._clock.monotonic() + seconds - margin_s)
+        return Budget(timeout_s, self._deliverer.clock.monotonic() + seconds - margin_s)
 
     async def _deliver(self, budget: Budget, record: EventRecord) -> bool:
         try:
@@ -135,39 +125,128 @@ class PushFunction(EventFunction):
             return False
 
 
-def deliverer_of(  # noqa: PLR0913 - as PushFunction
-    storage: DurableStorage,
-    queue: PushQueue,
-    keys: KeyStore,
-    settings: Settings,
-    *,
-    slots: Slots | None = None,
-    secret: Secrets | None = None,
-    clock: Clock | None = None,
-    resolve: Resolve | None = None,
-    tls: ssl.SSLContext | None = None,
-) -> Deliverer:
-    """Return what delivers jobs; the arguments are those of PushFunction.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Committed:
+    """A commit, as a record names it."""
 
-    Raises:
-        ConfigurationError: A2A_PUSH_ALLOWED_HOSTS cannot be parsed.
+    number: str
+    """The record's sequence number."""
+    scope: str
+    task_id: str
+    incarnation: str
+    version: int
+    trace: Mapping[str, str] = field(default_factory=dict)
+    """The trace headers of the commit."""
+
+    @property
+    def task(self) -> tuple[str, str, str]:
+        return self.scope, self.task_id, self.incarnation
+
+
+class PushStream:
+    """Makes a job for each receiver that a commit concerns.
+
+    A record of the table's stream only says that a task was committed up to a version. DynamoDB
+    Streams keeps the order for each item, but not for a task: so the events to send, and their
+    order, are only decided when a delivery reads the log.
+
+    Args:
+        storage: the configurations, seen through any scope.
+        jobs: takes the jobs.
+        which: the events to push; other commits make no job.
     """
-    clock = clock or SystemClock()
-    per_caller = max(1, settings.push_concurrency // SHARE)
-    allowed = AllowedHosts.parse(settings.push_allowed_hosts)
-    issuer = (settings.push_issuer or settings.public_url).rstrip("/") or _ISSUER
-    return Deliverer(
-        storage,
-        queue,
-        PushClient(allowed, clock=clock, resolve=resolve, tls=tls),
-        Signer(secret or _secret(settings, clock), keys, issuer=issuer, clock=clock),
-        settings,
-        places=Places(slots, per_caller=per_caller, in_all=0) if slots else None,
-        clock=clock,
-    )
+
+    def __init__(
+        self, storage: DurableStorage, jobs: FifoQueue[PushJob], which: PushEvents
+    ) -> None:
+        self._storage = storage
+        self._jobs = jobs
+        self._which = which
+
+    async def process(self, records: Iterable[EventRecord]) -> list[str]:
+        """Send the jobs of these records.
+
+        Return the sequence numbers of the records whose jobs could not be sent: they have to come
+        again. A task gets one job for each configuration, because its delivery reads all commits.
+        """
+        tasks: dict[tuple[str, str, str], list[_Committed]] = {}
+        for committed in committed_by(records, self._which):
+            tasks.setdefault(committed.task, []).append(committed)
+        faults.point("push-stream-received")
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def send(commits: Sequence[_Committed]) -> list[str]:
+            newest = max(commits, key=lambda commit: commit.version)
+            try:
+                async with slots:
+                    await self.send(newest)
+            except UnreadableTaskError as error:
+                # The task stays unreadable: the stream must not wait for it.
+                extra = {"action": "unreadable_task", "task_id": newest.task_id}
+                logger.error("Jobs left out: %s", error, extra=extra)  # noqa: TRY400 - its sentence says all
+            except Exception:
+                # An invocation's edge: the stream holds the records until it is done.
+                extra = {"action": "push_stream_failed", "task_id": newest.task_id}
+                logger.exception("Jobs not sent", extra=extra)
+                return [commit.number for commit in commits]
+            return []
+
+        failed = await asyncio.gather(*(send(commits) for commits in tasks.values()))
+        return [number for numbers in failed for number in numbers]
+
+    async def send(self, committed: _Committed) -> None:
+        """Send a job for each configuration that is owed the commit."""
+        storage = self._storage.for_scope(Scope(committed.scope))
+        for push in await storage.pushes(committed.task_id):
+            is_owed = push.version < committed.version
+            is_same = push.incarnation == committed.incarnation
+            if is_same and is_owed and not push.is_given_up:
+                job = PushJob(
+                    scope=committed.scope,
+                    task_id=committed.task_id,
+                    incarnation=committed.incarnation,
+                    config_id=push.config.id,
+                    version=committed.version,
+                    trace=dict(committed.trace),
+                )
+                with suppress(FullGroupError):  # the jobs that wait there read this commit too
+                    await self._jobs.send(job)
+                faults.point("push-job-sent")
 
 
-def _secret(settings: Settings, clock: Clock) -> Secrets:
-    if settings.push_signing_secret:
-        return SecretsManagerSecret(settings.push_signing_secret, clock=clock).values
-    return process_secret
+def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[_Committed]:
+    """Return the commits of `records` that may have an event to push.
+
+    The event source filters by the same rule, so that records without events cost no invocation.
+    """
+    for record in records:
+        change = record["dynamodb"]
+        partition, sort = change["Keys"]["PK"]["S"], change["Keys"]["SK"]["S"]
+        place = event_position(sort)
+        if record["eventName"] != "INSERT" or place is None:
+            continue
+        image = change.get("NewImage", {})
+        if not _may_have_event(image.get("state", {}).get("S"), which):
+            continue
+        scope, task_id = owner_of(partition)
+        incarnation, version, _ = place
+        trace = image.get("trace", {}).get("S")
+        yield _Committed(
+            number=change["SequenceNumber"],
+            scope=scope,
+            task_id=task_id,
+            incarnation=incarnation,
+            version=version,
+            trace={tracing.HEADER: trace} if trace else {},
+        )
+
+
+def _may_have_event(state: str | None, which: PushEvents) -> bool:
+    """Return True if a commit may have an event to push; `state` None: it changed no status."""
+    match which:
+        case "ends":
+            return state in _ENDS
+        case "statuses":
+            return state is not None
+        case "all":
+            return True
