@@ -161,21 +161,21 @@ def failing_webhook(scribe: Scribe, task_id: str) -> None:
     scribe.wait(9)
     scribe.commit(head, said(TaskState.TASK_STATE_COMPLETED, "Filed."), token="a")
     scribe.wait(3)
-    (push,) = done(scribe.storage.pushes(task_id))
+    (push,) = done(scribe.storage.webhooks.all(task_id))
     since = scribe.clock.now_ms()
     scribe.wait(600)
     told = push.settled(1, "status 200", since, is_told=True)
     failed = replace(told, version=1, failures=6, failing_since=since)
     at = scribe.clock.now_ms()
     moved = failed.answered("status 503", at, next_at=at + 7_200_000)
-    assert done(scribe.storage.move_push(push, moved))
+    assert done(scribe.storage.webhooks.move(push, moved))
 
 
 def told_slowly(scribe: Scribe, task_id: str) -> Head:
     """A killed task whose receiver took one notification at the third attempt; with the lines."""
     config = TaskPushNotificationConfig(id="crm", url="https://crm.example.com/hooks/8d1f")
     head = killed(scribe, task_id, push=config)
-    (push,) = done(scribe.storage.pushes(task_id))
+    (push,) = done(scribe.storage.webhooks.all(task_id))
     at = scribe.clock.now_ms() - 70_000
     told: tuple[tuple[str, str, float | None], ...] = (
         ("push_failed", "status 503", 12.0),
@@ -190,7 +190,7 @@ def told_slowly(scribe: Scribe, task_id: str) -> Head:
         logging.getLogger("a2a_serverless").handle(logging.makeLogRecord(fields | wait))
         at += 0 if wait_s is None else round(wait_s * 1000) + 400
     moved = replace(push, version=6).settled(6, "status 200", at, is_told=True)
-    assert done(scribe.storage.move_push(push, moved))
+    assert done(scribe.storage.webhooks.move(push, moved))
     return head
 
 

@@ -13,6 +13,7 @@ import pytest
 from a2a.types import Artifact, Part, TaskState
 from playwright.sync_api import Browser, CDPSession, expect
 
+from a2a_serverless.storage.deletion import count_data
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import Scope
 from tests.browser import seeds
@@ -120,7 +121,7 @@ def test_all_of_a_caller_is_deleted_step_by_step(visit: Visit, site: Site) -> No
     expect(visit.page.locator(".calm")).to_have_text("1,100 tasks were deleted. Nothing is left.")
     assert sum(url.endswith("/purge") for url in visit.asked) > 3
     assert visit.said == []
-    assert seeds.done(storage.count_data()).is_nothing
+    assert seeds.done(count_data(storage)).is_nothing
 
 
 def test_a_confirmation_stays_open_beside_a_live_task(visit: Visit) -> None:

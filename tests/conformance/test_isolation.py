@@ -28,8 +28,9 @@ from starlette.types import ASGIApp
 from a2a_serverless import aws
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.deletion import Deleted
+from a2a_serverless.storage.deletion import Deleted, count_data, delete_data, delete_task
 from a2a_serverless.storage.layout import task_partition
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.contract.storage import Storage
@@ -475,7 +476,8 @@ class Owned:
         """How many the owner has there."""
         scope = Scope.of(self.owner.tenant, self.owner.name)
         storage = self.stack.backends.storage.for_scope(scope)
-        return len(await storage._context_heads(self.ids.context))
+        query = ListTasksQuery(context_id=self.ids.context, page_size=100)
+        return (await list_tasks(storage, query)).total_size
 
 
 @pytest.fixture(scope="module")
@@ -691,12 +693,12 @@ async def test_who_deletes_deletes_his_own(stack: Stack, owned: Owned) -> None:
     for name, stranger in strangers.items():
         theirs = storage.for_scope(Scope.of(stranger.tenant, stranger.name))
         for context in (owned.ids.context, None):
-            counted = await theirs.count_data(context)
+            counted = await count_data(theirs, context)
             assert (name, counted.is_nothing) == (name, True)
-            assert (name, await theirs.delete_data(context)) == (name, Deleted(is_done=True))
-        assert await theirs.delete_task(owned.ids.task) is False
+            assert (name, await delete_data(theirs, context)) == (name, Deleted(is_done=True))
+        assert await delete_task(theirs, owned.ids.task) is False
     assert owned.is_unchanged()
-    assert (await own.load_context_version(owned.ids.context))[0] == "the owner's"
+    assert (await own.contexts.load(owned.ids.context))[0] == "the owner's"
 
 
 async def test_what_the_owner_deletes_is_nobody_elses(stack: Stack) -> None:
@@ -715,7 +717,7 @@ async def test_what_the_owner_deletes_is_nobody_elses(stack: Stack) -> None:
     storage = stack.backends.storage.for_scope(Scope.of(TENANT, owned.owner.name))
     deleted = Deleted(is_done=False)
     while not deleted.is_done:
-        deleted += await storage.delete_data()
+        deleted += await delete_data(storage)
     assert (deleted.tasks, deleted.webhooks) == (2, 1)
     assert owned.stored() == []
     assert stranger.stored() == before

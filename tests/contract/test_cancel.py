@@ -15,7 +15,9 @@ from botocore.exceptions import EndpointConnectionError
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError, UnavailableError
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Write
@@ -51,7 +53,7 @@ class Cancels:
 
     async def overdue(self) -> list[str]:
         """Tasks of this scope that the sweeper would look at now."""
-        found = await self.storage.due(self.clock.now_ms())
+        found = await due_tasks(self.storage, self.clock.now_ms())
         return [item.task_id for item in found if item.scope == self.storage.scope]
 
 
@@ -216,7 +218,7 @@ async def test_a_deleted_task_is_not_cancelled(cancels: Cancels) -> None:
     """Deleting a task ends its cancel."""
     task_id = await cancels.task()
     await cancels.registry.request_cancel(task_id)
-    await cancels.storage.delete_task(task_id)
+    await delete_task(cancels.storage, task_id)
     await cancels.registry.cleanup(task_id)
     assert not await cancels.registry.is_cancelled(task_id)
 

@@ -15,21 +15,23 @@ from a2a_serverless.errors import (
     UnavailableError,
 )
 from a2a_serverless.storage import deletion
-from a2a_serverless.storage.deletion import Counted, Deleted
-from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.deletion import Counted, Deleted, count_data, delete_data, delete_task
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.finding import due_tasks, find_tasks
 from a2a_serverless.storage.layout import (
-    context_partition,
+    context_item,
     count_partition,
     task_partition,
 )
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
-from tests.support.databases import BACKENDS, TABLE, Database, moto_database, new_scope
+from tests.support.databases import BACKENDS, TABLE, Database, key, moto_database, new_scope
 from tests.support.messages import agent_message, chunk, request
 
 ONE_MORE = Commit(entries=(MessageAppended(agent_message("late")),))
@@ -41,7 +43,7 @@ async def fill(storage: DurableStorage) -> list[Head]:
     for context, webhooks in (("a", 2), ("a", 0), ("b", 1)):
         head = (await storage.open_task(context, request())).head
         for number in range(webhooks):
-            await storage.put_push(hook(head, f"hook-{number}"))
+            await storage.webhooks.put(hook(head, f"hook-{number}"))
         await Storage(storage).update_task(head.task_id, artifacts=[chunk("x", "y")])
         heads.append(head)
     for context in ("a", "b", "alone"):
@@ -86,12 +88,12 @@ async def count_all(
 async def is_gone(storage: DurableStorage, head: Head) -> bool:
     """Whether no look-up finds anything of a task."""
     task_id, far = head.task_id, storage.clock.now_ms() + 10**9
-    due = await storage.due(far, limit=1000)
+    due = await due_tasks(storage, far, limit=1000)
     return (
         await storage.head(task_id) is None
         and await storage.read(task_id) is None
-        and await storage.pushes(task_id) == []
-        and await storage.find(task_id) == []
+        and await storage.webhooks.all(task_id) == []
+        and await find_tasks(storage, task_id) == []
         and task_id not in {one.task_id for one in due}
     )
 
@@ -107,16 +109,16 @@ async def test_all_of_a_scope(storage: DurableStorage, limit: int) -> None:
     assert (deleted.tasks, deleted.contexts, deleted.webhooks) == (3, 3, 3)
     assert (steps > 2) == (limit < 1000)
     assert [await is_gone(storage, head) for head in heads] == [True] * 3
-    assert (await storage.list_tasks(ListTasksQuery())).total_size == 0
+    assert (await list_tasks(storage, ListTasksQuery())).total_size == 0
     for context in ("a", "b", "alone"):
-        assert await storage.load_context_version(context) == (None, 0)
+        assert await storage.contexts.load(context) == (None, 0)
     assert await count_all(storage) == (0, 0, 0)
     assert await count_all(other) == (3, 3, 3)
-    assert len(await other.pushes(theirs[0].task_id)) == 2
+    assert len(await other.webhooks.all(theirs[0].task_id)) == 2
     head = await other.head(theirs[0].task_id)
     assert head is not None
     assert head.is_being_canceled
-    assert (await other.load_context_version("a"))[0] == {"of": "a"}
+    assert (await other.contexts.load("a"))[0] == {"of": "a"}
 
 
 @pytest.mark.parametrize("limit", [1, 1000])
@@ -129,7 +131,7 @@ async def test_one_context(storage: DurableStorage, limit: int) -> None:
     assert await is_gone(storage, first)
     assert await is_gone(storage, second)
     assert await count_all(storage) == (1, 2, 1)
-    assert len(await storage.pushes(kept.task_id)) == 1
+    assert len(await storage.webhooks.all(kept.task_id)) == 1
 
 
 async def test_deleting_twice_is_harmless(storage: DurableStorage) -> None:
@@ -137,7 +139,7 @@ async def test_deleting_twice_is_harmless(storage: DurableStorage) -> None:
     await fill(storage)
     await delete_all(storage)
     for context in (None, "a", "unknown"):
-        assert await storage.delete_data(context) == Deleted(is_done=True)
+        assert await delete_data(storage, context) == Deleted(is_done=True)
 
 
 @pytest.mark.parametrize("limit", [1, 1000])
@@ -145,11 +147,11 @@ async def test_no_list_shows_a_total_from_before(storage: DurableStorage, limit:
     """A deletion removes stored totals: the next list counts the tasks that exist then."""
     await fill(storage)
     page = ListTasksQuery(page_size=1)
-    assert (await storage.list_tasks(page)).total_size == 3
+    assert (await list_tasks(storage, page)).total_size == 3
     await delete_all(storage, limit=limit)
     await storage.open_task("a", request())
     await storage.open_task("a", request())
-    assert (await storage.list_tasks(page)).total_size == 2
+    assert (await list_tasks(storage, page)).total_size == 2
 
 
 async def test_bad_arguments_delete_nothing(storage: DurableStorage) -> None:
@@ -157,9 +159,9 @@ async def test_bad_arguments_delete_nothing(storage: DurableStorage) -> None:
     await fill(storage)
     for context, limit in (("", 10), ("x" * 513, 10), (None, 0), ("a", -1)):
         with pytest.raises(InvalidArgumentError):
-            await storage.delete_data(context, limit=limit)
+            await delete_data(storage, context, limit=limit)
         with pytest.raises(InvalidArgumentError):
-            await storage.count_data(context, limit=limit)
+            await count_data(storage, context, limit=limit)
     assert await count_all(storage) == (3, 3, 3)
 
 
@@ -174,10 +176,10 @@ async def late_writes(storage: DurableStorage, head: Head) -> list[object]:
         lambda: storage.renew(head, token=head.token or token, due_at=1),
         lambda: storage.release(head, AttemptEnd(token=token, reason="r", correlation_id="c")),
         lambda: storage.request_cancel(head.task_id),
-        lambda: storage.put_push(hook(head, "hook-0")),
-        lambda: storage.put_push(hook(head, "new")),
+        lambda: storage.webhooks.put(hook(head, "hook-0")),
+        lambda: storage.webhooks.put(hook(head, "new")),
     ]
-    assert await storage.pushes(head.task_id) == []
+    assert await storage.webhooks.all(head.task_id) == []
     said: list[object] = []
     for call in calls:
         try:
@@ -192,31 +194,31 @@ async def test_a_late_worker_brings_nothing_back(storage: DurableStorage, limit:
     """After the first step of its deletion no write finds a running task, nor makes it anew."""
     head = (await storage.open_task("ctx", request())).head
     head = await storage.commit(head, Commit(token=new_token(), claims=True, restores=0))
-    push = await storage.put_push(hook(head, "hook-0"))
+    push = await storage.webhooks.put(hook(head, "hook-0"))
     await Storage(storage).update_context("ctx", "mine")
-    while (await storage.delete_data(limit=limit)).tasks == 0:
+    while (await delete_data(storage, limit=limit)).tasks == 0:
         assert not await is_gone(storage, head)
     assert await is_gone(storage, head)
     refused = [None, None, False, False, False, None, None, None]
     assert await late_writes(storage, head) == refused
     await delete_all(storage)
     assert await late_writes(storage, head) == refused
-    assert await storage.move_push(push, push) is False
-    assert await storage.load_context_version("ctx") == (None, 0)
-    assert await storage.delete_data() == Deleted(is_done=True)
+    assert await storage.webhooks.move(push, push) is False
+    assert await storage.contexts.load("ctx") == (None, 0)
+    assert await delete_data(storage) == Deleted(is_done=True)
 
 
 async def test_an_id_is_free_while_its_task_is_deleted(storage: DurableStorage) -> None:
     """A creation with the same key makes a new task, whole, beside what is left of the old one."""
     old = (await storage.open_task("ctx", request("old"), idempotency_key="key")).head
-    await storage.put_push(hook(old, "hook-0"))
-    await storage.delete_data(limit=1)
+    await storage.webhooks.put(hook(old, "hook-0"))
+    await delete_data(storage, limit=1)
     new = await storage.open_task("ctx", request("new"), idempotency_key="key")
     assert new.created
     assert new.head.task_id == old.task_id
     assert await storage.read(old.task_id) == new.log
-    assert await storage.pushes(old.task_id) == []
-    assert await storage.delete_task(old.task_id) is True
+    assert await storage.webhooks.all(old.task_id) == []
+    assert await delete_task(storage, old.task_id) is True
     assert (await delete_all(storage))[0].tasks == 0
 
 
@@ -228,7 +230,7 @@ async def test_what_has_expired_goes_too(storage: DurableStorage, clock: ManualC
     deleted, _ = await delete_all(storage)
     assert deleted.tasks == 0
     assert deleted.webhooks == 3
-    assert await storage.delete_data() == Deleted(is_done=True)
+    assert await delete_data(storage) == Deleted(is_done=True)
 
 
 def test_every_backend_is_asked() -> None:
@@ -249,7 +251,7 @@ def moto() -> Any:
 def items_of(database: Database, storage: DurableStorage) -> list[Any]:
     """All items of a scope, whatever index has them: states of the contexts of `fill`, counts."""
     digest = storage.scope.digest
-    contexts = {context_partition(digest, context) for context in ("a", "b", "alone")}
+    contexts = {context_item(digest, context).PK for context in ("a", "b", "alone")}
     found = database.client.scan(TableName=TABLE)["Items"]
     return [
         item
@@ -287,7 +289,7 @@ async def test_a_deletion_that_dies_anywhere_is_finished(moto: Database, limit: 
         number += 1
         storage = moto.storage()
         head = (await storage.open_task("a", request())).head
-        await storage.put_push(hook(head, "hook-0"))
+        await storage.webhooks.put(hook(head, "hook-0"))
         await Storage(storage).update_context("a", 1)
         revive = dies_at(moto, number)
         try:
@@ -308,20 +310,20 @@ async def test_a_new_task_under_the_id_stays(
     """A task that takes the id between the fence and the deletes loses nothing of its own."""
     storage = moto.storage()
     old = (await storage.open_task("ctx", request("old"), idempotency_key="key")).head
-    await storage.put_push(hook(old, "hook-0"))
+    await storage.webhooks.put(hook(old, "hook-0"))
     made: list[Any] = []
-    keys_of = deletion.DeletedItems._keys
+    keys_of = deletion._keys
 
-    async def replaced(self: Any, partition: str, limit: int | None) -> Any:
+    async def replaced(of: DurableStorage, partition: str, limit: int | None) -> Any:
         made.append(await storage.open_task("ctx", request("new"), idempotency_key="key"))
-        await storage.put_push(hook(made[0].head, "hook-0"))
-        return await keys_of(self, partition, limit)
+        await storage.webhooks.put(hook(made[0].head, "hook-0"))
+        return await keys_of(of, partition, limit)
 
-    monkeypatch.setattr(deletion.DeletedItems, "_keys", replaced)
-    assert await storage.delete_task(old.task_id) is True
+    monkeypatch.setattr(deletion, "_keys", replaced)
+    assert await delete_task(storage, old.task_id) is True
     assert made[0].created
     assert await storage.read(old.task_id) == made[0].log
-    assert len(await storage.pushes(old.task_id)) == 1
+    assert len(await storage.webhooks.all(old.task_id)) == 1
     incarnations = {item["SK"]["S"].split("#")[1] for item in moto_items(moto, storage)}
     assert incarnations == {made[0].head.incarnation}
 
@@ -351,7 +353,7 @@ async def test_a_state_without_an_index_goes_with_its_tasks(moto: Database) -> N
     await fill(storage)
     moto.client.update_item(
         TableName=TABLE,
-        Key={"PK": {"S": context_partition(storage.scope.digest, "a")}, "SK": {"S": "CONTEXT"}},
+        Key=key(*context_item(storage.scope.digest, "a")),
         UpdateExpression="REMOVE scope_key, status_key",
     )
     await delete_all(storage)
@@ -365,7 +367,7 @@ async def test_counts_of_lists_go_with_the_scope(moto: Database, limit: int) -> 
     for each in (storage, other):
         await fill(each)
         for since in (None, "2001-01-01T00:00:00Z", "2002-01-01T00:00:00Z"):
-            await each.list_tasks(ListTasksQuery(page_size=1, status_timestamp_after=since))
+            await list_tasks(each, ListTasksQuery(page_size=1, status_timestamp_after=since))
     kept = items_of(moto, other)
     assert sum(item["PK"]["S"].startswith("COUNT#") for item in kept) == 3
     await delete_all(storage, limit=limit)
@@ -381,7 +383,7 @@ async def test_a_step_is_bounded(moto: Database) -> None:
         await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_WORKING)
     sizes = [len(items_of(moto, storage))]
     while sizes[-1]:
-        await storage.delete_data(limit=6)
+        await delete_data(storage, limit=6)
         sizes.append(len(items_of(moto, storage)))
     assert all(before - after <= 7 for before, after in pairwise(sizes))
     assert len(sizes) >= 5

@@ -13,8 +13,7 @@ from a2a.types import TaskState
 from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.log import Log, Opened
-from a2a_serverless.storage.reading import task_of_head
+from a2a_serverless.storage.log import Log, Opened, task_of_head
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import TERMINAL
 from a2a_serverless_tools.contract.storage import Storage

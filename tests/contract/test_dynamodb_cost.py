@@ -13,13 +13,12 @@ from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import head_item
-from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.deletion import delete_context, delete_task
+from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.dynamodb_words import typed
+from a2a_serverless.storage.finding import HOUR_MS, created_in, due_tasks, find_tasks
 from a2a_serverless.storage.layout import HEAD, task_partition
-from a2a_serverless.storage.listing import ListTasksQuery
-from a2a_serverless.storage.log import HOUR_MS
-from a2a_serverless.storage.reading import FIRST_COMMITS
-from a2a_serverless.storage.table_storage import Observer
+from a2a_serverless.storage.listing import FIRST_COMMITS, ListTasksQuery, list_tasks, newest_heads
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
@@ -248,13 +247,13 @@ async def test_what_push_costs_beside_the_commits(bench: Bench) -> None:
     """A configuration is put by 4 requests, once; a wake is a query, a delivery's move 1 unit."""
     task = await Storage(bench.storage).create_task("context", message())
     with bench.meter.measure() as usage:
-        push = await bench.storage.put_push(receiver(task.id, "a"))
+        push = await bench.storage.webhooks.put(receiver(task.id, "a"))
     assert cost(usage) == (4, 5, 2)
     with bench.meter.measure() as usage:
-        await bench.storage.pushes(task.id)
+        await bench.storage.webhooks.all(task.id)
     assert cost(usage) == (1, 0, 1)
     with bench.meter.measure() as usage:
-        await bench.storage.move_push(push, replace(push, version=2, index=0))
+        await bench.storage.webhooks.move(push, replace(push, version=2, index=0))
     assert cost(usage) == (1, 1, 0)
 
 
@@ -265,7 +264,7 @@ async def test_commits_of_a_task_with_push_cost_the_same(bench: Bench) -> None:
     usages = []
     for head in (plain, told):
         for config_id in ("a", "b") if head is told else ():
-            await bench.storage.put_push(receiver(head.task_id, config_id))
+            await bench.storage.webhooks.put(receiver(head.task_id, config_id))
         with bench.meter.measure() as usage:
             await bench.storage.commit(head, echo_commit("hello"))
         usages.append(cost(usage))
@@ -315,13 +314,13 @@ async def test_a_page_does_not_pay_for_the_others(
         clock = ManualClock(later_ms)
         set_clock(bench.storage, clock)
         with bench.meter.measure() as counting:
-            first = await bench.storage.list_tasks(query)
+            first = await list_tasks(bench.storage, query)
         with bench.meter.measure() as usage:
-            assert (await bench.storage.list_tasks(query)).total_size == first.total_size
+            assert (await list_tasks(bench.storage, query)).total_size == first.total_size
         firsts.append(usage)
         with bench.meter.measure() as usage:
-            later = await bench.storage.list_tasks(
-                query.model_copy(update={"page_token": first.next_page_token})
+            later = await list_tasks(
+                bench.storage, query.model_copy(update={"page_token": first.next_page_token})
             )
         pages.append(usage)
         assert (counting.requests, counting.write_units) == (requests + 5, 1)
@@ -340,9 +339,9 @@ async def test_a_longer_page_costs_a_batch_for_each_hundred_items(
     """A page of 100 tasks of two commits each: 4 queries, 2 batches of HEADs, 2 of commits."""
     await asyncio.to_thread(seed_tasks, bench.storage, observer, 120)
     query = ListTasksQuery(page_size=100)
-    await bench.storage.list_tasks(query)
+    await list_tasks(bench.storage, query)
     with bench.meter.measure() as usage:
-        page = await bench.storage.list_tasks(query)
+        page = await list_tasks(bench.storage, query)
     assert (len(page.tasks), usage.requests) == (100, 8)
 
 
@@ -359,7 +358,7 @@ async def test_a_long_task_on_a_page_is_read_by_itself(bench: Bench, observer: A
         (ListTasksQuery(history_length=0), 5),
     ]:
         with bench.meter.measure() as usage:
-            page = await bench.storage.list_tasks(query)
+            page = await list_tasks(bench.storage, query)
         assert (len(page.tasks), usage.requests) == (11, requests)
 
 
@@ -419,7 +418,7 @@ async def test_a_page_of_the_console_counts_nothing(bench: Bench, observer: Any)
         for _ in range(2):
             asked = query.model_copy(update={"page_token": token})
             with bench.meter.measure() as usage:
-                heads, token = await bench.storage.newest(asked)
+                heads, token = await newest_heads(bench.storage, asked)
             assert len(heads) == 20
             costs.append((usage.requests, usage.read_units))
     assert [requests for requests, _ in costs] == [costs[0][0]] * 4
@@ -439,19 +438,19 @@ async def test_every_request_is_by_key(bench: Bench) -> None:
     await storage.load_task(head.task_id, 0, include_artifacts=False)
     await storage.load_task(head.task_id)
     await storage.postpone(head, due_at=1, sends=1)
-    await storage.find(head.task_id)
-    await storage.created_in(head.created_at)
+    await find_tasks(storage, head.task_id)
+    await created_in(storage, head.created_at)
     await storage.request_cancel(head.task_id)
-    await storage.due(1)
-    push = await storage.put_push(receiver(head.task_id, "a"))
-    await storage.move_push(push, replace(push, failures=1))
-    await storage.delete_push(head.task_id, "a")
+    await due_tasks(storage, 1)
+    push = await storage.webhooks.put(receiver(head.task_id, "a"))
+    await storage.webhooks.move(push, replace(push, failures=1))
+    await storage.webhooks.delete(head.task_id, "a")
     for context_id in (None, "context"):
-        await storage.list_tasks(ListTasksQuery(context_id=context_id))
+        await list_tasks(storage, ListTasksQuery(context_id=context_id))
     await Storage(storage).update_context("context", 1)
     await Storage(storage).load_context("context")
-    await storage.delete_task(head.task_id)
-    await storage.delete_context("context")
+    await delete_task(storage, head.task_id)
+    await delete_context(storage, "context")
     assert operations == {
         "BatchGetItem",
         "BatchWriteItem",

@@ -16,8 +16,9 @@ from a2a_serverless.errors import (
     UnavailableError,
     UnreadableTaskError,
 )
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.table import Range
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
@@ -114,7 +115,7 @@ async def test_creations_under_faults(storage: DurableStorage, client: Any) -> N
         again = await storage.open_task("ctx", request(), idempotency_key=str(number))
         assert (first.created, again.created) == (True, False)
         assert again.head == first.head
-    assert (await storage.list_tasks(ListTasksQuery())).total_size == 50
+    assert (await list_tasks(storage, ListTasksQuery())).total_size == 50
 
 
 async def test_deletions_under_faults(
@@ -123,8 +124,8 @@ async def test_deletions_under_faults(
     """A delete whose answer is lost deletes, and says so once."""
     ids = [(await Storage(healthy).create_task("ctx", message())).id for _ in range(20)]
     Faults(seed=13, rate=0.4).attach(client, "TransactWriteItems", "BatchWriteItem")
-    assert [await storage.delete_task(task_id) for task_id in ids] == [True] * 20
-    assert [await storage.delete_task(task_id) for task_id in ids] == [False] * 20
+    assert [await delete_task(storage, task_id) for task_id in ids] == [True] * 20
+    assert [await delete_task(storage, task_id) for task_id in ids] == [False] * 20
 
 
 async def test_an_unanswered_commit_with_a_successor(
@@ -186,7 +187,7 @@ async def test_an_unanswered_commit_of_a_deleted_task(
     loop = asyncio.get_running_loop()
 
     def deleted(**_: Any) -> Any:
-        gone = healthy.delete_task(head.task_id)
+        gone = delete_task(healthy, head.task_id)
         asyncio.run_coroutine_threadsafe(gone, loop).result(10)
         return refuse("ThrottlingException")
 
@@ -215,7 +216,7 @@ async def test_no_answer_at_all_is_unavailable(
         "TransactWriteItems": storage.commit(head, Commit()),
         "GetItem": storage.head(head.task_id),
         "Query": storage.read(head.task_id),
-        "BatchGetItem": storage.list_tasks(ListTasksQuery()),
+        "BatchGetItem": list_tasks(storage, ListTasksQuery()),
         "UpdateItem": storage.postpone(head, due_at=1, sends=1),
     }
     call = calls.pop(operation)
@@ -326,7 +327,7 @@ async def test_a_read_during_a_delete(
 
     def delete(parsed: dict[str, Any], **_: Any) -> None:
         parsed["Items"] = parsed["Items"][-1:]
-        gone = healthy.delete_task(head.task_id)
+        gone = delete_task(healthy, head.task_id)
         asyncio.run_coroutine_threadsafe(gone, loop).result(10)
 
     once(client, "after-call.dynamodb.Query", delete)
@@ -341,7 +342,7 @@ async def test_a_read_during_a_new_incarnation(
     loop = asyncio.get_running_loop()
 
     async def replace() -> None:
-        await healthy.delete_task("t")
+        await delete_task(healthy, "t")
         await healthy.open_task("ctx", request("new"), task_id="t")
 
     def replaced(parsed: dict[str, Any], **_: Any) -> None:
@@ -370,18 +371,18 @@ async def test_a_lagging_index_shows_todays_tasks(
         ListTasksQuery(context_id="ctx", history_length=0),
     ]
     for query in queries:
-        assert len((await storage.list_tasks(query)).tasks) == 4
+        assert len((await list_tasks(storage, query)).tasks) == 4
     index.freeze()
     clock.advance(0.5)
     await Storage(storage).update_task(ids[1], WORKING)
-    await storage.delete_task(ids[2])
-    everything, submitted, context = [await storage.list_tasks(query) for query in queries]
+    await delete_task(storage, ids[2])
+    everything, submitted, context = [await list_tasks(storage, query) for query in queries]
     assert [task.id for task in everything.tasks] == [ids[1], ids[3], ids[0]]
     assert everything.tasks[0].status.state == WORKING
     assert [task.id for task in submitted.tasks] == [ids[3], ids[0]]
     assert [task.id for task in context.tasks] == [ids[1], ids[3], ids[0]]
     index.thaw()
-    assert (await storage.list_tasks(queries[0])).total_size == 3
+    assert (await list_tasks(storage, queries[0])).total_size == 3
 
 
 async def test_a_lagging_index_repeats_no_task(
@@ -394,13 +395,13 @@ async def test_a_lagging_index_repeats_no_task(
         ids.append((await Storage(storage).create_task("ctx", message(str(number)))).id)
     index = StaleIndex(client)
     query = ListTasksQuery(page_size=2, history_length=0)
-    first = await storage.list_tasks(query)
+    first = await list_tasks(storage, query)
     later = query.model_copy(update={"page_token": first.next_page_token})
-    assert [task.id for task in (await storage.list_tasks(later)).tasks] == [ids[1], ids[0]]
+    assert [task.id for task in (await list_tasks(storage, later)).tasks] == [ids[1], ids[0]]
     index.freeze()
     clock.advance(1)
     await Storage(storage).update_task(ids[1], WORKING)
-    assert [task.id for task in (await storage.list_tasks(later)).tasks] == [ids[0]]
+    assert [task.id for task in (await list_tasks(storage, later)).tasks] == [ids[0]]
 
 
 async def test_batches_may_come_back_unprocessed(storage: DurableStorage, client: Any) -> None:
@@ -416,8 +417,8 @@ async def test_batches_may_come_back_unprocessed(storage: DurableStorage, client
         parsed["UnprocessedKeys"] = {table: {"Keys": left}} if left else {}
 
     client.meta.events.register("after-call.dynamodb.BatchGetItem", leave_keys)
-    assert (await storage.list_tasks(ListTasksQuery(history_length=0))).total_size == 6
-    listed = await storage.list_tasks(ListTasksQuery(history_length=0))
+    assert (await list_tasks(storage, ListTasksQuery(history_length=0))).total_size == 6
+    listed = await list_tasks(storage, ListTasksQuery(history_length=0))
     assert {task.id for task in listed.tasks} == set(ids)
 
     def leave_deletes(params: dict[str, Any], **_: Any) -> None:
@@ -432,9 +433,9 @@ async def test_batches_may_come_back_unprocessed(storage: DurableStorage, client
     left: list[Any] = []
     client.meta.events.register("provide-client-params.dynamodb.BatchWriteItem", leave_deletes)
     client.meta.events.register("after-call.dynamodb.BatchWriteItem", report)
-    assert await storage.delete_task(ids[0]) is True
+    assert await delete_task(storage, ids[0]) is True
     partition = storage._partition(ids[0])
-    assert await storage._all(Range(partition=partition)) == []
+    assert await storage.table.all(Range(partition=partition)) == []
 
 
 async def test_another_scope_meets_no_faults(storage: DurableStorage) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from a2a_serverless.errors import TurnFinishedError
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import RetryPolicy
@@ -81,6 +82,6 @@ async def test_a_claim_of_a_task_that_is_gone_is_over(storage: DurableStorage) -
     head = (await storage.open_task("ctx", request("u1"))).head
     head = await storage.commit(head, Commit(token="first", claims=True))
     seen = await read(storage, head.task_id)
-    await storage.delete_task(head.task_id)
+    await delete_task(storage, head.task_id)
     with pytest.raises(TurnFinishedError):
         await claimed_again(storage, seen)

@@ -9,10 +9,13 @@ import pytest
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError
-from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb_words import Typed
-from a2a_serverless.storage.listing import ListTasksQuery
-from a2a_serverless.storage.log import HOUR_MS, TaskKey
+from a2a_serverless.storage.finding import HOUR_MS, created_in, find_tasks
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
+from a2a_serverless.storage.log import TaskKey
 from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, TurnOpened, encode_entries
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head, Spared
@@ -127,7 +130,7 @@ async def test_only_the_owner_releases(storage: DurableStorage) -> None:
     await storage.commit(two, Commit(entries=(end,), token="two"))
     assert not await storage.release(two, END_OF_TWO)
     assert (await newest(storage, two)).released is None
-    await storage.delete_task("reused")
+    await delete_task(storage, "reused")
     assert not await storage.release(two, END_OF_TWO)
     await claimed(storage, await opened(storage, task_id="reused"), "two")
     assert not await storage.release(two, END_OF_TWO)
@@ -239,7 +242,7 @@ async def test_a_later_task_with_the_id_has_no_request(storage: DurableStorage) 
     """A later task with the same id has no cancel mark, and its commits are stored."""
     head = await opened(storage, task_id="reused")
     await storage.request_cancel("reused")
-    await storage.delete_task("reused")
+    await delete_task(storage, "reused")
     later = await opened(storage, task_id="reused")
     assert later.incarnation != head.incarnation
     assert (await newest(storage, later)).cancel is None
@@ -306,25 +309,25 @@ async def test_a_task_is_found_by_its_id_alone(storage: DurableStorage) -> None:
     others = storage.for_scope(new_scope())
     mine, theirs = await opened(storage, task_id=task_id), await opened(others, task_id=task_id)
     both = sorted([(mine.scope, task_id), (theirs.scope, task_id)])
-    assert await storage.find(task_id) == both
-    assert await others.find(task_id) == both
-    await storage.delete_task(task_id)
-    assert await storage.find(task_id) == [(theirs.scope, task_id)]
+    assert await find_tasks(storage, task_id) == both
+    assert await find_tasks(others, task_id) == both
+    await delete_task(storage, task_id)
+    assert await find_tasks(storage, task_id) == [(theirs.scope, task_id)]
     await opened(storage, task_id=task_id)
-    assert await storage.find(task_id) == both
+    assert await find_tasks(storage, task_id) == both
 
 
 @pytest.mark.parametrize("task_id", ["unknown", "", "no/id", "x" * 4000])
 async def test_what_no_task_is_called_is_not_found(storage: DurableStorage, task_id: str) -> None:
     """A search for an unknown id, or for an id that no key can hold, finds nothing."""
-    assert await storage.find(task_id) == []
+    assert await find_tasks(storage, task_id) == []
 
 
 async def test_an_expired_task_is_not_found(storage: DurableStorage, clock: ManualClock) -> None:
     """An expired task is found neither by its id nor by its hour."""
     head = await opened(storage, ttl_s=10)
     clock.advance(11)
-    assert await storage.find(head.task_id) == []
+    assert await find_tasks(storage, head.task_id) == []
     assert await created(storage, head.created_at) == []
 
 
@@ -333,7 +336,7 @@ async def created(storage: DurableStorage, hour_ms: int, *, limit: int = 100) ->
     found: list[TaskKey] = []
     before = ""
     while True:
-        page = await storage.created_in(hour_ms, before=before, limit=limit)
+        page = await created_in(storage, hour_ms, before=before, limit=limit)
         assert len(page.heads) <= limit
         found += [(head.scope, head.task_id) for head in page.heads]
         before = page.before
@@ -356,7 +359,7 @@ async def test_tasks_of_an_hour_come_newest_first(
     assert await created(storage, begin) == expected
     for limit in (1, 4, 6):
         assert await created(storage, begin + HOUR_MS - 1, limit=limit) == expected
-    assert (await storage.created_in(begin)).heads[-1] == claim
+    assert (await created_in(storage, begin)).heads[-1] == claim
     assert await created(storage, begin + HOUR_MS) == []
     assert await created(storage, begin - 1) == []
 
@@ -401,11 +404,11 @@ async def test_a_table_without_the_index(local_dynamodb: Emulator, clock: Manual
     client.create_table(TableName="without-by-id", **layout)
     storage = Database(client=client, table="without-by-id").storage(clock=clock)
     head = await claimed(storage, await opened(storage))
-    assert len((await storage.list_tasks(ListTasksQuery())).tasks) == 1
+    assert len((await list_tasks(storage, ListTasksQuery())).tasks) == 1
     with pytest.raises(ConfigurationError, match="The table has no index by-id yet: deploy"):
-        await storage.find(head.task_id)
+        await find_tasks(storage, head.task_id)
     with pytest.raises(ConfigurationError, match="The table has no index by-id yet: deploy"):
-        await storage.created_in(head.created_at)
+        await created_in(storage, head.created_at)
     client.close()
 
 
@@ -416,8 +419,8 @@ async def test_lists_and_counts_pass_over_contexts(storage: DurableStorage) -> N
     """Lists, counts and the search by hour show no contexts of the scope."""
     head = await opened(storage)
     for number in range(3):
-        await storage.put_context(f"context-{number}", context_write(number))
-    found = await storage.list_tasks(ListTasksQuery())
+        await storage.contexts.put(f"context-{number}", context_write(number))
+    found = await list_tasks(storage, ListTasksQuery())
     assert ([task.id for task in found.tasks], found.total_size) == ([head.task_id], 1)
     assert await created(storage, head.created_at) == [(head.scope, head.task_id)]
 
@@ -429,7 +432,7 @@ async def test_a_scopes_contexts_are_found_in_its_index(
     storage = table.storage(clock=clock)
     await opened(storage)
     for owner, context_id in ((storage, "b"), (storage, "a"), (table.storage(clock=clock), "c")):
-        await owner.put_context(context_id, context_write("state"))
+        await owner.contexts.put(context_id, context_write("state"))
     found: list[Typed] = []
     for shard in range(4):
         found += table.client.query(

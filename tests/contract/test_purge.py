@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from a2a_serverless import aws
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless_tools import cli
 from tests.support.databases import TABLE, Database
 from tests.support.emulators import Emulator
@@ -31,7 +31,7 @@ async def test_a_caller_of_many_tasks(
     scope = storage.scope.digest
     for number in range(120):
         await storage.open_task(f"c-{number % 7}", request(str(number)))
-    assert (await storage.list_tasks(ListTasksQuery(page_size=1))).total_size == 120
+    assert (await list_tasks(storage, ListTasksQuery(page_size=1))).total_size == 120
 
     async def purged() -> tuple[int, list[str]]:
         command = ("tasks", "purge", "--scope", scope, "--yes")

@@ -26,9 +26,11 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.http.context import scope_of
 from a2a_serverless.http.intake import Intake
+from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES, event_sort, task_partition
+from a2a_serverless.storage.survey import survey_task
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.events import LAST
@@ -74,7 +76,9 @@ def answer(push: TaskPushNotificationConfig | None = None) -> Commit:
 
 async def cursors(storage: DurableStorage, task_id: str) -> dict[str, tuple[int, int]]:
     """Where each configuration of a task stands."""
-    return {push.config.id: (push.version, push.index) for push in await storage.pushes(task_id)}
+    return {
+        push.config.id: (push.version, push.index) for push in await storage.webhooks.all(task_id)
+    }
 
 
 # -- put, get, list, delete --------------------------------------------------------------------
@@ -85,13 +89,13 @@ async def test_a_configuration_is_found_as_it_was_put(storage: DurableStorage) -
     head = (await storage.open_task("ctx", request())).head
     await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_WORKING)
     given = config(head.task_id, "mine")
-    put = await storage.put_push(given)
+    put = await storage.webhooks.put(given)
     assert put == Push(
         scope=storage.scope.digest, incarnation=head.incarnation, config=given, version=2
     )
     assert put.index == LAST
-    assert await storage.push(head.task_id, "mine") == put
-    assert await storage.pushes(head.task_id) == [put]
+    assert await storage.webhooks.get(head.task_id, "mine") == put
+    assert await storage.webhooks.all(head.task_id) == [put]
     assert await Storage(storage).get_version(head.task_id) == 2
 
 
@@ -99,10 +103,10 @@ async def test_an_id_is_made_where_there_is_none(storage: DurableStorage) -> Non
     """Two configurations without an id are two, in the order of their ids; nothing is mutated."""
     task = await Storage(storage).create_task("ctx", message())
     given = config(task.id)
-    made = [await storage.put_push(given) for _ in range(2)]
+    made = [await storage.webhooks.put(given) for _ in range(2)]
     assert given == config(task.id)
     assert all(push.config.id for push in made)
-    assert await storage.pushes(task.id) == sorted(made, key=lambda push: push.config.id)
+    assert await storage.webhooks.all(task.id) == sorted(made, key=lambda push: push.config.id)
     assert len(await cursors(storage, task.id)) == 2
 
 
@@ -110,58 +114,58 @@ async def test_what_is_returned_is_a_copy(storage: DurableStorage) -> None:
     """A change to a configuration that was given or returned does not change the stored one."""
     task = await Storage(storage).create_task("ctx", message())
     given = config(task.id, "a")
-    put = await storage.put_push(given)
-    for own in (given, put.config, (await storage.pushes(task.id))[0].config):
+    put = await storage.webhooks.put(given)
+    for own in (given, put.config, (await storage.webhooks.all(task.id))[0].config):
         own.url = "changed"
-    assert [push.config for push in await storage.pushes(task.id)] == [config(task.id, "a")]
+    assert [push.config for push in await storage.webhooks.all(task.id)] == [config(task.id, "a")]
 
 
 async def test_a_replaced_configuration_hands_its_cursor_on(storage: DurableStorage) -> None:
     """The new one gets what the old one is still owed, and its receiver starts without failures."""
     task = await Storage(storage).create_task("ctx", message())
-    first = await storage.put_push(config(task.id, "a"))
+    first = await storage.webhooks.put(config(task.id, "a"))
     failing = replace(first, index=3, failures=7, failing_since=storage.clock.now_ms())
-    assert await storage.move_push(first, failing)
+    assert await storage.webhooks.move(first, failing)
     await Storage(storage).update_task(task.id, TaskState.TASK_STATE_WORKING)
     other = config(task.id, "a", "https://other.example/")
-    put = await storage.put_push(other)
+    put = await storage.webhooks.put(other)
     assert put == replace(first, config=other, index=3)
-    assert await storage.pushes(task.id) == [put]
+    assert await storage.webhooks.all(task.id) == [put]
 
 
 async def test_a_task_has_room_for_ten(storage: DurableStorage) -> None:
     """An 11th configuration is refused, also in a message, until another one is deleted."""
     task_id = await paused(storage)
     for number in range(MAX_CONFIGS):
-        await storage.put_push(config(task_id, f"c{number}"))
+        await storage.webhooks.put(config(task_id, f"c{number}"))
     head = await storage.head(task_id)
     assert head is not None
     with pytest.raises(InvalidArgumentError, match="10"):
-        await storage.put_push(config(task_id, "one-more"))
+        await storage.webhooks.put(config(task_id, "one-more"))
     with pytest.raises(InvalidArgumentError, match="10"):
         await storage.commit(head, answer(config()))
     assert await storage.head(task_id) == head
     assert len(await cursors(storage, task_id)) == MAX_CONFIGS
-    await storage.put_push(config(task_id, "c3", "https://other.example/"))
-    await storage.delete_push(task_id, "c5")
+    await storage.webhooks.put(config(task_id, "c3", "https://other.example/"))
+    await storage.webhooks.delete(task_id, "c5")
     await storage.commit(head, answer(config(config_id="c3")))
-    await storage.put_push(config(task_id, "one-more"))
+    await storage.webhooks.put(config(task_id, "one-more"))
     assert {"one-more", "c3"} < set(await cursors(storage, task_id))
 
 
 async def test_a_deleted_configuration_is_gone(storage: DurableStorage) -> None:
     """Delete is harmless twice, of ids that cannot exist and of unknown tasks; others stay."""
     task = await Storage(storage).create_task("ctx", message())
-    gone = await storage.put_push(config(task.id, "gone"))
-    kept = await storage.put_push(config(task.id, "kept"))
+    gone = await storage.webhooks.put(config(task.id, "gone"))
+    kept = await storage.webhooks.put(config(task.id, "kept"))
     for config_id in ("gone", "gone", "never", "", "no/id"):
-        await storage.delete_push(task.id, config_id)
+        await storage.webhooks.delete(task.id, config_id)
     for task_id in ("unknown", "", "no/id"):
-        await storage.delete_push(task_id, "kept")
-    assert await storage.push(task.id, "gone") is None
-    assert await storage.pushes(task.id) == [kept]
-    assert await storage.move_push(gone, replace(gone, failures=1)) is False
-    assert await storage.push(task.id, "gone") is None
+        await storage.webhooks.delete(task_id, "kept")
+    assert await storage.webhooks.get(task.id, "gone") is None
+    assert await storage.webhooks.all(task.id) == [kept]
+    assert await storage.webhooks.move(gone, replace(gone, failures=1)) is False
+    assert await storage.webhooks.get(task.id, "gone") is None
 
 
 async def test_refusals_count_for_a_url(storage: DurableStorage) -> None:
@@ -171,52 +175,52 @@ async def test_refusals_count_for_a_url(storage: DurableStorage) -> None:
     """
     task_id = await paused(storage)
     for config_id, url in (("a", URL), ("b", URL), ("c", "https://other.example/")):
-        push = await storage.put_push(config(task_id, config_id, url))
-        assert await storage.move_push(push, replace(push, refusals=5))
-    pushes = await storage.pushes(task_id)
+        push = await storage.webhooks.put(config(task_id, config_id, url))
+        assert await storage.webhooks.move(push, replace(push, refusals=5))
+    pushes = await storage.webhooks.all(task_id)
     assert [(p.refusals, p.is_given_up) for p in pushes] == [(5, True), (5, True), (5, False)]
-    survey = await storage.survey(task_id)
+    survey = await survey_task(storage, task_id)
     assert survey is not None
     assert survey.pushes == tuple(pushes)
     head = await storage.head(task_id)
     assert head is not None
     await storage.commit(head, answer(config(config_id="a")))
-    inline = await storage.push(task_id, "a")
+    inline = await storage.webhooks.get(task_id, "a")
     assert inline is not None
     assert (inline.refusals, inline.is_given_up) == (5, True)
-    anew = await storage.put_push(config(task_id, "a"))
+    anew = await storage.webhooks.put(config(task_id, "a"))
     assert (anew.refusals, anew.version) == (0, push.version)
-    assert not any(push.is_given_up for push in await storage.pushes(task_id))
+    assert not any(push.is_given_up for push in await storage.webhooks.all(task_id))
 
 
 @pytest.mark.parametrize("task_id", ["unknown", "", "no/id"])
 async def test_an_unknown_task_has_none(storage: DurableStorage, task_id: str) -> None:
     """An unknown task has no configurations, and one for it raises TaskNotFoundError."""
-    assert await storage.pushes(task_id) == []
-    assert await storage.push(task_id, "a") is None
+    assert await storage.webhooks.all(task_id) == []
+    assert await storage.webhooks.get(task_id, "a") is None
     with pytest.raises(TaskNotFoundError):
-        await storage.put_push(config(task_id, "a"))
+        await storage.webhooks.put(config(task_id, "a"))
 
 
 async def test_another_scope_sees_nothing(storage: DurableStorage) -> None:
     """Another scope neither finds nor changes the configurations of a task."""
     other = storage.for_scope(new_scope())
     task = await Storage(storage).create_task("ctx", message())
-    mine = await storage.put_push(config(task.id, "a"))
-    assert await other.pushes(task.id) == []
-    assert await other.push(task.id, "a") is None
+    mine = await storage.webhooks.put(config(task.id, "a"))
+    assert await other.webhooks.all(task.id) == []
+    assert await other.webhooks.get(task.id, "a") is None
     with pytest.raises(TaskNotFoundError):
-        await other.put_push(config(task.id, "a", "https://other.example/"))
-    await other.delete_push(task.id, "a")
-    assert await other.move_push(mine, replace(mine, failures=1)) is False
-    assert await storage.pushes(task.id) == [mine]
+        await other.webhooks.put(config(task.id, "a", "https://other.example/"))
+    await other.webhooks.delete(task.id, "a")
+    assert await other.webhooks.move(mine, replace(mine, failures=1)) is False
+    assert await storage.webhooks.all(task.id) == [mine]
 
 
 async def test_a_task_that_has_ended_takes_one(storage: DurableStorage) -> None:
     """A configuration for an ended task is stored, as the kit asks, and is owed nothing."""
     task = await Storage(storage).create_task("ctx", message())
     await Storage(storage).update_task(task.id, TaskState.TASK_STATE_COMPLETED)
-    await storage.put_push(config(task.id, "late"))
+    await storage.webhooks.put(config(task.id, "late"))
     assert await cursors(storage, task.id) == {"late": (2, LAST)}
 
 
@@ -226,68 +230,68 @@ async def test_a_task_that_has_ended_takes_one(storage: DurableStorage) -> None:
 async def test_a_cursor_moves_from_where_it_stands(storage: DurableStorage) -> None:
     """A move is stored only if the cursor is as it was read; the stored configuration stays."""
     task = await Storage(storage).create_task("ctx", message())
-    start = await storage.put_push(config(task.id, "a"))
-    other = await storage.put_push(config(task.id, "b"))
+    start = await storage.webhooks.put(config(task.id, "a"))
+    other = await storage.webhooks.put(config(task.id, "b"))
     failed = replace(start, failures=1, failing_since=5)
     again = replace(start, failures=2, failing_since=5)
     done = replace(start, version=3, index=0)
     for before, after in ((start, failed), (failed, again), (again, done), (done, done)):
-        assert await storage.move_push(before, after)
-        assert await storage.push(task.id, "a") == after
+        assert await storage.webhooks.move(before, after)
+        assert await storage.webhooks.get(task.id, "a") == after
     for stale in (start, failed, again, replace(done, index=1), replace(done, failing_since=5)):
-        assert await storage.move_push(stale, replace(done, version=9)) is False
-    assert await storage.pushes(task.id) == [done, other]
+        assert await storage.webhooks.move(stale, replace(done, version=9)) is False
+    assert await storage.webhooks.all(task.id) == [done, other]
     rewritten = replace(done, config=config(task.id, "a", "https://other.example/"), index=1)
-    assert await storage.move_push(done, rewritten)
-    assert await storage.push(task.id, "a") == replace(done, index=1)
+    assert await storage.webhooks.move(done, rewritten)
+    assert await storage.webhooks.get(task.id, "a") == replace(done, index=1)
 
 
 async def test_a_move_meets_a_replacement(storage: DurableStorage) -> None:
     """A success counts for the replaced one too; failures do not outlive it."""
     task = await Storage(storage).create_task("ctx", message())
-    start = await storage.put_push(config(task.id, "a"))
-    await storage.put_push(config(task.id, "a", "https://other.example/"))
+    start = await storage.webhooks.put(config(task.id, "a"))
+    await storage.webhooks.put(config(task.id, "a", "https://other.example/"))
     failed = replace(start, failures=1, failing_since=5)
-    assert await storage.move_push(start, failed)
-    replaced = await storage.put_push(config(task.id, "a"))
-    assert await storage.move_push(failed, replace(failed, failures=2)) is False
-    assert await storage.push(task.id, "a") == replaced == start
+    assert await storage.webhooks.move(start, failed)
+    replaced = await storage.webhooks.put(config(task.id, "a"))
+    assert await storage.webhooks.move(failed, replace(failed, failures=2)) is False
+    assert await storage.webhooks.get(task.id, "a") == replaced == start
 
 
 async def test_a_move_keeps_the_last_answer(storage: DurableStorage) -> None:
     """With its time and the next try; it decides nothing, and a replacement knows of none."""
     task = await Storage(storage).create_task("ctx", message())
-    start = await storage.put_push(config(task.id, "a"))
+    start = await storage.webhooks.put(config(task.id, "a"))
     failed = replace(start, failures=1, failing_since=5).answered("status 503", 5, next_at=9)
-    assert await storage.move_push(start, failed)
-    assert told(await storage.push(task.id, "a")) == ("status 503", 5, 9)
-    survey = await storage.survey(task.id)
+    assert await storage.webhooks.move(start, failed)
+    assert told(await storage.webhooks.get(task.id, "a")) == ("status 503", 5, 9)
+    survey = await survey_task(storage, task.id)
     assert survey is not None
     assert told(survey.pushes[0]) == ("status 503", 5, 9)
     unaware = replace(failed, answer="", answered_at=None, next_at=None)
-    assert await storage.move_push(unaware, failed.answered("x" * 500, 7))
-    assert told(await storage.push(task.id, "a")) == ("x" * MAX_ANSWER_CHARS, 7, None)
-    await storage.put_push(config(task.id, "a"))
-    assert told(await storage.push(task.id, "a")) == ("", None, None)
+    assert await storage.webhooks.move(unaware, failed.answered("x" * 500, 7))
+    assert told(await storage.webhooks.get(task.id, "a")) == ("x" * MAX_ANSWER_CHARS, 7, None)
+    await storage.webhooks.put(config(task.id, "a"))
+    assert told(await storage.webhooks.get(task.id, "a")) == ("", None, None)
 
 
 async def test_a_move_keeps_what_was_told_and_what_was_given_up(storage: DurableStorage) -> None:
     """Also where another release moves on, which accounts for nothing, and after a new put."""
     task = await Storage(storage).create_task("ctx", message())
-    start = await storage.put_push(config(task.id, "a"))
+    start = await storage.webhooks.put(config(task.id, "a"))
     first = replace(start, version=2, index=0).settled(2, "status 200", 5, is_told=True)
-    assert await storage.move_push(start, first)
+    assert await storage.webhooks.move(start, first)
     second = replace(first, version=4, index=0).settled(4, "status 503", 6, is_told=False)
-    assert await storage.move_push(first, second)
+    assert await storage.webhooks.move(first, second)
     third = replace(second, version=7, index=0).settled(7, "timeout", 8, is_told=False)
-    assert await storage.move_push(second, third)
+    assert await storage.webhooks.move(second, third)
     lost = GivenUp(count=2, version=7, at=8, reason="timeout")
-    await storage.put_push(config(task.id, "a"))
-    stored = await storage.push(task.id, "a")
+    await storage.webhooks.put(config(task.id, "a"))
+    stored = await storage.webhooks.get(task.id, "a")
     assert stored is not None
     assert (stored.told, stored.given_up, stored.knows_told) == (2, lost, True)
-    assert await storage.move_push(stored, replace(stored, version=9))
-    stored = await storage.push(task.id, "a")
+    assert await storage.webhooks.move(stored, replace(stored, version=9))
+    stored = await storage.webhooks.get(task.id, "a")
     assert stored is not None
     assert (stored.told, stored.given_up, stored.knows_told) == (2, lost, False)
 
@@ -305,7 +309,7 @@ async def test_an_inline_configuration_comes_with_the_creation(storage: DurableS
     """A configuration in the first message is stored with the task and is owed its first event."""
     given = config()
     opened = await storage.open_task("ctx", request(), push=given)
-    (push,) = await storage.pushes(opened.head.task_id)
+    (push,) = await storage.webhooks.all(opened.head.task_id)
     assert (push.version, push.index) == (0, LAST)
     assert push.incarnation == opened.head.incarnation
     assert push.config == config(opened.head.task_id, push.config.id)
@@ -315,14 +319,14 @@ async def test_an_inline_configuration_comes_with_the_creation(storage: DurableS
 async def test_a_repeated_creation_keeps_the_first_configuration(storage: DurableStorage) -> None:
     """A repeated creation stores no configuration, whether the first one had one or not."""
     first = await storage.open_task("ctx", request(), idempotency_key="key", push=config())
-    before = await storage.pushes(first.head.task_id)
+    before = await storage.webhooks.all(first.head.task_id)
     other = config(config_id="other", url="https://other.example/")
     again = await storage.open_task("ctx", request(), idempotency_key="key", push=other)
     assert not again.created
-    assert await storage.pushes(first.head.task_id) == before
+    assert await storage.webhooks.all(first.head.task_id) == before
     await storage.open_task("ctx", request(), idempotency_key="without")
     again = await storage.open_task("ctx", request(), idempotency_key="without", push=other)
-    assert await storage.pushes(again.head.task_id) == []
+    assert await storage.webhooks.all(again.head.task_id) == []
 
 
 async def test_an_inline_configuration_comes_with_a_turn(storage: DurableStorage) -> None:
@@ -344,12 +348,12 @@ async def test_a_refused_commit_stores_no_configuration(storage: DurableStorage)
     head = await storage.commit(stale, Commit())
     with pytest.raises(ConcurrencyError):
         await storage.commit(stale, answer(config(config_id="a")))
-    assert await storage.pushes(task_id) == []
+    assert await storage.webhooks.all(task_id) == []
     await Storage(storage).update_task(task_id, TaskState.TASK_STATE_CANCELED)
     with pytest.raises((ConcurrencyError, TaskTerminalStateError)):
         await storage.commit(head, answer(config(config_id="a")))
-    assert await storage.pushes(task_id) == []
-    await storage.delete_task(task_id)
+    assert await storage.webhooks.all(task_id) == []
+    await delete_task(storage, task_id)
     with pytest.raises(TaskNotFoundError):
         await storage.commit(head, answer(config(config_id="a")))
 
@@ -360,13 +364,13 @@ async def test_a_client_that_always_sends_its_configuration_has_one(
     """Without an id it is that of its URL: not one more with each message, and its cursor stays."""
     opened = await storage.open_task("ctx", request(), push=config())
     task_id = opened.head.task_id
-    (first,) = await storage.pushes(task_id)
+    (first,) = await storage.webhooks.all(task_id)
     for _ in range(3):
         await Storage(storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
         head = await storage.head(task_id)
         assert head is not None
         await storage.commit(head, answer(config()))
-    assert await storage.pushes(task_id) == [first]
+    assert await storage.webhooks.all(task_id) == [first]
     await Storage(storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     head = await storage.head(task_id)
     assert head is not None
@@ -388,24 +392,24 @@ async def test_a_task_takes_its_configurations_along(
     opened = await storage.open_task(
         "ctx", request(), task_id="again", ttl_s=HOUR, push=config(config_id="inline")
     )
-    old = await storage.put_push(config("again", "a"))
-    assert len(await storage.pushes("again")) == 2
+    old = await storage.webhooks.put(config("again", "a"))
+    assert len(await storage.webhooks.all("again")) == 2
     if ends == "deleted":
-        assert await storage.delete_task("again")
+        assert await delete_task(storage, "again")
     else:
         clock.advance(HOUR)
-    assert await storage.pushes("again") == []
-    assert await storage.push("again", "a") is None
-    assert await storage.move_push(old, replace(old, failures=1)) is False
+    assert await storage.webhooks.all("again") == []
+    assert await storage.webhooks.get("again", "a") is None
+    assert await storage.webhooks.move(old, replace(old, failures=1)) is False
     with pytest.raises(TaskNotFoundError):
-        await storage.put_push(config("again", "a"))
+        await storage.webhooks.put(config("again", "a"))
     new = await storage.open_task("ctx", request(), task_id="again")
     assert new.created
-    assert await storage.pushes("again") == []
-    fresh = await storage.put_push(config("again", "a"))
+    assert await storage.webhooks.all("again") == []
+    fresh = await storage.webhooks.put(config("again", "a"))
     assert fresh.incarnation == new.head.incarnation != opened.head.incarnation
-    assert await storage.move_push(old, replace(old, version=2)) is False
-    assert await storage.pushes("again") == [fresh]
+    assert await storage.webhooks.move(old, replace(old, version=2)) is False
+    assert await storage.webhooks.all("again") == [fresh]
     assert fresh.version == 1
 
 
@@ -415,9 +419,9 @@ async def test_a_deleted_context_takes_its_tasks_configurations_along(
     """The configurations of the context's tasks go, those of others stay."""
     gone = await storage.open_task("ctx", request(), push=config())
     kept = await storage.open_task("other", request(), push=config())
-    await storage.delete_context("ctx")
-    assert await storage.pushes(gone.head.task_id) == []
-    assert len(await storage.pushes(kept.head.task_id)) == 1
+    await delete_context(storage, "ctx")
+    assert await storage.webhooks.all(gone.head.task_id) == []
+    assert len(await storage.webhooks.all(kept.head.task_id)) == 1
 
 
 # -- what is refused ---------------------------------------------------------------------------
@@ -502,9 +506,9 @@ async def test_a_refused_configuration_leaves_nothing(storage: DurableStorage) -
     with pytest.raises(InvalidArgumentError):
         await storage.commit(head, answer(bad))
     with pytest.raises(InvalidArgumentError):
-        await storage.put_push(bad)
+        await storage.webhooks.put(bad)
     assert await storage.head(task_id) == head
-    assert await storage.pushes(task_id) == []
+    assert await storage.webhooks.all(task_id) == []
 
 
 # -- messages with a configuration -------------------------------------------------------------
@@ -567,7 +571,7 @@ async def test_a_message_brings_its_configuration(desk: Desk) -> None:
     task_id = await desk.send("go", config(config_id="first"))
     await Storage(desk.storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     await desk.send("answer", config(config_id="second"), task_id=task_id)
-    pushes = await desk.storage.pushes(task_id)
+    pushes = await desk.storage.webhooks.all(task_id)
     assert [push.config for push in pushes] == [config(task_id, "first"), config(task_id, "second")]
     assert [(push.version, push.index) for push in pushes] == [(0, LAST), (2, LAST)]
 
@@ -590,7 +594,7 @@ async def test_the_log_has_no_secrets(desk: Desk) -> None:
     task_id = await desk.send("go", config(config_id="a"))
     await Storage(desk.storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     await desk.send("answer", config(config_id="b"), task_id=task_id)
-    await desk.storage.put_push(config(task_id, "c"))
+    await desk.storage.webhooks.put(config(task_id, "c"))
     log = await desk.storage.read(task_id)
     assert log is not None
     assert TOKEN not in repr(log)
@@ -603,14 +607,14 @@ async def test_the_log_has_no_secrets(desk: Desk) -> None:
     ]
     assert with_secrets == ["PUSH"] * 3
     assert len(stored) == 7
-    assert await desk.storage.delete_task(task_id)
+    assert await delete_task(desk.storage, task_id)
     assert await items_of(desk.storage, task_id) == []
 
 
 async def test_secrets_are_in_no_repr(storage: DurableStorage) -> None:
     """The repr of stored and given configurations holds neither token nor credentials."""
     task = await Storage(storage).create_task("ctx", message())
-    push = await storage.put_push(config(task.id))
+    push = await storage.webhooks.put(config(task.id))
     shown = repr((push, answer(config())))
     assert TOKEN not in shown
     assert CREDENTIALS not in shown
@@ -628,7 +632,7 @@ def moto() -> Iterator[DurableStorage]:
 
 async def items_of(storage: DurableStorage, task_id: str) -> list[Any]:
     """The items of a task, as they are stored."""
-    return await storage._all(Range(partition=storage._partition(task_id)))
+    return await storage.table.all(Range(partition=storage._partition(task_id)))
 
 
 async def test_each_part_of_a_commit_says_its_state(moto: DurableStorage) -> None:
@@ -665,8 +669,8 @@ async def test_a_listener_hears_of_every_commit(clock: ManualClock) -> None:
     with pytest.raises(ConcurrencyError):
         await storage.commit(head, Commit())
     theirs = (await other.open_task("ctx", request())).head
-    await storage.put_push(config(head.task_id))
-    await storage.delete_task(head.task_id)
+    await storage.webhooks.put(config(head.task_id))
+    await delete_task(storage, head.task_id)
     stop()
     await Storage(other).update_task(theirs.task_id, TaskState.TASK_STATE_COMPLETED)
     stop()

@@ -19,9 +19,10 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     UnavailableError,
 )
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import HEAD, INDEXES
-from a2a_serverless.storage.pushes import PUTS
+from a2a_serverless.storage.webhooks import PUTS
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push
@@ -62,7 +63,7 @@ def test_puts_at_once_keep_to_the_limit(storage: DurableStorage) -> None:
     def put(number: int) -> bool:
         while True:
             try:
-                asyncio.run(storage.put_push(config(task_id, f"c{number}")))
+                asyncio.run(storage.webhooks.put(config(task_id, f"c{number}")))
             except InvalidArgumentError:
                 return False
             except UnavailableError:  # too many others at the same time: try again
@@ -72,7 +73,7 @@ def test_puts_at_once_keep_to_the_limit(storage: DurableStorage) -> None:
     with ThreadPoolExecutor(PUTTERS) as threads:
         got_in = list(threads.map(put, range(PUTTERS)))
     assert got_in.count(True) == MAX_CONFIGS
-    held = {push.config.id for push in asyncio.run(storage.pushes(task_id))}
+    held = {push.config.id for push in asyncio.run(storage.webhooks.all(task_id))}
     assert held == {f"c{number}" for number, is_in in enumerate(got_in) if is_in}
 
 
@@ -82,12 +83,12 @@ def test_two_puts_of_one_id(storage: DurableStorage) -> None:
     hosts = ("first", "second")
 
     def put(host: str) -> None:
-        asyncio.run(storage.put_push(config(task_id, "same", host)))
+        asyncio.run(storage.webhooks.put(config(task_id, "same", host)))
 
     for _ in range(5):
         with ThreadPoolExecutor(2) as threads:
             list(threads.map(put, hosts))
-    (push,) = asyncio.run(storage.pushes(task_id))
+    (push,) = asyncio.run(storage.webhooks.all(task_id))
     assert push.config in [config(task_id, "same", host) for host in hosts]
     assert (push.version, push.index) == (1, LAST)
 
@@ -109,7 +110,7 @@ def test_a_put_beside_a_worker_without_pause(storage: DurableStorage) -> None:
         try:
             assert started.wait(10)
             puts = [
-                asyncio.run(storage.put_push(config(head.task_id, f"c{number}")))
+                asyncio.run(storage.webhooks.put(config(head.task_id, f"c{number}")))
                 for number in range(MAX_CONFIGS)
             ]
         finally:
@@ -120,7 +121,9 @@ def test_a_put_beside_a_worker_without_pause(storage: DurableStorage) -> None:
     assert cursors[0] >= 2
     assert cursors[-1] <= committed
     assert asyncio.run(Storage(storage).get_version(head.task_id)) == committed
-    assert asyncio.run(storage.pushes(head.task_id)) == sorted(puts, key=lambda p: p.config.id)
+    assert asyncio.run(storage.webhooks.all(head.task_id)) == sorted(
+        puts, key=lambda p: p.config.id
+    )
 
 
 # -- every order of requests -------------------------------------------------------------------
@@ -156,7 +159,7 @@ class Race:
                 view = self._view(storage, schedule, number)
                 group.create_task(self._follow(play, view, task_id, schedule))
         self.order = schedule.order
-        pushes = await storage.pushes(task_id)
+        pushes = await storage.webhooks.all(task_id)
         assert {push.config.id for push in pushes} == {"inline", "with-answer", "a", "b"}
         assert sorted(self.woken) == list(range(1, len(self.woken) + 1))
         for push in pushes:
@@ -200,12 +203,12 @@ class Race:
             return
 
     async def _wake(self, view: DurableStorage, task_id: str, version: int) -> None:
-        self.woken[version] = {push.config.id for push in await view.pushes(task_id)}
+        self.woken[version] = {push.config.id for push in await view.webhooks.all(task_id)}
 
     def _put(self, config_id: str) -> Callable[[DurableStorage, str], Any]:
         async def put(view: DurableStorage, task_id: str) -> None:
             before = await Storage(view).get_version(task_id)
-            await view.put_push(config(task_id, config_id))
+            await view.webhooks.put(config(task_id, config_id))
             after = await Storage(view).get_version(task_id)
             assert before is not None
             assert after is not None
@@ -251,22 +254,22 @@ async def test_moves_and_puts_under_faults(faulty: DurableStorage, client: Any) 
     other = await Storage(faulty).create_task("ctx", message())
     faults = Faults(seed=5, rate=0.4)
     faults.attach(client, "TransactWriteItems", "UpdateItem", "BatchWriteItem")
-    push = await faulty.put_push(config(task.id, "a"))
+    push = await faulty.webhooks.put(config(task.id, "a"))
     for index in range(60):
         after = replace(push, version=2, index=index, failures=index % 3)
-        assert await faulty.move_push(push, after)
-        assert await faulty.push(task.id, "a") == after
-        assert await faulty.move_push(push, after) is False
+        assert await faulty.webhooks.move(push, after)
+        assert await faulty.webhooks.get(task.id, "a") == after
+        assert await faulty.webhooks.move(push, after) is False
         push = after
     for number in range(MAX_CONFIGS):
-        await faulty.put_push(config(other.id, f"c{number}"))
-        await faulty.put_push(config(other.id, f"c{number}", "replaced"))
-    assert [p.config for p in await faulty.pushes(other.id)] == [
+        await faulty.webhooks.put(config(other.id, f"c{number}"))
+        await faulty.webhooks.put(config(other.id, f"c{number}", "replaced"))
+    assert [p.config for p in await faulty.webhooks.all(other.id)] == [
         config(other.id, f"c{number}", "replaced") for number in range(MAX_CONFIGS)
     ]
     for number in range(MAX_CONFIGS):
-        await faulty.delete_push(other.id, f"c{number}")
-    assert await faulty.pushes(other.id) == []
+        await faulty.webhooks.delete(other.id, f"c{number}")
+    assert await faulty.webhooks.all(other.id) == []
     assert len(faults.met) == 6
 
 
@@ -294,9 +297,9 @@ async def test_an_unanswered_put_that_is_forgotten(faulty: DurableStorage, clien
 
     once(client, "before-send.dynamodb.TransactWriteItems", lambda request, **_: lose(request))
     client.meta.events.register("provide-client-params.dynamodb.TransactWriteItems", forget_token)
-    put = await faulty.put_push(config(task.id, "a"))
+    put = await faulty.webhooks.put(config(task.id, "a"))
     assert len(tokens) == 3
-    assert await faulty.pushes(task.id) == [put]
+    assert await faulty.webhooks.all(task.id) == [put]
     assert (put.version, put.index) == (1, LAST)
 
 
@@ -319,7 +322,7 @@ async def test_a_put_that_dies_half_way(
     before = await head_item(healthy, task.id)
     once(client, "before-send.dynamodb.UpdateItem", lambda **_: refuse("AccessDeniedException"))
     with pytest.raises(ClientError, match="AccessDenied"):
-        await faulty.put_push(config(task.id, "a"))
+        await faulty.webhooks.put(config(task.id, "a"))
     await Storage(healthy).update_task(task.id)
 
     def show_old_head(parsed: dict[str, Any], **_: Any) -> None:
@@ -327,12 +330,12 @@ async def test_a_put_that_dies_half_way(
         parsed["Items"][0] = before
 
     once(client, "after-call.dynamodb.Query", show_old_head)
-    (push,) = await faulty.pushes(task.id)
+    (push,) = await faulty.webhooks.all(task.id)
     assert (push.version, push.index) == (2, LAST)
-    assert await healthy.pushes(task.id) == [push]
-    other = await healthy.put_push(config(task.id, "b"))
+    assert await healthy.webhooks.all(task.id) == [push]
+    other = await healthy.webhooks.put(config(task.id, "b"))
     assert other.version == 3
-    assert await faulty.pushes(task.id) == [push, other]
+    assert await faulty.webhooks.all(task.id) == [push, other]
 
 
 @pytest.mark.emulators
@@ -346,16 +349,16 @@ async def test_a_slow_reader_does_not_take_a_cursor_back(
     moved: list[Push] = []
 
     async def deliver() -> None:
-        (push,) = await healthy.pushes(task.id)
+        (push,) = await healthy.webhooks.all(task.id)
         moved.append(replace(push, version=2, index=0))
-        assert await healthy.move_push(push, moved[0])
+        assert await healthy.webhooks.move(push, moved[0])
 
     def overtaken(**_: Any) -> None:
         asyncio.run_coroutine_threadsafe(deliver(), loop).result(10)
 
     once(client, "before-send.dynamodb.UpdateItem", overtaken)
-    put = await faulty.put_push(config(task.id, "a"))
-    assert [put] == moved == await healthy.pushes(task.id)
+    put = await faulty.webhooks.put(config(task.id, "a"))
+    assert [put] == moved == await healthy.webhooks.all(task.id)
 
 
 async def head_item(storage: DurableStorage, task_id: str) -> Any:
@@ -371,7 +374,7 @@ async def test_an_unanswered_move_that_was_overtaken(
     """A move whose answer was lost is reported as refused if another move came after it."""
     healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
     task = await Storage(healthy).create_task("ctx", message())
-    push = await healthy.put_push(config(task.id, "a"))
+    push = await healthy.webhooks.put(config(task.id, "a"))
     mine, theirs = replace(push, index=0, version=2), replace(push, index=1, version=2)
     loop = asyncio.get_running_loop()
 
@@ -379,12 +382,12 @@ async def test_an_unanswered_move_that_was_overtaken(
         try:
             apply_and_drop(request)
         finally:
-            moved = healthy.move_push(mine, theirs)
+            moved = healthy.webhooks.move(mine, theirs)
             assert asyncio.run_coroutine_threadsafe(moved, loop).result(10)
 
     once(client, "before-send.dynamodb.UpdateItem", answer_lost)
-    assert await faulty.move_push(push, mine) is False
-    assert await healthy.push(task.id, "a") == theirs
+    assert await faulty.webhooks.move(push, mine) is False
+    assert await healthy.webhooks.get(task.id, "a") == theirs
 
 
 @pytest.mark.emulators
@@ -399,14 +402,14 @@ async def test_a_put_that_always_loses_gives_up(
 
     def overtaken(**_: Any) -> None:
         tries.append(True)
-        other = healthy.put_push(config(head.task_id, "other"))
+        other = healthy.webhooks.put(config(head.task_id, "other"))
         asyncio.run_coroutine_threadsafe(other, loop).result(10)
 
     client.meta.events.register("before-send.dynamodb.TransactWriteItems", overtaken)
     with pytest.raises(UnavailableError):
-        await faulty.put_push(config(head.task_id, "a"))
+        await faulty.webhooks.put(config(head.task_id, "a"))
     assert len(tries) == PUTS
-    assert [push.config.id for push in await healthy.pushes(head.task_id)] == ["other"]
+    assert [push.config.id for push in await healthy.webhooks.all(head.task_id)] == ["other"]
 
 
 @pytest.mark.emulators
@@ -420,7 +423,7 @@ async def test_a_put_that_meets_the_tasks_deletion(
     loop = asyncio.get_running_loop()
 
     async def delete() -> None:
-        await healthy.delete_task("t")
+        await delete_task(healthy, "t")
         if is_used_again:
             await healthy.open_task("ctx", request(), task_id="t")
 
@@ -430,10 +433,10 @@ async def test_a_put_that_meets_the_tasks_deletion(
 
     once(client, "before-send.dynamodb.TransactWriteItems", deleted)
     if is_used_again:
-        put = await faulty.put_push(config("t", "a"))
+        put = await faulty.webhooks.put(config("t", "a"))
         assert put.incarnation != old.incarnation
-        assert await healthy.pushes("t") == [put]
+        assert await healthy.webhooks.all("t") == [put]
     else:
         with pytest.raises(TaskNotFoundError):
-            await faulty.put_push(config("t", "a"))
-        assert await healthy.pushes("t") == []
+            await faulty.webhooks.put(config("t", "a"))
+        assert await healthy.webhooks.all("t") == []

@@ -11,7 +11,10 @@ from a2a_serverless.errors import (
     InvalidArgumentError,
     TaskNotFoundError,
 )
-from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.deletion import delete_context
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
@@ -61,7 +64,7 @@ async def test_a_deleted_task_is_not_due(storage: DurableStorage) -> None:
     """The sweeper finds no deleted task among those that are due."""
     task = await Storage(storage).create_task("ctx", message())
     await Storage(storage).delete_task(task.id)
-    due = await storage.due(storage.clock.now_ms() + 10**9)
+    due = await due_tasks(storage, storage.clock.now_ms() + 10**9)
     assert task.id not in {one.task_id for one in due}
 
 
@@ -95,7 +98,7 @@ async def test_a_contexts_state_is_any_json(storage: DurableStorage, state: obje
 async def test_an_unknown_context_has_no_state(storage: DurableStorage) -> None:
     """The state of an unknown context is None (49)."""
     assert await Storage(storage).load_context("unknown") is None
-    assert await storage.load_context_version("unknown") == (None, 0)
+    assert await storage.contexts.load("unknown") == (None, 0)
 
 
 @pytest.mark.parametrize("state", [object(), {1, 2}, float("nan"), "x" * 350_000])
@@ -111,7 +114,7 @@ async def test_a_contexts_state_joins_a_commit(storage: DurableStorage) -> None:
     """Task and state of its context are written together, or not at all."""
     head = (await storage.open_task("ctx", request())).head
     head = await storage.commit(head, Commit(context_write=context_write({"n": 1}, 0)))
-    assert await storage.load_context_version("ctx") == ({"n": 1}, 1)
+    assert await storage.contexts.load("ctx") == ({"n": 1}, 1)
     stale = Commit(
         entries=(MessageAppended(agent_message("x")),), context_write=context_write({"n": 2}, 0)
     )
@@ -121,7 +124,7 @@ async def test_a_contexts_state_joins_a_commit(storage: DurableStorage) -> None:
     assert "context" in str(caught.value)
     assert await Storage(storage).get_version(head.task_id) == 2
     head = await storage.commit(head, Commit(context_write=context_write({"n": 2}, 1)))
-    assert await storage.load_context_version("ctx") == ({"n": 2}, 2)
+    assert await storage.contexts.load("ctx") == ({"n": 2}, 2)
     old = (await storage.open_task("other", request())).head
     await Storage(storage).update_task(old.task_id)
     with pytest.raises(ConcurrencyError):
@@ -135,6 +138,6 @@ async def test_a_context_belongs_to_its_scope(storage: DurableStorage) -> None:
     await Storage(storage).create_task("ctx", message())
     await Storage(storage).update_context("ctx", "mine")
     await Storage(other).update_context("ctx", "theirs")
-    assert await other.delete_context("ctx") == 0
+    assert await delete_context(other, "ctx") == 0
     assert await Storage(storage).load_context("ctx") == "mine"
     assert await Storage(other).load_context("ctx") is None

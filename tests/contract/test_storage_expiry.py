@@ -8,8 +8,11 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.errors import TaskNotFoundError
-from a2a_serverless.storage.durable import DurableStorage, context_write
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.deletion import delete_context, delete_task
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.finding import due_tasks
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract.storage import Storage
@@ -22,8 +25,8 @@ MONTH = 30 * 24 * HOUR
 
 async def is_found(storage: DurableStorage, task_id: str) -> set[bool]:
     """What every way to find a task says; a set of one if they agree."""
-    listed = await storage.list_tasks(ListTasksQuery())
-    in_context = await storage.list_tasks(ListTasksQuery(context_id="ctx"))
+    listed = await list_tasks(storage, ListTasksQuery())
+    in_context = await list_tasks(storage, ListTasksQuery(context_id="ctx"))
     return {
         await storage.load_task(task_id) is not None,
         await storage.load_task(task_id, 0, include_artifacts=False) is not None,
@@ -75,8 +78,8 @@ async def test_an_expired_task_is_not_written(storage: DurableStorage, clock: Ma
         await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_WORKING)
     with pytest.raises(TaskNotFoundError):
         await storage.commit(head, Commit())
-    assert await storage.delete_task(head.task_id) is False
-    assert await storage.delete_context("ctx") == 0
+    assert await delete_task(storage, head.task_id) is False
+    assert await delete_context(storage, "ctx") == 0
 
 
 async def test_an_expired_turn_is_not_due(storage: DurableStorage, clock: ManualClock) -> None:
@@ -84,7 +87,7 @@ async def test_an_expired_turn_is_not_due(storage: DurableStorage, clock: Manual
     gone = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head
     alive = (await storage.open_task("ctx", request())).head
     clock.advance(HOUR)
-    due = {entry.task_id for entry in await storage.due(clock.now_ms(), limit=1000)}
+    due = {entry.task_id for entry in await due_tasks(storage, clock.now_ms(), limit=1000)}
     assert alive.task_id in due
     assert gone.task_id not in due
 
@@ -105,7 +108,7 @@ async def test_an_expired_id_can_be_used_again(storage: DurableStorage, clock: M
     assert said(task) == ["new"]
     assert not task.artifacts
     assert await Storage(storage).get_version(task_id) == 1
-    listed = await storage.list_tasks(ListTasksQuery())
+    listed = await list_tasks(storage, ListTasksQuery())
     assert [one.id for one in listed.tasks] == [task_id]
 
 
@@ -169,11 +172,11 @@ async def test_a_contexts_version_starts_anew_after_its_expiry(
     for state in ("first", "second", "third"):
         await Storage(storage).update_context("ctx", state)
     clock.advance(MONTH)
-    assert await storage.load_context_version("ctx") == (None, 0)
+    assert await storage.contexts.load("ctx") == (None, 0)
     head = (await storage.open_task("ctx", request())).head
     fresh = Commit(context_write=context_write("fresh", 0))
     await storage.commit(head, fresh)
-    assert await storage.load_context_version("ctx") == ("fresh", 1)
+    assert await storage.contexts.load("ctx") == ("fresh", 1)
 
 
 async def test_a_listing_counts_the_living(storage: DurableStorage, clock: ManualClock) -> None:
@@ -183,10 +186,12 @@ async def test_a_listing_counts_the_living(storage: DurableStorage, clock: Manua
         ttl_s = HOUR if number % 2 else MONTH
         await storage.open_task("ctx", request(str(number)), ttl_s=ttl_s)
     clock.advance(timedelta(hours=2).total_seconds())
-    first = await storage.list_tasks(ListTasksQuery(page_size=2))
+    first = await list_tasks(storage, ListTasksQuery(page_size=2))
     assert [said(task) for task in first.tasks] == [["4"], ["2"]]
     assert first.total_size == 3
-    second = await storage.list_tasks(ListTasksQuery(page_size=2, page_token=first.next_page_token))
+    second = await list_tasks(
+        storage, ListTasksQuery(page_size=2, page_token=first.next_page_token)
+    )
     assert [said(task) for task in second.tasks] == [["0"]]
     assert second.next_page_token == ""
 

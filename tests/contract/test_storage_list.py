@@ -5,15 +5,22 @@ from __future__ import annotations
 import base64
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from a2a.types import Task, TaskState
 from pydantic import ValidationError
 
 from a2a_serverless.errors import AnswerTooLargeError, InvalidArgumentError, PageTokenError
+from a2a_serverless.storage import listing
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.listing import Found, Listing, ListTasksQuery, ListTasksResult
-from a2a_serverless.storage.reading import FIRST_COMMITS
+from a2a_serverless.storage.listing import (
+    FIRST_COMMITS,
+    Listing,
+    ListTasksQuery,
+    ListTasksResult,
+    list_tasks,
+)
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES
 from a2a_serverless_tools.contract.storage import ArtifactWrite, Storage
 from tests.support.clocks import ManualClock
@@ -145,9 +152,9 @@ async def test_new_tasks_are_in_the_total_at_once(
     """A count from before does not hide from its caller what the caller has made since."""
     await fill(storage, clock, 4)
     query = ListTasksQuery(page_size=2)
-    assert (await storage.list_tasks(query)).total_size == 4
+    assert (await list_tasks(storage, query)).total_size == 4
     await fill(storage, clock, 2)
-    assert (await storage.list_tasks(query)).total_size == 6
+    assert (await list_tasks(storage, query)).total_size == 6
 
 
 async def test_tasks_that_end_are_in_the_total_at_once(
@@ -158,11 +165,11 @@ async def test_tasks_that_end_are_in_the_total_at_once(
     query = ListTasksQuery(page_size=2, status=TaskState.TASK_STATE_COMPLETED)
     for task_id in made[:3]:
         await Storage(storage).update_task(task_id, TaskState.TASK_STATE_COMPLETED)
-    assert (await storage.list_tasks(query)).total_size == 3
+    assert (await list_tasks(storage, query)).total_size == 3
     clock.advance(1)
     for task_id in made[3:5]:
         await Storage(storage).update_task(task_id, TaskState.TASK_STATE_COMPLETED)
-    assert (await storage.list_tasks(query)).total_size == 5
+    assert (await list_tasks(storage, query)).total_size == 5
 
 
 async def test_a_total_is_late_by_a_minute_at_most(
@@ -171,13 +178,13 @@ async def test_a_total_is_late_by_a_minute_at_most(
     """Tasks that have left a state are counted in it for a minute; a whole list counts itself."""
     made = await fill(storage, clock, 4)
     query = ListTasksQuery(page_size=2, status=TaskState.TASK_STATE_SUBMITTED)
-    assert (await storage.list_tasks(query)).total_size == 4
+    assert (await list_tasks(storage, query)).total_size == 4
     await Storage(storage).update_task(made[0], WORKING)
-    assert (await storage.list_tasks(query)).total_size in (3, 4)
+    assert (await list_tasks(storage, query)).total_size in (3, 4)
     whole = query.model_copy(update={"page_size": 4})
-    assert (await storage.list_tasks(whole)).total_size == 3
+    assert (await list_tasks(storage, whole)).total_size == 3
     clock.advance(61)
-    assert (await storage.list_tasks(query)).total_size == 3
+    assert (await list_tasks(storage, query)).total_size == 3
 
 
 async def test_a_page_ends_before_it_reads_too_much(
@@ -209,12 +216,12 @@ async def test_a_page_ends_with_what_fits_into_an_answer(
     """
     made = await fill(storage, clock, 5)
     query = ListTasksQuery()
-    first = await storage.list_tasks(query, fitting=lambda tasks: min(2, len(tasks)))
+    first = await list_tasks(storage, query, fitting=lambda tasks: min(2, len(tasks)))
     assert ids(first) == made[:2:-1]
     rest = query.model_copy(update={"page_token": first.next_page_token})
-    assert ids(await storage.list_tasks(rest)) == made[2::-1]
+    assert ids(await list_tasks(storage, rest)) == made[2::-1]
     with pytest.raises(AnswerTooLargeError, match=rf"^Task {made[2]} alone .* without artifacts"):
-        await storage.list_tasks(rest, fitting=lambda _: 0)
+        await list_tasks(storage, rest, fitting=lambda _: 0)
 
 
 async def test_a_task_that_moves_is_not_shown_twice(
@@ -243,16 +250,16 @@ async def seen_and_then_completed(
         await Storage(storage).update_task(
             task.id, WORKING, status_message=long
         )  # HEAD points to the log
-    find = storage._newest
+    find = listing._newest
 
-    async def and_then_complete(listing: Listing, limit: int) -> Found:
-        found = await find(listing, limit)
+    async def and_then_complete(of: DurableStorage, asked: Listing, limit: int) -> Any:
+        found = await find(of, asked, limit)
         for head in found.heads:
             if head.state == WORKING:
                 await Storage(storage).update_task(head.task_id, COMPLETED)
         return found
 
-    monkeypatch.setattr(storage, "_newest", and_then_complete)
+    monkeypatch.setattr(listing, "_newest", and_then_complete)
     return task.id
 
 
@@ -328,11 +335,11 @@ async def test_a_total_that_no_list_has_is_refused(
     """A token that was changed to a number which no answer can hold is an error, too."""
     await fill(storage, clock, 2)
     query = ListTasksQuery(page_size=1)
-    token = (await storage.list_tasks(query)).next_page_token
+    token = (await list_tasks(storage, query)).next_page_token
     place, _, made_for = json.loads(base64.urlsafe_b64decode(token + "=="))
     changed = query.model_copy(update={"page_token": forged(place, total, made_for)})
     with pytest.raises(PageTokenError):
-        await storage.list_tasks(changed)
+        await list_tasks(storage, changed)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +369,7 @@ async def test_a_token_belongs_to_its_query(storage: DurableStorage, clock: Manu
     token = (await Storage(storage).list_tasks(ListTasksQuery(page_size=1))).next_page_token
     other = storage.for_scope(new_scope())
     with pytest.raises(PageTokenError):
-        await other.list_tasks(ListTasksQuery(page_size=1, page_token=token))
+        await list_tasks(other, ListTasksQuery(page_size=1, page_token=token))
     for filters in ({"status": WORKING}, {"context_id": "ctx"}):
         query = ListTasksQuery.model_validate({"page_token": token} | filters)
         with pytest.raises(PageTokenError):

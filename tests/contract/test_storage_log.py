@@ -17,7 +17,10 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     TurnFinishedError,
 )
-from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -268,7 +271,7 @@ async def test_an_unfinished_turn_is_due(storage: DurableStorage, clock: ManualC
     head = await opened(storage)
 
     async def is_due(after_s: float) -> bool:
-        due = await storage.due(clock.now_ms() + int(after_s * 1000))
+        due = await due_tasks(storage, clock.now_ms() + int(after_s * 1000))
         return head.task_id in {one.task_id for one in due}
 
     waiting_s, lease_s = storage.timing.waiting_s, storage.timing.lease_s
@@ -311,7 +314,7 @@ async def test_a_turn_of_others_is_not_renewed(
         case "taken":
             await storage.commit(head, claim("t2"))
         case "deleted":
-            await storage.delete_task(head.task_id)
+            await delete_task(storage, head.task_id)
         case _:
             clock.advance(storage.timing.ttl_s + 1)
     before = await storage.head(head.task_id)
@@ -326,13 +329,15 @@ async def test_the_longest_overdue_comes_first(storage: DurableStorage, clock: M
         heads.append(await opened(storage))
         clock.advance(1)
     now_ms = clock.now_ms() + 60_000
-    everywhere = await storage.due(now_ms, limit=10_000)  # other tests' tasks are due in it, too
+    everywhere = await due_tasks(
+        storage, now_ms, limit=10_000
+    )  # other tests' tasks are due in it, too
     due = [one for one in everywhere if one.scope == storage.scope]
     assert [one.task_id for one in due] == [head.task_id for head in heads]
     assert [one.due_at for one in due] == [head.due_at for head in heads]
-    assert await storage.due(now_ms, limit=4) == everywhere[:4]
-    assert await storage.due(now_ms, limit=4, after=everywhere[3]) == everywhere[4:8]
-    assert await storage.due(now_ms, after=everywhere[-1]) == []
+    assert await due_tasks(storage, now_ms, limit=4) == everywhere[:4]
+    assert await due_tasks(storage, now_ms, limit=4, after=everywhere[3]) == everywhere[4:8]
+    assert await due_tasks(storage, now_ms, after=everywhere[-1]) == []
     assert everywhere == sorted(everywhere, key=lambda one: (one.due_at, one.task_id))
 
 
@@ -343,9 +348,9 @@ async def test_postponing_moves_the_due_time(storage: DurableStorage, clock: Man
     assert await storage.postpone(head, due_at=later, sends=1) is True
     assert await storage.head(head.task_id) == replace(head, due_at=later, sends=1)
     assert await storage.postpone(head, due_at=later, sends=1) is False
-    due = await storage.due(later - 1)
+    due = await due_tasks(storage, later - 1)
     assert head.task_id not in {one.task_id for one in due}
-    due = await storage.due(later)
+    due = await due_tasks(storage, later)
     assert head.task_id in {one.task_id for one in due}
 
 
@@ -360,7 +365,7 @@ async def test_postponing_does_not_disturb_a_commit(
     assert await storage.postpone(head, due_at=1, sends=2) is False
     finished = await storage.commit(moved, Commit(token="t1", entries=(status(COMPLETED),)))
     assert await storage.postpone(finished, due_at=1, sends=2) is False
-    due = await storage.due(clock.now_ms() + 10**8)
+    due = await due_tasks(storage, clock.now_ms() + 10**8)
     assert head.task_id not in {one.task_id for one in due}
 
 
@@ -380,7 +385,7 @@ async def test_a_commit_keeps_what_was_postponed_meanwhile(
 async def test_a_missing_task_is_not_postponed(storage: DurableStorage) -> None:
     """Postponing a deleted task is False and leaves nothing behind."""
     head = await opened(storage)
-    await storage.delete_task(head.task_id)
+    await delete_task(storage, head.task_id)
     assert await storage.postpone(head, due_at=1, sends=1) is False
     assert await storage.head(head.task_id) is None
     with pytest.raises(TaskNotFoundError):

@@ -21,8 +21,11 @@ from hypothesis.stateful import (
 )
 
 from a2a_serverless.errors import A2AServerlessError, ConcurrencyError
-from a2a_serverless.storage.durable import DurableStorage, context_write
-from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.deletion import delete_context, delete_task
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.finding import due_tasks
+from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult, list_tasks
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -222,14 +225,14 @@ class Comparison(RuleBasedStateMachine):
     @rule(task_id=TASKS, context_id=CONTEXTS, whole=st.integers(0, 5))
     def delete(self, task_id: str, context_id: str, whole: int) -> None:
         if whole == 0:
-            self.same(lambda storage: storage.delete_context(context_id))
+            self.same(lambda storage: delete_context(storage, context_id))
         if whole == 1:
-            self.same(lambda storage: storage.delete_task(task_id))
+            self.same(lambda storage: delete_task(storage, task_id))
 
     @rule(context_id=CONTEXTS, value=st.none() | st.integers() | TEXTS)
     def update_context(self, context_id: str, value: object) -> None:
         self.same(lambda storage: Storage(storage).update_context(context_id, value))
-        self.same(lambda storage: storage.load_context_version(context_id))
+        self.same(lambda storage: storage.contexts.load(context_id))
 
     @rule(
         context_id=st.none() | CONTEXTS,
@@ -252,7 +255,7 @@ class Comparison(RuleBasedStateMachine):
     @rule()
     def due(self) -> None:
         async def own(storage: DurableStorage) -> Any:
-            found = await storage.due(self.clock.now_ms(), limit=10_000)
+            found = await due_tasks(storage, self.clock.now_ms(), limit=10_000)
             alive = [one for one in found if one.scope == storage.scope]
             # The due index has keys alone: an expired task stays in it until it is removed.
             return [one for one in alive if await storage.head(one.task_id)]
@@ -269,7 +272,7 @@ async def page_of(storage: DurableStorage, query: ListTasksQuery) -> ListTasksRe
 
     A page that holds all tasks tells how many they are.
     """
-    page = await storage.list_tasks(query)
+    page = await list_tasks(storage, query)
     holds_all = not page.next_page_token and not query.page_token
     return page if holds_all else page.model_copy(update={"total_size": 0})
 

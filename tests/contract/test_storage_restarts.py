@@ -7,7 +7,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import (
@@ -82,7 +82,7 @@ async def test_a_restart_keeps_what_earlier_turns_have_left(storage: DurableStor
     task = await storage.load_task(head.task_id)
     assert task is not None
     is_as_it_should_be(task)
-    listed = await storage.list_tasks(ListTasksQuery(include_artifacts=True))
+    listed = await list_tasks(storage, ListTasksQuery(include_artifacts=True))
     (task,) = listed.tasks
     is_as_it_should_be(task)
 

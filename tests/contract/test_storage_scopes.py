@@ -6,8 +6,10 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.errors import InvalidArgumentError, TaskNotFoundError
+from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.finding import due_tasks
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract.storage import Storage
 from tests.support.databases import new_scope
@@ -22,12 +24,12 @@ async def test_another_scopes_task_does_not_exist(storage: DurableStorage) -> No
     assert await other.head(task.id) is None
     assert await other.read(task.id) is None
     assert await Storage(other).get_version(task.id) is None
-    assert await other.delete_task(task.id) is False
-    assert await other.delete_context("ctx") == 0
+    assert await delete_task(other, task.id) is False
+    assert await delete_context(other, "ctx") == 0
     with pytest.raises(TaskNotFoundError):
         await Storage(other).update_task(task.id, TaskState.TASK_STATE_WORKING)
     for query in (ListTasksQuery(), ListTasksQuery(context_id="ctx")):
-        result = await other.list_tasks(query)
+        result = await list_tasks(other, query)
         assert (result.tasks, result.total_size) == ([], 0)
     assert await storage.load_task(task.id) == task
 
@@ -69,7 +71,7 @@ async def test_due_work_is_of_all_scopes(storage: DurableStorage) -> None:
     """The sweeper sees the due turns of every scope, and whose they are."""
     other = storage.for_scope(new_scope())
     made = [await view.open_task("ctx", request()) for view in (storage, other)]
-    due = await storage.due(storage.clock.now_ms() + 60_000)
+    due = await due_tasks(storage, storage.clock.now_ms() + 60_000)
     owners = {(one.scope, one.task_id) for one in due}
     assert owners >= {
         (storage.scope, made[0].head.task_id),
@@ -89,8 +91,8 @@ async def test_an_impossible_context_id_is_refused(
     with pytest.raises(InvalidArgumentError):
         await Storage(storage).load_context(context_id)
     with pytest.raises(InvalidArgumentError):
-        await storage.delete_context(context_id)
-    assert (await storage.list_tasks(ListTasksQuery())).total_size == 0
+        await delete_context(storage, context_id)
+    assert (await list_tasks(storage, ListTasksQuery())).total_size == 0
 
 
 @pytest.mark.parametrize("context_id", ["ctx", "€" * 170, "a#b/c d\n\x00", "x" * 512])
@@ -99,9 +101,9 @@ async def test_any_other_context_id_works(storage: DurableStorage, context_id: s
     task = await Storage(storage).create_task(context_id, message())
     await Storage(storage).update_context(context_id, 1)
     assert task.context_id == context_id
-    result = await storage.list_tasks(ListTasksQuery(context_id=context_id))
+    result = await list_tasks(storage, ListTasksQuery(context_id=context_id))
     assert [listed.id for listed in result.tasks] == [task.id]
-    assert await storage.delete_context(context_id) == 1
+    assert await delete_context(storage, context_id) == 1
 
 
 @pytest.mark.parametrize("key", ["", "x" * 10_240])
@@ -109,7 +111,7 @@ async def test_an_impossible_key_is_refused(storage: DurableStorage, key: str) -
     """An empty or oversized idempotency key is an error; nothing is written."""
     with pytest.raises(InvalidArgumentError):
         await Storage(storage).create_task("ctx", message(), idempotency_key=key)
-    assert (await storage.list_tasks(ListTasksQuery())).total_size == 0
+    assert (await list_tasks(storage, ListTasksQuery())).total_size == 0
 
 
 @pytest.mark.parametrize("task_id", ["", "x" * 10_240, "a b", "a#b", "ä", "\ud800"])
@@ -121,7 +123,7 @@ async def test_an_impossible_task_id(storage: DurableStorage, task_id: str) -> N
     assert await storage.head(task_id) is None
     assert await storage.read(task_id, after=1) is None
     assert await Storage(storage).get_version(task_id) is None
-    assert await storage.delete_task(task_id) is False
+    assert await delete_task(storage, task_id) is False
     with pytest.raises(TaskNotFoundError):
         await Storage(storage).update_task(task_id, TaskState.TASK_STATE_WORKING)
 

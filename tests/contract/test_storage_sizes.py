@@ -9,8 +9,9 @@ from a2a.types import Artifact, Part, TaskState
 from google.protobuf.json_format import ParseDict
 
 from a2a_serverless.errors import CommitTooLargeError, InvalidArgumentError
-from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage, context_write
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract.storage import ArtifactWrite, Storage
@@ -88,7 +89,7 @@ async def test_a_status_message_of_any_size(storage: DurableStorage, size: int) 
     )
     short = await storage.load_task(task.id, 0, include_artifacts=False)
     whole = await storage.load_task(task.id)
-    listed = await storage.list_tasks(ListTasksQuery(history_length=0))
+    listed = await list_tasks(storage, ListTasksQuery(history_length=0))
     for found in (short, whole, *listed.tasks):
         assert found is not None
         assert found.status.message == answer
@@ -108,7 +109,7 @@ async def test_a_commit_beyond_the_limit_is_refused(storage: DurableStorage) -> 
     assert "'a' has 4000" in str(caught.value)
     with pytest.raises(CommitTooLargeError, match="URL"):
         await Storage(storage).create_task("ctx", message("x" * MAX_COMMIT_BYTES))
-    assert (await storage.list_tasks(ListTasksQuery())).total_size == 1
+    assert (await list_tasks(storage, ListTasksQuery())).total_size == 1
 
 
 async def test_the_largest_commit_is_stored(storage: DurableStorage) -> None:
@@ -141,4 +142,4 @@ async def test_what_cannot_be_read_back_is_refused(storage: DurableStorage) -> N
     with pytest.raises(InvalidArgumentError, match="nested"):
         await Storage(storage).update_task(task.id, artifacts=[ArtifactWrite(nested(49))])
     assert await Storage(storage).get_version(task.id) == 2
-    assert (await storage.list_tasks(ListTasksQuery(include_artifacts=True))).tasks[0].artifacts
+    assert (await list_tasks(storage, ListTasksQuery(include_artifacts=True))).tasks[0].artifacts

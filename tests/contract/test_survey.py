@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import Survey
+from a2a_serverless.storage.finding import find_tasks
+from a2a_serverless.storage.survey import Survey, survey_task
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import Head
@@ -39,11 +40,11 @@ async def test_a_whole_task_is_what_a_read_returns(
     head = await committed(storage)
     log = await storage.read(head.task_id)
     assert log is not None
-    assert await storage.survey(head.task_id) == Survey(head=log.head, records=log.records)
-    assert await storage.survey("unknown") is None
-    assert await storage.survey("no/id") is None
+    assert await survey_task(storage, head.task_id) == Survey(head=log.head, records=log.records)
+    assert await survey_task(storage, "unknown") is None
+    assert await survey_task(storage, "no/id") is None
     clock.advance(101)
-    assert await storage.survey(head.task_id) is None
+    assert await survey_task(storage, head.task_id) is None
 
 
 async def test_half_a_transaction_is_no_damage(
@@ -52,14 +53,14 @@ async def test_half_a_transaction_is_no_damage(
     """A read that has seen HEAD without its commit, or a part of it, is made again."""
     storage = table.storage(clock=clock)
     head = await committed(storage)
-    whole = await storage._items_from("EVENT#", head.task_id)
+    whole = await storage.items_of(head.task_id)
     pages = [[*whole[:3], whole[-1]], [*whole[:2], whole[-1]], whole]
 
     async def read(*_: str) -> list[Item]:
         return pages.pop(0)
 
-    monkeypatch.setattr(storage, "_items_from", read)
-    survey = await storage.survey(head.task_id)
+    monkeypatch.setattr(storage, "items_of", read)
+    survey = await survey_task(storage, head.task_id)
     assert survey is not None
     assert (survey.unreadable, len(survey.records), pages) == ((), 3, [])
 
@@ -69,7 +70,7 @@ async def test_commits_behind_head_are_left_out(table: Database, clock: ManualCl
     storage = table.storage(clock=clock)
     head = await committed(storage)
     set_attributes(table, head_key(head), {"version": {"N": "2"}})
-    survey = await storage.survey(head.task_id)
+    survey = await survey_task(storage, head.task_id)
     assert survey is not None
     assert ([r.version for r in survey.records], survey.unreadable) == ([1, 2], ())
 
@@ -81,7 +82,7 @@ async def test_a_lost_part_leaves_its_commit_out(table: Database, clock: ManualC
     second_part = event_key(head, 3)
     second_part["SK"] = {"S": second_part["SK"]["S"].removesuffix("000") + "001"}
     table.client.delete_item(TableName=table.table, Key=second_part)
-    survey = await storage.survey(head.task_id)
+    survey = await survey_task(storage, head.task_id)
     assert survey is not None
     assert [r.version for r in survey.records] == [1, 2]
     assert survey.unreadable == ("version 3 is stored in part",)
@@ -92,13 +93,13 @@ async def test_a_head_without_incarnation(table: Database, clock: ManualClock) -
     storage = table.storage(clock=clock)
     head = await committed(storage)
     remove_attributes(table, head_key(head), "incarnation")
-    survey = await storage.survey(head.task_id)
+    survey = await survey_task(storage, head.task_id)
     assert survey is not None
     assert (len(survey.records), survey.unreadable) == (3, ("HEAD has no incarnation",))
     left = event_key(head) | {"body": {"B": b""}}
     left["SK"] = {"S": f"EVENT#earlier#{1:012d}#000"}
     table.client.put_item(TableName=table.table, Item=left)
-    survey = await storage.survey(head.task_id)
+    survey = await survey_task(storage, head.task_id)
     assert survey is not None
     assert survey.records == ()
     assert "the commits cannot be told from those of an earlier task" in survey.unreadable[-1]
@@ -109,6 +110,6 @@ async def test_a_damaged_task_is_found_by_its_id(table: Database, clock: ManualC
     storage = table.storage(clock=clock)
     head = await committed(storage)
     remove_attributes(table, head_key(head), "turn", "state")
-    assert await storage.find(head.task_id) == [(head.scope, head.task_id)]
+    assert await find_tasks(storage, head.task_id) == [(head.scope, head.task_id)]
     clock.advance(101)
-    assert await storage.find(head.task_id) == []
+    assert await find_tasks(storage, head.task_id) == []

@@ -343,7 +343,7 @@ async def test_an_exception_before_the_ending(run: Run, backends: Backends) -> N
     assert starts == [None, None, None]
     assert artifact_texts(task) == {"answer": ["attempt 3"], "bulk": [AT_ONCE]}
     assert task.status.state == S.TASK_STATE_COMPLETED
-    assert await backends.storage.load_context_version("ctx") == (3, 1)
+    assert await backends.storage.contexts.load("ctx") == (3, 1)
 
 
 async def fails(_ctx: TaskContext) -> None:
@@ -456,7 +456,7 @@ async def test_updates_without_a_load_do_not_overwrite_each_other(backends: Back
     done = await asyncio.gather(bench.work(), bench.work())
     assert sorted(done) == [False, True]
     assert await bench.work()
-    assert await backends.storage.load_context_version("ctx") == (starts[2], 2)
+    assert await backends.storage.contexts.load("ctx") == (starts[2], 2)
 
 
 async def test_an_update_that_never_gets_through_fails_its_task(backends: Backends) -> None:

@@ -22,7 +22,7 @@ from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.client import ResumingClient, Retries, resuming
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.head import TERMINAL
 from tests.e2e.clients import BINDINGS, artifact_text
 from tests.e2e.commands import Running, environment, running
@@ -130,7 +130,7 @@ def worker(own_queues: dict[str, str], tmp_path: Path) -> Iterator[Running]:
 
 
 async def tasks_of(storage: DurableStorage) -> int:
-    return len((await storage.list_tasks(ListTasksQuery(page_size=100))).tasks)
+    return len((await list_tasks(storage, ListTasksQuery(page_size=100))).tasks)
 
 
 async def check(call: Call, storage: DurableStorage, *, streaming: bool) -> None:

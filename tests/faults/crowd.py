@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from a2a.types import TaskState
 
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.finding import due_tasks
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from tests.faults.harness import End, World, lost_and_doubled, until
 from tests.faults.report import Runs
 
@@ -55,11 +56,11 @@ def counted(name: str, ended: Sequence[End], chunks: Sequence[str]) -> Runs:
 
 async def number_of_tasks(world: World) -> int:
     """How many tasks there are: a message that was repeated has made one."""
-    page = await world.storage.list_tasks(ListTasksQuery(page_size=100, history_length=0))
+    page = await list_tasks(world.storage, ListTasksQuery(page_size=100, history_length=0))
     number = len(page.tasks)
     while page.next_page_token:
         query = ListTasksQuery(page_size=100, history_length=0, page_token=page.next_page_token)
-        page = await world.storage.list_tasks(query)
+        page = await list_tasks(world.storage, query)
         number += len(page.tasks)
     return number
 
@@ -70,6 +71,6 @@ async def at_rest(world: World, *, within_s: float) -> None:
 
     async def nothing_due() -> bool:
         later_ms = world.storage.clock.now_ms() + DAY_MS
-        return not await world.storage.due(later_ms)
+        return not await due_tasks(world.storage, later_ms)
 
     await until(nothing_due, "nothing is due", within_s)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import httpx
 from a2a.types import Task, TaskState
 
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import TERMINAL, Head
@@ -219,7 +219,7 @@ class World:
         return str(answer.task["id"])
 
     async def _only_task(self, context_id: str) -> str:
-        listed = await self.storage.list_tasks(ListTasksQuery(context_id=context_id))
+        listed = await list_tasks(self.storage, ListTasksQuery(context_id=context_id))
         assert len(listed.tasks) == 1, listed
         return str(listed.tasks[0].id)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from a2a.types import TaskState, TaskStatus
 
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
@@ -27,7 +28,7 @@ async def test_bad_messages_hold_up_nobody(emulators: Emulators, tmp_path: Path)
         await world.start("api")
         finished = await _paused_twice(world)
         gone = await world.create("chunks 4 0")
-        assert await world.storage.delete_task(gone.task_id)
+        assert await delete_task(world.storage, gone.task_id)
         for number, body in enumerate(POISON):
             await world.put_body(body, group=f"poison-{number}")
         await world.put(operation_of(gone))

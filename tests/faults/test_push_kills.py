@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from tests.faults import traps
 from tests.faults.harness import IS_LONG, Emulators, NotReachedError, World, until
 from tests.faults.recorded import record
@@ -105,7 +105,7 @@ async def _round(number: int, emulators: Emulators, folder: Path, runs: Runs) ->
             for told in owed:
                 _check(told, hooks, runs)
             await _check_letters(world, hooks, runs)
-            (last,) = (await world.storage.list_tasks(ListTasksQuery(page_size=1))).tasks
+            (last,) = (await list_tasks(world.storage, ListTasksQuery(page_size=1))).tasks
             await record(world, await world.head(last.id), RECORDED)
 
 

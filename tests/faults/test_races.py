@@ -20,6 +20,7 @@ from a2a_serverless.errors import TaskNotCancelableError
 from a2a_serverless.http.intake import cancel
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import Backends, memory_backends
@@ -65,7 +66,7 @@ async def test_cancel_against_completion_in_memory() -> None:
     ends = await _races(backends, WITHIN_MEMORY_S)
     assert set(ends) == {COMPLETED, CANCELED}, ends
     far_future_ms = 2**50
-    assert await backends.storage.due(far_future_ms) == []
+    assert await due_tasks(backends.storage, far_future_ms) == []
 
 
 @pytest.mark.emulators
@@ -80,7 +81,7 @@ async def test_cancel_against_completion_on_dynamodb(emulators: Emulators, tmp_p
         ends = await _races(backends, WITHIN_DYNAMODB_S)
         assert set(ends) == {COMPLETED, CANCELED}, ends
         far_future_ms = 2**50
-        assert await backends.storage.due(far_future_ms) == []
+        assert await due_tasks(backends.storage, far_future_ms) == []
 
 
 async def _races(backends: Backends, within_s: float) -> Counter[TaskState]:

@@ -136,7 +136,7 @@ def messages(queue: str) -> list[str]:
 
 def cursor(backends: Backends, head: Head) -> int:
     """Up to which version the receiver has been told."""
-    push = asyncio.run(backends.storage.push(head.task_id, "mine"))
+    push = asyncio.run(backends.storage.webhooks.get(head.task_id, "mine"))
     assert push is not None
     return push.version
 

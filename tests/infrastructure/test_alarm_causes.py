@@ -362,7 +362,7 @@ async def given_up(watched: Watched, *callers: Caller) -> None:
     for caller in callers:
         opened = await world.storage.open_task("ctx", request(), caller=caller)
         own = config(NOBODY_LISTENS, task_id=opened.head.task_id)
-        await world.storage.put_push(own)
+        await world.storage.webhooks.put(own)
         await world.say(opened.head, COMPLETED)
     with watched.seen.emitted():
         await world.pump()

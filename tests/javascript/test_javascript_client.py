@@ -11,6 +11,7 @@ import pytest
 from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless_tools.local.http_server import HttpServer, bind
 from tests.support.foreign_clients import install_javascript, told
@@ -117,7 +118,7 @@ async def test_an_error_on_the_way_arrives_as_the_clients_own(
     async for event in javascript(script, url, binding, "send", "ignore"):
         seen.append(event)
         if event["kind"] == "statusUpdate":
-            await backends.storage.delete_task(seen[0]["task"])
+            await delete_task(backends.storage, seen[0]["task"])
     assert [e["kind"] for e in seen] == ["task", "statusUpdate", "error"]
     assert "The task does not exist." in seen[-1]["says"]
 

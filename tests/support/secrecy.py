@@ -26,7 +26,7 @@ from google.protobuf.message import Message
 from a2a_serverless.observability import quiet_libraries
 from a2a_serverless.observability.json_lines import JsonLines
 from a2a_serverless.observability.tracing import with_context
-from a2a_serverless.storage import durable, endings
+from a2a_serverless.storage import durable, endings, webhooks
 from a2a_serverless.tasks import push
 
 TELLING = 5
@@ -149,7 +149,7 @@ def pytest_configure(config: pytest.Config) -> None:
     logging.getLogger("a2a_serverless").setLevel(logging.DEBUG)
     config.option.log_level = config.option.log_level or "WARNING"
     _watch(durable, "encode_entries", WATCH.saw)
-    _watch(durable, "checked", WATCH.saw)
+    _watch(webhooks, "checked", WATCH.saw)
     _watch(push, "checked", WATCH.saw)
     _watch(endings, "Part", WATCH.said_itself)
 

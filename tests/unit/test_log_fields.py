@@ -8,7 +8,9 @@ from a2a.types import TaskState, TaskStatus
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.intake import cancel
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.webhooks import Webhooks
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
@@ -122,7 +124,7 @@ async def test_the_lines_of_dead_letters(backends: Backends) -> None:
 async def test_the_conversation_of_another_incarnation_is_not_named(backends: Backends) -> None:
     """The letter of a deleted task says nothing of the task that has its id now."""
     head = await second_turn(backends)
-    await backends.storage.delete_task(head.task_id)
+    await delete_task(backends.storage, head.task_id)
     await backends.storage.open_task("another", request(), task_id=head.task_id)
     letters = dead_letters(backends)
     with logged() as lines:
@@ -177,7 +179,7 @@ async def test_the_lines_of_a_delivery_that_failed(monkeypatch: pytest.MonkeyPat
         async def refuse(*_: object, **__: object) -> bool:
             raise UnavailableError
 
-        monkeypatch.setattr(DurableStorage, "move_push", refuse)
+        monkeypatch.setattr(Webhooks, "move", refuse)
         await world.run(seconds=60)
     common = {"task_id": head.task_id, "context_id": "ctx"}
     assert fields(lines, "push_failed", *IDS)[0] == common | {"turn": 1}

@@ -14,11 +14,10 @@ from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.queues.fifo import FifoQueue, M
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import PLACES, Slots, StreamLeases
 from a2a_serverless.storage.table import Table
-from a2a_serverless.storage.table_storage import Observer
 from a2a_serverless.tables import open_table, scheme_of
 from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.operations import Operation

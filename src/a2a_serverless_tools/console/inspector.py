@@ -22,10 +22,12 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.http.intake import cancel
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.deletion import Counted, Deleted
+from a2a_serverless.storage.deletion import Counted, Deleted, count_data, delete_data
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.listing import ListTasksQuery
-from a2a_serverless.storage.log import HOUR_MS, LOOK_AT_ONCE, Created, Due, Log, TaskKey
+from a2a_serverless.storage.finding import HOUR_MS, Created, Due, created_in, due_tasks, find_tasks
+from a2a_serverless.storage.listing import ListTasksQuery, count_tasks, newest_heads
+from a2a_serverless.storage.log import LOOK_AT_ONCE, Log, TaskKey
+from a2a_serverless.storage.survey import survey_task
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_tag
 from a2a_serverless.tasks.fold import Fold
@@ -199,13 +201,15 @@ class Inspector:
 
     async def timelines(self, task_id: str, scope: str | None = None) -> list[Timeline]:
         """Return the task of `scope`; without a scope, all tasks with this id, ordered by scope."""
-        scopes = [scope] if scope else [digest for digest, _ in await self.storage.find(task_id)]
+        scopes = (
+            [scope] if scope else [digest for digest, _ in await find_tasks(self.storage, task_id)]
+        )
         found = [await self._timeline(digest, task_id) for digest in scopes]
         return [one for one in found if one is not None]
 
     async def _timeline(self, scope: str, task_id: str) -> Timeline | None:
         storage = self.storage.for_scope(Scope(scope))
-        survey = await storage.survey(task_id)
+        survey = await survey_task(storage, task_id)
         if survey is None:
             return None
         return timeline(
@@ -270,7 +274,7 @@ class Inspector:
             page_token=query.token or None,
             status_timestamp_after=None if since is None else _iso(since),
         )
-        heads, token = await self.storage.for_scope(Scope(query.scope or "")).newest(listed)
+        heads, token = await newest_heads(self.storage.for_scope(Scope(query.scope or "")), listed)
         return _Rows(rows=tuple(map(_row_of, heads)), next_token=token)
 
     async def _of_all(self, query: TaskQuery) -> _Rows:
@@ -296,7 +300,7 @@ class Inspector:
             if hour < until // HOUR_MS:
                 has_more = floor is None and hour >= oldest // HOUR_MS
                 return answer(f"{hour}/" if has_more else "", (hour + 1) * HOUR_MS)
-            found = await self.storage.created_in(hour * HOUR_MS, before=before, limit=query.limit)
+            found = await created_in(self.storage, hour * HOUR_MS, before=before, limit=query.limit)
             for head in found.heads:
                 if floor is not None and head.created_at < floor:
                     continue
@@ -311,7 +315,7 @@ class Inspector:
 
     async def count(self, scope: str, state: str) -> int:
         """Return how many tasks of a scope are in a state; this reads an index entry for each."""
-        return await self.storage.for_scope(Scope(scope)).count(STATES[state])
+        return await count_tasks(self.storage.for_scope(Scope(scope)), STATES[state])
 
     async def counts(self, scope: str) -> Mapping[str, int]:
         """Return the number of a scope's tasks by state."""
@@ -365,7 +369,7 @@ class Inspector:
         Raises:
             UnavailableError: the table did not answer in time.
         """
-        return await self.storage.for_scope(Scope(scope)).count_data(context_id, after=after)
+        return await count_data(self.storage.for_scope(Scope(scope)), context_id, after=after)
 
     async def delete_data(self, scope: str, context_id: str | None = None) -> Deleted:
         """Delete a part of a scope's data, or of one of its contexts; call it until it is done.
@@ -373,7 +377,7 @@ class Inspector:
         Raises:
             UnavailableError: the table did not answer in time; call it again.
         """
-        return await self.storage.for_scope(Scope(scope)).delete_data(context_id)
+        return await delete_data(self.storage.for_scope(Scope(scope)), context_id)
 
     def letters(self, aside: Aside) -> Letters | None:
         """Return the messages set aside in a queue; None if there is no such queue."""
@@ -390,7 +394,7 @@ class Inspector:
     async def open_turns(self, limit: int) -> _OpenTurns:
         """Return what is due of the first `limit` tasks at which the sweeper looks next."""
         now = self.storage.clock.now_ms()
-        found = await self.storage.due(now + _NEXT_MS, limit=limit + 1)
+        found = await due_tasks(self.storage, now + _NEXT_MS, limit=limit + 1)
         turns, is_all = found[:limit], len(found) <= limit
         keys = [(one.scope.digest, one.task_id) for one in turns]
         heads: dict[TaskKey, Head | None] = dict.fromkeys(keys)

@@ -137,7 +137,7 @@ class Pages:
         storage = self._inspector.storage.for_scope(Scope(scope))
         head = await _head(storage, task_id)
         if head is not None:
-            mark = await self._mark(head, await storage.pushes(task_id))
+            mark = await self._mark(head, await storage.webhooks.all(task_id))
             if mark == request.query_params.get("mark"):
                 return Response(status_code=204)
         return await self._shown(request, "live.html")
@@ -173,7 +173,7 @@ class Pages:
         shown = found[0]
         storage = self._inspector.storage.for_scope(Scope(scope))
         head = await _head(storage, task_id)
-        pushes = await storage.pushes(task_id) if head is not None else []
+        pushes = await storage.webhooks.all(task_id) if head is not None else []
         view = request.query_params.get("view", VIEWS[0])
         if view == "timeline":
             shown = await self._with_logs(shown, request)

@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.http.card import missing_fields
+from a2a_serverless.storage.finding import find_tasks
 from a2a_serverless.tasks.identity import is_task_id
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.rendering import BASE, Route, form_of, page
@@ -164,7 +165,7 @@ class Trying:
         """Return the owner of a call's task, for the link to it; empty if it is not found."""
         if call is None or not call.task_id:
             return ""
-        found = await self._inspector.storage.find(call.task_id)
+        found = await find_tasks(self._inspector.storage, call.task_id)
         return found[0][0] if len(found) == 1 else ""
 
     async def _card_page(self, _: Request) -> Response:

@@ -11,9 +11,19 @@ from a2a.types import Artifact, Message, SendMessageRequest, Task, TaskState, Ta
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import ConcurrencyError, InvalidArgumentError, TaskNotFoundError
-from a2a_serverless.storage.deletion import ITEMS_A_STEP, TASKS_A_COUNT, Counted, Deleted
-from a2a_serverless.storage.durable import DurableStorage, context_write
-from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.deletion import (
+    ITEMS_A_STEP,
+    TASKS_A_COUNT,
+    Counted,
+    Deleted,
+    count_data,
+    delete_context,
+    delete_data,
+    delete_task,
+)
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult, list_tasks
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -129,27 +139,27 @@ class Storage:
 
     async def list_tasks(self, query: ListTasksQuery) -> ListTasksResult:
         """Return one page of the scope's tasks; as `DurableStorage.list_tasks`."""
-        return await self._storage.list_tasks(query)
+        return await list_tasks(self._storage, query)
 
     async def delete_task(self, task_id: str) -> bool:
         """Delete a task and all that belongs to it; return True if it existed."""
-        return await self._storage.delete_task(task_id)
+        return await delete_task(self._storage, task_id)
 
     async def delete_context(self, context_id: str) -> int:
         """Delete a context's tasks and its stored state; return the number of tasks deleted."""
-        return await self._storage.delete_context(context_id)
+        return await delete_context(self._storage, context_id)
 
     async def delete_data(
         self, context_id: str | None = None, *, limit: int = ITEMS_A_STEP
     ) -> Deleted:
         """Delete some of the scope's data, or of a context's; as `DurableStorage.delete_data`."""
-        return await self._storage.delete_data(context_id, limit=limit)
+        return await delete_data(self._storage, context_id, limit=limit)
 
     async def count_data(
         self, context_id: str | None = None, *, limit: int = TASKS_A_COUNT, after: str = ""
     ) -> Counted:
         """Count what `delete_data` would delete, in steps; as `DurableStorage.count_data`."""
-        return await self._storage.count_data(context_id, limit=limit, after=after)
+        return await count_data(self._storage, context_id, limit=limit, after=after)
 
     async def get_version(self, task_id: str) -> int | None:
         """Return the version of a task, None when it does not exist."""
@@ -158,12 +168,12 @@ class Storage:
 
     async def load_context(self, context_id: str) -> Any | None:
         """Return the state stored for a context, None when there is none."""
-        value, _ = await self._storage.load_context_version(context_id)
+        value, _ = await self._storage.contexts.load(context_id)
         return value
 
     async def update_context(self, context_id: str, context: Any) -> None:
         """Store a context's state, any JSON value; the last writer wins."""
-        await self._storage.put_context(check_context_id(context_id), context_write(context))
+        await self._storage.contexts.put(check_context_id(context_id), context_write(context))
 
 
 def _entries(

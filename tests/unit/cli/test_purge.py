@@ -16,10 +16,12 @@ from botocore.stub import Stubber
 from a2a_serverless import aws
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.deletion import delete_data
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless_tools import cli
+from a2a_serverless_tools.console import inspector
 from a2a_serverless_tools.inspect.wording import amounts
 from a2a_serverless_tools.local.own_file import own_file
 from a2a_serverless_tools.local.stack import Options, Stack
@@ -56,7 +58,7 @@ def storage(database: Database, clock: ManualClock) -> DurableStorage:
     for context, task_id in (("a", "t-0"), ("a", "t-1"), ("b", "t-2")):
         opened(storage, task_id, context)
     hook = TaskPushNotificationConfig(task_id="t-0", id="h", url="https://hooks.example/")
-    wait(storage.put_push(hook))
+    wait(storage.webhooks.put(hook))
     opened(storage.for_scope(BOB), "t-bob", "a")
     return storage
 
@@ -96,7 +98,7 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
 
 def test_all_of_a_caller(run: Run, database: Database, storage: DurableStorage) -> None:
     """Counted, deleted with webhooks and stored counts; another caller keeps all; twice is fine."""
-    wait(storage.list_tasks(ListTasksQuery(page_size=1)))  # stores a count
+    wait(list_tasks(storage, ListTasksQuery(page_size=1)))  # stores a count
     assert f"COUNT#{ANN.digest}" in items(database, ANN)
     theirs = items(database, BOB)
     code, out, err = run("--user", "ann", "--yes")
@@ -107,7 +109,7 @@ def test_all_of_a_caller(run: Run, database: Database, storage: DurableStorage) 
     ]
     assert items(database, ANN) == []
     assert items(database, BOB) == theirs
-    assert wait(storage.list_tasks(ListTasksQuery(page_size=1))).total_size == 0
+    assert wait(list_tasks(storage, ListTasksQuery(page_size=1))).total_size == 0
     again = "ann has nothing in the table tasks: nothing is left to delete.\n"
     assert run("--user", "ann", "--yes") == (0, again, "")
 
@@ -144,16 +146,15 @@ def test_an_interrupted_one_is_continued(
     run: Run, database: Database, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted `purge` says how far it was, and the next one deletes the remains too."""
-    whole = DurableStorage.delete_data
     steps = iter(range(10))
 
-    async def one_step(self: DurableStorage, context_id: str | None = None, **_: Any) -> Any:
+    async def one_step(storage: DurableStorage, context_id: str | None = None, **_: Any) -> Any:
         if next(steps) == 1:
             raise UnavailableError("No answer in time.")
-        return await whole(self, context_id, limit=1)
+        return await delete_data(storage, context_id, limit=1)
 
     with monkeypatch.context() as failing:
-        failing.setattr(DurableStorage, "delete_data", one_step)
+        failing.setattr(inspector, "delete_data", one_step)
         code, _, err = run("--user", "ann", "--yes")
     assert code == 2
     so_far, cause = err.splitlines()

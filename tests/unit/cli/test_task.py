@@ -201,7 +201,7 @@ def test_webhooks_and_their_refusals(run: Run, storage: DurableStorage) -> None:
         config = TaskPushNotificationConfig(
             task_id=TASK, id=config_id, url=f"https://{config_id}.example/?key=secret"
         )
-        push = wait(storage.put_push(config))
+        push = wait(storage.webhooks.put(config))
         settled = replace(push, version=9, index=0)
         told = settled.settled(9, "status 200", at, is_told=True)
         moved = {
@@ -211,7 +211,7 @@ def test_webhooks_and_their_refusals(run: Run, storage: DurableStorage) -> None:
             "slow": replace(push, failures=3, failing_since=at, refusals=2),
         }
         if config_id in moved:
-            assert wait(storage.move_push(push, moved[config_id]))
+            assert wait(storage.webhooks.move(push, moved[config_id]))
     said = run(TASK)
     shown = [line for line in said.out.splitlines() if line.startswith("webhook")]
     since = "2026-11-22T02:14:00.000Z"

@@ -15,7 +15,7 @@ from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.identity import Scope
@@ -83,9 +83,9 @@ async def test_webhooks_tell_of_refusals(
         hook = TaskPushNotificationConfig(
             task_id="t", id=name, url=f"https://{name}.example/?key=secret"
         )
-        push = await storage.put_push(hook)
+        push = await storage.webhooks.put(hook)
         told = push.settled(head.version, "status 200", 1, is_told=True)
-        await storage.move_push(push, replace(told, refusals=refusals))
+        await storage.webhooks.move(push, replace(told, refusals=refusals))
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
     answer = await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")
     facts = re.findall(r'<div class="hook ?(\w*)"><dt>Webhook</dt><dd>(.*?)</dd>', answer.text)
@@ -113,15 +113,15 @@ async def test_a_notification_that_was_given_up_is_no_success(
     """Facts, bar and story say so in red; nothing is tried again, so the page is at rest."""
     head = (await storage.open_task("c", request(), task_id="t")).head
     hook = TaskPushNotificationConfig(task_id="t", id="crm", url="https://crm.example/")
-    push = await storage.put_push(hook)
+    push = await storage.webhooks.put(hook)
     first = replace(push, index=0).settled(head.version, "status 200", 1, is_told=True)
-    assert await storage.move_push(push, first)
+    assert await storage.webhooks.move(push, first)
     since = clock.now_ms()
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
     clock.advance(90)
     lost = replace(first, version=2, index=0, failing_since=since)
     lost = lost.settled(2, "status 503", clock.now_ms(), is_told=False)
-    assert await storage.move_push(first, lost)
+    assert await storage.webhooks.move(first, lost)
     text = (await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")).text
     ((look, fact),) = re.findall(r'<div class="hook ?(\w*)"><dt>Webhook</dt><dd>(.*?)</dd>', text)
     assert look == "bad"
@@ -183,7 +183,7 @@ async def test_a_stacks_logs_are_read_when_a_person_asks(
     """Then each attempt and each wait is in the webhook's lane; before, nothing reads the logs."""
     logs = Asked()
     head = (await storage.open_task("c", request(), task_id="t")).head
-    await storage.put_push(
+    await storage.webhooks.put(
         TaskPushNotificationConfig(task_id="t", id="crm", url="https://crm.example")
     )
     logs.lines = [
@@ -634,7 +634,7 @@ async def test_all_that_a_caller_has_is_deleted(
     for typed in ("", "yes", "acme"):
         answer = await person.post("/_console/purge", data=form | {"name": typed}, headers=OWN)
         assert "Nothing was deleted: ann was not typed." in answer.text
-    assert (await storage.list_tasks(ListTasksQuery())).total_size == 3
+    assert (await list_tasks(storage, ListTasksQuery())).total_size == 3
     form |= {"name": "ann"}
     answer = await person.post("/_console/purge", data=form, headers=OWN)
     assert "3 tasks are deleted so far." in answer.text
@@ -644,7 +644,7 @@ async def test_all_that_a_caller_has_is_deleted(
     assert "3 tasks were deleted. Nothing is left." in answer.text
     assert "hx-post" not in answer.text
     assert "Nothing is left to delete." in (await person.get(path.replace("&amp;", "&"))).text
-    assert (await other.list_tasks(ListTasksQuery())).total_size == 1
+    assert (await list_tasks(other, ListTasksQuery())).total_size == 1
 
 
 async def test_what_cannot_be_purged(storage: DurableStorage, person: httpx.AsyncClient) -> None:
@@ -656,4 +656,4 @@ async def test_what_cannot_be_purged(storage: DurableStorage, person: httpx.Asyn
     form = {"scope": ANN.digest, "name": ANN.digest}
     assert (await person.post("/_console/purge", data=form)).status_code == 403
     assert (await person.get("/_console/purge", params=form)).status_code == 200
-    assert (await storage.list_tasks(ListTasksQuery())).total_size == 1
+    assert (await list_tasks(storage, ListTasksQuery())).total_size == 1

@@ -17,6 +17,7 @@ from botocore.exceptions import ClientError
 
 from a2a_serverless.settings import Settings
 from a2a_serverless_tools.cli import dev
+from a2a_serverless_tools.console import inspector
 from a2a_serverless_tools.console.app import STATIC, Console
 from a2a_serverless_tools.console.lines import kept_lines
 from a2a_serverless_tools.local.stack import Options, Stack
@@ -171,11 +172,11 @@ def test_a_page_token_that_is_damaged_is_refused(person: httpx.Client) -> None:
 
 
 def test_an_error_of_aws_is_a_sentence(
-    running: tuple[Stack, Console], person: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    person: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as credentials that have expired while the console runs."""
     fault = ClientError({"Error": {"Code": "ExpiredToken", "Message": "expired"}}, "Query")
-    monkeypatch.setattr(running[1]._inspector.storage, "due", AsyncMock(side_effect=fault))
+    monkeypatch.setattr(inspector, "due_tasks", AsyncMock(side_effect=fault))
     answer = person.get("/_console/queues")
     assert (answer.status_code, "ExpiredToken" in answer.text) == (502, True)
     assert "This cannot be shown" in answer.text

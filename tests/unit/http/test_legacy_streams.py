@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 from fastapi import FastAPI
 
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import JSONRPC, Agent
 from tests.support.asgi_streams import LiveResponse, ServerEvent, live
@@ -87,7 +88,7 @@ async def test_an_error_on_the_way_is_one_event_and_the_end(
     async with resubscribe(app, binding, task_id) as response:
         events = response.events()
         await anext(events)
-        await backends.storage.delete_task(task_id)
+        await delete_task(backends.storage, task_id)
         rest = [event async for event in events]
     assert len(rest) == 1
     assert rest[0].id is None

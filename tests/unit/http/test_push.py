@@ -193,7 +193,7 @@ async def test_secrets_are_kept_for_the_deliverer(
     configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
     inline = (await agent.send("ask", configuration=configuration)).task["id"]
     for told in (task_id, inline):
-        push = await backends.storage.for_scope(ANONYMOUS).push(told, "mine")
+        push = await backends.storage.for_scope(ANONYMOUS).webhooks.get(told, "mine")
         assert push is not None
         assert (push.config.token, push.config.authentication.credentials) == ("t", "c")
         log = await backends.storage.for_scope(ANONYMOUS).read(told)

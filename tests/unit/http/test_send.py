@@ -13,6 +13,7 @@ from a2a_serverless.errors import NewerReleaseError, UnavailableError
 from a2a_serverless.http.intake import storable
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Key, Update
 from a2a_serverless.tasks.entries import CRITICAL, Unknown, encode_entries
@@ -172,7 +173,7 @@ class TestSendingTheTurn:
         answer = await agent.send("go", configuration=IMMEDIATELY)
         assert answer.state == "SUBMITTED"
         in_an_hour = backends.storage.clock.now_ms() + 3_600_000
-        due = await backends.storage.due(in_an_hour)
+        due = await due_tasks(backends.storage, in_an_hour)
         assert [d.task_id for d in due] == [answer.task["id"]]
 
     async def test_a_clients_retry_sends_its_waiting_turn_again(

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.streams import RETRY_MS, TOO_LONG
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.tasks.events import Cursor
 from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import JSONRPC, Agent, message
@@ -209,7 +210,7 @@ async def test_an_error_on_the_way_is_one_event_and_the_end(
         events = response.events()
         task_id = payload(await anext(events))["task"]["id"]
         await anext(events)
-        await backends.storage.delete_task(task_id)
+        await delete_task(backends.storage, task_id)
         rest = [event async for event in events]
     assert [event.event for event in rest] == ["error"]
     assert rest[0].id is None

@@ -11,7 +11,9 @@ from fastapi import FastAPI
 
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.operations import Operation
@@ -74,7 +76,7 @@ class TestCancel:
         hasty = agent_with(Settings(auth="none", cancel_timeout_s=0.1))
         answer = await hasty.call("CancelTask", {"id": sent.task["id"]})
         assert answer.state == "CANCELED"
-        assert await backends.storage.due(2**50) == []
+        assert await due_tasks(backends.storage, 2**50) == []
 
     async def test_a_queued_task_is_canceled_without_a_worker(
         self, agent_with: Callable[..., Agent]
@@ -116,7 +118,7 @@ class TestCancel:
 
         async def made_again(operation: Operation) -> None:
             monkeypatch.setattr(backends.operations, "send", send)
-            await backends.storage.for_scope(ANONYMOUS).delete_task(task_id)
+            await delete_task(backends.storage.for_scope(ANONYMOUS), task_id)
             again = await agent.send("go", configuration=IMMEDIATELY, headers=key)
             assert again.task["id"] == task_id
 

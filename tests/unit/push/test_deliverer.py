@@ -20,7 +20,9 @@ from google.protobuf import json_format
 
 from a2a_serverless.errors import UnavailableError, UnreadableTaskError
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.webhooks import Webhooks
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
@@ -109,7 +111,7 @@ async def test_a_client_of_0_1_is_told_in_its_form(receiver: Receiver, world: Wo
     """The event alone, with the names of 0.1, as JSON; a pause is final there."""
     head = await world.open()
     own = config(receiver.url(), CONFIG_ID_OF_0_1, task_id=head.task_id)
-    await world.storage.put_push(own)
+    await world.storage.webhooks.put(own)
     await world.say(head, WORKING, INPUT_REQUIRED)
     await world.pump()
     bodies = [json.loads(request.body) for request in receiver.requests]
@@ -131,7 +133,7 @@ async def test_without_secrets_there_are_no_headers_for_them(
     head = await world.open()
     bare = config(receiver.url(), task_id=head.task_id, token="")
     bare.authentication.credentials = ""
-    await world.storage.put_push(bare)
+    await world.storage.webhooks.put(bare)
     await world.say(head, WORKING)
     await world.pump()
     assert not {"authorization", "x-a2a-notification-token"} & {*receiver.requests[0].headers}
@@ -410,7 +412,7 @@ async def test_a_configuration_that_is_set_again_begins_anew(receiver: Receiver)
     head = await world.open(receiver.url())
     await refused(world, head, 12)
     code = 200
-    await world.storage.put_push(config(receiver.url(), "hook-1", task_id=head.task_id))
+    await world.storage.webhooks.put(config(receiver.url(), "hook-1", task_id=head.task_id))
     await world.say(head, COMPLETED)
     await world.pump()
     assert receiver.states[10:] == ["WORKING"] * 2 + ["COMPLETED"]
@@ -627,11 +629,11 @@ async def test_a_task_that_is_gone_is_done(receiver: Receiver, world: World) -> 
     head = await world.open(receiver.url(), states=[COMPLETED])
     old = job_of(await world.push(head), 2)
     await world.pass_on()
-    await world.storage.delete_task(head.task_id)
+    await delete_task(world.storage, head.task_id)
     assert await world.deliver()
     again = await world.storage.open_task("ctx", request_of("new"), task_id=head.task_id)
     own = config(receiver.url(), "hook-1", task_id=again.head.task_id)
-    await world.storage.put_push(own)
+    await world.storage.webhooks.put(own)
     await world.say(again.head, WORKING)
     world.committed.clear()
     await world.jobs.send(old.model_copy(update={"version": 3}))
@@ -651,7 +653,7 @@ async def test_a_deleted_configuration_is_told_no_more(receiver: Receiver, world
     head = await world.open(receiver.url())
 
     async def delete() -> AsyncIterator[bytes]:
-        await world.storage.delete_push(head.task_id, "hook-1")
+        await world.storage.webhooks.delete(head.task_id, "hook-1")
         yield OK
 
     receiver.script = lambda _: delete()
@@ -668,7 +670,7 @@ async def test_a_replaced_configuration_counts_from_the_next_event_on(world: Wor
 
         async def replace_it() -> AsyncIterator[bytes]:
             own = config(new.url(), "hook-1", task_id=head.task_id)
-            await world.storage.put_push(own)
+            await world.storage.webhooks.put(own)
             yield OK
 
         old.script = lambda _: status(503) if len(old.requests) == 1 else replace_it()
@@ -685,7 +687,7 @@ async def test_what_was_told_counts_whoever_replaces_the_configuration(world: Wo
         head = await world.open(old.url())
 
         async def replace_it() -> AsyncIterator[bytes]:
-            await world.storage.put_push(config(new.url(), "hook-1", task_id=head.task_id))
+            await world.storage.webhooks.put(config(new.url(), "hook-1", task_id=head.task_id))
             yield OK
 
         old.script = lambda _: status(503) if len(old.requests) == 1 else replace_it()
@@ -715,15 +717,9 @@ async def test_a_delivery_ends_before_its_time(receiver: Receiver, world: World)
     assert receiver.states == ["WORKING", "COMPLETED"]
 
 
-class FailingStorage(DurableStorage):
-    """A storage whose configurations cannot be moved while `fails` is set."""
-
-    fails = False
-
-    async def move_push(self, before: Push, after: Push) -> bool:
-        if FailingStorage.fails:
-            raise UnavailableError
-        return await super().move_push(before, after)
+async def not_moved(*_: Any) -> bool:
+    """The table's answer to a move while it is away."""
+    raise UnavailableError
 
 
 async def test_what_was_sent_and_not_counted_is_sent_again(
@@ -733,12 +729,11 @@ async def test_what_was_sent_and_not_counted_is_sent_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The job comes back after a failure of the table; the receiver knows the event by its id."""
-    monkeypatch.setattr(FailingStorage, "fails", True)
-    world.storage.__class__ = FailingStorage  # views of other scopes, too
     await world.open(receiver.url(), states=[COMPLETED])
     await world.pass_on()
-    assert not await world.deliver()
-    monkeypatch.setattr(FailingStorage, "fails", False)
+    with monkeypatch.context() as failing:
+        failing.setattr(Webhooks, "move", not_moved)
+        assert not await world.deliver()
     await world.run(seconds=10)
     first, second = receiver.requests
     assert first.event_id == second.event_id
@@ -775,7 +770,6 @@ async def test_no_secret_and_no_content_is_logged(
     What a receiver answers is his; our lines repeat it as little as what he was sent.
     """
     world = World(push_events="all")
-    world.storage.__class__ = FailingStorage
     secrets = [TOKEN, CREDENTIALS, "path-secret", "query-secret", "said-in-private"]
     answers = [
         status(200, X_Echo="his-own-words"),
@@ -789,13 +783,13 @@ async def test_no_secret_and_no_content_is_logged(
         head = await world.open(receiver.url(path="/path-secret?key=query-secret"))
         refused = config("https://127.0.0.2/path-secret?query-secret", "refused")
         refused.task_id = head.task_id
-        await world.storage.put_push(refused)
+        await world.storage.webhooks.put(refused)
         for n in range(4):
             await write(world, head.task_id, f"said-in-private {n}")
         await world.say(head, COMPLETED)
-        monkeypatch.setattr(FailingStorage, "fails", True)
-        await world.pump()
-        monkeypatch.setattr(FailingStorage, "fails", False)
+        with monkeypatch.context() as failing:
+            failing.setattr(Webhooks, "move", not_moved)
+            await world.pump()
         await world.run(seconds=120)
         assert len(receiver.requests) >= 6
     assert await world.is_settled(head)

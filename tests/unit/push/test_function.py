@@ -62,7 +62,7 @@ class Source:
             head = (await self.storage.open_task("ctx", request())).head
             for number, url in enumerate(urls, start=1):
                 own = config(url, f"hook-{number}", task_id=head.task_id)
-                await self.storage.put_push(own)
+                await self.storage.webhooks.put(own)
             return head
 
         head = asyncio.run(make())
@@ -268,7 +268,7 @@ def test_a_receiver_has_his_time_and_no_more(receiver: Receiver) -> None:
     began = clock.monotonic()
     assert source.handle({"Records": [record]}, LambdaContext(0.5)) == [record["messageId"]]
     assert clock.monotonic() - began < 10
-    [push] = asyncio.run(source.storage.pushes(head.task_id))
+    [push] = asyncio.run(source.storage.webhooks.all(head.task_id))
     assert push.failures == 1
     source.function.close()
 

@@ -183,7 +183,7 @@ async def test_sixty_tarpits_of_one_client_delay_nobody_else(
         head = (await own.open_task(f"c{number}", request_of(), caller=ann)).head
         for config_id in range(10):
             hook = config(receiver.url(path="/tarpit"), f"h{config_id}", task_id=head.task_id)
-            await own.put_push(hook)
+            await own.webhooks.put(hook)
         await Storage(own).update_task(head.task_id, COMPLETED)
     theirs = world.storage.for_scope(Scope.of("", "somebody else"))
     bob = Caller(user="somebody else")

@@ -11,6 +11,7 @@ from a2a.types import Artifact, TaskState
 from a2a_serverless.errors import FullGroupError, UnavailableError
 from a2a_serverless.push.function import PushStream, committed_by
 from a2a_serverless.push.jobs import PushJob
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
@@ -106,7 +107,7 @@ async def test_records_again_are_the_same_job(bench: Bench) -> None:
     first, second = bench.queue_of_jobs.sent
     assert first.deduplication_id == second.deduplication_id
     push = await bench.push(head)
-    assert await bench.storage.move_push(push, replace(push, version=2, index=0))
+    assert await bench.storage.webhooks.move(push, replace(push, version=2, index=0))
     await bench.stream.process(records)
     assert len(bench.queue_of_jobs.sent) == 2
     await bench.say(head, COMPLETED)
@@ -118,7 +119,7 @@ async def test_a_receiver_with_too_many_jobs_holds_up_no_other(bench: Bench) -> 
     """A group that is full needs no further job: those that wait read the whole log."""
     head = await bench.open(push=config(URL, "away"))
     own = config(URL, "other", task_id=head.task_id)
-    await bench.storage.put_push(own)
+    await bench.storage.webhooks.put(own)
     await bench.say(head, WORKING)
     bench.queue_of_jobs.full.add("away")
     assert await bench.stream.process(bench.records()) == []
@@ -172,7 +173,7 @@ async def test_a_configuration_that_is_told_already_has_no_job(bench: Bench) -> 
     """A configuration that was registered after a commit gets no job for that commit."""
     head = await bench.open()
     await bench.say(head, WORKING)
-    await bench.storage.put_push(config(URL, task_id=head.task_id))
+    await bench.storage.webhooks.put(config(URL, task_id=head.task_id))
     await bench.stream.process(bench.records())
     assert bench.queue_of_jobs.sent == []
 
@@ -182,7 +183,7 @@ async def test_an_earlier_incarnation_gets_no_job(bench: Bench) -> None:
     old = await bench.open(URL)
     await bench.say(old, COMPLETED)
     records = bench.records()
-    await bench.storage.delete_task(old.task_id)
+    await delete_task(bench.storage, old.task_id)
     assert await bench.stream.process(records) == []
     opened = await bench.storage.open_task("ctx", request(), task_id=old.task_id, push=config(URL))
     assert opened.created

@@ -21,6 +21,7 @@ from a2a.types import (
 from a2a_serverless.errors import NewerReleaseError, UnreadablePushError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.storage.codec import head_item
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.dynamodb_words import Typed
 from a2a_serverless.storage.layout import push_sort, task_partition
 from a2a_serverless.storage.table import Put
@@ -81,7 +82,7 @@ class Bench(World):
         """A task with these configurations."""
         head = (await self.storage.open_task("c", request(), task_id="t")).head
         for config_id, url in urls.items():
-            await self.storage.put_push(config(url, config_id, task_id="t"))
+            await self.storage.webhooks.put(config(url, config_id, task_id="t"))
         return head
 
     async def tell_of(self, head: Head) -> None:
@@ -94,12 +95,12 @@ class Bench(World):
         return [await self.deliver(handle) for handle in iter(self.take, None)]
 
     async def found(self, config_id: str) -> Push:
-        push = await self.storage.push("t", config_id)
+        push = await self.storage.webhooks.get("t", config_id)
         assert push is not None
         return push
 
     async def ids(self) -> list[str]:
-        return [push.config.id for push in await self.storage.pushes("t")]
+        return [push.config.id for push in await self.storage.webhooks.all("t")]
 
     @asynccontextmanager
     async def http(self, binding: str) -> AsyncIterator[Agent]:
@@ -181,7 +182,7 @@ async def test_a_newer_task_takes_no_configuration_and_lets_go_of_its_own(
     asked_for: list[str] = []
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: asked_for.append(host))
     head = await bench.begin(hook=URL)
-    before = await bench.storage.pushes("t")
+    before = await bench.storage.webhooks.all("t")
     raise_format(bench, head)
     asked = {"taskId": "t", "id": "hook"}
     async with bench.http(binding) as agent:
@@ -193,7 +194,7 @@ async def test_a_newer_task_takes_no_configuration_and_lets_go_of_its_own(
             assert refused.reason == "UNSUPPORTED_OPERATION", refused.response.text
             assert refused.message == SENTENCE
         assert asked_for == []
-        assert await bench.storage.pushes("t") == before
+        assert await bench.storage.webhooks.all("t") == before
         shown = await agent.call("GetTaskPushNotificationConfig", asked)
         assert shown.result["url"] == URL
         listed = await agent.call("ListTaskPushNotificationConfigs", {"taskId": "t"})
@@ -215,10 +216,10 @@ async def test_every_storage_refuses_a_configuration_of_a_newer_task(bench: Benc
     await memory.table.write(Put(item=newer_head))
     for storage in (bench.storage, memory):
         with pytest.raises(NewerReleaseError):
-            await storage.put_push(config(URL, "other", task_id="t"))
-        assert [push.config.id for push in await storage.pushes("t")] == ["hook"]
-        await storage.delete_push("t", "hook")
-        assert await storage.pushes("t") == []
+            await storage.webhooks.put(config(URL, "other", task_id="t"))
+        assert [push.config.id for push in await storage.webhooks.all("t")] == ["hook"]
+        await storage.webhooks.delete("t", "hook")
+        assert await storage.webhooks.all("t") == []
 
 
 # -- half-written configurations -------------------------------------------------------------
@@ -273,11 +274,11 @@ async def test_a_default_is_no_value_that_was_moved(bench: Bench) -> None:
     newer.remove_attributes(bench.database, push_key(head, "hook"), *names)
     push = await bench.found("hook")
     failed = replace(push, failures=1, failing_since=1)
-    assert await bench.storage.move_push(push, failed)
-    assert not await bench.storage.move_push(push, replace(push, version=2, index=0))
+    assert await bench.storage.webhooks.move(push, failed)
+    assert not await bench.storage.webhooks.move(push, replace(push, version=2, index=0))
     assert await bench.found("hook") == failed
-    await bench.storage.delete_push("t", "hook")
-    assert not await bench.storage.move_push(push, failed)
+    await bench.storage.webhooks.delete("t", "hook")
+    assert not await bench.storage.webhooks.move(push, failed)
     assert await bench.ids() == []
 
 
@@ -372,7 +373,7 @@ async def test_what_an_unreadable_configuration_was_owed_is_told_once_it_is_set_
     damage(bench, push_key(opened, "hook"))
     assert await bench.deliver_all() == [True]
     assert receiver.requests == []
-    await bench.storage.put_push(config(receiver.url(), "hook", task_id="t"))
+    await bench.storage.webhooks.put(config(receiver.url(), "hook", task_id="t"))
     await bench.tell_of(await bench.say(head, COMPLETED))
     assert await bench.deliver_all() == [True]
     assert receiver.states == ["INPUT_REQUIRED", "COMPLETED"]
@@ -383,7 +384,7 @@ async def test_a_configuration_that_stays_unreadable_is_not_said_to_be_set(bench
     head = await bench.begin(hook=URL)
     newer.set_attributes(bench.database, push_key(head, "hook"), {"version": {"S": "one"}})
     with pytest.raises(UnreadablePushError, match="delete it, and set it again"):
-        await bench.storage.put_push(config(URL, "hook", task_id="t"))
+        await bench.storage.webhooks.put(config(URL, "hook", task_id="t"))
 
 
 async def test_a_lost_cursor_is_not_waited_for(bench: Bench) -> None:
@@ -406,7 +407,7 @@ async def test_a_cursor_that_never_comes_holds_up_no_other(bench: Bench) -> None
     await bench.tell_of(await bench.say(head, COMPLETED))
     assert len(left(bench.jobs)) == 1
     with pytest.raises(UnreadablePushError, match="delete it, and set it again"):
-        await bench.storage.push("t", "bad")
+        await bench.storage.webhooks.get("t", "bad")
 
 
 @pytest.mark.parametrize("value", [{"S": "x"}, {"N": "1.5"}])
@@ -430,10 +431,10 @@ async def test_an_unreadable_configuration_takes_a_place(bench: Bench) -> None:
     head = await bench.begin(**dict.fromkeys(ids, URL))
     newer.remove_attributes(bench.database, push_key(head, "c0"), "body")
     with pytest.raises(ValueError, match="10"):
-        await bench.storage.put_push(config(URL, "more", task_id="t"))
-    await bench.storage.put_push(config(URL, "c0", task_id="t"))
+        await bench.storage.webhooks.put(config(URL, "more", task_id="t"))
+    await bench.storage.webhooks.put(config(URL, "c0", task_id="t"))
     assert await bench.ids() == ids
     for config_id in ids:
         newer.remove_attributes(bench.database, push_key(head, config_id), "body", "version")
-    assert await bench.storage.delete_task("t")
+    assert await delete_task(bench.storage, "t")
     assert bench.database.items() == []

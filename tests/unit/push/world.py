@@ -107,7 +107,7 @@ class World:
         head = (await self.storage.open_task("ctx", request(), push=push)).head
         for number, url in enumerate(urls, start=1):
             own = config(url, f"hook-{number}", task_id=head.task_id)
-            await self.storage.put_push(own)
+            await self.storage.webhooks.put(own)
         await self.say(head, *states)
         return head
 
@@ -120,7 +120,7 @@ class World:
         return found
 
     async def push(self, head: Head, config_id: str = "hook-1") -> Push:
-        push = await self.storage.push(head.task_id, config_id)
+        push = await self.storage.webhooks.get(head.task_id, config_id)
         assert push is not None
         return push
 

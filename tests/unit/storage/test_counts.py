@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.storage.counts import Counted, count_key
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.listing import MAX_TOTAL, Listing, ListTasksQuery
+from a2a_serverless.storage.listing import (
+    MAX_TOTAL,
+    Listing,
+    ListTasksQuery,
+    _Count,
+    _count_key,
+    list_tasks,
+)
 from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, key, moto_database
@@ -45,13 +52,13 @@ async def storage(database: Database, clock: ManualClock) -> DurableStorage:
 
 def stored(database: Database, storage: DurableStorage) -> dict[str, Any]:
     """The count of the query."""
-    place = key(*count_key(storage.scope.digest, Listing.of(QUERY, storage.scope)))
+    place = key(*_count_key(storage.scope.digest, Listing.of(QUERY, storage.scope)))
     found: dict[str, Any] = database.client.get_item(TableName=database.table, Key=place)["Item"]
     return found
 
 
 async def total(storage: DurableStorage, query: ListTasksQuery = QUERY) -> int:
-    return (await storage.list_tasks(query)).total_size
+    return (await list_tasks(storage, query)).total_size
 
 
 async def test_a_count_is_used_until_it_expires(
@@ -60,8 +67,8 @@ async def test_a_count_is_used_until_it_expires(
     """A stored count is used for a minute, whatever has been deleted meanwhile."""
     assert await total(storage) == 3
     made = stored(database, storage)
-    for task in (await storage.list_tasks(ListTasksQuery(page_size=2))).tasks:
-        await storage.delete_task(task.id)
+    for task in (await list_tasks(storage, ListTasksQuery(page_size=2))).tasks:
+        await delete_task(storage, task.id)
     clock.advance(59)
     assert await total(storage, QUERY.model_copy(update={"page_size": 2})) == 1  # it shows all
     await storage.open_task("c", request())
@@ -79,7 +86,7 @@ async def test_each_filter_has_its_own(storage: DurableStorage, clock: ManualClo
     assert await total(storage, since) == 2
     submitted = QUERY.model_copy(update={"status": TaskState.TASK_STATE_SUBMITTED})
     assert await total(storage, submitted) == 3
-    for task in (await storage.list_tasks(ListTasksQuery())).tasks:
+    for task in (await list_tasks(storage, ListTasksQuery())).tasks:
         await Storage(storage).update_task(task.id, TaskState.TASK_STATE_WORKING)
     working = QUERY.model_copy(update={"status": TaskState.TASK_STATE_WORKING})
     assert await total(storage, working) == 3
@@ -119,9 +126,9 @@ async def test_an_older_count_replaces_no_later_one(
     """An older count replaces no later one, and the same count may be written twice."""
     await total(storage)
     made = stored(database, storage)
-    place = count_key(storage.scope.digest, Listing.of(QUERY, storage.scope))
-    older = Counted.made(7, 7, int(made["counted_at"]["N"]) - 1)
-    same = Counted.made(7, 7, int(made["counted_at"]["N"]))
+    place = _count_key(storage.scope.digest, Listing.of(QUERY, storage.scope))
+    older = _Count.made(7, 7, int(made["counted_at"]["N"]) - 1)
+    same = _Count.made(7, 7, int(made["counted_at"]["N"]))
     for count in (older, same):
         await storage.table.did(count.update(place))
     assert stored(database, storage) == made
@@ -144,10 +151,10 @@ async def test_a_list_does_without_its_write(database: Database, storage: Durabl
 
 def test_a_large_scope_is_counted_rarely() -> None:
     """A count lasts a minute, or a second for each hundred entries that it has read."""
-    lasts = {read: Counted.made(1, read, AT).expires_at - AT // 1000 for read in (4, 10_000, 10**6)}
+    lasts = {read: _Count.made(1, read, AT).expires_at - AT // 1000 for read in (4, 10_000, 10**6)}
     assert lasts == {4: 60, 10_000: 100, 10**6: 10_000}
 
 
 def test_a_count_is_never_larger_than_the_protocols() -> None:
     """The protocol's number has 31 bits."""
-    assert Counted.made(2**40, 1, AT).total == MAX_TOTAL
+    assert _Count.made(2**40, 1, AT).total == MAX_TOTAL

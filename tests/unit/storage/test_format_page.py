@@ -18,11 +18,11 @@ from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage import codec, layout
 from a2a_serverless.storage.codec import Forms
-from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.dynamodb_words import Typed
 from a2a_serverless.storage.leases import PLACES, Slot, Slots
-from a2a_serverless.storage.listing import ListTasksQuery
-from a2a_serverless.storage.table_storage import Observer
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks import entries
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -111,15 +111,17 @@ async def write_everything(database: Database, written: Written) -> None:
     opened = await storage.open_task("c", request("go"), idempotency_key="key", push=hook)
     written.look()
     head = await run_turns(storage, opened.head, written)
-    await storage.put_push(TaskPushNotificationConfig(id="own", task_id=head.task_id, url=hook.url))
-    for push in await storage.pushes(head.task_id):
+    await storage.webhooks.put(
+        TaskPushNotificationConfig(id="own", task_id=head.task_id, url=hook.url)
+    )
+    for push in await storage.webhooks.all(head.task_id):
         failed = replace(push, failures=1, failing_since=1).answered("status 503", 1, next_at=2)
-        assert await storage.move_push(push, failed)
+        assert await storage.webhooks.move(push, failed)
         written.look()
         told = failed.settled(2, "status 200", 3, is_told=True)
-        assert await storage.move_push(failed, told.settled(3, "status 404", 4, is_told=False))
+        assert await storage.webhooks.move(failed, told.settled(3, "status 404", 4, is_told=False))
     await storage.request_cancel(head.task_id, by="ann")
-    await storage.put_context("c", context_write({"turns": 1}))
+    await storage.contexts.put("c", context_write({"turns": 1}))
     table = database.opened(clock=clock)
     await KeyStore(table, clock=clock).publish({"kid": "k"})
     slots = Slots(table, clock=clock)
@@ -128,7 +130,7 @@ async def write_everything(database: Database, written: Written) -> None:
     assert await places.claim(Slot("CALLER#c#0", 0), "token", until_ms=clock.now_ms() + 1)
     await TableQueue(Operation, table, clock=clock).send(Operation.to_run(params_of(head)))
     await storage.open_task("c", request("another"))
-    assert (await storage.list_tasks(ListTasksQuery(page_size=1))).total_size == 2
+    assert (await list_tasks(storage, ListTasksQuery(page_size=1))).total_size == 2
     written.look()
 
 

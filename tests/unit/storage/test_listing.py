@@ -9,6 +9,7 @@ from botocore.exceptions import ClientError
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.finding import created_in, find_tasks
 from a2a_serverless.storage.table import RefusedError
 from tests.support.clocks import ManualClock
 from tests.support.databases import dynamo_storage
@@ -39,7 +40,7 @@ def storage(message: str) -> DurableStorage:
 )
 async def test_a_search_without_the_index_says_what_to_deploy(message: str) -> None:
     """The table has no index by id, or it is not filled yet: one sentence with the way out."""
-    for search in (storage(message).find("task"), storage(message).created_in(0)):
+    for search in (find_tasks(storage(message), "task"), created_in(storage(message), 0)):
         with pytest.raises(
             ConfigurationError, match=r"^The table has no index by-id yet: [^.]*\.$"
         ):
@@ -50,4 +51,4 @@ async def test_a_search_that_is_refused_for_another_reason_says_that_reason() ->
     """If DynamoDB refuses a search for another reason, the error quotes it."""
     message = "Query condition missed key schema element: id_key"
     with pytest.raises(RefusedError, match=message):
-        await storage(message).find("task")
+        await find_tasks(storage(message), "task")

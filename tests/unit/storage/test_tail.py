@@ -21,6 +21,7 @@ from a2a.types import (
 )
 
 from a2a_serverless.errors import TaskNotFoundError
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.tail import Tail, TailEvent, poll_interval, settle
@@ -180,7 +181,7 @@ async def test_unknown_and_deleted_tasks_end_the_tail() -> None:
     tail = await Tail.open(storage, head.task_id)
     following = asyncio.create_task(follow(tail))
     await asyncio.sleep(0)
-    await storage.delete_task(head.task_id)
+    await delete_task(storage, head.task_id)
     with pytest.raises(TaskNotFoundError):
         await following
 

@@ -37,9 +37,12 @@ from a2a_serverless.push.jobs import PushJob, PushQueue
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import EVENT_FORMS
-from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.deletion import delete_context, delete_task
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb_words import Typed
-from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.finding import created_in, due_tasks, find_tasks
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import (
@@ -129,7 +132,7 @@ class World:
                 "c", request("what shall we do"), task_id=place, push=hook
             )
             self.heads[place] = await self._to(place, opened.head)
-        await self.storage.put_context("c", context_write({"k": 1}))
+        await self.storage.contexts.put("c", context_write({"k": 1}))
 
     async def _to(self, place: str, head: Head) -> Head:
         if place == "waiting":
@@ -161,8 +164,11 @@ class World:
         looks = await self.storage.look(keys)
         assert all(looks[task] is not None for task in keys)
         later = self.clock.now_ms() + 10**9
-        assert {due.task_id for due in await self.storage.due(later)} == {"waiting", "claimed"}
-        assert len((await self.storage.created_in(self.clock.now_ms())).heads) == len(PLACES)
+        assert {due.task_id for due in await due_tasks(self.storage, later)} == {
+            "waiting",
+            "claimed",
+        }
+        assert len((await created_in(self.storage, self.clock.now_ms())).heads) == len(PLACES)
 
     async def _read(self, head: Head) -> None:
         place = head.task_id
@@ -176,11 +182,11 @@ class World:
         resumed, _ = await Tail.resume(self.storage, place, cursor)
         async for event in resumed.events(until=lambda _: True, deadline=0):
             assert event.cursor > cursor
-        assert len(await self.storage.pushes(place)) == 1
-        assert await self.storage.find(place) == [(head.scope, place)]
+        assert len(await self.storage.webhooks.all(place)) == 1
+        assert await find_tasks(self.storage, place) == [(head.scope, place)]
 
     async def _lists(self, query: ListTasksQuery) -> None:
-        found = await self.storage.list_tasks(query)
+        found = await list_tasks(self.storage, query)
         assert {task.id for task in found.tasks} == set(PLACES)
         assert found.total_size == len(PLACES)
 
@@ -278,7 +284,7 @@ def test_unknown_attributes_change_nothing(attributes: Typed) -> None:
         await world.read_all()
         await world.show_all()
         await world.push_all()
-        assert await world.storage.load_context_version("c") == ({"k": 1}, 1)
+        assert await world.storage.contexts.load("c") == ({"k": 1}, 1)
         assert await world.newest("claimed") == marked
         claim = Commit(token="n", claims=True)
         await world.storage.commit(await world.newest("waiting"), claim)
@@ -633,7 +639,7 @@ async def test_a_half_written_head_hides_no_other_task(
         sentence = f"HEAD of task claimed has no {name}: it was stored in part."
         others = set(PLACES) - {"claimed"}
         for query in (ListTasksQuery(), ListTasksQuery(context_id="c")):
-            found = await world.storage.list_tasks(query)
+            found = await list_tasks(world.storage, query)
             assert {task.id for task in found.tasks} == others
         looks = await world.storage.look([(head.scope, place) for place in PLACES])
         assert {task for (_, task), seen in looks.items() if seen is not None} == others
@@ -739,7 +745,7 @@ async def test_a_head_with_a_value_of_another_form_hides_no_other_task(
         wrong = {"N": "1"} if name in TEXTS else {"S": "1"}
         newer.set_attributes(world.database, key, {name: wrong})
         for query in (ListTasksQuery(), ListTasksQuery(context_id="c")):
-            found = await world.storage.list_tasks(query)
+            found = await list_tasks(world.storage, query)
             assert {task.id for task in found.tasks} == set(PLACES) - {"claimed"}
         world.clock.advance(3600)
         report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
@@ -759,7 +765,7 @@ async def test_a_damaged_copy_in_a_head_is_shown_from_the_log(name: str) -> None
         key = newer.head_key(world.heads["ended"])
         newer.set_attributes(world.database, key, {name: {"B": b"\xff"}})
         query = ListTasksQuery(history_length=0, include_artifacts=False)
-        tasks = {task.id: task for task in (await world.storage.list_tasks(query)).tasks}
+        tasks = {task.id: task for task in (await list_tasks(world.storage, query)).tasks}
         assert set(tasks) == set(PLACES)
         assert tasks["ended"].status.state == S.TASK_STATE_COMPLETED
 
@@ -875,7 +881,7 @@ async def test_a_sweep_goes_past_tasks_that_cannot_be_read(
         await world.storage.open_task("c", request(), task_id="canceled")
         await world.storage.request_cancel("canceled")
         for place in PLACES:
-            await world.storage.delete_task(place)
+            await delete_task(world.storage, place)
         world.clock.advance(3600)
         report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep(limit=2)
         assert report == SweepReport(canceled=1, sent=1, left=7)
@@ -1012,11 +1018,11 @@ async def test_a_commit_that_is_not_there_hides_no_other_task(
     async def test(world: World) -> None:
         damage(world, world.heads["waiting"])
         sentence = "Version 1 of task waiting is not there, or was stored in part."
-        found = await world.storage.list_tasks(ListTasksQuery())
+        found = await list_tasks(world.storage, ListTasksQuery())
         assert {task.id for task in found.tasks} == set(PLACES) - {"waiting"}
         assert unreadable(caplog) == [f"A task is left out: {sentence}"]
         short = ListTasksQuery(history_length=0, include_artifacts=False)
-        assert len((await world.storage.list_tasks(short)).tasks) == len(PLACES)
+        assert len((await list_tasks(world.storage, short)).tasks) == len(PLACES)
         with pytest.raises(UnreadableTaskError, match=sentence):
             await world.storage.read("waiting")
         letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy())
@@ -1073,11 +1079,11 @@ async def test_a_damaged_context_is_named_and_deleted(values: Typed) -> None:
         damaged = {name: item[name] for name in ("PK", "SK")} | values
         world.database.put(damaged)
         with pytest.raises(UnreadableTaskError, match="The state of context c is damaged: restore"):
-            await world.storage.load_context_version("c")
+            await world.storage.contexts.load("c")
         with pytest.raises(ConcurrencyError):
-            await world.storage.put_context("c", context_write({}, expected_version=9))
-        await world.storage.delete_context("c")
-        assert await world.storage.load_context_version("c") == (None, 0)
+            await world.storage.contexts.put("c", context_write({}, expected_version=9))
+        await delete_context(world.storage, "c")
+        assert await world.storage.contexts.load("c") == (None, 0)
 
     await in_world(test)
 

@@ -17,7 +17,7 @@ from a2a.types import TaskStatus
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.codec import head_of
-from a2a_serverless.storage.durable import context_write
+from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head

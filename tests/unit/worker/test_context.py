@@ -220,7 +220,7 @@ async def test_the_state_may_be_stored_more_than_once() -> None:
 
     bench, task = await run(handle)
     assert task.status.state == S.TASK_STATE_COMPLETED
-    assert await bench.storage.load_context_version("ctx") == (2, 1)
+    assert await bench.storage.contexts.load("ctx") == (2, 1)
 
 
 @pytest.mark.parametrize(

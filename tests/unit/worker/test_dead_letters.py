@@ -9,6 +9,7 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import CANCELED, REBASES
 from a2a_serverless.storage.log import Log
@@ -250,7 +251,7 @@ async def test_a_finished_turn_is_left_alone(stack: Stack) -> None:
 async def test_a_deleted_task_is_dropped(stack: Stack) -> None:
     """A letter of a deleted task is dropped."""
     head = await stack.open()
-    await stack.storage.delete_task(head.task_id)
+    await delete_task(stack.storage, head.task_id)
     assert await stack.dead_letters.handle(body(head)) == "dropped"
 
 
@@ -265,7 +266,7 @@ async def test_an_expired_task_is_dropped(stack: Stack) -> None:
 async def test_a_later_task_of_the_same_id_is_left_alone(stack: Stack, kind: Kind) -> None:
     """An operation of another incarnation ends nothing, and its cancel goes on."""
     old = await stack.open()
-    await stack.storage.delete_task(old.task_id)
+    await delete_task(stack.storage, old.task_id)
     opened = await stack.storage.open_task("context", request(), task_id=old.task_id)
     await stack.storage.request_cancel(old.task_id)
     assert await stack.dead_letters.handle(body(old, kind)) == "dropped"

@@ -23,6 +23,7 @@ from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import NEVER_STARTED
+from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import memory_backends
@@ -47,9 +48,10 @@ SUBMITTED = TaskState.TASK_STATE_SUBMITTED
 
 TABLE: dict[type, tuple[str, ...]] = {
     DurableStorage: (
-        *("head", "read", "look", "due", "postpone", "_insert", "_apply"),
+        *("head", "read", "look", "postpone", "_insert", "_apply"),
         "request_cancel",
-    )
+    ),
+    Table: ("first",),
 }
 """All that is a request to the table in a deployed stack."""
 

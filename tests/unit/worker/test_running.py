@@ -9,6 +9,7 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
+from a2a_serverless.storage.deletion import count_data, delete_data, delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import Caller
@@ -211,7 +212,7 @@ async def test_an_operation_without_its_task_is_dropped(fate: str) -> None:
     changed = {"another incarnation": {"incarnation": "x"}, "another scope": {"scope": "x"}}
     params = params_of(head).model_copy(update=changed.get(fate, {}))
     if fate == "deleted":
-        await bench.storage.delete_task(head.task_id)
+        await delete_task(bench.storage, head.task_id)
     await bench.operations.send(Operation.to_run(params))
     assert await bench.work()
     assert agent.started == []
@@ -223,7 +224,7 @@ async def test_a_task_that_is_deleted_while_it_runs_ends() -> None:
 
     async def endless(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(chunk(context, "half"))
-        deleted = await bench.storage.delete_data()
+        deleted = await delete_data(bench.storage)
         assert deleted.tasks == 1
         try:
             await asyncio.Event().wait()
@@ -234,8 +235,8 @@ async def test_a_task_that_is_deleted_while_it_runs_ends() -> None:
     task = await bench.send()
     assert await bench.work()
     assert ended == [task.task_id]
-    assert (await bench.storage.count_data()).tasks == 0
-    assert (await bench.storage.delete_data()).is_done
+    assert (await count_data(bench.storage)).tasks == 0
+    assert (await delete_data(bench.storage)).is_done
 
 
 async def test_a_follow_up_gets_the_task_as_it_was() -> None:

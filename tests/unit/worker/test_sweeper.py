@@ -9,14 +9,17 @@ import pytest
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import CANCELED, REBASES
+from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
+from a2a_serverless.worker import sweeper
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 from a2a_serverless_tools.contract.storage import Storage
 from tests.support.clocks import ManualClock
@@ -164,15 +167,15 @@ async def test_an_index_that_lags_costs_nothing(
     """Turns that the index still shows are passed over if HEAD says that they are not due."""
     finished, postponed, deleted = [await stack.open() for _ in range(3)]
     stack.clock.advance(WAITING_S)
-    stale = await stack.storage.due(stack.clock.now_ms())
+    stale = await due_tasks(stack.storage, stack.clock.now_ms())
     await Storage(stack.storage).update_task(finished.task_id, TaskState.TASK_STATE_COMPLETED)
     await stack.storage.postpone(postponed, due_at=stack.clock.now_ms() + 1, sends=1)
-    await stack.storage.delete_task(deleted.task_id)
+    await delete_task(stack.storage, deleted.task_id)
 
     async def due(*_: Any, **__: Any) -> Any:
         return stale
 
-    monkeypatch.setattr(stack.storage, "due", due)
+    monkeypatch.setattr(sweeper, "due_tasks", due)
     assert await stack.sweep() == SweepReport(passed=3)
     assert stack.queue.sent == []
 
@@ -518,7 +521,7 @@ async def test_a_task_that_is_over_by_its_deadline_is_left_alone(
     """A task that has ended, or was deleted and made again, is not canceled any more."""
     head = await cancelled(stack)
     if gone:
-        await stack.storage.delete_task(head.task_id)
+        await delete_task(stack.storage, head.task_id)
         await stack.storage.open_task("context", request(), task_id=head.task_id)
     else:
         await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)

@@ -64,6 +64,7 @@ from a2a_serverless.http.streams import Limits, StreamEvent, StreamItems, TaskSt
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.listing import list_tasks
 from a2a_serverless.storage.tail import Tail, TailEvent, settle
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import bound
@@ -198,7 +199,7 @@ class DurableRequestHandler:
     ) -> ListTasksResponse:
         """List the caller's tasks, newest status first (section 3.1.4)."""
         query = list_query(params, self._settings)
-        found = await self._storage(context).list_tasks(query, fitting=fitting)
+        found = await list_tasks(self._storage(context), query, fitting=fitting)
         return ListTasksResponse(
             tasks=found.tasks,
             next_page_token=found.next_page_token,

@@ -89,7 +89,7 @@ class Receivers:
         storage, head = await self._storage_with(config.task_id, context)
         check_writable(head)
         await self._check_url(config.url)
-        return _without_secrets(await storage.put_push(config), context)
+        return _without_secrets(await storage.webhooks.put(config), context)
 
     async def get(
         self, request: GetTaskPushNotificationConfigRequest, context: ServerCallContext
@@ -103,10 +103,10 @@ class Receivers:
         _check_push(self._card)
         storage = self._storage(context)
         if not request.id and not names_1_0(request_of(context)):
-            push = next(iter(await storage.pushes(request.task_id)), None)
+            push = next(iter(await storage.webhooks.all(request.task_id)), None)
         else:
             check_required(request)
-            push = await storage.push(request.task_id, request.id)
+            push = await storage.webhooks.get(request.task_id, request.id)
         if push is None:
             raise TaskNotFoundError("There is no such task, or it has no such push configuration.")
         return _without_secrets(push, context)
@@ -127,7 +127,7 @@ class Receivers:
             raise InvalidArgumentError("pageSize must be 0 (all) or more.")
         after = _place(request.page_token)
         storage, _ = await self._storage_with(request.task_id, context)
-        pushes = await storage.pushes(request.task_id)
+        pushes = await storage.webhooks.all(request.task_id)
         configs = [_without_secrets(push, context) for push in pushes if push.config.id > after]
         page = configs[: request.page_size or len(configs)]
         return ListTaskPushNotificationConfigsResponse(
@@ -140,7 +140,7 @@ class Receivers:
         """Forget a configuration; do nothing if it does not exist (section 3.1.10)."""
         _check_push(self._card)
         storage, _ = await self._storage_with(request.task_id, context)
-        await storage.delete_push(request.task_id, request.id)
+        await storage.webhooks.delete(request.task_id, request.id)
 
     async def check_inline(self, request: SendMessageRequest, context: ServerCallContext) -> None:
         """Check the configuration that comes with a message, before the message is accepted.

@@ -262,7 +262,7 @@ class _Delivery:
 
     async def _push(self) -> Push | None:
         """Return the configuration as it is now; None if it is gone, or of another task."""
-        push = await self._storage.push(self._job.task_id, self._job.config_id)
+        push = await self._storage.webhooks.get(self._job.task_id, self._job.config_id)
         return push if push is not None and push.incarnation == self._job.incarnation else None
 
     async def _tell(
@@ -324,7 +324,7 @@ class _Delivery:
         wait_s = max(self._deliverer.retry.delay_s(attempt.number), outcome.pause_s)
         failed = replace(push, failures=attempt.number, failing_since=since)
         next_at = now_ms + round(wait_s * 1000)
-        await self._storage.move_push(
+        await self._storage.webhooks.move(
             push, failed.answered(outcome.reason, now_ms, next_at=next_at)
         )
         metrics.count("PushFailures")
@@ -398,7 +398,7 @@ class _Delivery:
                 failing_since=failing_since,
                 refusals=0 if refused is None else push.refusals + refused,
             ).settled(version, outcome.reason, self._clock.now_ms(), is_told=refused is None)
-            if await self._storage.move_push(push, after):
+            if await self._storage.webhooks.move(push, after):
                 return
             push = await self._push()
         raise ConcurrencyError

@@ -197,7 +197,7 @@ class PushStream:
     async def send(self, committed: _Committed) -> None:
         """Send a job for each configuration that is owed the commit."""
         storage = self._storage.for_scope(Scope(committed.scope))
-        for push in await storage.pushes(committed.task_id):
+        for push in await storage.webhooks.all(committed.task_id):
             is_owed = push.version < committed.version
             is_same = push.incarnation == committed.incarnation
             if is_same and is_owed and not push.is_given_up:

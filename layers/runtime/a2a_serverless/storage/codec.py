@@ -14,11 +14,11 @@ from a2a.types import TaskState
 
 from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.storage.layout import (
-    HEAD,
     context_key,
     due_key,
     event_position,
     event_sort,
+    head_key,
     hour_key,
     id_key,
     owner_of,
@@ -88,7 +88,7 @@ def head_item(head: Head) -> Item:
     if head.replied:
         values["replied"] = 1
     values |= _noted(head)
-    return Key(task_partition(head.scope, head.task_id), HEAD)._asdict() | values
+    return head_key(head.scope, head.task_id)._asdict() | values
 
 
 def _noted(head: Head) -> dict[str, str | int | bytes | None]:
@@ -304,10 +304,16 @@ def _time_of(sort_key: str) -> int:
     return int(sort_key.split("#", 1)[0])
 
 
-def incarnation_of(item: Mapping[str, Any] | None) -> str | None:
-    """Return the incarnation that an item names; None if it names none, or there is no item."""
-    incarnation = None if item is None else item.get("incarnation")
-    return incarnation if isinstance(incarnation, str) else None
+def is_live(item: Mapping[str, Any], now_ms: int) -> bool:
+    """Return True unless an item says that it has expired; the rest may be damaged."""
+    expires_at = item.get("expires_at")
+    return not isinstance(expires_at, int) or expires_at > now_ms // 1000
+
+
+def live_head(item: Mapping[str, Any] | None, now_ms: int) -> Head | None:
+    """Return the HEAD that an item holds; None if there is no item, or the task has expired."""
+    head = head_of(item) if item else None
+    return None if head is None or head.has_expired(now_ms) else head
 
 
 PART_BYTES: Final = 340_000

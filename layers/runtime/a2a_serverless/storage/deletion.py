@@ -12,12 +12,14 @@ years ago.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from a2a_serverless.errors import ConditionFailedError, InvalidArgumentError, UnavailableError
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.codec import incarnation_of
+from a2a_serverless.storage.codec import is_live
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.table import (
     STORED,
     Check,
@@ -30,7 +32,6 @@ from a2a_serverless.storage.table import (
     beginning,
     key_of,
 )
-from a2a_serverless.storage.table_storage import TableStorage
 from a2a_serverless.tasks.identity import check_context_id, is_task_id, new_incarnation
 
 ITEMS_A_STEP: Final = 1000
@@ -101,7 +102,7 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class _Place:
     """A stored task, or the stored state of a context; the other of the two ids is None."""
 
     task_id: str | None = None
@@ -112,7 +113,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Erased:
+class _Erased:
     """What a storage has deleted of one task."""
 
     items: int = 0
@@ -122,238 +123,253 @@ class Erased:
     context_id: str | None = None
 
 
-def check_limit(limit: int) -> int:
-    """Return the bound of a step; refuse one that would do nothing."""
+async def delete_task(storage: DurableStorage, task_id: str) -> bool:
+    """Delete a task and all that belongs to it; return True if it existed.
+
+    A task that is worked on is deleted as well: its attempt cannot commit any more, and ends
+    when it looks at its task again.
+    """
+    head = await storage.head(task_id)
+    if head is None:
+        return False
+    return (await _erase(storage, task_id, incarnation=head.incarnation)).was_live
+
+
+async def delete_context(storage: DurableStorage, context_id: str) -> int:
+    """Delete a context's tasks and its stored state; return the number of tasks deleted.
+
+    It takes as many steps as are needed. Versions of the state begin anew: a caller that has
+    read the state before the deletion may replace a state that is stored after it.
+    """
+    deleted = await delete_data(storage, context_id)
+    while not deleted.is_done:
+        deleted += await delete_data(storage, context_id)
+    return deleted.tasks
+
+
+async def delete_data(
+    storage: DurableStorage, context_id: str | None = None, *, limit: int = ITEMS_A_STEP
+) -> Deleted:
+    """Delete a part of this scope's data, or of one of its contexts; call it until it is done.
+
+    Tasks are deleted with their logs and webhooks, also those that run: see
+    `delete_task`. A context's state is deleted when no deleted task can write it any more. If
+    the whole scope is deleted, the stored counts of its lists are deleted last.
+
+    A step deletes about `limit` items. If it stops halfway, the next call continues it, in any
+    process; repeating a finished step is harmless. What is created meanwhile is deleted too:
+    stop a caller that goes on sending first.
+
+    Raises:
+        InvalidArgumentError: no context id, or a limit below 1.
+        UnavailableError: no answer within the retry budget; call it again.
+    """
+    stored = await _places(storage, context_id, limit, "")
+    contexts = dict.fromkeys(p.context_id for p in stored if p.context_id is not None)
+    items, tasks, webhooks = 0, 0, 0
+    ids = [place.task_id for place in stored if place.task_id is not None]
+    for start in range(0, len(ids), AT_ONCE):
+        some = ids[start : start + AT_ONCE]
+        share = max(1, (limit - items) // len(some))
+        for erased in await asyncio.gather(*(_erase(storage, i, limit=share) for i in some)):
+            items += erased.items
+            tasks += erased.was_live
+            webhooks += erased.webhooks
+            if erased.context_id is not None and context_id in (None, erased.context_id):
+                contexts[erased.context_id] = None
+        if items >= limit:
+            break
+    # After the tasks: none of them can write a state any more.
+    states = sum([await _delete_context_item(storage, context) for context in contexts])
+    # An index may still name what is gone: that is nothing to delete.
+    is_done = items + states == 0
+    if is_done and context_id is None:  # after the tasks: a list stores a new count
+        is_done = await _delete_counts(storage, limit) == 0
+    return Deleted(tasks=tasks, contexts=states, webhooks=webhooks, is_done=is_done)
+
+
+async def count_data(
+    storage: DurableStorage,
+    context_id: str | None = None,
+    *,
+    limit: int = TASKS_A_COUNT,
+    after: str = "",
+) -> Counted:
+    """Count what `delete_data` would delete: the next `limit` tasks and contexts.
+
+    `after` is the one that the step before returned; empty for the first step. A task that
+    changes meanwhile may be counted twice.
+
+    Raises:
+        InvalidArgumentError, UnavailableError: as `delete_data`.
+    """
+    stored = await _places(storage, context_id, limit, after)
+    webhooks = 0
+    ids = [place.task_id for place in stored if place.task_id is not None]
+    for start in range(0, len(ids), AT_ONCE):
+        some = ids[start : start + AT_ONCE]
+        webhooks += sum(await asyncio.gather(*(_webhooks(storage, each) for each in some)))
+    live = [place for place in stored if place.is_live]
+    return Counted(
+        tasks=sum(place.task_id is not None for place in live),
+        contexts=sum(place.context_id is not None for place in live),
+        webhooks=webhooks,
+        remains=len(stored) - len(live),
+        after=stored[-1].at if len(stored) == limit else "",
+    )
+
+
+async def _places(
+    storage: DurableStorage, context_id: str | None, limit: int, after: str
+) -> list[_Place]:
+    """Return the first tasks and contexts' states of a context, or of the whole scope.
+
+    They come from behind the place `after`, in an order that stays the same. Those that have
+    expired or are half deleted are among them.
+    """
     if limit < 1:
         raise InvalidArgumentError(f"A step takes at least 1 item, not {limit}.")
-    return limit
+    if context_id is None:
+        return await _places_in_scope(storage, limit, after)
+    context = layout.context_key(storage.scope.digest, check_context_id(context_id))
+    found = await _entries(storage, layout.BY_CONTEXT, context, limit, after)
+    places = [_place(storage, entry, entry["created_key"]) for entry in found]
+    if len(places) < limit:
+        item = await storage.table.get(layout.context_item(storage.scope.digest, context_id))
+        if item is not None and after != layout.CONTEXT:
+            lives = is_live(item, storage.clock.now_ms())
+            places.append(_Place(context_id=context_id, is_live=lives, at=layout.CONTEXT))
+    return places
 
 
-class DeletedItems(TableStorage):
-    """The part of `DurableStorage` that deletes."""
+async def _places_in_scope(storage: DurableStorage, limit: int, after: str) -> list[_Place]:
+    """Return what the index by scope has, shard by shard; `after` is `<shard>:<status_key>`."""
+    first, _, behind = after.partition(":")
+    places: list[_Place] = []
+    for shard in range(int(first or 0), layout.SHARDS):
+        scope_key = layout.scope_keys(storage.scope.digest)[shard]
+        room = limit - len(places)
+        found = await _entries(storage, layout.BY_SCOPE, scope_key, room, behind)
+        places += [_place(storage, e, f"{shard}:{e['status_key']}") for e in found]
+        behind = ""
+        if len(places) >= limit:
+            break
+    return places
 
-    async def delete_task(self, task_id: str) -> bool:
-        """Delete a task and all that belongs to it; return True if it existed.
 
-        A task that is worked on is deleted as well: its attempt cannot commit any more, and ends
-        when it looks at its task again.
-        """
-        head = await self.head(task_id)
-        if head is None:
-            return False
-        return (await self._erase(task_id, incarnation=head.incarnation)).was_live
+async def _entries(
+    storage: DurableStorage, index: str, value: str, limit: int, behind: str
+) -> list[Item]:
+    """Return the first `limit` entries of an index's partition, also of what has expired."""
+    sort = layout.INDEXES[index].sort
+    wanted = Range(partition=value, index=index, first=behind or None)
+    return await storage.table.first(limit, wanted, lambda entry: entry[sort] != behind)
 
-    async def delete_context(self, context_id: str) -> int:
-        """Delete a context's tasks and its stored state; return the number of tasks deleted.
 
-        It takes as many steps as are needed. Versions of the state begin anew: a caller that has
-        read the state before the deletion may replace a state that is stored after it.
-        """
-        deleted = await self.delete_data(context_id)
-        while not deleted.is_done:
-            deleted += await self.delete_data(context_id)
-        return deleted.tasks
+def _place(storage: DurableStorage, entry: Item, at: str) -> _Place:
+    lives = is_live(entry, storage.clock.now_ms())
+    context_id = layout.context_in(entry)
+    if context_id is not None:
+        return _Place(context_id=context_id, is_live=lives, at=at)
+    _, task_id = layout.owner_of(entry["PK"])
+    return _Place(task_id=task_id, is_live=lives, at=at)
 
-    async def delete_data(
-        self, context_id: str | None = None, *, limit: int = ITEMS_A_STEP
-    ) -> Deleted:
-        """Delete a part of this scope's data, or of one of its contexts; call it until it is done.
 
-        Tasks are deleted with their logs and webhooks, also those that run: see
-        `delete_task`. A context's state is deleted when no deleted task can write it any more. If
-        the whole scope is deleted, the stored counts of its lists are deleted last.
+async def _webhooks(storage: DurableStorage, task_id: str) -> int:
+    """Count the push configurations that are stored for a task."""
+    counted = await storage.table.count(
+        beginning(layout.task_partition(storage.scope.digest, task_id), layout.PUSH)
+    )
+    return counted.passed
 
-        A step deletes about `limit` items. If it stops halfway, the next call continues it, in any
-        process; repeating a finished step is harmless. What is created meanwhile is deleted too:
-        stop a caller that goes on sending first.
 
-        Raises:
-            InvalidArgumentError: no context id, or a limit below 1.
-            UnavailableError: no answer within the retry budget; call it again.
-        """
-        stored = await self._of_this_step(context_id, limit, "")
-        contexts = dict.fromkeys(p.context_id for p in stored if p.context_id is not None)
-        items, tasks, webhooks = 0, 0, 0
-        ids = [place.task_id for place in stored if place.task_id is not None]
-        for start in range(0, len(ids), AT_ONCE):
-            some = ids[start : start + AT_ONCE]
-            share = max(1, (limit - items) // len(some))
-            for erased in await asyncio.gather(*(self._erase(i, limit=share) for i in some)):
-                items += erased.items
-                tasks += erased.was_live
-                webhooks += erased.webhooks
-                if erased.context_id is not None and context_id in (None, erased.context_id):
-                    contexts[erased.context_id] = None
-            if items >= limit:
-                break
-        # After the tasks: none of them can write a state any more.
-        states = sum([await self._delete_context_item(context) for context in contexts])
-        # An index may still name what is gone: that is nothing to delete.
-        is_done = items + states == 0
-        if is_done and context_id is None:  # after the tasks: a list stores a new count
-            is_done = await self._delete_counts(limit) == 0
-        return Deleted(tasks=tasks, contexts=states, webhooks=webhooks, is_done=is_done)
+async def _delete_context_item(storage: DurableStorage, context_id: str) -> bool:
+    """Forget a context's state; return True if there was one."""
+    return await storage.table.did(
+        Delete(key=layout.context_item(storage.scope.digest, context_id), when=[STORED])
+    )
 
-    async def count_data(
-        self, context_id: str | None = None, *, limit: int = TASKS_A_COUNT, after: str = ""
-    ) -> Counted:
-        """Count what `delete_data` would delete: the next `limit` tasks and contexts.
 
-        `after` is the one that the step before returned; empty for the first step. A task that
-        changes meanwhile may be counted twice.
+async def _delete_counts(storage: DurableStorage, limit: int) -> int:
+    partition = layout.count_partition(storage.scope.digest)
+    counts = await storage.table.first(limit, Range(partition=partition, only=_KEYS))
+    await storage.table.delete(map(key_of, counts))
+    return len(counts)
 
-        Raises:
-            InvalidArgumentError, UnavailableError: as `delete_data`.
-        """
-        stored = await self._of_this_step(context_id, limit, after)
-        webhooks = 0
-        ids = [place.task_id for place in stored if place.task_id is not None]
-        for start in range(0, len(ids), AT_ONCE):
-            some = ids[start : start + AT_ONCE]
-            webhooks += sum(await asyncio.gather(*map(self._webhooks, some)))
-        live = [place for place in stored if place.is_live]
-        return Counted(
-            tasks=sum(place.task_id is not None for place in live),
-            contexts=sum(place.context_id is not None for place in live),
-            webhooks=webhooks,
-            remains=len(stored) - len(live),
-            after=stored[-1].at if len(stored) == limit else "",
-        )
 
-    async def _of_this_step(self, context_id: str | None, limit: int, after: str) -> list[Place]:
-        if context_id is not None:
-            check_context_id(context_id)
-        return await self._places(context_id, check_limit(limit), after)
+async def _erase(
+    storage: DurableStorage,
+    task_id: str,
+    *,
+    incarnation: str | None = None,
+    limit: int | None = None,
+) -> _Erased:
+    """Delete a task, or its first `limit` items; from the first item on no reader finds it.
 
-    async def _places(self, context_id: str | None, limit: int, after: str) -> list[Place]:
-        """Return the first tasks and contexts' states of a context, or of the whole scope.
+    With `incarnation` a later task with this id stays. `_places` finds what is left.
+    """
+    if not is_task_id(task_id):
+        return _Erased()
+    partition = layout.task_partition(storage.scope.digest, task_id)
+    head, was_live = await _fenced(storage, partition, incarnation)
+    if head is None:
+        return _Erased()
+    fence = head["incarnation"]
+    keys = await _keys(storage, partition, limit)
+    is_whole = limit is None or len(keys) < limit
+    # Read after the keys: each of them is of this incarnation, or of none that lives.
+    now = await storage.table.get(Key(partition, layout.HEAD))
+    is_own = now is not None and now.get("incarnation") == fence
+    doomed = keys if is_own else [k for k in keys if not _is_of(k, _incarnation_of(now))]
+    await storage.table.delete(doomed)
+    if is_whole and is_own:
+        own = Delete(key=Key(partition, layout.HEAD), when=are(incarnation=fence))
+        await storage.table.did(own)
+    context_id = head.get("context_id")
+    return _Erased(
+        items=len(doomed) + 1,
+        webhooks=sum(k.SK.startswith(layout.PUSH) for k in doomed),
+        was_live=was_live,
+        context_id=context_id if isinstance(context_id, str) else None,
+    )
 
-        They come from behind the place `after`, in an order that stays the same. Those that have
-        expired or are half deleted are among them.
-        """
-        if context_id is None:
-            return await self._places_in_scope(limit, after)
-        context = layout.context_key(self.scope.digest, context_id)
-        found = await self._entries(layout.BY_CONTEXT, context, limit, after)
-        places = [self._place(entry, entry["created_key"]) for entry in found]
-        if len(places) < limit:
-            item = await self.table.get(self._context_key(context_id))
-            if item is not None and after != layout.CONTEXT:
-                is_live = self._is_live(item)
-                places.append(Place(context_id=context_id, is_live=is_live, at=layout.CONTEXT))
-        return places
 
-    async def _places_in_scope(self, limit: int, after: str) -> list[Place]:
-        """Return what the index by scope has, shard by shard; `after` is `<shard>:<status_key>`."""
-        first, _, behind = after.partition(":")
-        places: list[Place] = []
-        for shard in range(int(first or 0), layout.SHARDS):
-            scope_key = layout.scope_keys(self.scope.digest)[shard]
-            room = limit - len(places)
-            found = await self._entries(layout.BY_SCOPE, scope_key, room, behind)
-            places += [self._place(e, f"{shard}:{e['status_key']}") for e in found]
-            behind = ""
-            if len(places) >= limit:
-                break
-        return places
+async def _fenced(
+    storage: DurableStorage, partition: str, incarnation: str | None
+) -> tuple[Item | None, bool]:
+    """Fence HEAD; return it as it is then, and whether its task existed until now.
 
-    async def _entries(self, index: str, value: str, limit: int, behind: str) -> list[Item]:
-        """Return the first `limit` entries of an index's partition, also of what has expired."""
-        sort = layout.INDEXES[index].sort
-        wanted = Range(partition=value, index=index, first=behind or None)
-        return await self._first(limit, wanted, lambda entry: entry[sort] != behind)
+    None when there is no HEAD, or not one of `incarnation`.
+    """
+    fence = new_incarnation()
+    was_live = False
+    for _ in range(FENCES):
+        item = await storage.table.get(Key(partition, layout.HEAD))
+        if item is not None and item.get("incarnation") == fence:
+            return item, was_live  # an earlier request, whose answer was lost
+        if item is None or incarnation not in (None, _incarnation_of(item)):
+            return None, False
+        if item.get("expires_at") == DELETED and "incarnation" in item:
+            return item, False
+        was_live = is_live(item, storage.clock.now_ms())
+        try:
+            await storage.table.write(_fence(item, fence))
+        except ConditionFailedError:
+            continue
+        return item | {"incarnation": fence}, was_live
+    msg = f"A task was replaced {FENCES} times while it was deleted; delete it again."
+    raise UnavailableError(msg)
 
-    def _place(self, entry: Item, at: str) -> Place:
-        is_live = self._is_live(entry)
-        context_id = layout.context_in(entry)
-        if context_id is not None:
-            return Place(context_id=context_id, is_live=is_live, at=at)
-        _, task_id = layout.owner_of(entry["PK"])
-        return Place(task_id=task_id, is_live=is_live, at=at)
 
-    async def _webhooks(self, task_id: str) -> int:
-        """Count the push configurations that are stored for a task."""
-        counted = await self.table.count(beginning(self._partition(task_id), layout.PUSH))
-        return counted.passed
-
-    async def _delete_context_item(self, context_id: str) -> bool:
-        """Forget a context's state; return True if there was one."""
-        return await self.table.did(Delete(key=self._context_key(context_id), when=[STORED]))
-
-    async def _delete_counts(self, limit: int) -> int:
-        partition = layout.count_partition(self.scope.digest)
-        counts = await self._first(limit, Range(partition=partition, only=_KEYS))
-        await self.table.delete(map(key_of, counts))
-        return len(counts)
-
-    async def _erase(
-        self, task_id: str, *, incarnation: str | None = None, limit: int | None = None
-    ) -> Erased:
-        """Delete a task, or its first `limit` items; from the first item on no reader finds it.
-
-        With `incarnation` a later task with this id stays. `_places` finds what is left.
-        """
-        if not is_task_id(task_id):
-            return Erased()
-        partition = self._partition(task_id)
-        head, was_live = await self._fenced(partition, incarnation)
-        if head is None:
-            return Erased()
-        fence = head["incarnation"]
-        keys = await self._keys(partition, limit)
-        is_whole = limit is None or len(keys) < limit
-        # Read after the keys: each of them is of this incarnation, or of none that lives.
-        now = await self.table.get(Key(partition, layout.HEAD))
-        is_own = now is not None and now.get("incarnation") == fence
-        doomed = keys if is_own else [k for k in keys if not _is_of(k, incarnation_of(now))]
-        await self.table.delete(doomed)
-        if is_whole and is_own:
-            own = Delete(key=Key(partition, layout.HEAD), when=are(incarnation=fence))
-            await self.table.did(own)
-        context_id = head.get("context_id")
-        return Erased(
-            items=len(doomed) + 1,
-            webhooks=sum(k.SK.startswith(layout.PUSH) for k in doomed),
-            was_live=was_live,
-            context_id=context_id if isinstance(context_id, str) else None,
-        )
-
-    async def _fenced(self, partition: str, incarnation: str | None) -> tuple[Item | None, bool]:
-        """Fence HEAD; return it as it is then, and whether its task existed until now.
-
-        None when there is no HEAD, or not one of `incarnation`.
-        """
-        fence = new_incarnation()
-        was_live = False
-        for _ in range(FENCES):
-            item = await self.table.get(Key(partition, layout.HEAD))
-            if item is not None and item.get("incarnation") == fence:
-                return item, was_live  # an earlier request, whose answer was lost
-            if item is None or incarnation not in (None, incarnation_of(item)):
-                return None, False
-            if item.get("expires_at") == DELETED and "incarnation" in item:
-                return item, False
-            was_live = self._is_live(item)
-            try:
-                await self.table.write(_fence(item, fence))
-            except ConditionFailedError:
-                continue
-            return item | {"incarnation": fence}, was_live
-        msg = f"A task was replaced {FENCES} times while it was deleted; delete it again."
-        raise UnavailableError(msg)
-
-    async def _keys(self, partition: str, limit: int | None) -> list[Key]:
-        """Return the keys of a task's first items, without HEAD."""
-        keys: list[Key] = []
-        page_size = None if limit is None else limit + 2
-        async for page in self.table.query(Range(partition=partition, only=_KEYS, page=page_size)):
-            keys += [key_of(k) for k in page if k["SK"] != layout.HEAD]
-            if limit is not None and len(keys) >= limit:
-                return keys[:limit]
-        return keys
-
-    def _context_key(self, context_id: str) -> Key:
-        return Key(layout.context_partition(self.scope.digest, context_id), layout.CONTEXT)
+async def _keys(storage: DurableStorage, partition: str, limit: int | None) -> list[Key]:
+    """Return the keys of a task's first items, without HEAD."""
+    keys: list[Key] = []
+    page_size = None if limit is None else limit + 2
+    async for page in storage.table.query(Range(partition=partition, only=_KEYS, page=page_size)):
+        keys += [key_of(k) for k in page if k["SK"] != layout.HEAD]
+        if limit is not None and len(keys) >= limit:
+            return keys[:limit]
+    return keys
 
 
 _KEYS: Final = ("PK", "SK")
@@ -372,3 +388,9 @@ def _is_of(key: Key, incarnation: str | None) -> bool:
     """Return True unless a key says that it is of another incarnation."""
     found = layout.incarnation_in(key.SK)
     return found is None or found == incarnation
+
+
+def _incarnation_of(item: Mapping[str, Any] | None) -> str | None:
+    """Return the incarnation that an item names; None if it names none, or there is no item."""
+    incarnation = None if item is None else item.get("incarnation")
+    return incarnation if isinstance(incarnation, str) else None

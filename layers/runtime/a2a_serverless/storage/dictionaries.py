@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from a2a_serverless.clock import Waker
 from a2a_serverless.storage.table import (
+    TABLE,
     Delete,
     Index,
     Item,
@@ -20,13 +21,10 @@ from a2a_serverless.storage.table import (
     Table,
     Watch,
     Write,
-    holds,
-)
-from a2a_serverless.storage.table_limits import (
-    TABLE,
     check_keys,
     check_range,
     check_writes,
+    holds,
     outcome,
 )
 

@@ -18,33 +18,31 @@ What a reader may rely on:
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Final
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
-from a2a.types import SendMessageRequest, TaskPushNotificationConfig
+from a2a.types import SendMessageRequest, Task, TaskPushNotificationConfig
 
-from a2a_serverless.clock import pause_s
+from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import (
     CommitTooLargeError,
-    ConcurrencyError,
     ConditionFailedError,
-    InvalidArgumentError,
-    StateTooLargeError,
     TaskNotFoundError,
     UnavailableError,
     UnreadableTaskError,
 )
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import (
+    Commits,
     event_items,
     head_item,
+    live_head,
     released_values,
-    seconds,
     spared_values,
 )
-from a2a_serverless.storage.deletion import DeletedItems
+from a2a_serverless.storage.contexts import Contexts, context_conflict
 from a2a_serverless.storage.head_updates import (
     canceled,
     committed,
@@ -52,59 +50,54 @@ from a2a_serverless.storage.head_updates import (
     postponed,
     unless_canceled,
 )
-from a2a_serverless.storage.log import Log, Opened, Survey
-from a2a_serverless.storage.push_items import push_inline
-from a2a_serverless.storage.pushes import PushItems, counted
-from a2a_serverless.storage.reading import IndexedTasks
-from a2a_serverless.storage.survey import survey_of
+from a2a_serverless.storage.log import Log, Opened, TaskKey, task_of_head
 from a2a_serverless.storage.table import (
     NEW,
-    Added,
     Check,
     Item,
     Key,
     Put,
+    Range,
+    Table,
     Update,
-    When,
     Write,
-    are,
     holds,
 )
+from a2a_serverless.storage.webhooks import Webhooks, push_inline
 from a2a_serverless.tasks.entries import (
     Caller,
     advice_on_size,
     check_readable,
     encode_entries,
 )
-from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.fold import Record, check_history_length
 from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.identity import (
+    ANONYMOUS,
+    Scope,
     check_context_id,
     check_task_id,
     is_task_id,
     keyed_task_id,
     new_incarnation,
     new_task_id,
-    new_token,
 )
-from a2a_serverless.tasks.push import Push, check_room, checked, inline_push
+from a2a_serverless.tasks.push import Push, inline_push
 from a2a_serverless.tasks.rules import (
     Commit,
-    ContextWrite,
     NewTask,
     Step,
+    Timing,
     advance,
-    expiry,
     marked,
     open_task,
 )
-from a2a_serverless.tasks.storing import check_open, conflict, is_applied
+from a2a_serverless.tasks.storing import belonging_to, check_open, conflict, is_applied
 
-MAX_COMMIT_BYTES = 4_000_000
+logger = logging.getLogger(__name__)
+
+MAX_COMMIT_BYTES: Final = 4_000_000
 """Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""
-
-SURVEYS: Final = 4
-"""How often a task is surveyed before what cannot be read counts as damage."""
 
 INSERTS: Final = 5
 """How often a creation is tried while its id changes between taken and free."""
@@ -112,36 +105,186 @@ INSERTS: Final = 5
 REBASES: Final = 5
 """How often a request to cancel is tried while other tasks take its task's id."""
 
+TORN_READS: Final = 10
+"""How often a read goes on when HEAD and events do not fit together yet."""
 
-class DurableStorage(PushItems, DeletedItems, IndexedTasks):
-    """Tasks and push configurations of one scope, laid out as docs/format.md says.
 
-    Push configurations are deleted with their task, and expire with it. A configuration of an
-    earlier incarnation is not found. Reads are consistent. An inline configuration is stored with
-    the commit that opens its turn (`open_task`, `Commit.push`), so that there is no moment at which
-    the task runs without it. Its cursor stands before that commit. If it has no id, it gets the one
-    that follows from its URL (`tasks.push.inline_id`).
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """What the process adds to its commits, and what it is told of them; by default nothing."""
+
+    trace: Callable[[], str | None] = lambda: None
+    """Returns X-Ray's header of the writer, which the commit keeps."""
+    ended: Callable[[Head, int], None] = lambda _, __: None
+    """Is called by the process that ends a task, with HEAD and the milliseconds since creation."""
+
+
+class DurableStorage:
+    """The tasks of one scope, laid out as docs/format.md says. Reads are consistent.
+
+    Args:
+        table: where they are stored, with those of all other scopes.
+        scope: the owner of the tasks.
+        clock: by default the system's.
+        timing: the times that commits set.
+        observer: what is added to commits, and told of them.
     """
 
-    async def survey(self, task_id: str) -> Survey | None:
-        """Return the task as far as it can be read; None when it does not exist or has expired.
+    def __init__(
+        self,
+        table: Table,
+        *,
+        scope: Scope = ANONYMOUS,
+        clock: Clock | None = None,
+        timing: Timing | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self.table = table
+        self.scope = scope
+        self.clock = clock or SystemClock()
+        self.timing = timing or Timing()
+        self.observer = observer or Observer()
 
-        Unlike for `read`, damage is no error.
+    def for_scope(self, scope: Scope) -> Self:
+        """Return the same storage seen by another owner; cheap."""
+        return type(self)(
+            self.table, scope=scope, clock=self.clock, timing=self.timing, observer=self.observer
+        )
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """Return the push configurations of the scope's tasks."""
+        return Webhooks(self.table, self.scope, self.clock)
+
+    @property
+    def contexts(self) -> Contexts:
+        """Return the states of the scope's contexts."""
+        return Contexts(self.table, self.scope, self.clock, self.timing)
+
+    # -- reads ---------------------------------------------------------------------------------
+
+    async def head(self, task_id: str) -> Head | None:
+        """Return HEAD as of now, None when the task does not exist or has expired."""
+        if not is_task_id(task_id):
+            return None
+        return self._live(await self.table.get(layout.head_key(self.scope.digest, task_id)))
+
+    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Head | None]:
+        """Look at up to `LOOK_AT_ONCE` tasks of all scopes, in one request that is not repeated.
+
+        What is seen may be out of date: a HEAD may be an earlier one, or missing although its task
+        was just created. So a look only gives notice, and a consistent read or a commit's condition
+        decides. A task that the table had no capacity for is left out.
+
+        Raises:
+            UnavailableError: there was no answer; the next look may succeed.
+        """
+        asked = {layout.task_partition(*task): task for task in tasks if is_task_id(task[1])}
+        if not asked:
+            return {}
+        keys = [Key(partition, layout.HEAD) for partition in asked]
+        found = await self.table.load(keys, consistent=False, once=True)
+        return {
+            asked[key.PK]: readable_head(item, self.clock.now_ms()) for key, item in found.items()
+        }
+
+    async def read(
+        self, task_id: str, *, after: int = 0, incarnation: str | None = None
+    ) -> Log | None:
+        """Return HEAD and every commit after version `after`.
+
+        None when the task does not exist, has expired, or is not of `incarnation`.
+
+        Raises:
+            UnreadableTaskError: HEAD or a commit after `after` is damaged or missing.
         """
         if not is_task_id(task_id):
             return None
-        attempt = 1
-        while True:
-            found = await self._items_from(layout.EVENTS, task_id)
-            survey = survey_of(found)
-            if survey is None or not self._is_live(found[-1]):
+        if after and incarnation is None:
+            head = await self.head(task_id)
+            if head is None:
                 return None
-            if not survey.unreadable or attempt == SURVEYS:
-                pushes = await self._surveyed_pushes(survey.head)
-                return replace(survey, pushes=tuple(pushes))
-            # A Query beside a transaction may see half of it: only what stays wrong is damage.
+            incarnation = head.incarnation
+        commits = Commits(incarnation, after) if incarnation else None
+        start = layout.EVENTS
+        if after and incarnation:
+            start = layout.event_sort(incarnation, after + 1)
+        gaps: set[tuple[str, int]] = set()
+        for attempt in range(1, TORN_READS + 1):
+            found = await self.items_of(task_id, start)
+            head, commits = self._commits_in(found, commits)
+            if head is None or commits is None or incarnation not in (None, head.incarnation):
+                return None
+            records = belonging_to(head, commits.records, commits.version)
+            if records is not None:
+                return Log(head=head, records=records)
+            start = layout.event_sort(commits.incarnation, commits.version + 1)
+            gaps.add((commits.incarnation, commits.version + 1))
             await self.clock.sleep(pause_s(attempt))
-            attempt += 1
+        if len(gaps) == 1:  # a Query beside a transaction may miss its commit, but not every time
+            ((_, version),) = gaps
+            msg = f"Version {version} of task {task_id} is not there, or was stored in part."
+            raise UnreadableTaskError(msg)
+        msg = f"The events of task {task_id} did not reach its version in {TORN_READS} reads."
+        raise UnavailableError(msg)
+
+    def _commits_in(
+        self, found: list[Item], commits: Commits | None
+    ) -> tuple[Head | None, Commits | None]:
+        """Return HEAD, and its commits: those of `commits` and what a Query has found behind them.
+
+        HEAD sorts behind the events, so that one Query on the partition has both.
+        """
+        is_head = bool(found) and found[-1]["SK"] == layout.HEAD
+        head = self._live(found[-1] if is_head else None)
+        if head is None:
+            return None, commits
+        if commits is None or commits.incarnation != head.incarnation:
+            commits = Commits(head.incarnation, 0)
+        commits.add(found)
+        return head, commits
+
+    async def load_task(
+        self, task_id: str, history_length: int | None = None, *, include_artifacts: bool = True
+    ) -> Task | None:
+        """Return the task as the caller's own copy; None when it does not exist or has expired.
+
+        `history_length`: None = all, 0 = none, n = the last n messages. With 0 and without
+        artifacts the cost does not depend on the task's size.
+
+        Raises:
+            InvalidArgumentError: a negative or non-integer `history_length`.
+        """
+        check_history_length(history_length)
+        if history_length == 0 and not include_artifacts:
+            head = await self.head(task_id)
+            if head is None:
+                return None
+            if (task := task_of_head(head)) is not None:
+                return task
+        log = await self.read(task_id)
+        if log is None:
+            return None
+        return log.fold().task(history_length, include_artifacts=include_artifacts)
+
+    async def items_of(self, task_id: str, start: str = layout.EVENTS) -> list[Item]:
+        """Return the items of a task from the sort key `start` on, HEAD last."""
+        wanted = Range(partition=self._partition(task_id), first=start, last=layout.HEAD)
+        return await self.table.all(wanted)
+
+    async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
+        """Return when the task may have moved beyond `version`, at the latest after `timeout_s`."""
+        with self.table.watch(self._partition(task_id)) as watch:
+            if self.table.wakes:
+                head = await self.head(task_id)
+                if head is None or head.version > version:
+                    return
+            await watch.wait(timeout_s)
+
+    @property
+    def wakes(self) -> bool:
+        """True where `changed` returns at every commit and deletion, so that no reader polls."""
+        return self.table.wakes
 
     # -- commits -----------------------------------------------------------------------------
 
@@ -218,22 +361,6 @@ class DurableStorage(PushItems, DeletedItems, IndexedTasks):
             self.observer.ended(step.head, self.clock.now_ms() - head.created_at)
         return step.head
 
-    async def put_push(self, config: TaskPushNotificationConfig) -> Push:
-        """Store a configuration of the task `config.task_id`; the id is made here when it is empty.
-
-        Its cursor stands at the task's version, so that exactly what is committed from now on is
-        delivered. If it replaces a configuration with the same id, it takes over that one's cursor.
-
-        Raises:
-            TaskNotFoundError: the task does not exist.
-            NewerReleaseError: only a newer release may write the task.
-            InvalidArgumentError: the task has `MAX_CONFIGS` others, or a text does not fit.
-            UnavailableError: others put configurations to the task all the time; try again.
-        """
-        own = checked(config)
-        own.id = own.id or new_token()
-        return await self._put_push(own)
-
     async def _insert(self, step: Step, body: bytes, push: Push | None) -> Head | None:
         """Store a new task; None when stored, else HEAD of the task that has its id already.
 
@@ -241,7 +368,8 @@ class DurableStorage(PushItems, DeletedItems, IndexedTasks):
         leaves its id free.
         """
         head = step.head
-        writes: list[Write] = [Put(item=head_item(head), when=[self._missing_or_expired()])]
+        free = [NEW, Check("expires_at", "<=", self.clock.now_ms() // 1000)]
+        writes: list[Write] = [Put(item=head_item(head), when=[free])]
         writes += [Put(item=item) for item in event_items(step, body)]
         if push is not None:
             writes.append(push_inline(push, head))
@@ -269,22 +397,14 @@ class DurableStorage(PushItems, DeletedItems, IndexedTasks):
         update = committed(before, head)
         more: list[Write] = [Put(item=item) for item in event_items(step, body)]
         if push is not None:
-            update = await self._with_push(update, push)
+            update = await self.webhooks.with_inline(update, push)
             more.append(push_inline(push, head))
         if step.context_write is not None:
-            more.append(self._context_update(head.context_id, step.context_write))
+            more.append(self.contexts.update(head.context_id, step.context_write))
         try:
             await self.table.write(update, *more)
         except ConditionFailedError as failed:
             await self._settle(step, failed.items)
-
-    async def _with_push(self, update: Update, push: Push) -> Update:
-        """Return the update of HEAD in a commit with an inline configuration; check its room."""
-        held = await self._held(push.config.task_id)
-        if held is None or held.head.incarnation != push.incarnation:
-            raise TaskNotFoundError
-        check_room(held.ids, push.config.id)
-        return counted(update, held)
 
     async def _settle(self, step: Step, failed: Mapping[int, Item | None]) -> None:
         """Return if the refused commit was applied by an earlier, unanswered request; else raise.
@@ -293,7 +413,7 @@ class DurableStorage(PushItems, DeletedItems, IndexedTasks):
         committed since; HEAD would not.
         """
         if 0 not in failed:
-            raise context_conflict(_context_version(next(iter(failed.values()))))
+            raise context_conflict(next(iter(failed.values())))
         head = step.head
         event = layout.event_sort(head.incarnation, head.version, 0)
         stored = await self.table.get(Key(self._partition(head.task_id), event))
@@ -406,87 +526,34 @@ class DurableStorage(PushItems, DeletedItems, IndexedTasks):
 
     def _living(self, update: Update) -> Update:
         """Return an update that is refused on a HEAD that has expired."""
-        return replace(update, when=[*update.when, Check("expires_at", ">", self._now_s())])
+        return replace(
+            update, when=[*update.when, Check("expires_at", ">", self.clock.now_ms() // 1000)]
+        )
 
-    def _missing_or_expired(self) -> list[Check]:
-        return [NEW, Check("expires_at", "<=", self._now_s())]
+    # -- helpers -------------------------------------------------------------------------------
 
-    # -- contexts ------------------------------------------------------------------------------
+    def _partition(self, task_id: str) -> str:
+        return layout.task_partition(self.scope.digest, task_id)
 
-    async def _load_context_item(self, context_id: str) -> tuple[str, int] | None:
-        """Return JSON and version of a context's state."""
-        item = await self.table.get(self._context_key(context_id))
-        if item is None or not self._is_live(item):
-            return None
-        value, version = item.get("value"), item.get("version")
-        if not isinstance(value, str) or not isinstance(version, int):
-            raise damaged_context(context_id)
-        return value, version
-
-    async def put_context(self, context_id: str, write: ContextWrite) -> None:
-        """Store a context's state without a commit.
-
-        Raises:
-            ConcurrencyError: `expected_version` is not met.
-        """
-        try:
-            await self.table.write(self._context_update(context_id, write), exactly=True)
-        except ConditionFailedError as failed:
-            raise context_conflict(_context_version(failed.items[0])) from failed
-
-    def _context_update(self, context_id: str, write: ContextWrite) -> Update:
-        """Return the update of a context's state, which lives a task's time to live from now."""
-        when: When = ()
-        if write.expected_version == 0:
-            # A state that has expired and is still stored counts for nothing, as does its version.
-            when = [self._missing_or_expired()]
-        elif write.expected_version is not None:
-            when = are(version=write.expected_version)
-        values = {
-            "value": write.value,
-            "expires_at": seconds(expiry(self.clock.now_ms(), self.timing.ttl_s)),
-            "version": 1 if write.expected_version == 0 else Added(1),
-            **layout.context_owner(self.scope.digest, context_id),
-        }
-        return Update(key=self._context_key(context_id), values=values, when=when)
-
-    async def load_context_version(self, context_id: str) -> tuple[Any | None, int]:
-        """Return a context's state and its version; (None, 0) when there is none.
-
-        Raises:
-            UnreadableTaskError: it is damaged.
-        """
-        item = await self._load_context_item(check_context_id(context_id))
-        if item is None:
-            return None, 0
-        value, version = item
-        try:
-            return json.loads(value), version
-        except ValueError as error:
-            raise damaged_context(context_id) from error
+    def _live(self, item: Mapping[str, Any] | None) -> Head | None:
+        return live_head(item, self.clock.now_ms())
 
 
-def context_write(value: Any, expected_version: int | None = None) -> ContextWrite:
-    """Return a write of `value`, any JSON value, to a context's state."""
+def readable_head(item: Mapping[str, Any] | None, now_ms: int) -> Head | None:
+    """Return the HEAD that an item holds if it is live; None, with a line in the log, if damaged.
+
+    For reads of many tasks, in which a damaged one must not hide the others.
+    """
     try:
-        encoded = json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"A context's state must be a JSON value: {error}.") from error
-    if len(encoded) > StateTooLargeError.LIMIT:
-        raise StateTooLargeError(len(encoded))
-    return ContextWrite(value=encoded, expected_version=expected_version)
+        return live_head(item, now_ms)
+    except UnreadableTaskError as error:
+        tell_left_out(error)
+        return None
 
 
-def context_conflict(version: int) -> ConcurrencyError:
-    """Return the error for a context's state that is at `version` and not at the expected one."""
-    msg = "The context's state has changed since it was read; the task may be unchanged."
-    return ConcurrencyError(msg, current_version=version)
-
-
-def damaged_context(context_id: str) -> UnreadableTaskError:
-    """Return the error for a context's state that was stored only in part."""
-    msg = f"The state of context {context_id} is damaged: restore its item, or delete it."
-    return UnreadableTaskError(msg)
+def tell_left_out(error: UnreadableTaskError) -> None:
+    """Log a damaged task, which does not hide the others where many are read."""
+    logger.error("A task is left out: %s", error, extra={"action": "unreadable_task"})
 
 
 def _sized(step: Step, size: int) -> Step:
@@ -512,8 +579,3 @@ def body_of(step: Step) -> bytes:
     if size > MAX_COMMIT_BYTES:
         raise CommitTooLargeError(size, MAX_COMMIT_BYTES, advice_on_size(step.entries))
     return body
-
-
-def _context_version(item: Item | None) -> int:
-    version = item.get("version") if item else 0
-    return version if isinstance(version, int) else 0

@@ -19,6 +19,7 @@ from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
 from a2a_serverless.storage.dynamodb_words import Typed, Words, action_of, plain, query_of, typed
 from a2a_serverless.storage.table import (
+    TABLE,
     Index,
     Item,
     Key,
@@ -39,8 +40,6 @@ _BATCH_ATTEMPTS: Final = 12
 
 _LARGEST_LIMIT: Final = 1000
 """Items that one page of a Query looks at, at most: about as many index entries as 1 MB holds."""
-
-_KEYS: Final = Index("PK", "SK")
 
 _NO_INDEX: Final = (
     "The table does not have the specified index",
@@ -71,7 +70,7 @@ class DynamoTable(Table):
     ) -> None:
         self.name = name
         self.client = client or aws.client("dynamodb")
-        self._indexes = {**indexes, "": _KEYS}
+        self._indexes = {**indexes, "": TABLE}
         self._clock = clock or SystemClock()
 
     async def load(

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from a2a_serverless.storage.codec import head_item
-from a2a_serverless.storage.layout import HEAD, task_partition
-from a2a_serverless.storage.table import Check, Key, Update, are
+from a2a_serverless.storage.layout import head_key
+from a2a_serverless.storage.table import Check, Update, are
 from a2a_serverless.tasks.head import TERMINAL, Head, state_name
 
 NO_CANCEL: Final = Check("cancel_at", "absent")
@@ -32,7 +32,7 @@ def committed(before: Head, after: Head) -> Update:
     if before.cancel is None:
         when.append(NO_CANCEL)
     return Update(
-        key=key_of_head(before),
+        key=head_key(before.scope, before.task_id),
         values=changed,
         remove=[name for name in old if name not in new],
         when=when,
@@ -44,7 +44,7 @@ def canceled(marked: Head) -> Update:
     item = head_item(marked)
     is_open = [Check("state", "<>", state_name(state)) for state in TERMINAL]
     return Update(
-        key=key_of_head(marked),
+        key=head_key(marked.scope, marked.task_id),
         values={name: item[name] for name in _CANCELED if name in item},
         when=[*are(incarnation=marked.incarnation), *is_open, NO_CANCEL],
     )
@@ -57,7 +57,7 @@ def postponed(head: Head, *, due_at: int, sends: int) -> Update:
         has_sends.append(Check("sends", "absent"))
     is_same = are(incarnation=head.incarnation, version=head.version, due_at=head.due_at)
     return Update(
-        key=key_of_head(head),
+        key=head_key(head.scope, head.task_id),
         values={"due_at": due_at, "sends": sends},
         when=[*is_same, has_sends, NO_CANCEL],
     )
@@ -70,17 +70,12 @@ def noted(head: Head, token: str, values: Mapping[str, Any]) -> Update:
     postpone the turn of another attempt.
     """
     when = are(incarnation=head.incarnation, token=token)
-    return Update(key=key_of_head(head), values=values, when=when)
+    return Update(key=head_key(head.scope, head.task_id), values=values, when=when)
 
 
 def unless_canceled(update: Update) -> Update:
     """Return an update that is refused once a cancel was requested."""
     return replace(update, when=[*update.when, NO_CANCEL])
-
-
-def key_of_head(head: Head) -> Key:
-    """Return the place of HEAD."""
-    return Key(task_partition(head.scope, head.task_id), HEAD)
 
 
 _CANCELED: Final = ("cancel_at", "cancel_by", "due_key", "due_at")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from a2a_serverless.storage.table import Index
+from a2a_serverless.storage.table import Index, Key
 from a2a_serverless.tasks.identity import digest
 
 SHARDS: Final = 4
@@ -56,6 +56,11 @@ def task_partition(scope: str, task_id: str) -> str:
     return f"TASK#{scope}#{task_id}"
 
 
+def head_key(scope: str, task_id: str) -> Key:
+    """Return the key of HEAD."""
+    return Key(task_partition(scope, task_id), HEAD)
+
+
 def owner_of(partition: str) -> tuple[str, str]:
     """Return scope digest and task id of a task's PK."""
     _, scope, task_id = partition.split("#", 2)
@@ -67,9 +72,9 @@ def queue_partition(name: str) -> str:
     return f"QUEUE#{name}"
 
 
-def context_partition(scope: str, context_id: str) -> str:
-    """Return the PK of a context's item."""
-    return f"CONTEXT#{context_key(scope, context_id)}"
+def context_item(scope: str, context_id: str) -> Key:
+    """Return the key of a context's item."""
+    return Key(f"CONTEXT#{context_key(scope, context_id)}", CONTEXT)
 
 
 def context_owner(scope: str, context_id: str) -> dict[str, str]:
@@ -153,11 +158,6 @@ def due_key(shard: int) -> str:
 def id_key(task_id: str) -> str:
     """Return the index key under which a task of any scope is found by its id."""
     return f"ID#{task_id}"
-
-
-def hour_keys(at_ms: int) -> list[str]:
-    """Return the index keys, one for each shard, of the tasks created in the hour of a time."""
-    return [hour_key(at_ms, shard) for shard in range(SHARDS)]
 
 
 def hour_key(at_ms: int, shard: int) -> str:

@@ -5,21 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from a2a_serverless.storage.layout import status_key
-from a2a_serverless.tasks.entries import Restarted, TurnOpened, Unknown
+from a2a.types import Task, TaskStatus
+from google.protobuf.message import DecodeError
+
+from a2a_serverless.tasks.entries import Restarted, TurnOpened, Unknown, has_time, is_finite
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.push import Push
 
 TaskKey: TypeAlias = tuple[str, str]
 """The scope's digest and the id of a task."""
-
-Place: TypeAlias = tuple[int, str, str]
-"""Due time, id and the scope's digest of a task that is due."""
-
-
-HOUR_MS: Final = 3_600_000
 
 LOOK_AT_ONCE: Final = 100
 """Tasks of one `look`: DynamoDB reads as many items in one request."""
@@ -72,54 +66,6 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """A task as far as it can be read, for a person who looks at it; nothing is decided from it."""
-
-    head: Head
-    records: tuple[Record, ...]
-    """The commits up to HEAD's version, in order; those that cannot be read are left out."""
-    missing: frozenset[str] = frozenset()
-    """Fields of `head` that could not be read: their values say nothing."""
-    unreadable: tuple[str, ...] = ()
-    """What could not be read, as clauses such as `HEAD has no turn`."""
-    pushes: tuple[Push, ...] = ()
-    """The task's push configurations that can be read, by id."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Created:
-    """Tasks of all scopes that were created in one hour, the newest first."""
-
-    heads: tuple[Head, ...]
-    before: str
-    """The place where the look has ended, for the next one; empty: the hour has no more."""
-
-    @staticmethod
-    def place(head: Head) -> str:
-        """Return a task's place in its hour, as text that sorts correctly."""
-        return created_place(status_key(head.created_at, head.task_id), head.scope)
-
-
-def created_place(created_key: str, scope: str) -> str:
-    """Return a place among tasks by creation: like `status_key`, then the scope's digest."""
-    return f"{created_key}#{scope}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
-    """A task that has to be looked at from `due_at` on (milliseconds since the epoch)."""
-
-    scope: Scope
-    task_id: str
-    due_at: int
-
-    @property
-    def place(self) -> Place:
-        """Return the task's place in the order of what is due, the longest overdue first."""
-        return self.due_at, self.task_id, self.scope.digest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     """The task that a creation has made, or has found under a repeated key or id (`created` False).
 
@@ -136,3 +82,21 @@ def extend(fold: Fold, records: tuple[Record, ...]) -> Fold:
     for record in records:
         fold.add(record)
     return fold
+
+
+def task_of_head(head: Head) -> Task | None:
+    """Return the Task without history and artifacts; None when HEAD alone does not know it.
+
+    None also if HEAD's copy of status or metadata is damaged, or cannot be shown in an answer: the
+    log has both.
+    """
+    if head.status is None or head.metadata is None:
+        return None
+    task = Task(id=head.task_id, context_id=head.context_id)
+    try:
+        task.status.CopyFrom(TaskStatus.FromString(head.status))
+        if head.metadata:
+            task.metadata.ParseFromString(head.metadata)
+    except DecodeError:
+        return None
+    return task if has_time(task.status) and is_finite(task) else None

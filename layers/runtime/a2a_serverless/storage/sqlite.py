@@ -39,12 +39,10 @@ from a2a_serverless.storage.table import (
     Streamed,
     Watch,
     Write,
-    holds,
-)
-from a2a_serverless.storage.table_limits import (
     check_keys,
     check_range,
     check_writes,
+    holds,
     outcome,
 )
 

@@ -1,14 +1,16 @@
-"""What the items of a task say, as far as they can be read, for a person. Pure code."""
+"""What can be read of a task that may be damaged, for a person."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from a2a.types import TaskState
 
+from a2a_serverless.clock import pause_s
 from a2a_serverless.storage.codec import (
     EVENT_FORMS,
     HEAD_FORMS,
@@ -16,12 +18,19 @@ from a2a_serverless.storage.codec import (
     Commits,
     Forms,
     head_of,
+    is_live,
     misfits_of,
 )
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import HEAD, event_position
-from a2a_serverless.storage.log import Survey
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import is_task_id
+from a2a_serverless.tasks.push import Push
+
+SURVEYS: Final = 4
+"""How often a task is surveyed before what cannot be read counts as damage."""
 
 _FIELDS: Final = {"status_key": "status_at", "created_key": "created_at"}
 """Names of HEAD's fields, where they are not the attribute's."""
@@ -37,6 +46,41 @@ _PLACEHOLDERS: Final[Mapping[str, str | int]] = {
     "turn_base": 0,
 }
 _TIME_KEY: Final = re.compile(r"\d{1,15}#.*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """A task as far as it can be read, for a person who looks at it; nothing is decided from it."""
+
+    head: Head
+    records: tuple[Record, ...]
+    """The commits up to HEAD's version, in order; those that cannot be read are left out."""
+    missing: frozenset[str] = frozenset()
+    """Fields of `head` that could not be read: their values say nothing."""
+    unreadable: tuple[str, ...] = ()
+    """What could not be read, as clauses such as `HEAD has no turn`."""
+    pushes: tuple[Push, ...] = ()
+    """The task's push configurations that can be read, by id."""
+
+
+async def survey_task(storage: DurableStorage, task_id: str) -> Survey | None:
+    """Return a task as far as it can be read; None when it does not exist or has expired.
+
+    Unlike for `read`, damage is no error.
+    """
+    if not is_task_id(task_id):
+        return None
+    attempt = 1
+    while True:
+        found = await storage.items_of(task_id)
+        seen = survey_of(found)
+        if seen is None or not is_live(found[-1], storage.clock.now_ms()):
+            return None
+        if not seen.unreadable or attempt == SURVEYS:
+            return replace(seen, pushes=tuple(await storage.webhooks.surveyed(seen.head)))
+        # A Query beside a transaction may see half of it: only what stays wrong is damage.
+        await storage.clock.sleep(pause_s(attempt))
+        attempt += 1
 
 
 def survey_of(found: Sequence[Item]) -> Survey | None:

@@ -18,7 +18,8 @@ from a2a.types import Message, TaskState
 from google.protobuf.message import Message as ProtobufMessage
 
 from a2a_serverless.errors import InvalidAgentEventError
-from a2a_serverless.storage.durable import DurableStorage, context_write
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.attempts import Returned, on_return
 from a2a_serverless.tasks.entries import Entry
 from a2a_serverless.tasks.events import Event
@@ -301,7 +302,7 @@ class TurnQueue(EventQueue):
         if self._state is not None:
             return json.loads(self._state.value)
         context_id = self._writer.head.context_id
-        value, self._state_version = await self._storage.load_context_version(context_id)
+        value, self._state_version = await self._storage.contexts.load(context_id)
         return value
 
     async def _store_state(self, value: Any) -> None:

@@ -23,7 +23,8 @@ from a2a_serverless.queues.fifo import EventRecord, FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task, end_task, never_started
-from a2a_serverless.storage.log import Due, TaskKey
+from a2a_serverless.storage.finding import Due, due_tasks
+from a2a_serverless.storage.log import TaskKey
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.repairs import is_given_up, overdue_cancel, overdue_turn
@@ -135,7 +136,7 @@ class Sweeper:
         """Repair up to `limit` tasks, not counting those that are "left"."""
         now_ms, after = self._clock.now_ms(), None
         while True:
-            page = await self._storage.due(now_ms, limit=limit, after=after)
+            page = await due_tasks(self._storage, now_ms, limit=limit, after=after)
             run.overdue += len(page)
             for due in page:
                 if self._clock.monotonic() >= run.until:

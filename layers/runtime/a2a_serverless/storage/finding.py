@@ -1,0 +1,199 @@
+"""Finding tasks of all scopes: what is due, by id, and by the hour of creation.
+
+An index lags behind the table. It names candidates; each task's HEAD, read consistently, says
+whether and where it belongs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from a2a_serverless.storage import layout
+from a2a_serverless.storage.codec import due_of, is_live
+from a2a_serverless.storage.durable import DurableStorage, readable_head
+from a2a_serverless.storage.log import TaskKey
+from a2a_serverless.storage.table import Check, Item, Key, Range
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope, is_task_id
+
+HOUR_MS: Final = 3_600_000
+
+Place: TypeAlias = tuple[int, str, str]
+"""Due time, id and the scope's digest of a task that is due."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """A task that has to be looked at from `due_at` on (milliseconds since the epoch)."""
+
+    scope: Scope
+    task_id: str
+    due_at: int
+
+    @property
+    def place(self) -> Place:
+        """Return the task's place in the order of what is due, the longest overdue first."""
+        return self.due_at, self.task_id, self.scope.digest
+
+
+async def due_tasks(
+    storage: DurableStorage, now_ms: int, *, limit: int = 100, after: Due | None = None
+) -> list[Due]:
+    """Return the first `limit` overdue tasks of all scopes, the longest overdue first.
+
+    Their turn waits, or the deadline of their cancel has passed. With `after`, the first ones
+    behind it; if more than `limit` tasks of one shard have the same due time, some may be missing.
+    Tasks that cannot be read are included.
+    """
+    shards = [
+        storage.table.first(
+            limit,
+            Range(
+                partition=layout.due_key(shard),
+                index=layout.BY_DUE,
+                first=after.due_at if after else 0,
+                last=now_ms,
+                # What has expired stays for up to two days; it must not starve the others.
+                when=[Check("expires_at", ">", now_ms // 1000)],
+            ),
+            lambda entry: after is None or _due(entry).place > after.place,
+        )
+        for shard in range(layout.SHARDS)
+    ]
+    found = [_due(entry) for shard in await asyncio.gather(*shards) for entry in shard]
+    return sorted(found, key=lambda due: due.place)[:limit]
+
+
+def _due(entry: Item) -> Due:
+    scope, task_id = layout.owner_of(entry["PK"])
+    return Due(scope=Scope(scope), task_id=task_id, due_at=due_of(entry))
+
+
+async def find_tasks(storage: DurableStorage, task_id: str) -> list[TaskKey]:
+    """Return the live tasks with this id, of all scopes, also one whose HEAD is damaged.
+
+    A task that a release without this index has created is not found. The index lags behind by
+    milliseconds.
+
+    Raises:
+        ConfigurationError: the table has no such index.
+    """
+    if not is_task_id(task_id):
+        return []
+    entries = await _by_id(storage, layout.id_key(task_id))
+    heads = stored(await storage.table.load(head_keys(entries)))
+    now_ms = storage.clock.now_ms()
+    return sorted(layout.owner_of(head["PK"]) for head in heads if is_live(head, now_ms))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Created:
+    """Tasks of all scopes that were created in one hour, the newest first."""
+
+    heads: tuple[Head, ...]
+    before: str
+    """The place where the look has ended, for the next one; empty: the hour has no more."""
+
+    @staticmethod
+    def place(head: Head) -> str:
+        """Return a task's place in its hour, as text that sorts correctly."""
+        return _place(layout.status_key(head.created_at, head.task_id), head.scope)
+
+
+async def created_in(
+    storage: DurableStorage, hour_ms: int, *, before: str = "", limit: int = 100
+) -> Created:
+    """Return the live ones of `limit` tasks that were created in an hour, the newest first.
+
+    The tasks are those of all scopes. The cost depends on `limit` alone. A HEAD that cannot be
+    read is left out. The index lags behind by milliseconds.
+
+    Args:
+        storage: of any scope.
+        hour_ms: any time in the hour (UTC), in milliseconds since the epoch.
+        before: the place where the page before ended; empty: from the newest on.
+        limit: how many tasks are looked at, including those that have expired.
+
+    Raises:
+        ConfigurationError: the table has no such index.
+    """
+    keys = [layout.hour_key(hour_ms, shard) for shard in range(layout.SHARDS)]
+    shards = await asyncio.gather(*(_by_id(storage, key, before, limit + 1) for key in keys))
+    has_more = any(len(shard) > limit for shard in shards)
+    floor = max(_incomplete(shard, limit) for shard in shards)
+    found = [entry for shard in shards for entry in shard if _created_key(entry) > floor]
+    found.sort(key=_place_of, reverse=True)
+    entries = found[:limit]
+    heads = await load_heads(storage, entries)
+    heads.sort(key=Created.place, reverse=True)
+    has_more = has_more or len(found) > limit
+    return Created(heads=tuple(heads), before=_place_of(entries[-1]) if has_more else "")
+
+
+async def _by_id(
+    storage: DurableStorage, id_key: str, before: str = "", limit: int = 100
+) -> list[Item]:
+    """Return the newest `limit` entries of the index by id, from behind `before`."""
+    wanted = Range(
+        partition=id_key,
+        index=layout.BY_ID,
+        last=before.rpartition("#")[0] if before else None,
+        newest_first=True,
+    )
+    return await storage.table.first(
+        limit, wanted, lambda entry: not before or _place_of(entry) < before
+    )
+
+
+def _incomplete(entries: Sequence[Item], limit: int) -> str:
+    """Return the creation key of the last entry if its entries may go on behind `entries`; or "".
+
+    `entries` are a shard's first `limit` and one more. The index orders entries with the same key
+    as it likes, so a page that had only some of them would lose the rest. That loss remains where
+    more than `limit` entries have one key, which takes as many scopes.
+    """
+    if len(entries) <= limit or _created_key(entries[0]) == _created_key(entries[-1]):
+        return ""
+    return _created_key(entries[-1])
+
+
+def _created_key(entry: Item) -> str:
+    return str(entry["created_key"])
+
+
+def _place_of(entry: Item) -> str:
+    """Return the place of an entry of the index by id, as `Created.place`."""
+    scope, _ = layout.owner_of(entry["PK"])
+    return _place(_created_key(entry), scope)
+
+
+def _place(created_key: str, scope: str) -> str:
+    return f"{created_key}#{scope}"
+
+
+# -- candidates and their HEADs --------------------------------------------------------------
+
+
+def head_keys(entries: Iterable[Item]) -> list[Key]:
+    """Return the keys of the HEADs that entries name; an index may name a task twice."""
+    return list({entry["PK"]: Key(entry["PK"], layout.HEAD) for entry in entries}.values())
+
+
+def stored(loaded: Mapping[Key, Item | None]) -> list[Item]:
+    """Return the items that exist, of those that were loaded."""
+    return [item for item in loaded.values() if item is not None]
+
+
+def readable_heads(loaded: Mapping[Key, Item | None], now_ms: int) -> list[Head]:
+    """Return the live HEADs that were loaded; a line in the log names a damaged one."""
+    heads = [readable_head(item, now_ms) for item in stored(loaded)]
+    return [head for head in heads if head is not None]
+
+
+async def load_heads(storage: DurableStorage, entries: Iterable[Item]) -> list[Head]:
+    """Return the live HEADs that entries of an index name, each once."""
+    loaded = await storage.table.load(head_keys(entries))
+    return readable_heads(loaded, storage.clock.now_ms())

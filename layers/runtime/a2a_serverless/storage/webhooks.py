@@ -1,0 +1,482 @@
+"""The push configurations of one scope on the table: items beside HEAD, each with its cursor.
+
+A configuration is put in one transaction with HEAD, which notes the version that it has at this
+moment (`push_at`). That version is the new configuration's cursor: so each commit is either before
+the cursor, or the reader that it wakes finds the configuration. The put demands no version, so that
+commits neither hold up the put nor are held up by it, however fast they follow one another.
+
+HEAD counts these puts (`push_writes`), and each put demands the count that it has read. So of many
+puts at once each sees those before it, which keeps a task to `MAX_CONFIGS`. And `push_at` is the
+cursor of at most one item, that of the last put, until a reader has copied it to the item. Every
+read does so before it returns. Commits do not look at any of this and do not pay for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from a2a.types import TaskPushNotificationConfig
+from google.protobuf.message import DecodeError
+
+from a2a_serverless.clock import Clock, pause_s
+from a2a_serverless.errors import (
+    ConditionFailedError,
+    TaskNotFoundError,
+    UnavailableError,
+    UnreadablePushError,
+    UnreadableTaskError,
+)
+from a2a_serverless.storage.codec import live_head, seconds
+from a2a_serverless.storage.layout import (
+    HEAD,
+    PUSH,
+    PUSH_END,
+    head_key,
+    owner_of,
+    push_sort,
+    task_partition,
+)
+from a2a_serverless.storage.table import (
+    Added,
+    Check,
+    CopyOf,
+    Item,
+    Kept,
+    Key,
+    Range,
+    Table,
+    Update,
+    are,
+    beginning,
+    key_of,
+)
+from a2a_serverless.tasks.events import LAST
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope, is_task_id, new_token
+from a2a_serverless.tasks.push import GivenUp, Push, check_room, checked, is_config_id, tallied
+from a2a_serverless.tasks.rules import check_writable
+
+logger = logging.getLogger(__name__)
+
+PUTS: Final = 40
+"""How often a put that loses to others is tried; of puts at the same time one always succeeds."""
+
+READS: Final = 10
+"""How often a read goes on when HEAD and a new configuration do not fit together yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A task's HEAD and its configurations by id; `writes` counts the changes of this set."""
+
+    head: Head
+    writes: int
+    pushes: tuple[Push, ...]
+    unreadable: Mapping[str, UnreadablePushError]
+    """The configurations that cannot be read: the reasons by their ids."""
+
+    @property
+    def ids(self) -> list[str]:
+        return [*(push.config.id for push in self.pushes), *self.unreadable]
+
+    def push(self, config_id: str) -> Push | None:
+        """Return one configuration.
+
+        Raises:
+            UnreadablePushError: it is damaged.
+        """
+        if (error := self.unreadable.get(config_id)) is not None:
+            raise error
+        return next((push for push in self.pushes if push.config.id == config_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    """The push configurations of one scope's tasks.
+
+    They are deleted with their task, and expire with it. A configuration of an earlier incarnation
+    is not found. Reads are consistent. An inline configuration is stored with the commit that opens
+    its turn (`open_task`, `Commit.push`), so that there is no moment at which the task runs without
+    it. Its cursor stands before that commit. If it has no id, it gets the one that follows from its
+    URL (`tasks.push.inline_id`).
+    """
+
+    table: Table
+    scope: Scope
+    clock: Clock
+
+    async def all(self, task_id: str) -> list[Push]:
+        """Return the configurations of the task as it is now, by id; none if there is no task.
+
+        A damaged configuration is left out, and a line of the log names it.
+        """
+        held = await self._held(task_id)
+        if held is None:
+            return []
+        for config_id, error in held.unreadable.items():
+            fields = {"action": "unreadable_push", "task_id": task_id, "config_id": config_id}
+            logger.error("Left out: %s", error, extra=fields)
+        return list(held.pushes)
+
+    async def get(self, task_id: str, config_id: str) -> Push | None:
+        """Return one configuration; None if there is none.
+
+        Raises:
+            UnreadablePushError: it is damaged.
+        """
+        held = await self._held(task_id)
+        return held.push(config_id) if held else None
+
+    async def _held(self, task_id: str) -> _Held | None:
+        """Return a task's configurations; None when it does not exist or has expired.
+
+        If one waits for its cursor in every read while HEAD stays the same, its cursor is lost.
+        """
+        waiting: set[tuple[int, tuple[str, ...]]] = set()
+        if not is_task_id(task_id):
+            return None
+        for attempt in range(1, READS + 1):
+            item, found = await self._read_pushes(task_id)
+            head = live_head(item, self.clock.now_ms())
+            if item is None or head is None:
+                return None
+            own = [one for one in found if _names(one)[0] == head.incarnation]
+            new = [one for one in own if _awaits_cursor(one, item)]
+            if not new or (len(new) == 1 and await self._give_cursor(item, new[0])):
+                return _held_of(head, _writes(item), own)
+            waiting.add((_writes(item), tuple(str(one["push_write"]) for one in new)))
+            if attempt == READS and len(waiting) == 1:
+                return _held_of(head, _writes(item), own)
+            await self.clock.sleep(pause_s(attempt))
+        msg = f"The push configurations of task {task_id} did not settle in {READS} reads."
+        raise UnavailableError(msg)
+
+    async def put(self, given: TaskPushNotificationConfig) -> Push:
+        """Store a configuration of the task `given.task_id`; its id is made here when it is empty.
+
+        Its cursor stands at the task's version, so that exactly what is committed from now on is
+        delivered. If it replaces a configuration with the same id, it takes over that one's cursor.
+
+        Raises:
+            TaskNotFoundError: the task does not exist.
+            NewerReleaseError: only a newer release may write the task.
+            InvalidArgumentError: the task has `MAX_CONFIGS` others, or a text does not fit.
+            UnavailableError: others put configurations to the task all the time; try again.
+        """
+        config = checked(given)
+        config.id = config.id or new_token()
+        for _ in range(PUTS):
+            held = await self._held(config.task_id)
+            if held is None:
+                raise TaskNotFoundError
+            check_writable(held.head)
+            check_room(held.ids, config.id)
+            new = Push(
+                scope=held.head.scope,
+                incarnation=held.head.incarnation,
+                config=config,
+                version=held.head.version,
+            )
+            put = _put(new, held.head, write=held.writes + 1)
+            try:
+                await self.table.write(_noted(held), put)
+            except ConditionFailedError:
+                continue
+            after = await self._held(config.task_id)
+            stored = after.push(config.id) if after else None
+            return stored or new  # not stored: it was deleted since
+        msg = f"Others put push configurations to task {config.task_id}, {PUTS} times."
+        raise UnavailableError(msg)
+
+    async def with_inline(self, update: Update, push: Push) -> Update:
+        """Return the update of HEAD in a commit with an inline configuration; check its room.
+
+        Raises:
+            TaskNotFoundError: the task does not exist.
+            InvalidArgumentError: it has `MAX_CONFIGS` others.
+        """
+        held = await self._held(push.config.task_id)
+        if held is None or held.head.incarnation != push.incarnation:
+            raise TaskNotFoundError
+        check_room(held.ids, push.config.id)
+        return _counted(update, held)
+
+    async def move(self, before: Push, after: Push) -> bool:
+        """Store the cursor and the failures of `after` if the stored ones are still `before`'s.
+
+        False when the configuration is gone or was moved by another caller. The configuration
+        itself is not written. A move that was stored although its answer was lost counts as done.
+        """
+        move = new_token()
+        seen, wanted = _position(before), _position(after) | _outcome(after)
+        update = Update(
+            key=_key(self.scope.digest, before),
+            values=wanted | {"move": move},
+            when=[
+                *(_as_seen(*one) for one in seen.items()),
+                [
+                    Check("expires_at", "absent"),
+                    Check("expires_at", ">", self.clock.now_ms() // 1000),
+                ],
+            ],
+        )
+        if await self.table.did(update):
+            return True
+        # Its own mark says that an earlier, unanswered request of this move was applied.
+        stored = await self.table.get(update.key)
+        return stored is not None and stored.get("move") == move
+
+    async def delete(self, task_id: str, config_id: str) -> None:
+        """Forget a configuration, also a damaged one. Idempotent.
+
+        A request to the webhook that has begun may still end. A configuration can also be deleted
+        from a task that only a newer release may write, because neither HEAD nor the log changes:
+        so the client can always stop its webhook.
+        """
+        if not is_task_id(task_id) or not is_config_id(config_id):
+            return
+        item = await self.table.get(head_key(self.scope.digest, task_id))
+        head = live_head(item, self.clock.now_ms())
+        if head is not None:
+            sort = push_sort(head.incarnation, config_id)
+            await self.table.delete([Key(self._partition(task_id), sort)])
+
+    async def _read_pushes(self, task_id: str) -> tuple[Item | None, list[Item]]:
+        """Return HEAD and all configurations that are stored, by one Query."""
+        wanted = Range(partition=self._partition(task_id), first=HEAD, last=PUSH_END)
+        found = await self.table.all(wanted)
+        if not found or found[0]["SK"] != HEAD:
+            return None, []
+        return found[0], found[1:]
+
+    async def surveyed(self, head: Head) -> list[Push]:
+        """Return the configurations that can be read, as they are stored; write nothing.
+
+        One that waits for its cursor is shown as if none of its events was delivered.
+        """
+        own = push_sort(head.incarnation, "")
+        found = await self.table.all(beginning(self._partition(head.task_id), own))
+        return list(_held_of(head, 0, [{"version": 0} | item for item in found]).pushes)
+
+    async def _give_cursor(self, head: Item, new: Item) -> bool:
+        """Copy the cursor that HEAD has noted to its configuration, on the table and in `new`.
+
+        False when the note is for another configuration, or the copy is refused: HEAD and `new`
+        were not read as of one moment.
+        """
+        if _writes(head) != new["push_write"]:
+            return False
+        cursor = {"version": head["push_at"], "index": LAST}
+        is_without = [*are(push_write=new["push_write"]), Check("version", "absent")]
+        is_given = await self.table.did(Update(key=key_of(new), values=cursor, when=is_without))
+        if is_given:
+            new |= cursor
+        return is_given
+
+    def _partition(self, task_id: str) -> str:
+        return task_partition(self.scope.digest, task_id)
+
+
+def _key(scope: str, push: Push) -> Key:
+    return Key(
+        task_partition(scope, push.config.task_id), push_sort(push.incarnation, push.config.id)
+    )
+
+
+def _held_of(head: Head, writes: int, own: Iterable[Item]) -> _Held:
+    """Return the configurations in a task's items `own`, apart from those that cannot be read."""
+    pushes: list[Push] = []
+    unreadable: dict[str, UnreadablePushError] = {}
+    for item in own:
+        try:
+            pushes.append(push_of(item))
+        except UnreadablePushError as error:
+            _, config_id = _names(item)
+            unreadable[config_id] = error
+    return _Held(head=head, writes=writes, pushes=tuple(tallied(pushes)), unreadable=unreadable)
+
+
+def _as_seen(name: str, value: Any) -> list[Check]:
+    """Return the condition that an attribute has the value that was read, or its default."""
+    same = Check(name, "=", value)
+    if name not in _DEFAULTS or value != _DEFAULTS[name]:
+        return [same]
+    return [same, Check(name, "absent")]
+
+
+def _counted(update: Update, held: _Held) -> Update:
+    """Return a conditional update of HEAD that also counts a change of `held`."""
+    is_first = held.writes == 0
+    same = Check("push_writes", "absent") if is_first else Check("push_writes", "=", held.writes)
+    values = {**update.values, "push_writes": Added(1)}
+    return replace(update, values=values, when=[*update.when, same])
+
+
+def _noted(held: _Held) -> Update:
+    """Return HEAD's part of a put: the version that HEAD has becomes the cursor."""
+    head = held.head
+    update = Update(
+        key=head_key(head.scope, head.task_id),
+        values={"push_at": CopyOf("version")},
+        when=are(incarnation=head.incarnation),
+    )
+    return _counted(update, held)
+
+
+# -- items -----------------------------------------------------------------------------------------
+
+
+def _put(push: Push, head: Head, *, write: int) -> Update:
+    """Return the update that stores a configuration without a cursor; `push_at` is its cursor.
+
+    A configuration that is stored already keeps its own cursor. Its failures and refusals are
+    forgotten.
+    """
+    return Update(
+        key=_key(head.scope, push),
+        values={
+            "body": push.config.SerializeToString(),
+            "expires_at": seconds(head.expires_at),
+            "failures": 0,
+            "failing_since": None,
+            "refusals": 0,
+            "push_write": write,
+        },
+        remove=("answer", "answered_at", "next_at"),
+    )
+
+
+def push_inline(push: Push, head: Head) -> Update:
+    """Return the update that stores a configuration; a stored cursor and stored refusals stay.
+
+    A client may send its inline configuration with each message: that must not reset the count for
+    a URL that refuses.
+    """
+    put = _put(push, head, write=0)
+    kept = {"version": push.version, "index": push.index, "refusals": 0}
+    return replace(put, values={**put.values, **{name: Kept(v) for name, v in kept.items()}})
+
+
+def _position(push: Push) -> Item:
+    """Return the attributes of an item that a delivery moves, as they are in `push`."""
+    return {
+        "version": push.version,
+        "index": push.index,
+        "failures": push.failures,
+        "failing_since": push.failing_since,
+        "refusals": push.refusals,
+    }
+
+
+def _outcome(push: Push) -> Item:
+    """Return the attributes about what became of the events so far; no condition has them.
+
+    An earlier release leaves them as they are. Their times and versions say how old they are.
+    """
+    values: Item = {}
+    if push.answered_at is not None:
+        values |= {"answer": push.answer, "answered_at": push.answered_at, "next_at": push.next_at}
+    if push.told is not None:
+        values["told"] = push.told
+    if (lost := push.given_up) is not None:
+        values |= {"given_up": lost.count, "given_up_version": lost.version}
+        values |= {"given_up_at": lost.at, "given_up_reason": lost.reason}
+    return values
+
+
+_DEFAULTS: Final[Item] = {
+    "index": LAST,
+    "failures": 0,
+    "failing_since": None,
+    "refusals": 0,
+}
+"""The attributes of `_position` that an item may lack, and their values if it does."""
+
+
+def _names(item: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the incarnation of a push configuration's task, and the configuration's id."""
+    sort: str = item["SK"]
+    incarnation, _, config_id = sort.removeprefix(PUSH).partition("#")
+    return incarnation, config_id
+
+
+def push_of(item: Mapping[str, Any]) -> Push:
+    """Return the push configuration that an item holds.
+
+    Raises:
+        UnreadablePushError: the item lacks its configuration or its cursor, or has something else
+            in their place.
+    """
+    values = {**_DEFAULTS, **item}
+    scope, task_id = owner_of(values["PK"])
+    incarnation, config_id = _names(item)
+    name = f"Push configuration {config_id} of task {task_id} cannot be read"
+    config = _config_in(values.get("body"))
+    if config is None or (config.task_id, config.id) != (task_id, config_id):
+        msg = f"{name}, as its body is missing or damaged: set it again under its id, or delete it."
+        raise UnreadablePushError(msg)
+    numbers = [values.get(part) for part in ("version", "index", "failures", "refusals")]
+    if not all(isinstance(number, int) for number in (*numbers, values["failing_since"] or 0)):
+        msg = f"{name}, as its cursor is missing or damaged: delete it, and set it again."
+        raise UnreadablePushError(msg)
+    return Push(
+        scope=scope,
+        incarnation=incarnation,
+        config=config,
+        **{part: values[part] for part in ("version", *_DEFAULTS)},
+        **_informing(values, {"answer": str, "answered_at": int, "next_at": int, "told": int}),
+        given_up=_given_up(values),
+    )
+
+
+def _informing(values: Mapping[str, Any], forms: Mapping[str, type]) -> dict[str, Any]:
+    """Return attributes that only inform; a value of another form counts as missing."""
+    return {n: values[n] for n, form in forms.items() if isinstance(values.get(n), form)}
+
+
+def _given_up(values: Mapping[str, Any]) -> GivenUp | None:
+    """Return what was given up; None also if a part of it is missing."""
+    parts = {"given_up": int, "given_up_version": int, "given_up_at": int, "given_up_reason": str}
+    found = _informing(values, parts)
+    if len(found) < len(parts):
+        return None
+    count, version, at, reason = (found[name] for name in parts)
+    return GivenUp(count=count, version=version, at=at, reason=reason)
+
+
+def _config_in(body: object) -> TaskPushNotificationConfig | None:
+    """Return the configuration in the body of an item; None where there is none."""
+    try:
+        return TaskPushNotificationConfig.FromString(body) if isinstance(body, bytes) else None
+    except DecodeError:
+        return None
+
+
+def _writes(head: Mapping[str, Any]) -> int:
+    """Return how often a configuration was put to HEAD's task; `Head` has no field for it.
+
+    Raises:
+        UnreadableTaskError: the count is of another form.
+    """
+    writes = head.get("push_writes", 0)
+    if not isinstance(writes, int):
+        _, task_id = owner_of(head["PK"])
+        msg = f"HEAD of task {task_id} has a push_writes of a form that no release writes."
+        raise UnreadableTaskError(msg)
+    return writes
+
+
+def _awaits_cursor(item: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
+    """Return True if a configuration has no cursor yet, and this or a later HEAD will give it one.
+
+    If HEAD has counted later puts, the cursor is lost: a put begins only after the configuration
+    of the put before it has got its cursor.
+    """
+    write = item.get("push_write")
+    if "version" in item or not isinstance(write, int) or write == 0:
+        return False
+    writes = _writes(head)
+    return write > writes or (write == writes and "push_at" in head)
