@@ -13,10 +13,9 @@ from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.events import events_of
 from a2a_serverless.tasks.fold import Fold
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import OperationParams
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.claims import Ownership, claim
 from tests.support.messages import artifact, request
+from tests.support.workers import guard_of
 
 
 async def read(storage: DurableStorage, task_id: str) -> Log:
@@ -31,9 +30,9 @@ async def note(storage: DurableStorage, head: Head, name: str) -> Head:
 
 
 async def claimed_again(storage: DurableStorage, log: Log) -> Head:
-    params = OperationParams.of(log.head, log.head.turn, 0)
-    own = Ownership(params=params, token=f"token-{log.head.version}")
-    return await claim(storage, log, own, RetryPolicy(max_attempts=9))
+    guard = guard_of(storage, log.head, token=f"token-{log.head.version}")
+    await guard.take_over(log, RetryPolicy(max_attempts=9))
+    return guard.head
 
 
 def events(log: Log) -> int:

@@ -25,7 +25,6 @@ from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.sweeper import Sweeper
-from a2a_serverless.worker.watch import Watch
 
 Permission = tuple[str, str, str]
 """Function, action and resource, by their names in the template."""
@@ -40,11 +39,11 @@ WRITES: Final = frozenset(
 ENTRYPOINTS: Final = {"api": "ApiFunction", "stream": "StreamFunction"}
 
 ENTRANCES: Final[Mapping[str, tuple[tuple[type, str], ...]]] = {
-    "WorkerFunction": ((WorkerFunction, "handle"), (WorkerAdapter, "process"), (Watch, "_look")),
+    "WorkerFunction": ((WorkerFunction, "handle"), (WorkerAdapter, "process")),
     "SweeperFunction": ((Sweeper, "sweep"), (DeadLetters, "handle")),
     "PushFunction": ((PushFunction, "handle"),),
 }
-"""The methods behind which everything is the function's own doing; the watch runs beside them."""
+"""The methods behind which everything is the function's own doing."""
 
 _function: ContextVar[str | None] = ContextVar("function", default=None)
 _recorded: dict[Permission, str] = {}

@@ -23,12 +23,15 @@ from a2a.types import (
 from a2a_serverless.clock import Clock
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import TurnAgents
+from a2a_serverless.worker.guard import Guard, Looks
+from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless_tools.testing.clock import PacedClock, idle
 from a2a_serverless_tools.testing.engine import Engine, InlineKeeper
 from tests.support.messages import request
@@ -43,6 +46,7 @@ __all__ = [
     "artifact_texts",
     "chunk",
     "complete",
+    "guard_of",
     "idle",
     "params_of",
     "status",
@@ -152,6 +156,23 @@ def params_of(head: Head, *, turn: int | None = None, copy_number: int = 0) -> O
         incarnation=head.incarnation,
         turn=turn or head.turn,
         copy_number=copy_number,
+    )
+
+
+def guard_of(
+    log: DurableStorage, head: Head, *, token: str | None = "own", **options: Any
+) -> Guard:
+    """A guard of the turn of `head`, with a keeper of its own."""
+    clock = options.pop("clock", log.clock)
+    return Guard(
+        log=log,
+        params=params_of(head),
+        head=head,
+        token=token,
+        clock=clock,
+        keeper=Keeper(),
+        looks=Looks(log, clock),
+        **options,
     )
 
 

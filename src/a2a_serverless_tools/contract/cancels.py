@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Self
 from weakref import WeakKeyDictionary, WeakSet
@@ -11,7 +12,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import TaskKey
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.worker.watch import POLL_S, Watch, Watched
+from a2a_serverless.worker.guard import POLL_S, Looks
 
 
 class CancelScope:
@@ -21,12 +22,11 @@ class CancelScope:
     event loop that made it.
     """
 
-    def __init__(self, watch: Watch, key: TaskKey) -> None:
+    def __init__(self, looks: Looks, key: TaskKey) -> None:
         self.key = key
-        self._watch = watch
-        self._watched = Watched(key=key, on_look=self._on_look)
         self._requested = asyncio.Event()
-        watch.add(self._watched)
+        self._stop = asyncio.Event()
+        self._watching = asyncio.create_task(looks.over(self, self._stop), context=Context())
 
     async def wait(self) -> None:
         """Return when a cancel is seen."""
@@ -42,7 +42,8 @@ class CancelScope:
         After the last scope of the process is released, nothing runs on in the background, where
         Lambda would freeze it.
         """
-        await self._watch.remove(self._watched)
+        self._stop.set()
+        await self._watching
 
     async def __aenter__(self) -> Self:
         return self
@@ -50,16 +51,17 @@ class CancelScope:
     async def __aexit__(self, *error: object) -> None:
         await self.release()
 
-    async def _on_look(self, head: Head | None) -> None:
+    async def on_look(self, head: Head | None) -> None:
+        """Take a look at the task."""
         if head is not None and head.is_being_canceled:
             self._requested.set()
 
 
 @dataclass(slots=True)
 class _Shared:
-    """A watch for each event loop, which keeps its scopes alive; the same for all views."""
+    """The looks of each event loop, which keep its scopes alive; the same for all views."""
 
-    watches: WeakKeyDictionary[asyncio.AbstractEventLoop, Watch] = field(
+    looks: WeakKeyDictionary[asyncio.AbstractEventLoop, Looks] = field(
         default_factory=WeakKeyDictionary
     )
     scopes: WeakSet[CancelScope] = field(default_factory=WeakSet)
@@ -99,7 +101,7 @@ class CancelRegistry:
 
         A failure of the backend does not set it: then the cancel's deadline ends the task.
         """
-        scope = CancelScope(self._watch(), self._key(task_id))
+        scope = CancelScope(self._looks(), self._key(task_id))
         self._shared.scopes.add(scope)
         return scope
 
@@ -109,10 +111,10 @@ class CancelRegistry:
             if scope.key == self._key(task_id):
                 await scope.release()
 
-    def _watch(self) -> Watch:
+    def _looks(self) -> Looks:
         loop = asyncio.get_running_loop()
-        watch = Watch(self._storage, self._storage.clock, interval_s=self._poll_s)
-        return self._shared.watches.setdefault(loop, watch)
+        looks = Looks(self._storage, self._storage.clock, interval_s=self._poll_s)
+        return self._shared.looks.setdefault(loop, looks)
 
     def _key(self, task_id: str) -> TaskKey:
         return (self._storage.scope.digest, task_id)

@@ -15,9 +15,9 @@ from a2a.server.agent_execution import AgentExecutor
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
+from a2a_serverless.worker.guard import POLL_S
 from a2a_serverless.worker.keeper import Duty, Keeper, OnBlocked
 from a2a_serverless.worker.loops import run_to_end
-from a2a_serverless.worker.watch import POLL_S
 from a2a_serverless_tools.testing.clock import PacedClock, idle
 from a2a_serverless_tools.testing.engine import Engine, InlineKeeper
 from a2a_serverless_tools.testing.points import Points, StoppedAgent

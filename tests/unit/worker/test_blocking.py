@@ -7,14 +7,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskStatus
 
-from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.codec import head_of
 from a2a_serverless.storage.contexts import context_write
@@ -23,13 +22,14 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker import keeper as keepers
-from a2a_serverless.worker.claims import CLAIM_AFTER_S, Ownership, claim_unclaimed
-from a2a_serverless.worker.keeper import Heartbeat, Keeper
+from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.guard import CLAIM_AFTER_S
+from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless.worker.writer import TurnWriter
 from tests.support.memory import items_of
 from tests.support.queues import is_empty
-from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, params_of
+from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, guard_of
 
 WAIT_S = 60
 
@@ -111,6 +111,26 @@ async def test_the_lease_of_a_blocking_agent_is_renewed() -> None:
     await bench.send()
     assert await bench.work()
     assert stored(bench).due_at is None
+
+
+async def test_a_blocking_agent_that_asks_hears_of_a_cancel() -> None:
+    """An agent that holds its loop sees `is_cancelled`, and can let go."""
+
+    async def blocking(_context: RequestContext, queue: EventQueue) -> None:
+        requesting = threading.Thread(
+            target=lambda: asyncio.run(bench.storage.request_cancel(task.task_id))
+        )
+        requesting.start()
+        block(lambda: cast("TurnQueue", queue).is_cancelled)
+        heard.append(True)
+        requesting.join()
+
+    bench = Bench(Agent(blocking), has_heartbeat=True)
+    task = await bench.send()
+    heard: list[bool] = []
+    assert await bench.work()
+    assert heard
+    assert stored(bench).state == S.TASK_STATE_CANCELED
 
 
 async def test_a_blockage_is_logged_once_with_its_place(caplog: pytest.LogCaptureFixture) -> None:
@@ -328,9 +348,8 @@ async def test_a_claim_beside_the_writer_takes_no_turn_from_others() -> None:
     bench = Bench(Agent(complete))
     task = await bench.send()
     other = await bench.storage.commit(task, Commit(token="other", claims=True))
-    own = Ownership(params=params_of(task), token="own")
     with pytest.raises(Exception, match="Another attempt owns the turn"):
-        await claim_unclaimed(bench.storage, task, own)
+        await guard_of(bench.storage, task).commit()
     assert await bench.head(task) == other
 
 
@@ -339,9 +358,10 @@ async def test_a_claim_that_the_writer_has_made_is_not_made_again() -> None:
     bench = Bench(Agent(complete))
     task = await bench.send()
     first = await bench.storage.commit(task, Commit(token="own", claims=True))
-    own = Ownership(params=params_of(task), token="own")
-    assert await claim_unclaimed(bench.storage, task, own) == first
-    assert own.claimed
+    guard = guard_of(bench.storage, task)
+    await guard.commit()
+    assert guard.head == first
+    assert guard.claimed
     assert first.attempts == 1
 
 
@@ -388,16 +408,17 @@ async def test_a_claim_beside_a_commit_with_state_fails_nothing(
     """HEAD moves under the attempt's first commit by its own claim: the state is not stale."""
     bench = Bench(Agent(complete))
     task = await bench.send()
-    own = Ownership(params=params_of(task), token="own")
-    async with TurnWriter(log=bench.storage, head=task, own=own, clock=bench.clock) as writer:
-        claimed = await claim_unclaimed(bench.storage, task, own)
-        head = type(bench.storage).head
+    guard = guard_of(bench.storage, task)
+    async with TurnWriter(guard=guard) as writer:
+        commit = type(bench.storage).commit
+        claims = [Commit(token="own", claims=True)]
 
-        async def adopted_meanwhile(*args: Any) -> Head | None:
-            writer.adopt(claimed)
-            return await head(*args)
+        async def claimed_beside(storage: Any, head: Head, wanted: Commit) -> Head:
+            if claims:
+                await guard.on_look(await commit(storage, task, claims.pop()))
+            return await commit(storage, head, wanted)
 
-        monkeypatch.setattr(type(bench.storage), "head", adopted_meanwhile)
+        monkeypatch.setattr(type(bench.storage), "commit", claimed_beside)
         writer.put(
             StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED)),
             state=context_write({"n": 1}, 0),
@@ -410,23 +431,19 @@ async def test_a_keeper_whose_thread_has_failed_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The delivery counts as lost, and the next turn gets another thread."""
-    lost = asyncio.Event()
     bench = Bench(Agent(complete))
-    await bench.send()
-    beat = Heartbeat(
-        handle=await bench.deliver(), visibility_s=60, clock=SystemClock(), on_lost=lost.set
-    )
-    await beat.take()
-    keeper = Keeper()
+    task = await bench.send()
+    guard = guard_of(bench.storage, task, handle=await bench.deliver(), visibility_s=60)
+    keeper = guard.keeper
 
     def broken(_: object) -> None:
         raise ValueError
 
     with monkeypatch.context() as patched:
         patched.setattr(keepers._Lag, "look", broken)
-        async with keeper.over(beat.beat), asyncio.timeout(WAIT_S):
-            await lost.wait()
-    assert beat.lost
+        async with guard.keeping_delivery(), asyncio.timeout(WAIT_S):
+            await guard.stopped.wait()
+    assert guard.is_lost
     ran = threading.Event()
 
     async def duty(stop: asyncio.Event) -> None:

@@ -119,7 +119,7 @@ async def test_a_fault_of_the_agent_has_a_correlation_id(caplog: pytest.LogCaptu
     assert ended.correlation_id not in text
 
 
-async def test_an_attempt_is_released_by_its_own_token(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_attempt_is_released_by_its_own_token() -> None:
     """An attempt whose turn the keeper has claimed is released by its own token."""
     clock = PacedClock()
 
@@ -127,9 +127,8 @@ async def test_an_attempt_is_released_by_its_own_token(monkeypatch: pytest.Monke
         await clock.sleep(3)
         raise ValueError
 
-    monkeypatch.setattr(attempt, "call_in", lambda *_: None)
     bench = Bench(Agent(fail_late), clock=clock, max_attempts=2, retry_base_s=0)
-    bench.adapter.beside.watch._interval_s = 3600
+    bench.adapter.looks._interval_s = 3600
     task = await bench.send()
     working = asyncio.create_task(bench.work())
     await clock.pass_time(4)
@@ -380,8 +379,7 @@ async def test_a_cancel_that_the_keeper_has_read_is_told() -> None:
 
     agent = Agent(wait)
     bench = Bench(agent, clock=clock)
-    watch = bench.adapter.beside.watch
-    watch._interval_s = 3600
+    bench.adapter.looks._interval_s = 3600
     task = await bench.send()
     working = asyncio.create_task(bench.work())
     await idle()

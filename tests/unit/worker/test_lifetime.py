@@ -15,11 +15,24 @@ from a2a.server.events import EventQueue
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.worker.keeper import RENEW_AFTER, Heartbeat, Keeper
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.guard import RENEW_AFTER, Guard
 from tests.support.queues import is_empty
-from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, status
+from tests.support.workers import (
+    Agent,
+    Bench,
+    PacedClock,
+    S,
+    chunk,
+    complete,
+    guard_of,
+    params_of,
+    status,
+)
+from tests.unit.tasks.heads import opened
 
 BEAT_S = 0.6
 WAIT_S = 30
@@ -29,8 +42,7 @@ class Delivery(Handle[Operation]):
     """A delivery that counts its extensions and fails as it is told."""
 
     def __init__(self, *failures: Exception | None, hangs: bool = False) -> None:
-        params = OperationParams(scope="s", task_id="t", incarnation="i", turn=1)
-        self.message = Operation.to_run(params)
+        self.message = Operation.to_run(params_of(opened()))
         self.attempt = 1
         self._failures = list(failures)
         self._hangs = hangs
@@ -58,14 +70,14 @@ class Delivery(Handle[Operation]):
 
 
 @asynccontextmanager
-async def heartbeat(
-    handle: Delivery, lost: asyncio.Event | None = None
-) -> AsyncIterator[Heartbeat]:
-    on_lost = (lost or asyncio.Event()).set
-    beat = Heartbeat(handle=handle, visibility_s=BEAT_S, clock=SystemClock(), on_lost=on_lost)
-    await beat.take()
-    async with Keeper().over(beat.beat):
-        yield beat
+async def kept(
+    handle: Delivery, *, visibility_s: float = BEAT_S, until: float | None = None
+) -> AsyncIterator[Guard]:
+    """Keep a delivery during the block."""
+    storage = memory_backends(Settings()).storage
+    guard = guard_of(storage, opened(), handle=handle, visibility_s=visibility_s, until=until)
+    async with guard.keeping_delivery():
+        yield guard
 
 
 def beating() -> list[threading.Thread]:
@@ -75,9 +87,9 @@ def beating() -> list[threading.Thread]:
 async def test_a_blocked_event_loop_keeps_its_delivery() -> None:
     """The delivery is renewed while the agent blocks the loop; nothing of it is left behind."""
     handle = Delivery()
-    async with heartbeat(handle) as beat:
+    async with kept(handle) as guard:
         assert handle.thrice.wait(WAIT_S)  # blocks this event loop
-    assert not beat.lost
+    assert not guard.is_lost
     assert handle.extended[:3] == [BEAT_S] * 3
     assert "keeper" in handle.threads
     assert beating() == []
@@ -85,10 +97,9 @@ async def test_a_blocked_event_loop_keeps_its_delivery() -> None:
 
 async def test_an_expired_delivery_is_lost() -> None:
     """A delivery whose renewal the queue refuses counts as lost."""
-    handle, lost = Delivery(None, ConcurrencyError()), asyncio.Event()
-    async with heartbeat(handle, lost) as beat, asyncio.timeout(WAIT_S):
-        await lost.wait()
-        assert beat.lost
+    async with kept(Delivery(None, ConcurrencyError())) as guard, asyncio.timeout(WAIT_S):
+        await guard.stopped.wait()
+        assert guard.is_lost
 
 
 @pytest.mark.parametrize(
@@ -98,32 +109,27 @@ async def test_an_expired_delivery_is_lost() -> None:
 )
 async def test_a_delivery_without_renewals_is_lost_before_it_expires(handle: Delivery) -> None:
     """Three quarters of the visibility without a renewal is where an attempt has to stop."""
-    lost = asyncio.Event()
     began = time.monotonic()
-    async with heartbeat(handle, lost) as beat, asyncio.timeout(WAIT_S):
-        await lost.wait()
-        assert beat.lost
+    async with kept(handle) as guard, asyncio.timeout(WAIT_S):
+        await guard.stopped.wait()
+        assert guard.is_lost
         assert time.monotonic() - began >= 0.75 * BEAT_S
 
 
 async def test_a_failed_renewal_is_tried_again() -> None:
     """After one failed renewal the next one succeeds, and the delivery is not lost."""
     handle = Delivery(None, UnavailableError())
-    async with heartbeat(handle) as beat:
+    async with kept(handle) as guard:
         assert handle.thrice.wait(WAIT_S)
-    assert not beat.lost
+    assert not guard.is_lost
 
 
 async def test_a_delivery_is_not_renewed_beyond_its_limit() -> None:
     """A delivery is lost at its limit and not renewed after it, even if the loop is blocked."""
     handle, clock = Delivery(), SystemClock()
     until = clock.monotonic() + 1.5 * BEAT_S
-    beat = Heartbeat(
-        handle=handle, visibility_s=BEAT_S, clock=clock, on_lost=lambda: None, until=until
-    )
-    await beat.take()
-    async with Keeper().over(beat.beat):
-        while not beat.lost:
+    async with kept(handle, until=until) as guard:
+        while not guard.is_lost:
             time.sleep(0.01)  # noqa: ASYNC251 - the loop is blocked
         assert clock.monotonic() >= until
         renewals = len(handle.extended)
@@ -134,8 +140,8 @@ async def test_the_last_renewal_ends_at_the_limit() -> None:
     """A delivery that is lost by then is visible by then, not a whole visibility later."""
     handle, clock = Delivery(), SystemClock()
     until = clock.monotonic() + 20
-    beat = Heartbeat(handle=handle, visibility_s=60, clock=clock, on_lost=lambda: None, until=until)
-    await beat.take()
+    async with kept(handle, visibility_s=60, until=until):
+        pass
     assert 19 < handle.extended[0] <= 20
 
 

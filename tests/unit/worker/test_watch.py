@@ -1,10 +1,11 @@
-"""The watch over running turns."""
+"""The looks at the tasks of running turns."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -17,8 +18,8 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import LOOK_AT_ONCE, TaskKey
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.watch import Watch, Watched
-from tests.support.workers import Agent, Bench, PacedClock, complete
+from a2a_serverless.worker.guard import Looks
+from tests.support.workers import Agent, Bench, InlineKeeper, PacedClock, complete
 from tests.unit.tasks.heads import asked, opened
 
 SHOWN = opened()
@@ -37,15 +38,28 @@ class Moody:
         return dict.fromkeys(tasks, SHOWN)
 
 
-async def test_a_failed_look_does_not_end_the_watch() -> None:
-    """A look that raises does not end the watch: the next look sees the cancel."""
+@dataclass(eq=False)
+class Task:
+    """A task that is looked at."""
+
+    task_id: str
+    on_look: Callable[[Head | None], Awaitable[None]]
+
+    @property
+    def key(self) -> TaskKey:
+        return "s", self.task_id
+
+
+async def test_a_failed_look_does_not_end_the_looks() -> None:
+    """A look that raises does not end them: the next look sees the cancel."""
     clock, moody, heard = PacedClock(), Moody(), asyncio.Event()
 
     async def on_look(head: Head | None) -> None:
         assert head is SHOWN
         heard.set()
 
-    async with Watch(cast("Any", moody), clock).over(Watched(key=("s", "t"), on_look=on_look)):
+    looks = Looks(cast("Any", moody), clock)
+    async with InlineKeeper().over(partial(looks.over, Task("t", on_look))):
         await clock.pass_time(1)
         assert not heard.is_set()
         await clock.pass_time(1)
@@ -53,16 +67,15 @@ async def test_a_failed_look_does_not_end_the_watch() -> None:
 
 
 async def test_one_look_serves_a_hundred_turns() -> None:
-    """220 watched turns, and one of them twice, cost three requests a second."""
+    """220 turns, and one of them twice, cost three requests a second, whenever they began."""
     clock, moody = PacedClock(), Moody()
-    watch = Watch(cast("Any", moody), clock)
-    turns = [Watched(key=("s", f"t{n % 220}"), on_look=_ignore) for n in range(221)]
-    for turn in turns:
-        watch.add(turn)
-    await clock.pass_time(1)
-    assert sorted(moody.looks, reverse=True) == [LOOK_AT_ONCE, LOOK_AT_ONCE, 20]
-    for turn in turns:
-        await watch.remove(turn)
+    looks = Looks(cast("Any", moody), clock)
+    turns = [partial(looks.over, Task(f"t{n % 220}", _ignore)) for n in range(221)]
+    async with InlineKeeper().over(*turns[:100]):
+        await clock.pass_time(0.4)
+        async with InlineKeeper().over(*turns[100:]):
+            await clock.pass_time(0.6)
+            assert sorted(moody.looks, reverse=True) == [LOOK_AT_ONCE, LOOK_AT_ONCE, 20]
     await clock.pass_time(5)
     assert len(moody.looks) == 3
 
@@ -78,9 +91,9 @@ async def test_a_turn_that_raises_does_not_blind_the_others() -> None:
     async def hears(_head: Head | None) -> None:
         heard.set()
 
-    watch = Watch(cast("Any", moody), clock)
-    bad, good = Watched(key=("s", "bad"), on_look=fails), Watched(key=("s", "good"), on_look=hears)
-    async with watch.over(bad), watch.over(good):
+    looks = Looks(cast("Any", moody), clock)
+    turns = [partial(looks.over, Task("bad", fails)), partial(looks.over, Task("good", hears))]
+    async with InlineKeeper().over(*turns):
         await clock.pass_time(1)
         assert heard.is_set()
 
@@ -107,7 +120,7 @@ async def test_a_late_look_stops_no_turn(shown: Head | None) -> None:
         await complete(context, queue)
 
     bench = Bench(Agent(execute), clock=clock)
-    bench.adapter.beside = replace(bench.adapter.beside, watch=Watch(cast("Any", late), clock))
+    bench.adapter.looks = Looks(cast("Any", late), clock)
     head = await bench.send()
     working = asyncio.create_task(bench.work())
     await clock.pass_time(3)

@@ -6,8 +6,6 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from a2a.server.agent_execution import AgentExecutor
@@ -18,36 +16,36 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import (
     ConcurrencyError,
     ConfigurationError,
-    FencedError,
     TurnFinishedError,
 )
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.fifo import DONE, LOST, FifoQueue, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.endings import end_task, gave_up
+from a2a_serverless.storage.endings import cancel_task, end_task, gave_up
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import (
     MOST_INTERRUPTIONS,
     NEWER_DELAY_S,
+    Canceled,
     Delivered,
     after_interruption,
     early_s,
     may_give_up,
+    on_cancel,
     on_current_turn,
     on_delivery,
     waits_behind,
 )
 from a2a_serverless.tasks.head import SHUTDOWN, Head
 from a2a_serverless.tasks.identity import Scope, new_token
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent, TurnAgents
-from a2a_serverless.worker.attempt import Attempt, Companions, Limits
-from a2a_serverless.worker.canceling import Canceling
-from a2a_serverless.worker.claims import Ownership, claim
+from a2a_serverless.worker.attempt import Attempt
 from a2a_serverless.worker.failures import reason_of
-from a2a_serverless.worker.keeper import Heartbeat, Keeper
+from a2a_serverless.worker.guard import Guard, Looks
+from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.loops import have_threads, limited, name_origins, survive_exits
 from a2a_serverless.worker.sharing import MOST_AT_ONCE
 from a2a_serverless.worker.telemetry import (
@@ -57,8 +55,7 @@ from a2a_serverless.worker.telemetry import (
     observed_cancel,
     observed_delivery,
 )
-from a2a_serverless.worker.turn import caller_of, turn_of
-from a2a_serverless.worker.watch import Watch
+from a2a_serverless.worker.turn import Turn, caller_of, canceled_turn_of, turn_of
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +93,7 @@ class WorkerAdapter:
         clock: by default that of the machine.
         deadline_margin_s: how long before its deadline a turn is given back.
         has_heartbeat: False where the queue keeps a delivery for as long as a turn can take.
-        keeper: runs the heartbeat and claims, also while the agent blocks its event loop.
+        keeper: runs what goes on while the agent blocks its event loop.
 
     Raises:
         ConfigurationError: A2A_CONTEXT_VARIABLES names something that is no context variable.
@@ -119,9 +116,8 @@ class WorkerAdapter:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.retry = settings.retry()
-        self.beside = Companions(
-            watch=Watch(backends.storage, self.clock), keeper=keeper or Keeper()
-        )
+        self.keeper = keeper or Keeper()
+        self.looks = Looks(backends.storage, self.clock)
         self.deadline_margin_s = deadline_margin_s
         self.has_heartbeat = has_heartbeat
 
@@ -242,9 +238,8 @@ class _Delivery:
         self._deadline = deadline
         scope = Scope(self._params.scope)
         self._storage = adapter.backends.storage.for_scope(scope)
-        self._running: Attempt | None = None
-        self._attempted: tuple[Head, Ownership] | None = None
-        """HEAD with the attempts before this one, and this one's claim."""
+        self._attempted: Guard | None = None
+        """Of the attempt that has begun."""
         self._is_passed_on = False
 
     async def verdict(self) -> Verdict:
@@ -272,11 +267,11 @@ class _Delivery:
         The note takes `RELEASE_S` at most, and changes nothing if the attempt does not own its turn
         any more, for instance after the commit that ended the turn.
         """
-        is_noted = self._running is not None and self._running.has_given_back
-        if self._attempted is None or self._attempted[1].must_claim or is_noted:
+        guard = self._attempted
+        if guard is None or guard.must_claim or guard.has_given_back:
             _log(self._handle, level, action, text, exc_info=error or False)
             return
-        head, own = self._attempted
+        head = replace(guard.head, attempts=guard.head.attempts - 1)  # without this attempt
         attempts, spared = None, None
         if reason == SHUTDOWN:
             attempts, spared = after_interruption(head)
@@ -288,7 +283,7 @@ class _Delivery:
                     _OFTEN,
                     interruptions=spared.interruptions,
                 )
-        end = own.ended(reason, at=self._adapter.clock.now_ms())
+        end = guard.ended(reason)
         reference = end.correlation_id
         _log(self._handle, level, action, text, exc_info=error or False, correlation_id=reference)
         clock = self._adapter.clock
@@ -337,53 +332,47 @@ class _Delivery:
         return DONE
 
     async def _cancel(self, log: Log) -> Verdict:
+        """Cancel a task that no agent works on; its agent is told if it has seen the task."""
         faults.point("cancel-received")
-        adapter = self._adapter
-        canceling = Canceling(
-            agent=await self._agent(log),
-            storage=self._storage,
-            retry=adapter.retry,
-            timeout_s=adapter.settings.cancel_timeout_s,
-            flush_after_s=adapter.settings.flush_ms / 1000,
-            clock=adapter.clock,
-        )
+        adapter, way = self._adapter, on_cancel(log.head, self._operation)
+        agent = await self._agent(log)
+        # A paused task has no turn to claim: its last attempt is over, and no other one follows.
+        guard = self._guard(log, None if way is Canceled.PAUSED else new_token())
+        attempt = self._attempt(guard, canceled_turn_of(log, tracing.carried()), agent)
         try:
             with observed_cancel(log, self._operation):
-                async with AsyncExitStack() as stack:
-                    may_write = await self._keep_delivery(stack, until=self._limit())
-                    await canceling.run(log, self._operation, may_write)
+                async with guard.keeping_delivery():
+                    if way is Canceled.CLAIMED:
+                        await guard.take_over(log, adapter.retry)
+                    if way is Canceled.ALONE:
+                        await cancel_task(self._storage, log.head)
+                    else:
+                        await attempt.cancel()
+        except TurnFinishedError:
+            pass  # the task was ended elsewhere
         except ConcurrencyError as error:  # another worker has the turn, or the delivery
             metrics.count("FencedWrites")
             _log(self._handle, logging.WARNING, "fenced", f"Task not canceled here: {error}")
             return again(adapter.retry.delay_s(self._handle.attempt))
+        _log(self._handle, logging.INFO, "canceled", "Task canceled", turn=log.head.turn)
         return DONE
 
     async def _run(self, log: Log, *, claims_first: bool) -> Verdict:
-        adapter, head = self._adapter, log.head
-        params = on_current_turn(self._params, head)
-        if adapter.retry.is_exhausted(head.attempts):  # the last one died without settling it
-            return await self._give_up(params, log)
-        own = Ownership(params=params, token=new_token())
-        self._attempted = (head, own)
+        adapter = self._adapter
+        if adapter.retry.is_exhausted(log.head.attempts):  # the last one died without settling it
+            return await self._give_up(log)
         try:
             timing = self._storage.timing
             with observed_attempt(log, self._operation, clock=adapter.clock, timing=timing):
-                attempt = self._attempt(log, params, await self._agent(log))
-                self._running = attempt
-                async with AsyncExitStack() as stack:
-                    may_write = await self._keep_delivery(
-                        stack,
-                        lambda: attempt.stop(FencedError("The delivery is lost.")),
-                        until=self._limit(),
-                    )
+                agent = await self._agent(log)
+                guard = self._attempted = self._guard(log, new_token())
+                # The agent's own calls belong to its attempt.
+                attempt = self._attempt(guard, turn_of(log, tracing.carried()), agent)
+                async with guard.keeping_delivery():
                     if claims_first:
                         is_alone = self._quarantine is None
-                        head = await claim(
-                            self._storage, log, own, adapter.retry, is_alone=is_alone
-                        )
-                        before = replace(head, attempts=head.attempts - 1)
-                        self._attempted = (before, own)
-                    verdict = await attempt.run(head, own, may_write)
+                        await guard.take_over(log, adapter.retry, is_alone=is_alone)
+                    verdict = await attempt.run()
                 if attempt.has_failed_task:
                     count_failed(log)
                 return verdict
@@ -394,21 +383,31 @@ class _Delivery:
             _log(self._handle, logging.WARNING, "fenced", f"Attempt stopped: {error}")
             return LOST
 
-    def _attempt(self, log: Log, params: OperationParams, agent: AgentExecutor) -> Attempt:
+    def _guard(self, log: Log, token: str | None) -> Guard:
+        adapter = self._adapter
+        return Guard(
+            log=self._storage,
+            params=on_current_turn(self._params, log.head),
+            head=log.head,
+            token=token,
+            clock=adapter.clock,
+            keeper=adapter.keeper,
+            looks=adapter.looks,
+            handle=self._handle if adapter.has_heartbeat else None,
+            visibility_s=adapter.settings.visibility_s,
+            until=self._limit(),
+        )
+
+    def _attempt(self, guard: Guard, turn: Turn, agent: AgentExecutor) -> Attempt:
         adapter = self._adapter
         return Attempt(
             agent=agent,
-            params=params,
-            turn=turn_of(log, tracing.carried()),  # the agent's own calls belong to its attempt
-            storage=self._storage,
-            beside=adapter.beside,
-            limits=Limits(
-                retry=adapter.retry,
-                cancel_timeout_s=adapter.settings.cancel_timeout_s,
-                flush_after_s=adapter.settings.flush_ms / 1000,
-                stop_at=self._stop_at(),
-            ),
-            clock=adapter.clock,
+            turn=turn,
+            guard=guard,
+            retry=adapter.retry,
+            cancel_timeout_s=adapter.settings.cancel_timeout_s,
+            flush_after_s=adapter.settings.flush_ms / 1000,
+            stop_at=self._stop_at(),
         )
 
     async def _agent(self, log: Log) -> AgentExecutor:
@@ -444,37 +443,13 @@ class _Delivery:
         limit = self._adapter.clock.monotonic() + limit_s + self._adapter.deadline_margin_s
         return limit if ends is None else min(limit, ends)
 
-    async def _keep_delivery(
-        self,
-        stack: AsyncExitStack,
-        on_lost: Callable[[], None] = lambda: None,
-        *,
-        until: float | None,
-    ) -> Callable[[], bool]:
-        """Start the heartbeat; return a test that the delivery is still this worker's.
-
-        Raises:
-            ConcurrencyError: the delivery was lost before any work began.
-        """
-        if not self._adapter.has_heartbeat:
-            return lambda: True
-        heartbeat = Heartbeat(
-            handle=self._handle,
-            visibility_s=self._adapter.settings.visibility_s,
-            clock=self._adapter.clock,
-            on_lost=on_lost,
-            until=until,
-        )
-        await heartbeat.take()
-        await stack.enter_async_context(self._adapter.beside.keeper.over(heartbeat.beat))
-        return lambda: not heartbeat.lost
-
-    async def _give_up(self, params: OperationParams, log: Log) -> Verdict:
+    async def _give_up(self, log: Log) -> Verdict:
         """Fail a task whose attempts are used up, unless another attempt has taken its turn.
 
         A task that is being canceled is left to its cancel.
         """
         reference, seen = secrets.token_hex(8), log.head
+        params = on_current_turn(self._params, seen)
 
         def decide(head: Head) -> Commit | None:
             is_given_up = may_give_up(head, params, seen=seen) and head.cancel is None

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from a2a.server.agent_execution import AgentExecutor
+from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless import faults
-from a2a_serverless.clock import Clock
 from a2a_serverless.errors import (
     A2AServerlessError,
     FencedError,
@@ -25,7 +23,6 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import DONE, Verdict, again
-from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import canceled, ending, gave_up, stated
 from a2a_serverless.tasks.attempts import (
     MOST_STARTS,
@@ -40,11 +37,9 @@ from a2a_serverless.tasks.attempts import (
     on_return,
 )
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import AttemptEnd, Head, plain_state
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.head import AttemptEnd, is_terminal, plain_state
 from a2a_serverless.tasks.rules import Commit, Waits
 from a2a_serverless.worker.agents import handler_of
-from a2a_serverless.worker.claims import Hold, Ownership
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import (
     AgentFailedError,
@@ -58,21 +53,20 @@ from a2a_serverless.worker.failures import (
     reason_of,
 )
 from a2a_serverless.worker.frames import place_of_function, where
-from a2a_serverless.worker.keeper import Keeper
+from a2a_serverless.worker.guard import Guard
 from a2a_serverless.worker.loops import (
     StartedTasks,
-    call_in,
     called,
     contained,
     end_started,
     end_tasks,
     error_of,
     first_of,
+    limited,
 )
 from a2a_serverless.worker.services import Passing, Refusal, meaning_of, no_longer, waits
 from a2a_serverless.worker.translation import describe
 from a2a_serverless.worker.turn import Turn
-from a2a_serverless.worker.watch import Watch, Watched
 from a2a_serverless.worker.writer import TurnWriter
 
 logger = logging.getLogger(__name__)
@@ -89,58 +83,35 @@ CANCEL_HEARD_S = 1.0
 """Seconds in which `execute()` may end by itself before `cancel()` is called while it runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The bounds of an attempt, in seconds. `stop_at` is monotonic; infinite without a deadline."""
+@dataclass(kw_only=True, eq=False)
+class Attempt:
+    """Runs `execute()` once and commits its result; or calls `cancel()` alone and ends the task.
 
+    Nothing runs on afterwards, except an agent that refuses to stop: tasks that the agent has
+    started end with the attempt. `stop_at` is in monotonic seconds; infinite without a deadline.
+    """
+
+    agent: AgentExecutor
+    turn: Turn
+    guard: Guard
     retry: RetryPolicy
     cancel_timeout_s: float
     flush_after_s: float
     stop_at: float = math.inf
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Companions:
-    """The watch and the keeper, which all attempts of a process share."""
-
-    watch: Watch
-    keeper: Keeper
-
-
-@dataclass(kw_only=True, eq=False)
-class Attempt:
-    """Runs `execute()` once and commits its result.
-
-    Nothing runs on after `run` has returned, except an agent that refuses to stop: tasks that the
-    agent has started end with the attempt.
-    """
-
-    agent: AgentExecutor
-    params: OperationParams
-    turn: Turn
-    storage: DurableStorage
-    beside: Companions
-    limits: Limits
-    clock: Clock
-    _cancel_requested: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _stopped: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _stop_reason: Exception | None = field(default=None, init=False)
     _was_blocked: bool = field(default=False, init=False)
     _started: StartedTasks = field(default_factory=StartedTasks, init=False)
-    has_given_back: bool = field(default=False, init=False)
-    """True once HEAD says how this attempt has given its turn back."""
+
+    def __post_init__(self) -> None:
+        self._clock = self.guard.clock
+        self._writer = TurnWriter(guard=self.guard, flush_after_s=self.flush_after_s)
+        self._queue = TurnQueue(self._writer, self.turn.view)
 
     @property
     def has_failed_task(self) -> bool:
         """Return True if this attempt, which is over, has failed its task."""
-        return self._writer.head.state == TaskState.TASK_STATE_FAILED
+        return self.guard.head.state == TaskState.TASK_STATE_FAILED
 
-    def stop(self, reason: Exception) -> None:
-        """End the attempt as soon as possible; the first reason counts."""
-        self._stop_reason = self._stop_reason or reason
-        self._stopped.set()
-
-    async def run(self, head: Head, own: Ownership, may_write: Callable[[], bool]) -> Verdict:
+    async def run(self) -> Verdict:
         """Run the agent until it ends or is stopped.
 
         Raises:
@@ -148,39 +119,50 @@ class Attempt:
             TurnFinishedError: the turn was ended elsewhere.
             UnavailableError: the end of the attempt could not be stored.
         """
-        self._writer = TurnWriter(
-            log=self.storage,
-            head=head,
-            own=own,
-            clock=self.clock,
-            may_write=may_write,
-            on_failure=self.stop,
-            on_cancel=self._hear_cancel,
-            flush_after_s=self.limits.flush_after_s,
+        kept = self.guard.keeping_turn(
+            is_writing=lambda: not self._writer.is_idle, on_blocked=self._blocked
         )
-        self._queue = TurnQueue(self._writer, self.turn.view, self.storage)
-        watched = Watched(key=(head.scope, head.task_id), on_look=self._on_look)
-        home = asyncio.get_running_loop()
-        self._hold = Hold(
-            log=self.storage,
-            head=head,
-            own=own,
-            clock=self.clock,
-            is_writing=lambda: not self._writer.is_idle,
-            on_claimed=lambda head: call_in(home, self._writer.adopt, head),
-        )
-        kept = self.beside.keeper.over(self._hold.keep, on_blocked=self._blocked)
         try:
-            # They end in reverse order: keeper and watch have ended when the writer closes.
-            async with self._writer, self.beside.watch.over(watched), kept:
+            async with self._writer, kept:
                 verdict = await self._verdict()
             if verdict.is_done:
-                state = plain_state(self._writer.head.state)
+                state = plain_state(self.guard.head.state)
                 self._log(logging.INFO, "turn_ended", "Turn ended", state=state)
             return verdict
         finally:
             self._queue.shut()
             self._queue.stop_waiting()
+
+    async def cancel(self) -> None:
+        """Call `cancel()` while no agent works on the turn, and end the task.
+
+        The task is canceled even if that raises, unless the agent gives it another end. A lost
+        delivery does not interrupt `cancel()`.
+
+        Raises:
+            FencedError: another worker has the turn or its delivery; nothing more was written.
+            TurnFinishedError: the task was ended elsewhere.
+            UnavailableError: the end could not be stored.
+        """
+        queue, writer = self._queue, self._writer
+        self.guard.canceling.set()
+        async with writer:
+            asking = self._asked_to_cancel(self.turn.context)
+            try:
+                error = await limited(asking, clock=self._clock, seconds=self.cancel_timeout_s)
+            finally:
+                await self._end_started()
+            if error is not None:
+                self._log_raised(error)
+            queue.shut()
+            await writer.drain()  # the agent's own end may not be committed yet
+            has_ended = queue.state is not None and is_terminal(queue.state) and queue.fault is None
+            if isinstance(writer.failure, StaleStateError):  # so the agent's own end is not stored
+                writer.discard()
+                has_ended = False
+            if not has_ended:
+                writer.put(*canceled(self.guard.head).entries)
+            await writer.flush()
 
     async def _verdict(self) -> Verdict:
         try:
@@ -192,26 +174,24 @@ class Attempt:
         return DONE
 
     async def _supervise(self) -> None:
-        if self._stop_reason is not None:  # the delivery was lost while its turn was claimed
-            raise self._stop_reason
-        if self._writer.head.cancel is not None:  # it came after the delivery was read
-            self._hear_cancel()
+        guard = self.guard
+        if guard.reason is not None:  # the delivery was lost while its turn was claimed
+            raise guard.reason
         execution = asyncio.create_task(
             contained(called(self.agent.execute, self.turn.context, self._queue), self._started)
         )
         deadline = asyncio.create_task(self._keep_deadline())
         try:
-            stops = (self._stopped.wait(), self._cancel_requested.wait())
-            await first_of(*stops, tasks=[execution])
+            await first_of(guard.stopped.wait(), guard.canceling.wait(), tasks=[execution])
             # A cancel also counts if the agent noticed it itself and returned without an ending.
-            is_cancelled = self._cancel_requested.is_set() and not self._queue.has_ended
-            if is_cancelled and not self._stopped.is_set():
+            is_cancelled = guard.is_canceling and not self._queue.has_ended
+            if is_cancelled and not guard.stopped.is_set():
                 await self._cancel(execution)
             await self._settle(execution, is_cancelled=is_cancelled)
         finally:
             # Before the verdict: the agent stops before another attempt can begin.
             await self._end(execution, deadline)
-            await end_started(self._started, clock=self.clock, fields=self._ids())
+            await self._end_started()
 
     async def _settle(self, execution: asyncio.Task[None], *, is_cancelled: bool) -> None:
         """Commit the end of the turn, or raise the reason why it cannot end."""
@@ -225,10 +205,10 @@ class Attempt:
                     logging.WARNING, "error_after_end", "Agent raised at its end", cause=error
                 )
             return
-        if self._stop_reason is not None:
-            raise self._stop_reason
+        if self.guard.reason is not None:
+            raise self.guard.reason
         if is_cancelled:
-            await self._commit(canceled(self._writer.head))
+            await self._commit(canceled(self.guard.head))
             return
         if queue.fault is not None:
             raise queue.fault
@@ -251,10 +231,10 @@ class Attempt:
         try:
             await self._writer.flush()
         except StaleStateError:
-            if not self._cancel_requested.is_set():
+            if not self.guard.is_canceling:
                 raise
             self._writer.discard()  # first: after a failure the writer drops what is put
-            await self._commit(canceled(self._writer.head))
+            await self._commit(canceled(self.guard.head))
 
     async def _commit(self, end: Commit) -> None:
         self._queue.shut()  # nothing comes behind the end, not even in its own commit
@@ -270,53 +250,41 @@ class Attempt:
         asking = asyncio.create_task(self._ask_to_cancel(execution))
         try:
             both = asyncio.gather(execution, asking, return_exceptions=True)
-            timeout = self.clock.sleep(self.limits.cancel_timeout_s)
-            await first_of(timeout, self._stopped.wait(), tasks=[both])
+            timeout = self._clock.sleep(self.cancel_timeout_s)
+            await first_of(timeout, self.guard.stopped.wait(), tasks=[both])
         finally:
             # Before the end is committed: until here `cancel()` may give the task another end.
             await self._end(asking)
             error = error_of(asking)
             if isinstance(error, Exception):  # the task is canceled anyway
-                self._log(logging.WARNING, "cancel_raised", "Agent's cancel() raised", cause=error)
+                self._log_raised(error)
 
     async def _ask_to_cancel(self, execution: asyncio.Task[None]) -> None:
         # `execute()` comes first: `cancel()` runs at the same time only if it does not end in time.
-        await first_of(self.clock.sleep(CANCEL_HEARD_S), tasks=[execution])
-        asked = called(self.agent.cancel, self.turn.cancel_context(), self._queue)
-        await contained(asked, self._started)
+        await first_of(self._clock.sleep(CANCEL_HEARD_S), tasks=[execution])
+        await self._asked_to_cancel(self.turn.cancel_context())
+
+    async def _asked_to_cancel(self, context: RequestContext) -> None:
+        await contained(called(self.agent.cancel, context, self._queue), self._started)
+
+    def _log_raised(self, error: BaseException) -> None:
+        self._log(logging.WARNING, "cancel_raised", "Agent's cancel() raised", cause=error)
 
     async def _keep_deadline(self) -> None:
-        if self.limits.stop_at < math.inf:
-            await self.clock.sleep(max(0, self.limits.stop_at - self.clock.monotonic()))
-            self.stop(DeadlineError())
+        if self.stop_at < math.inf:
+            await self._clock.sleep(max(0, self.stop_at - self._clock.monotonic()))
+            self.guard.stop(DeadlineError())
+
+    async def _end_started(self) -> None:
+        await end_started(self._started, clock=self._clock, fields=self._ids())
 
     async def _end(self, *tasks: asyncio.Task[None]) -> None:
-        for _ in await end_tasks(*tasks, clock=self.clock):
+        for _ in await end_tasks(*tasks, clock=self._clock):
             self._log(
                 logging.ERROR, "agent_left_behind", "Agent does not stop; its queue is closed"
             )
         for task in tasks:
             error_of(task)  # retrieved, so that asyncio does not report it as lost
-
-    # -- signals -------------------------------------------------------------------------------
-
-    async def _on_look(self, head: Head | None) -> None:
-        if head is None or head.incarnation != self.params.incarnation:
-            # A look may be older than the task: only a consistent read tells that the task is gone.
-            head = await self.storage.head(self.params.task_id)
-        self._observe(head)
-
-    def _hear_cancel(self) -> None:
-        self._queue.is_cancelled = True
-        self._cancel_requested.set()
-
-    def _observe(self, head: Head | None) -> None:
-        if self._queue.has_ended:
-            return  # HEAD shows, or will show, this attempt's own ending
-        try:
-            self._writer.observe(head)
-        except (FencedError, TurnFinishedError) as reason:
-            self.stop(reason)
 
     def _blocked(self, seconds: float, place: str) -> None:
         """Log, once a turn, that it has blocked its loop, and so the other turns of the process."""
@@ -331,14 +299,13 @@ class Attempt:
         self._queue.shut()  # from here on the log is the runtime's
         if error is self._writer.failure:
             self._writer.discard()
-        head, cause, retry = self._writer.head, error.__cause__, self.limits.retry
+        head, cause, retry = self.guard.head, error.__cause__, self.retry
         has_raised = isinstance(error, AgentFailedError) and not is_final(cause)
-        now_ms = self.clock.now_ms()
-        meaning = meaning_of(cause, now_ms) if has_raised else None
-        attempts = attempts_started(head, is_claimed=self._writer.claimed)
+        meaning = meaning_of(cause, self._clock.now_ms()) if has_raised else None
+        attempts = attempts_started(head, is_claimed=not self.guard.must_claim)
         why = meaning.text if isinstance(meaning, Refusal) else client_text_of(cause)
         asked_s = meaning.asked_s if isinstance(meaning, Passing) else 0
-        end = self._writer.own.ended(reason_of(error), at=now_ms)
+        end = self.guard.ended(reason_of(error))
         reference = end.correlation_id
         fields: dict[str, Any] = {
             "attempts": attempts,
@@ -378,13 +345,13 @@ class Attempt:
         `asked_s`: the wait that a service has asked for, which counts up to the longest back-off.
         """
         self._writer.discard()
-        if not self._writer.claimed:
+        if self.guard.must_claim:
             self._writer.put(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)))
             # Claimed before the delivery goes back: otherwise this attempt would not be counted.
             await self._writer.flush()
         metrics.count("Retries")
         at_once = isinstance(error, DeadlineError)
-        retry = self.limits.retry
+        retry = self.retry
         own_s = 0 if at_once else retry.delay_s(fields["attempts"])
         delay_s = max(own_s, min(asked_s, retry.cap_s))
         await self._release(end, delay_s)
@@ -412,14 +379,14 @@ class Attempt:
         takes it back.
         """
         self._writer.discard()
-        until = self.clock.now_ms() + int(later.delay_s * 1000)
+        until = self._clock.now_ms() + int(later.delay_s * 1000)
         reason = f"{end.reason}: {passing.what}" if passing.what else end.reason
         end = replace(end, reason=reason, until=until)
         text = waits(passing, until)
-        status = stated(self._writer.head, TaskState.TASK_STATE_WORKING, text)
+        status = stated(self.guard.head, TaskState.TASK_STATE_WORKING, text)
         self._writer.put(StatusChanged(status), waits=Waits(end=end, spared=later.spared))
         await self._writer.flush()
-        self.has_given_back = True
+        self.guard.has_given_back = True
         metrics.count("Retries")
         self._log(
             logging.WARNING,
@@ -440,13 +407,14 @@ class Attempt:
         If the lease could end before the delay, it is renewed: the turn comes back by itself, so
         the sweeper need not send a copy.
         """
-        due_at, again_ms = None, self.clock.now_ms() + int(delay_s * 1000)
-        if delay_s > self.storage.timing.renew_before_s:
-            due_at = lease_end(again_ms, self.storage.timing)
+        due_at, again_ms = None, self._clock.now_ms() + int(delay_s * 1000)
+        log = self.guard.log
+        if delay_s > log.timing.renew_before_s:
+            due_at = lease_end(again_ms, log.timing)
         end = replace(end, until=again_ms if delay_s else 0)
         try:
-            await self.storage.release(self._writer.head, end, due_at=due_at)
-            self.has_given_back = True
+            await log.release(self.guard.head, end, due_at=due_at)
+            self.guard.has_given_back = True
         except UnavailableError as failure:  # at worst the sweeper sends a copy
             self._log(logging.WARNING, "release_failed", "Turn not released: %s", failure)
 
@@ -463,4 +431,4 @@ class Attempt:
         logger.log(level, text, *args, extra=extra, exc_info=cause)
 
     def _ids(self) -> dict[str, object]:
-        return {"task_id": self.params.task_id, "turn": self.params.turn}
+        return self.guard.ids()

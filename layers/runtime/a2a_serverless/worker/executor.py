@@ -19,7 +19,6 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.storage.contexts import context_write
-from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.attempts import Returned, on_return
 from a2a_serverless.tasks.entries import Entry
 from a2a_serverless.tasks.events import Event
@@ -152,10 +151,10 @@ class TurnQueue(EventQueue):
     until its thread has emitted an event waits for ever.
     """
 
-    def __init__(self, writer: TurnWriter, view: TurnView, storage: DurableStorage) -> None:
+    def __init__(self, writer: TurnWriter, view: TurnView) -> None:
         self._writer = writer
+        self._guard = writer.guard
         self._view = view
-        self._storage = storage
         self._home = asyncio.get_running_loop()
         self._taking = asyncio.Lock()
         self._is_closed = False
@@ -167,8 +166,6 @@ class TurnQueue(EventQueue):
         self._stopping = asyncio.Event()
         self.fault: InvalidAgentEventError | None = None
         """The first event that no task can hold: it fails the task, even if the agent goes on."""
-        self.is_cancelled = False
-        """True if the client has asked to cancel the task."""
         self.on_taken: Callable[[Event], Awaitable[None]] = _nothing
         """Awaited after each event that was taken; the testing kit can stop the agent there."""
 
@@ -176,6 +173,11 @@ class TurnQueue(EventQueue):
     def calls(self) -> Calls:
         """Return the agent's calls, of this queue and of the `ctx` before it."""
         return self._calls
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Return True if the client has asked to cancel; also true while the loop is blocked."""
+        return self._guard.is_canceling
 
     @property
     def state(self) -> TaskState | None:
@@ -229,7 +231,7 @@ class TurnQueue(EventQueue):
         Raises:
             CancelledError: the client has canceled; raised here in a loop other than the worker's.
         """
-        clock = self._writer.clock
+        clock = self._guard.clock
         if self._is_home:
             await clock.sleep(seconds)
             return
@@ -276,7 +278,7 @@ class TurnQueue(EventQueue):
 
     def _log_forgotten(self, calls: list[Call]) -> None:
         for call in calls:
-            extra = {"action": "never_awaited", "task_id": self._writer.head.task_id}
+            extra = {"action": "never_awaited", "task_id": self._guard.head.task_id}
             logger.warning("%s was never awaited (%s)", call.name, call.place, extra=extra)
 
     def is_closed(self) -> bool:
@@ -301,8 +303,8 @@ class TurnQueue(EventQueue):
     async def _load_state(self) -> Any | None:
         if self._state is not None:
             return json.loads(self._state.value)
-        context_id = self._writer.head.context_id
-        value, self._state_version = await self._storage.contexts.load(context_id)
+        context_id = self._guard.head.context_id
+        value, self._state_version = await self._guard.log.contexts.load(context_id)
         return value
 
     async def _store_state(self, value: Any) -> None:
@@ -347,7 +349,7 @@ class TurnQueue(EventQueue):
         """Warn, once, of an agent that may emit without end."""
         self._taken += 1
         if self._taken == MANY_EVENTS:
-            extra = {"action": "many_events", "task_id": self._writer.head.task_id}
+            extra = {"action": "many_events", "task_id": self._guard.head.task_id}
             text = (
                 "The turn has emitted %d events, the last one at %s: does its loop end? If it does,"
                 " put more into one call"
@@ -371,7 +373,7 @@ class TurnQueue(EventQueue):
     def _takes(self, kind: str) -> bool:
         if not (self._is_closed or self.has_ended or self.fault):
             return True
-        extra = {"action": "event_dropped", "task_id": self._writer.head.task_id, "event": kind}
+        extra = {"action": "event_dropped", "task_id": self._guard.head.task_id, "event": kind}
         logger.warning("Event after the end of the turn", extra=extra)
         return False
 

@@ -1,26 +1,21 @@
 """A second event loop, in a thread, for the work that goes on while an agent blocks its own.
 
-Its duties are the heartbeat of the delivery, and the claim and lease of the turn (`claims.Hold`).
+Its duties are those of the turns' guards (`guard.Guard`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import copy_context
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-from a2a_serverless.clock import Clock
-from a2a_serverless.errors import ConcurrencyError, UnavailableError
-from a2a_serverless.queues.fifo import Handle
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.errors import UnavailableError
 from a2a_serverless.worker.failures import going_on
 from a2a_serverless.worker.frames import own_frame
 from a2a_serverless.worker.loops import call_in, first_of
@@ -32,16 +27,6 @@ BLOCKED_S: Final = 1.0
 REPORT_AFTER_S: Final = 10.0
 """Seconds between two questions to the agents' loop; without an answer until the loop counts as
 blocked; and until a blockage that has not ended is reported."""
-
-RENEW_AFTER: Final = 1 / 3
-RETRY_AFTER: Final = 1 / 12
-LOST_AFTER: Final = 3 / 4
-GRACE_S: Final = 6.0
-MIN_S: Final = 1.0
-"""The first three are shares of the visibility: after them it is renewed, a failed renewal is tried
-again, and a delivery without renewal counts as lost (before another worker can get it). At its end
-a heartbeat waits `GRACE_S` for a renewal under way: a little longer than a request's read time-out.
-A delivery is kept for at least `MIN_S`, because 0 seconds would give it back."""
 
 Duty = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 """Runs in the keeper's loop until the event is set, and returns soon after."""
@@ -57,9 +42,9 @@ class Keeper:
     blocks the event loop. Between two invocations of a Lambda no thread is left. One keeper belongs
     to one event loop, that of the agents.
 
-    >>> async def run(keeper: Keeper, heartbeat: Heartbeat) -> None:
-    ...     async with keeper.over(heartbeat.beat):
-    ...         time.sleep(600)  # the heartbeat goes on
+    >>> async def run(keeper: Keeper, renew: Duty) -> None:
+    ...     async with keeper.over(renew):
+    ...         time.sleep(600)  # the renewals go on
     """
 
     def __init__(self) -> None:
@@ -99,104 +84,6 @@ class Keeper:
                 if self._side is side:
                     self._side = None
                 await side.end()
-
-
-@dataclass(kw_only=True, eq=False)
-class Heartbeat:
-    """Renews the visibility of one delivery.
-
-    When the delivery has expired or could not be renewed in time, `lost` becomes True, and
-    `on_lost` is called in the loop that called `take`. The delivery is never renewed beyond
-    `until`, in monotonic seconds: an agent that blocks its loop for ever does not hold up its
-    neighbours longer than that.
-    """
-
-    handle: Handle[Operation]
-    visibility_s: float
-    clock: Clock
-    on_lost: Callable[[], None]
-    until: float | None = None
-    lost: bool = field(default=False, init=False)
-
-    async def take(self) -> None:
-        """Keep the delivery for `visibility_s` from now.
-
-        Raises:
-            ConcurrencyError: the delivery has expired already.
-        """
-        seconds = self._seconds()
-        await self.handle.extend(seconds)
-        self._counts_until = self._end_of(self.clock.monotonic(), seconds)
-        self._home = asyncio.get_running_loop()
-
-    async def beat(self, stop: asyncio.Event) -> None:
-        """Renew the delivery until `stop`; a duty of the keeper.
-
-        After it has returned there are no more renewals: the delivery may be given back.
-        """
-        try:
-            await self._beat(stop)
-        finally:
-            if not stop.is_set() and not self.lost:  # ended unasked, for instance with its loop
-                self._lose()
-
-    async def _beat(self, stop: asyncio.Event) -> None:
-        pause_s = self.visibility_s * RENEW_AFTER
-        while True:
-            is_last = self.until is not None and self._counts_until >= self.until
-            pause_s = self._left_s() if is_last else min(pause_s, self._left_s())
-            await first_of(self.clock.sleep(max(0, pause_s)), stop.wait())
-            if stop.is_set():
-                return
-            if self._left_s() <= 0 or self.lost:
-                self._lose()
-                return
-            renewed = await self._renew(stop)
-            pause_s = self.visibility_s * (RENEW_AFTER if renewed else RETRY_AFTER)
-
-    async def _renew(self, stop: asyncio.Event) -> bool:
-        """Extend the delivery once; return False if that failed or had no answer in time."""
-        asked_at, seconds = self.clock.monotonic(), self._seconds()
-        extending = asyncio.ensure_future(self.handle.extend(seconds))
-        await first_of(self.clock.sleep(self._left_s()), stop.wait(), tasks=[extending])
-        if not extending.done():
-            if stop.is_set():
-                # A request that is under way would undo a later nack, or freeze with the Lambda.
-                await asyncio.wait({extending}, timeout=GRACE_S)
-            extending.cancel()
-            await asyncio.gather(extending, return_exceptions=True)
-            return False
-        error = extending.exception()
-        if error is None:
-            self._counts_until = self._end_of(asked_at, seconds)
-            return True
-        self.lost = isinstance(error, ConcurrencyError)
-        logger.warning("Visibility not renewed: %s", error, extra=self._extra("renewal_failed"))
-        return False
-
-    def _left_s(self) -> float:
-        """Return the seconds until the delivery counts as lost."""
-        return self._counts_until - self.clock.monotonic()
-
-    def _seconds(self) -> float:
-        """Return the seconds for which to keep the delivery from now; fewer just before `until`."""
-        left_s = math.inf if self.until is None else self.until - self.clock.monotonic()
-        return min(self.visibility_s, max(MIN_S, left_s))
-
-    def _end_of(self, asked_at: float, seconds: float) -> float:
-        """Return when a delivery renewed at `asked_at` counts as lost without another renewal."""
-        if self.until is not None and asked_at + seconds >= self.until:
-            return self.until  # not renewed any more: nothing is done with the delivery after it
-        return asked_at + LOST_AFTER * seconds
-
-    def _lose(self) -> None:
-        self.lost = True
-        logger.error("Delivery lost", extra=self._extra("delivery_lost"))
-        call_in(self._home, self.on_lost)
-
-    def _extra(self, action: str) -> dict[str, object]:
-        params = self.handle.message.params
-        return {"action": action, "task_id": params.task_id, "turn": params.turn}
 
 
 class _Running:

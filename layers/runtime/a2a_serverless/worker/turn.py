@@ -154,10 +154,10 @@ class UserTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """The open turn of a task, ready for an attempt."""
+    """A turn of a task, ready for an attempt, or for a cancel on which no attempt works."""
 
     context: RequestContext
-    """For `execute()`."""
+    """For `execute()`, or for a cancel's `cancel()`."""
     view: TurnView
     log: Log
     state: Mapping[str, str]
@@ -165,7 +165,7 @@ class Turn:
 
     def cancel_context(self) -> RequestContext:
         """Return the context of `cancel()`: the Task when the attempt began, and no message."""
-        return cancel_context_of(self.log, self.state)
+        return _cancel_context(self.log, self.state)
 
 
 def turn_of(log: Log, state: Mapping[str, str]) -> Turn:
@@ -183,8 +183,14 @@ def turn_of(log: Log, state: Mapping[str, str]) -> Turn:
     return Turn(context=context, view=TurnView(fold, given), log=log, state=state)
 
 
-def cancel_context_of(log: Log, state: Mapping[str, str]) -> RequestContext:
-    """Return the context of `cancel()`, made from a log that was read from its beginning."""
+def canceled_turn_of(log: Log, state: Mapping[str, str]) -> Turn:
+    """Return the current turn of a log for `cancel()` alone: with all that the log has."""
+    context = _cancel_context(log, state)
+    view = TurnView(log.fold(), context.current_task)
+    return Turn(context=context, view=view, log=log, state=state)
+
+
+def _cancel_context(log: Log, state: Mapping[str, str]) -> RequestContext:
     now = log.fold()
     _, caller = now.opening(log.head.turn)
     return _request_context(now, caller, request=None, given=now.task(), state=state)

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
 from a2a_serverless import faults
-from a2a_serverless.clock import Clock
-from a2a_serverless.errors import (
-    ConcurrencyError,
-    FencedError,
-    UnavailableError,
-)
-from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage
+from a2a_serverless.storage.durable import MAX_COMMIT_BYTES
 from a2a_serverless.tasks.entries import Entry, encode_entries
-from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.rules import Commit, ContextWrite, Waits
-from a2a_serverless.tasks.storing import is_still
-from a2a_serverless.worker.claims import MAX_REBASES, Ownership
-from a2a_serverless.worker.failures import StaleStateError
+from a2a_serverless.worker.guard import Guard
 from a2a_serverless.worker.loops import first_of
 
 FLUSH_AFTER_S = 0.1
@@ -60,20 +51,12 @@ class TurnWriter:
     committed as soon as the agent pauses. If it comes earlier, the batch waits `flush_after_s` for
     the entries that follow. So after each silence chunks cost at most one commit more.
 
-    A commit that fails ends the writing: `on_failure` is called, and what is put from then on is
+    A commit that fails ends the writing: the turn is stopped, and what is put from then on is
     dropped, until `discard`. Commits run in a task of the writer's own, so that cancelling the
     agent never interrupts one.
     """
 
-    log: DurableStorage
-    head: Head
-    """The newest HEAD known to this attempt."""
-    own: Ownership
-    clock: Clock
-    may_write: Callable[[], bool] = lambda: True
-    on_failure: Callable[[Exception], None] = lambda _: None
-    on_cancel: Callable[[], None] = lambda: None
-    """Called when a newer HEAD shows that a cancel has been requested."""
+    guard: Guard
     flush_after_s: float = FLUSH_AFTER_S
     failure: Exception | None = field(default=None, init=False)
     _batch: _Batch | None = field(default=None, init=False)
@@ -81,11 +64,6 @@ class TurnWriter:
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _began_at: float = field(default=-math.inf, init=False)
     """When the last commit began, in monotonic seconds."""
-
-    @property
-    def claimed(self) -> bool:
-        """Return True if HEAD names this attempt as the owner of the turn."""
-        return not self.own.must_claim
 
     @property
     def is_idle(self) -> bool:
@@ -168,36 +146,9 @@ class TurnWriter:
         self.failure = None
         self._drop()
 
-    def observe(self, head: Head | None) -> None:
-        """Check ownership on a HEAD that was read elsewhere; ignore an older HEAD.
-
-        Raises:
-            FencedError, TurnFinishedError: the turn is not this attempt's any more.
-        """
-        is_older = (
-            head is not None
-            and head.incarnation == self.head.incarnation
-            and head.version < self.head.version
-        )
-        if not is_older:
-            self.adopt(self.own.check(head))
-
-    def adopt(self, head: Head) -> None:
-        """Go on from a newer HEAD, which shows this attempt as the turn's owner."""
-        is_news = head.cancel is not None and self.head.cancel is None
-        if head.version > self.head.version or (is_news and head.version == self.head.version):
-            self._take(head)
-
-    def _take(self, head: Head) -> None:
-        """Write on `head` from now on; tell of a cancel if it is the first to show one."""
-        is_news = head.cancel is not None and self.head.cancel is None
-        self.head = head
-        if is_news:
-            self.on_cancel()
-
     def _waiting(self) -> _Batch:
         if self._batch is None:
-            self._batch = _Batch(self.clock.monotonic())
+            self._batch = _Batch(self.guard.clock.monotonic())
             self._opened.set()
         return self._batch
 
@@ -219,7 +170,7 @@ class TurnWriter:
             # One commit at a time: the log has the order of `put`.
             async with self._committing:
                 if self._batch is batch:  # else it was discarded meanwhile
-                    self._began_at = self.clock.monotonic()
+                    self._began_at = self.guard.clock.monotonic()
                     await self._commit_waiting(batch)
 
     async def _pause_of_agent(self, batch: _Batch) -> None:
@@ -234,56 +185,32 @@ class TurnWriter:
         """Wait for the entries that share the commit of the first one."""
         wait_s = self._wait_s(batch)
         if wait_s > 0 and not batch.urgent.is_set():
-            await first_of(self.clock.sleep(wait_s), batch.urgent.wait())
+            await first_of(self.guard.clock.sleep(wait_s), batch.urgent.wait())
 
     def _wait_s(self, batch: _Batch) -> float:
         """Return the seconds for which a batch may still wait."""
-        return batch.opened_at + self.flush_after_s - self.clock.monotonic()
+        return batch.opened_at + self.flush_after_s - self.guard.clock.monotonic()
 
     async def _commit_waiting(self, batch: _Batch) -> None:
         # Taken out before the commit: what is put meanwhile waits in a batch of its own.
         self._batch = None
         self._opened.clear()
-        if self.claimed:
+        if not self.guard.must_claim:
             faults.point("between-commits")
         try:
-            await self._commit(batch)
+            await self.guard.commit(
+                Commit(
+                    entries=tuple(batch.entries),
+                    ends_turn=batch.ends_turn,
+                    context_write=batch.state,
+                    failed=batch.failed,
+                    waits=batch.waits,
+                )
+            )
         except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it
             self.failure = error  # before `done`: those who wait in `flush` have to find it
             self._drop()
-            self.on_failure(error)
+            self.guard.stop(error)
         finally:
             if not batch.done.done():
                 batch.done.set_result(None)
-
-    async def _commit(self, batch: _Batch) -> None:
-        for _ in range(MAX_REBASES):
-            # Asked before every try: the delivery may be lost while others win the race.
-            if not self.may_write():
-                raise FencedError("The delivery is lost.")
-            seen = self.head
-            commit = Commit(  # a new one each time: a rebased write is another request
-                entries=tuple(batch.entries),
-                token=self.own.token,
-                claims=self.own.must_claim,
-                ends_turn=batch.ends_turn,
-                context_write=batch.state,
-                failed=batch.failed,
-                waits=batch.waits,
-            )
-            try:
-                self.adopt(await self.own.commit(self.log, seen, commit))
-            except ConcurrencyError as error:  # also if the keeper has claimed on a newer HEAD
-                await self._rebase(batch, seen, error)
-            else:
-                return
-        raise UnavailableError(f"The commit lost {MAX_REBASES} races.")
-
-    async def _rebase(self, batch: _Batch, seen: Head, lost: ConcurrencyError) -> None:
-        """Go on from the newest HEAD after a commit on `seen`, if the turn is this attempt's."""
-        # Checked before the next try: no commit goes to a turn that another attempt owns.
-        head = self.own.check(await self.log.head(seen.task_id))
-        if is_still(head, seen) and batch.state is not None:
-            # HEAD did not move, so the condition on the conversation's state has failed.
-            raise StaleStateError from lost
-        self._take(head)
