@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a2a.auth.user import User
-from a2a.server.context import ServerCallContext
 from a2a.types import (
     AuthenticationInfo,
     SendMessageRequest,
     TaskPushNotificationConfig,
     TaskState,
 )
+from starlette.datastructures import Headers
+from starlette.requests import Request
 
 from a2a_serverless.errors import (
     ConcurrencyError,
@@ -24,7 +24,7 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     TaskTerminalStateError,
 )
-from a2a_serverless.http.context import scope_of
+from a2a_serverless.http.context import CallContext, Principal
 from a2a_serverless.http.intake import Intake
 from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.dictionaries import MemoryTable
@@ -514,27 +514,12 @@ async def test_a_refused_configuration_leaves_nothing(storage: DurableStorage) -
 # -- messages with a configuration -------------------------------------------------------------
 
 
-class Caller(User):
-    """A caller whom no other test knows."""
-
-    def __init__(self) -> None:
-        self._name = uuid.uuid4().hex
-
-    @property
-    def is_authenticated(self) -> bool:
-        return True
-
-    @property
-    def user_name(self) -> str:
-        return self._name
-
-
 class Desk:
     """An intake over a storage, and one caller's view of that storage."""
 
     def __init__(self, storage: DurableStorage) -> None:
-        self._user = Caller()
-        self.storage = storage.for_scope(scope_of(self._context(None)))
+        self._user = Principal(uuid.uuid4().hex)
+        self.storage = storage.for_scope(self._context(None).scope)
         operations = MemoryQueue(Operation, clock=storage.clock)
         backends = Backends(storage=storage, operations=operations)
         self._intake = Intake(backends, None)
@@ -555,9 +540,9 @@ class Desk:
         accepted = await self._intake.accept(sent, self._context(key))
         return accepted.tail.head.task_id
 
-    def _context(self, key: str | None) -> ServerCallContext:
-        headers = {"idempotency-key": key} if key else {}
-        return ServerCallContext(user=self._user, state={"headers": headers})
+    def _context(self, key: str | None) -> CallContext:
+        headers = Headers({"idempotency-key": key} if key else {}).raw
+        return CallContext(Request({"type": "http", "headers": headers, "user": self._user}))
 
 
 @pytest.fixture

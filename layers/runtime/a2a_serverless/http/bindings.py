@@ -38,7 +38,7 @@ from a2a_serverless.http.checks import (
     read_json,
 )
 from a2a_serverless.http.context import (
-    call_context,
+    CallContext,
     check_extensions,
     check_version,
     names_1_0,
@@ -121,7 +121,7 @@ class Rest:
             asked = _asked(request, operation, body)
             tenant, media_type = _tenant(request, body), A2A_JSON_MEDIA_TYPE
             show, show_event = operation.show, shown_event
-        answer = operation.handle(self._handler, asked, call_context(request, tenant))
+        answer = operation.handle(self._handler, asked, CallContext(request, tenant))
         if operation.streams:
             keep_alive_s = self._settings.keep_alive_s
             return await event_source(answer, show_event, _shown_error, keep_alive_s=keep_alive_s)
@@ -269,7 +269,7 @@ class JsonRpc:
             operation = _METHODS_0_3[method]
             asked = v0_3.read_params(operation.name, params)
             show, show_event = v0_3.shown, v0_3.shown_event
-        context = call_context(request, getattr(asked, "tenant", ""))
+        context = CallContext(request, getattr(asked, "tenant", ""))
         answer = operation.handle(self._handler, asked, context)
         if not operation.streams:
             result = await answer

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from email.utils import unquote
 from typing import Any
 
-from a2a.auth.user import UnauthenticatedUser, User
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
-from a2a.server.context import ServerCallContext
 from a2a.types import AgentCard
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
 from a2a.utils.errors import ExtensionSupportRequiredError, VersionNotSupportedError
@@ -32,60 +30,158 @@ INVOCATION_HEADER = "x-amzn-lambda-context"
 """The header in which the Lambda Web Adapter passes Lambda's context of an invocation on."""
 BASE_URL = "a2a_serverless.base_url"
 """The field of an ASGI scope for the address that the gateway names."""
-_SECRET_HEADERS = frozenset({"authorization", "cookie", "x-api-key"})
-_CHOSEN_ID = "a2a_serverless.chosen_id"
-_OWN_TENANT = "a2a_serverless.own_tenant"
-_REQUEST = "a2a_serverless.request"
-
 MAX_TENANT = 256
 """Characters of a tenant's name."""
 _VERSIONS = (PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0)
 
 
-class Principal(User):
+_PREFERENCE = re.compile(r'(?:[^,"]|"(?:\\.|[^"\\])*"?)+')
+"""One entry of a list between commas: those of a quoted text are part of it."""
+
+_LATEST_MS = 10**15
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
     """An authenticated caller.
 
-    Args:
-        name: its identity, for the scope and the agent: an API key's name, or a token's digest.
-        tenant: the only tenant that the caller may act in; None when it may name any.
+    `user_name` is its identity, for the scope and the agent: an API key's name, or a token's
+    digest. `tenant` is the only tenant that it may act in; None when it may name any.
     """
 
-    def __init__(self, name: str, *, tenant: str | None = None) -> None:
-        self._name = name
-        self.tenant = tenant
+    user_name: str
+    tenant: str | None = None
 
-    @property
-    def is_authenticated(self) -> bool:
-        return True
+
+_ANYONE = Principal("")
+
+
+@dataclass(slots=True)
+class CallContext:
+    """The context of one call.
+
+    Attributes:
+        request: the request that the call came with.
+        tenant: the tenant that the request names; empty if it names none.
+        chosen_id: the id that the client has given to its task, which is created if it does not
+            exist; None, as in most calls, when the server chooses.
+        ttl_s: how long a created task is kept; None: as long as any other.
+    """
+
+    request: Request
+    tenant: str = ""
+    chosen_id: str | None = None
+    ttl_s: float | None = None
 
     @property
     def user_name(self) -> str:
-        return self._name
+        """The caller's identity; empty where callers are not known."""
+        return self._principal.user_name
 
+    @property
+    def scope(self) -> Scope:
+        """The scope of the call: its principal in its tenant (A2A 1.0.1, section 13.1).
 
-def call_context(request: Request, tenant: str) -> ServerCallContext:
-    """Return the context of a request's call in the tenant that it names.
+        A principal that has a tenant of its own acts in it, even if the call does not name it. In
+        any other tenant it finds nothing, as if that tenant did not exist.
 
-    Raises:
-        VersionNotSupportedError: the request asks for a version that is not served (section
-            3.6.2); patch numbers do not count.
-    """
-    headers = {
-        name: value for name, value in request.headers.items() if name not in _SECRET_HEADERS
-    }
-    headers[VERSION_HEADER.lower()] = _minor(_version(request))
-    caller = request.scope.get("user")
-    state = {
-        "headers": headers,
-        _OWN_TENANT: getattr(caller, "tenant", None),
-        _REQUEST: request,
-    }
-    return ServerCallContext(
-        user=caller or UnauthenticatedUser(),
-        state=state,
-        tenant=tenant,
-        requested_extensions=requested_extensions(request),
-    )
+        Raises:
+            InvalidArgumentError: the tenant's name is too long.
+        """
+        if len(self.tenant) > MAX_TENANT:
+            raise InvalidArgumentError(f"A tenant's name may have at most {MAX_TENANT} characters.")
+        if self._is_foreign:
+            return Scope(digest("foreign-tenant", self.tenant, self.user_name))
+        return Scope.of(self._tenant, self.user_name)
+
+    def check_may_open(self) -> None:
+        """Refuse a new task in another tenant than the caller's: the agent would act in its name.
+
+        Raises:
+            InvalidArgumentError: in the same words for a tenant that exists and one that does not.
+        """
+        if self._is_foreign:
+            raise InvalidArgumentError("The agent knows no such tenant.")
+
+    def caller(self, carried: CarriedVariables | None) -> Caller:
+        """Return the message's sender and context variables, as the agent will see them.
+
+        Raises:
+            ConfigurationError: a variable has a value that cannot be carried.
+        """
+        return Caller(
+            user=self.user_name,
+            tenant=self._tenant,
+            extensions=tuple(sorted(requested_extensions(self.request))),
+            variables="" if carried is None else carried.capture(),
+        )
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The key by which a repeated message is recognised; None when the caller gave none."""
+        return self.request.headers.get("idempotency-key") or None
+
+    @property
+    def last_event_id(self) -> Cursor | None:
+        """The cursor of a resumed subscription; None for a new one.
+
+        Raises:
+            InvalidArgumentError: the header's value is not the id of an event.
+        """
+        text = self.request.headers.get("last-event-id")
+        if not text:
+            return None
+        cursor = Cursor.parse(text)
+        if cursor is None:
+            raise InvalidArgumentError("Last-Event-ID is not the id of an event of this server.")
+        return cursor
+
+    @property
+    def ends_with_turn(self) -> bool:
+        """Whether a subscription is to end with the turn, by `Prefer: until=turn` (RFC 7240).
+
+        A value may be quoted and have parameters; of a preference that comes twice the first
+        counts.
+        """
+        preferences: dict[str, str] = {}
+        for preference in _PREFERENCE.findall(self.request.headers.get("prefer", "")):
+            name, _, value = preference.partition(";")[0].partition("=")
+            preferences.setdefault(name.strip().lower(), unquote(value.strip()).lower())
+        return preferences.get("until") == "turn"
+
+    @property
+    def trace(self) -> dict[str, str]:
+        """The trace that the call is part of, for the worker to continue."""
+        return tracing.incoming(self.request.headers)
+
+    @property
+    def function_deadline_ms(self) -> int | None:
+        """The time of the function's end, in milliseconds since the epoch; None if unknown.
+
+        The Lambda Web Adapter gives it in a header. Elsewhere a client may send that header, and
+        can only shorten its own call by it.
+        """
+        try:
+            deadline_ms = int(from_header(self.request.headers, INVOCATION_HEADER)["deadline"])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+        return deadline_ms if abs(deadline_ms) < _LATEST_MS else None
+
+    @property
+    def _principal(self) -> Principal:
+        principal: Principal = self.request.scope.get("user") or _ANYONE
+        return principal
+
+    @property
+    def _is_foreign(self) -> bool:
+        return self._principal.tenant is not None and self.tenant not in (
+            "",
+            self._principal.tenant,
+        )
+
+    @property
+    def _tenant(self) -> str:
+        return self.tenant or self._principal.tenant or ""
 
 
 def check_extensions(request: Request, card: AgentCard) -> None:
@@ -156,145 +252,6 @@ def _version(request: Request) -> str:
 def _minor(version: str) -> str:
     """Return a version without its patch number, which does not count (section 3.6)."""
     return ".".join(version.split(".")[:2])
-
-
-def scope_of(context: ServerCallContext) -> Scope:
-    """Return the scope of the call: its principal in its tenant (A2A 1.0.1, section 13.1).
-
-    A principal that has a tenant of its own acts in it, even if the call does not name it. In any
-    other tenant it finds nothing, as if that tenant did not exist.
-
-    Raises:
-        InvalidArgumentError: the tenant's name is too long.
-    """
-    if len(context.tenant) > MAX_TENANT:
-        raise InvalidArgumentError(f"A tenant's name may have at most {MAX_TENANT} characters.")
-    if _is_foreign(context):
-        return Scope(digest("foreign-tenant", context.tenant, context.user.user_name))
-    return Scope.of(_tenant(context), context.user.user_name)
-
-
-def check_may_open(context: ServerCallContext) -> None:
-    """Refuse a new task in another tenant than the caller's: the agent would act in its name.
-
-    Raises:
-        InvalidArgumentError: in the same words for a tenant that exists and one that does not.
-    """
-    if _is_foreign(context):
-        raise InvalidArgumentError("The agent knows no such tenant.")
-
-
-def _is_foreign(context: ServerCallContext) -> bool:
-    own = context.state.get(_OWN_TENANT)
-    return own is not None and context.tenant not in ("", own)
-
-
-def _tenant(context: ServerCallContext) -> str:
-    return context.tenant or context.state.get(_OWN_TENANT) or ""
-
-
-def request_of(context: ServerCallContext) -> Request:
-    """Return the request that the call came with."""
-    request: Request = context.state[_REQUEST]
-    return request
-
-
-def caller_of(context: ServerCallContext, carried: CarriedVariables | None) -> Caller:
-    """Return the message's sender and context variables, as the agent will see them.
-
-    Raises:
-        ConfigurationError: a variable has a value that cannot be carried.
-    """
-    return Caller(
-        user=context.user.user_name,
-        tenant=_tenant(context),
-        extensions=tuple(sorted(context.requested_extensions)),
-        variables="" if carried is None else carried.capture(),
-    )
-
-
-def idempotency_key(context: ServerCallContext) -> str | None:
-    """Return the key by which a repeated message is recognised; None when the caller gave none."""
-    return _headers(context).get("idempotency-key") or None
-
-
-def last_event_id(context: ServerCallContext) -> Cursor | None:
-    """Return the cursor of a resumed subscription; None for a new one.
-
-    Raises:
-        InvalidArgumentError: the header's value is not the id of an event.
-    """
-    text = _headers(context).get("last-event-id")
-    if not text:
-        return None
-    cursor = Cursor.parse(text)
-    if cursor is None:
-        raise InvalidArgumentError("Last-Event-ID is not the id of an event of this server.")
-    return cursor
-
-
-_PREFERENCE = re.compile(r'(?:[^,"]|"(?:\\.|[^"\\])*"?)+')
-"""One entry of a list between commas: those of a quoted text are part of it."""
-
-
-def ends_with_turn(context: ServerCallContext) -> bool:
-    """Return True if a subscription is to end with the turn, by `Prefer: until=turn` (RFC 7240).
-
-    A value may be quoted and have parameters; of a preference that comes twice the first counts.
-    """
-    preferences: dict[str, str] = {}
-    for preference in _PREFERENCE.findall(_headers(context).get("prefer", "")):
-        name, _, value = preference.partition(";")[0].partition("=")
-        preferences.setdefault(name.strip().lower(), unquote(value.strip()).lower())
-    return preferences.get("until") == "turn"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ChosenId:
-    """The id that a client has given to its task; only the legacy dialects allow that."""
-
-    task_id: str
-    ttl_s: float | None = None
-
-
-def choose_id(context: ServerCallContext, task_id: str, *, ttl_s: float | None = None) -> None:
-    """Send the call's message to the task `task_id`, which is created if it does not exist.
-
-    `ttl_s` is how long a created task is kept; by default as long as any other.
-    """
-    context.state[_CHOSEN_ID] = _ChosenId(task_id=task_id, ttl_s=ttl_s)
-
-
-def chosen_id(context: ServerCallContext) -> _ChosenId | None:
-    """Return the id chosen by the client; None, as in most calls, when the server chooses."""
-    chosen: _ChosenId | None = context.state.get(_CHOSEN_ID)
-    return chosen
-
-
-def trace_context(context: ServerCallContext) -> dict[str, str]:
-    """Return the trace that the call is part of, for the worker to continue."""
-    return tracing.incoming(_headers(context))
-
-
-_LATEST_MS = 10**15
-
-
-def function_deadline_ms(context: ServerCallContext) -> int | None:
-    """Return the time of the function's end, in milliseconds since the epoch; None if unknown.
-
-    The Lambda Web Adapter gives it in a header. Elsewhere a client may send that header, and can
-    only shorten its own call by it.
-    """
-    try:
-        deadline_ms = int(from_header(_headers(context), INVOCATION_HEADER)["deadline"])
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
-    return deadline_ms if abs(deadline_ms) < _LATEST_MS else None
-
-
-def _headers(context: ServerCallContext) -> Mapping[str, str]:
-    headers: Mapping[str, str] = context.state.get("headers", {})
-    return headers
 
 
 def from_header(headers: Mapping[str, str], name: str) -> Mapping[str, Any]:

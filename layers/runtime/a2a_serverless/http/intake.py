@@ -9,7 +9,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal
 
-from a2a.server.context import ServerCallContext
 from a2a.types import SendMessageRequest, TaskPushNotificationConfig
 
 from a2a_serverless import faults
@@ -22,14 +21,7 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     TaskTerminalStateError,
 )
-from a2a_serverless.http.context import (
-    caller_of,
-    check_may_open,
-    chosen_id,
-    idempotency_key,
-    scope_of,
-    trace_context,
-)
+from a2a_serverless.http.context import CallContext
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
@@ -87,7 +79,7 @@ class Intake:
         self._backends = backends
         self._carried = carried
 
-    async def accept(self, request: SendMessageRequest, context: ServerCallContext) -> Accepted:
+    async def accept(self, request: SendMessageRequest, context: CallContext) -> Accepted:
         """Commit `request`, which is not mutated, and send its turn to the workers.
 
         Its push configuration is stored with it. A repeated message stores none: that of the first
@@ -102,27 +94,27 @@ class Intake:
                 message is the one that its key belongs to.
             InvalidArgumentError: the push configuration does not fit, or there is no room for it.
         """
-        storage = self._backends.storage.for_scope(scope_of(context))
+        storage = self._backends.storage.for_scope(context.scope)
         take = self._follow_up if request.message.task_id else self._open
-        with tracing.segment("a2a send", trace_context(context)) as piece:
+        with tracing.segment("a2a send", context.trace) as piece:
             accepted = await take(storage, request, context)
             piece.annotate(task_id=accepted.tail.head.task_id, turn=accepted.turn)
             return accepted
 
     async def _open(
-        self, storage: DurableStorage, request: SendMessageRequest, context: ServerCallContext
+        self, storage: DurableStorage, request: SendMessageRequest, context: CallContext
     ) -> Accepted:
-        check_may_open(context)
-        message, key = request.message, idempotency_key(context)
-        chosen = chosen_id(context)
+        context.check_may_open()
+        message, key = request.message, context.idempotency_key
+        chosen = context.chosen_id
         derived = keyed_context_id(storage.scope, key) if key else new_context_id()
         opened = await storage.open_task(
             message.context_id or derived,
             storable(request),
-            caller=caller_of(context, self._carried),
-            task_id=chosen.task_id if chosen else None,
+            caller=context.caller(self._carried),
+            task_id=chosen,
             idempotency_key=None if chosen else _creation_key(request, key),
-            ttl_s=chosen.ttl_s if chosen else None,
+            ttl_s=context.ttl_s,
             push=inline_push(request),
         )
         head, turn = opened.head, 1
@@ -135,13 +127,13 @@ class Intake:
             return await self._rejoin(storage, head, turn, request, context)
         if _repeats_outcome(head, request):
             return await self._rejoin(storage, head, head.turn, request, context)
-        return await self._follow_up(storage, _addressed(request, chosen.task_id), context)
+        return await self._follow_up(storage, _addressed(request, chosen), context)
 
     async def _follow_up(
-        self, storage: DurableStorage, request: SendMessageRequest, context: ServerCallContext
+        self, storage: DurableStorage, request: SendMessageRequest, context: CallContext
     ) -> Accepted:
-        message, key = request.message, _header_key(idempotency_key(context))
-        turn_opened = TurnOpened(storable(request), caller_of(context, self._carried))
+        message, key = request.message, _header_key(context.idempotency_key)
+        turn_opened = TurnOpened(storable(request), context.caller(self._carried))
         for _ in range(REBASES):
             head = await storage.head(message.task_id)
             if head is None:
@@ -169,11 +161,11 @@ class Intake:
         head: Head,
         turn: int,
         request: SendMessageRequest,
-        context: ServerCallContext,
+        context: CallContext,
     ) -> Accepted:
         """Return the turn that an earlier copy of the message has opened."""
         tail = await Tail.open(storage, head.task_id)
-        if idempotency_key(context) is not None:
+        if context.idempotency_key is not None:
             first, _ = tail.fold.opening(turn)
             if content_digest(first.message) != content_digest(request.message):
                 raise IdempotencyConflictError

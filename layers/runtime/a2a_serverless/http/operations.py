@@ -14,7 +14,6 @@ from inspect import isasyncgenfunction
 from operator import attrgetter
 from typing import Any, Final, Literal
 
-from a2a.server.context import ServerCallContext
 from a2a.types import (
     AgentCard,
     CancelTaskRequest,
@@ -49,14 +48,7 @@ from a2a_serverless.http.checks import (
     history_length,
     list_query,
 )
-from a2a_serverless.http.context import (
-    ends_with_turn,
-    function_deadline_ms,
-    last_event_id,
-    request_of,
-    scope_of,
-    trace_context,
-)
+from a2a_serverless.http.context import CallContext
 from a2a_serverless.http.errors import operation, protocol_errors
 from a2a_serverless.http.intake import Accepted, Intake, cancel
 from a2a_serverless.http.receivers import Receivers
@@ -114,7 +106,7 @@ class DurableRequestHandler:
 
     @operation("send_message")
     async def on_message_send(
-        self, params: SendMessageRequest, context: ServerCallContext
+        self, params: SendMessageRequest, context: CallContext
     ) -> Task | Message:
         """Accept a message; wait for its turn unless told otherwise (sections 3.1.1, 3.2.2).
 
@@ -129,7 +121,7 @@ class DurableRequestHandler:
             return bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
         return tail.fold.task(self._length(params.configuration))
 
-    async def _accept(self, params: SendMessageRequest, context: ServerCallContext) -> Accepted:
+    async def _accept(self, params: SendMessageRequest, context: CallContext) -> Accepted:
         check_send(params, self._card, self._settings)
         if params.configuration.HasField("task_push_notification_config"):
             await self._receivers.check_inline(params, context)
@@ -137,7 +129,7 @@ class DurableRequestHandler:
 
     @operation("send_streaming_message")
     async def on_message_send_stream(
-        self, params: SendMessageRequest, context: ServerCallContext
+        self, params: SendMessageRequest, context: CallContext
     ) -> StreamItems:
         """Accept a message and stream its turn: the Task, then what happens (section 3.1.2)."""
         limits = self._stream_limits(context)
@@ -150,7 +142,7 @@ class DurableRequestHandler:
 
     @operation("subscribe_to_task")
     async def on_subscribe_to_task(
-        self, params: SubscribeToTaskRequest, context: ServerCallContext
+        self, params: SubscribeToTaskRequest, context: CallContext
     ) -> StreamItems:
         """Stream a task to its end, through pauses (section 3.1.6).
 
@@ -160,7 +152,7 @@ class DurableRequestHandler:
         """
         limits = self._stream_limits(context)
         check_streaming(self._card)
-        storage, cursor = self._storage(context), last_event_id(context)
+        storage, cursor = self._storage(context), context.last_event_id
         if cursor is None:
             tail = await Tail.open(storage, params.id)
             if tail.head.is_terminal:
@@ -173,21 +165,21 @@ class DurableRequestHandler:
         followed = Accepted(
             turn=tail.fold.turn_at(opening.cursor.version), opening=opening, tail=tail
         )
-        until = followed.is_over if ends_with_turn(context) else attrgetter("is_terminal")
+        until = followed.is_over if context.ends_with_turn else attrgetter("is_terminal")
         async for item in stream.items(until, limits):
             yield item
 
     # -- tasks ---------------------------------------------------------------------------------
 
     @operation("get_task")
-    async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
+    async def on_get_task(self, params: GetTaskRequest, context: CallContext) -> Task:
         """Return the task as it is now (section 3.1.3)."""
         task = await self.find_task(params, context)
         if task is None:
             raise TaskNotFoundError
         return task
 
-    async def find_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
+    async def find_task(self, params: GetTaskRequest, context: CallContext) -> Task | None:
         """Return the task as it is now; None if the caller sees no such task."""
         with protocol_errors("get_task", params.id):
             length = self._length(params)
@@ -195,7 +187,7 @@ class DurableRequestHandler:
 
     @operation("list_tasks")
     async def on_list_tasks(
-        self, params: ListTasksRequest, context: ServerCallContext
+        self, params: ListTasksRequest, context: CallContext
     ) -> ListTasksResponse:
         """List the caller's tasks, newest status first (section 3.1.4)."""
         query = list_query(params, self._settings)
@@ -208,15 +200,15 @@ class DurableRequestHandler:
         )
 
     @operation("cancel_task")
-    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
+    async def on_cancel_task(self, params: CancelTaskRequest, context: CallContext) -> Task:
         """Cancel a task, by its agent or without it (section 3.1.5)."""
-        with tracing.segment("a2a cancel", trace_context(context)) as piece:
+        with tracing.segment("a2a cancel", context.trace) as piece:
             tail = await cancel(
                 self._backends,
-                scope_of(context),
+                context.scope,
                 params.id,
                 timeout_s=self._settings.cancel_timeout_s,
-                by=context.user.user_name,
+                by=context.user_name,
             )
             piece.annotate(task_id=tail.head.task_id)
         return tail.fold.task(self._length())
@@ -225,13 +217,13 @@ class DurableRequestHandler:
 
     @operation("create_push_config")
     async def on_create_task_push_notification_config(
-        self, params: TaskPushNotificationConfig, context: ServerCallContext
+        self, params: TaskPushNotificationConfig, context: CallContext
     ) -> TaskPushNotificationConfig:
         """Notify a receiver of the task from now on (section 3.1.7)."""
         return await self._receivers.create(params, context)
 
     async def on_get_task_push_notification_config(
-        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+        self, params: GetTaskPushNotificationConfigRequest, context: CallContext
     ) -> TaskPushNotificationConfig:
         """Return a push configuration without its secrets (section 3.1.8)."""
         with protocol_errors("get_push_config", params.task_id):
@@ -239,26 +231,26 @@ class DurableRequestHandler:
 
     @operation("list_push_configs")
     async def on_list_task_push_notification_configs(
-        self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+        self, params: ListTaskPushNotificationConfigsRequest, context: CallContext
     ) -> ListTaskPushNotificationConfigsResponse:
         """List a task's push configurations without their secrets (section 3.1.9)."""
         return await self._receivers.list(params, context)
 
     @operation("delete_push_config")
     async def on_delete_task_push_notification_config(
-        self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+        self, params: DeleteTaskPushNotificationConfigRequest, context: CallContext
     ) -> None:
         """Stop notifying a receiver (section 3.1.10)."""
         await self._receivers.delete(params, context)
 
     async def on_get_extended_agent_card(
-        self, _: GetExtendedAgentCardRequest, context: ServerCallContext
+        self, _: GetExtendedAgentCardRequest, context: CallContext
     ) -> AgentCard:
         """Return the card for authenticated callers (sections 3.1.11, 13.3)."""
         with protocol_errors("get_extended_card"):
             if self._extended_card is None:
                 raise UnsupportedOperationError(message="The agent has no extended card.")
-            return self._extended_card(request_of(context))
+            return self._extended_card(context.request)
 
     # ------------------------------------------------------------------------------------------
 
@@ -277,18 +269,18 @@ class DurableRequestHandler:
             raise AnswerTooLargeError(task_id, advice)
         return response
 
-    def _stream(self, opening: TailEvent, tail: Tail, context: ServerCallContext) -> TaskStream:
+    def _stream(self, opening: TailEvent, tail: Tail, context: CallContext) -> TaskStream:
         """Return the stream of a tail; it takes a lease if it is answered in pieces."""
         counted = self._backends.streams if self._entrypoint == "stream" else None
         return TaskStream(
             opening,
             tail,
-            caller=context.user.user_name,
+            caller=context.user_name,
             leases=counted,
             flush_s=self._settings.flush_ms / 1000,
         )
 
-    def _stream_limits(self, context: ServerCallContext) -> Limits:
+    def _stream_limits(self, context: CallContext) -> Limits:
         """Return the limits of a stream that begins now."""
         limit_s = self._settings.stream_limit_s
         if self._entrypoint == "api":
@@ -297,15 +289,15 @@ class DurableRequestHandler:
         now = self._now()
         return Limits(deadline=now + min(limit_s, stop_s), stop=now + stop_s)
 
-    def _function_s(self, context: ServerCallContext) -> float:
+    def _function_s(self, context: CallContext) -> float:
         """Return the seconds that the function has left; infinity if nothing stops it."""
-        stopped_at_ms = function_deadline_ms(context)
+        stopped_at_ms = context.function_deadline_ms
         if stopped_at_ms is None:
             return math.inf
         return (stopped_at_ms - self._backends.storage.clock.now_ms()) / 1000
 
-    def _storage(self, context: ServerCallContext) -> DurableStorage:
-        return self._backends.storage.for_scope(scope_of(context))
+    def _storage(self, context: CallContext) -> DurableStorage:
+        return self._backends.storage.for_scope(context.scope)
 
     def _length(self, request: AsksForHistory | None = None) -> int:
         return history_length(request, self._settings)
@@ -344,7 +336,7 @@ class Operation:
     name: str
     name_0_3: str
     request: type[AnyMessage]
-    handle: Callable[[DurableRequestHandler, Any, ServerCallContext], Any]
+    handle: Callable[[DurableRequestHandler, Any, CallContext], Any]
     verbs: tuple[str, ...]
     path: str
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator
 
-from a2a.server.context import ServerCallContext
 from a2a.types import (
     AgentCard,
     AuthenticationInfo,
@@ -32,7 +31,7 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     UnavailableError,
 )
-from a2a_serverless.http.context import check_may_open, names_1_0, request_of, scope_of
+from a2a_serverless.http.context import CallContext, names_1_0
 from a2a_serverless.http.errors import check_required, http_error, invalid_params
 from a2a_serverless.push.addresses import AllowedHosts, check_receiver
 from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore
@@ -74,7 +73,7 @@ class Receivers:
         self._allowed = AllowedHosts.parse(settings.push_allowed_hosts)
 
     async def create(
-        self, config: TaskPushNotificationConfig, context: ServerCallContext
+        self, config: TaskPushNotificationConfig, context: CallContext
     ) -> TaskPushNotificationConfig:
         """Register a receiver, or replace the one with the same id; make an id if there is none.
 
@@ -92,7 +91,7 @@ class Receivers:
         return _without_secrets(await storage.webhooks.put(config), context)
 
     async def get(
-        self, request: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+        self, request: GetTaskPushNotificationConfigRequest, context: CallContext
     ) -> TaskPushNotificationConfig:
         """Return one configuration; for a client of 0.3 that names none, the first one.
 
@@ -102,7 +101,7 @@ class Receivers:
         """
         _check_push(self._card)
         storage = self._storage(context)
-        if not request.id and not names_1_0(request_of(context)):
+        if not request.id and not names_1_0(context.request):
             push = next(iter(await storage.webhooks.all(request.task_id)), None)
         else:
             check_required(request)
@@ -112,7 +111,7 @@ class Receivers:
         return _without_secrets(push, context)
 
     async def list(
-        self, request: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+        self, request: ListTaskPushNotificationConfigsRequest, context: CallContext
     ) -> ListTaskPushNotificationConfigsResponse:
         """List the task's configurations by id; all of them unless `page_size` limits them.
 
@@ -135,14 +134,14 @@ class Receivers:
         )
 
     async def delete(
-        self, request: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+        self, request: DeleteTaskPushNotificationConfigRequest, context: CallContext
     ) -> None:
         """Forget a configuration; do nothing if it does not exist (section 3.1.10)."""
         _check_push(self._card)
         storage, _ = await self._storage_with(request.task_id, context)
         await storage.webhooks.delete(request.task_id, request.id)
 
-    async def check_inline(self, request: SendMessageRequest, context: ServerCallContext) -> None:
+    async def check_inline(self, request: SendMessageRequest, context: CallContext) -> None:
         """Check the configuration that comes with a message, before the message is accepted.
 
         Raises:
@@ -161,7 +160,7 @@ class Receivers:
         if task_id:
             await self._storage_with(task_id, context)
         else:
-            check_may_open(context)
+            context.check_may_open()
         # A message is not refused because a name server does not answer.
         await self._check_url(config.url, at=_INLINE, must_resolve=False)
 
@@ -172,11 +171,11 @@ class Receivers:
         except InvalidArgumentError as error:
             raise _refused_config([("url", str(error))], at=at) from error
 
-    def _storage(self, context: ServerCallContext) -> DurableStorage:
-        return self._backends.storage.for_scope(scope_of(context))
+    def _storage(self, context: CallContext) -> DurableStorage:
+        return self._backends.storage.for_scope(context.scope)
 
     async def _storage_with(
-        self, task_id: str, context: ServerCallContext
+        self, task_id: str, context: CallContext
     ) -> tuple[DurableStorage, Head]:
         """Return the caller's storage, and the task's HEAD in it."""
         storage = self._storage(context)
@@ -186,7 +185,7 @@ class Receivers:
         return storage, head
 
 
-def _without_secrets(push: Push, context: ServerCallContext) -> TaskPushNotificationConfig:
+def _without_secrets(push: Push, context: CallContext) -> TaskPushNotificationConfig:
     """Return a configuration without its secrets.
 
     It is copied field by field, so that a field that the protocol adds later is not returned by

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from a2a.server.context import ServerCallContext
 from a2a.types import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
@@ -36,7 +35,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from a2a_serverless.http.checks import parsed
-from a2a_serverless.http.context import call_context, choose_id, names_version
+from a2a_serverless.http.context import CallContext, names_version
 from a2a_serverless.http.errors import jsonrpc_error, protocol_errors, quoted
 from a2a_serverless.http.legacy.v0_1 import Json, Shapes, push_config, submitted
 from a2a_serverless.http.operations import GET_SENT, GET_STREAMED, DurableRequestHandler
@@ -73,7 +72,7 @@ class LegacyDialects:
     def __init__(self, handler: DurableRequestHandler, settings: Settings) -> None:
         self._handler = handler
         self._settings = settings
-        self._methods: Mapping[str, Callable[[_Params, ServerCallContext], Awaitable[_Result]]] = {
+        self._methods: Mapping[str, Callable[[_Params, CallContext], Awaitable[_Result]]] = {
             "tasks/send": self._send,
             "tasks/sendSubscribe": self._send_subscribe,
             "tasks/get": self._get,
@@ -102,7 +101,7 @@ class LegacyDialects:
         """
         method = envelope["method"]
         with protocol_errors("older_dialect"):
-            result = await self._methods[method](_params(envelope), call_context(request, ""))
+            result = await self._methods[method](_params(envelope), CallContext(request))
             if not isinstance(result, _Stream):
                 content = {"jsonrpc": "2.0", "id": request_id, "result": result}
                 advice = GET_SENT if method in _SENDS else GET_STREAMED
@@ -120,14 +119,14 @@ class LegacyDialects:
 
     # -- A2A 0.1 -------------------------------------------------------------------------------
 
-    async def _send(self, params: _Params, context: ServerCallContext) -> _Result:
+    async def _send(self, params: _Params, context: CallContext) -> _Result:
         return Shapes(is_0_1=True).task(await self._finished(self._sent(params, context), context))
 
-    async def _send_subscribe(self, params: _Params, context: ServerCallContext) -> _Result:
+    async def _send_subscribe(self, params: _Params, context: CallContext) -> _Result:
         items = self._handler.on_message_send_stream(self._sent(params, context), context)
         return _Stream(items, Shapes(is_0_1=True).own_events)
 
-    async def _get(self, params: _Params, context: ServerCallContext) -> _Result:
+    async def _get(self, params: _Params, context: CallContext) -> _Result:
         # As in 0.3, where a history length of 0 means all messages.
         length = params.get("historyLength")
         is_all = type(length) is int and length == 0
@@ -135,7 +134,7 @@ class LegacyDialects:
         task = await self._handler.on_get_task(parsed(asked, GetTaskRequest), context)
         return Shapes().task(task)
 
-    async def _list(self, params: _Params, context: ServerCallContext) -> _Result:
+    async def _list(self, params: _Params, context: CallContext) -> _Result:
         """Return the caller's newest tasks, whole, at most `_LISTED` of them."""
         request = ListTasksRequest(page_size=_LISTED, include_artifacts=True)
         if _or(params.get("contextId"), None) is not None:
@@ -143,39 +142,39 @@ class LegacyDialects:
         found = await self._handler.on_list_tasks(request, context)
         return [Shapes(is_0_1=True).task(task) for task in found.tasks]
 
-    async def _cancel(self, params: _Params, context: ServerCallContext) -> _Result:
+    async def _cancel(self, params: _Params, context: CallContext) -> _Result:
         request = CancelTaskRequest(id=_task_id(params))
         return Shapes().task(await self._handler.on_cancel_task(request, context))
 
-    async def _resubscribe(self, params: _Params, context: ServerCallContext) -> _Result:
+    async def _resubscribe(self, params: _Params, context: CallContext) -> _Result:
         request = SubscribeToTaskRequest(id=_task_id(params))
         return _Stream(self._handler.on_subscribe_to_task(request, context), Shapes().events)
 
-    def _sent(self, params: _Params, context: ServerCallContext) -> SendMessageRequest:
+    def _sent(self, params: _Params, context: CallContext) -> SendMessageRequest:
         """Return the message for the task that `id` names: a new task, or its next turn."""
         if params.get("id") is not None:
-            choose_id(context, _text(params, "id"))
+            context.chosen_id = _text(params, "id")
         return _message_of(params)
 
-    async def _push_set(self, params: _Params, context: ServerCallContext) -> _Result:
+    async def _push_set(self, params: _Params, context: CallContext) -> _Result:
         task_id = _task_id(params)
         config = parsed(_config_of(params, "pushNotificationConfig"), TaskPushNotificationConfig)
         config.task_id = task_id
         made = await self._handler.on_create_task_push_notification_config(config, context)
         return push_config(made)
 
-    async def _push_get(self, params: _Params, context: ServerCallContext) -> _Result:
+    async def _push_get(self, params: _Params, context: CallContext) -> _Result:
         """Return the task's configuration of 0.1; None, as in 0.1, if it has none."""
         return next(iter(await self._pushes(_task_id(params), context)), None)
 
-    async def _push_delete(self, params: _Params, context: ServerCallContext) -> _Result:
+    async def _push_delete(self, params: _Params, context: CallContext) -> _Result:
         request = DeleteTaskPushNotificationConfigRequest(
             task_id=_task_id(params), id=CONFIG_ID_OF_0_1
         )
         await self._handler.on_delete_task_push_notification_config(request, context)
         return None
 
-    async def _push_list(self, params: _Params, context: ServerCallContext) -> _Result:
+    async def _push_list(self, params: _Params, context: CallContext) -> _Result:
         """Return the configurations of the caller's newest tasks, or of the task that is named."""
         if params.get("id", params.get("taskId")) is not None:
             return await self._pushes(_task_id(params), context)
@@ -183,7 +182,7 @@ class LegacyDialects:
         found = await self._handler.on_list_tasks(request, context)
         return [push for task in found.tasks for push in await self._pushes(task.id, context)]
 
-    async def _pushes(self, task_id: str, context: ServerCallContext) -> list[Json]:
+    async def _pushes(self, task_id: str, context: CallContext) -> list[Json]:
         """Return the task's configuration of 0.1, in a list that is empty without one."""
         request = ListTaskPushNotificationConfigsRequest(task_id=task_id)
         found = await self._handler.on_list_task_push_notification_configs(request, context)
@@ -191,12 +190,13 @@ class LegacyDialects:
 
     # -- submit and ask later ------------------------------------------------------------------
 
-    async def _submit(self, params: _Params, context: ServerCallContext) -> _Result:
-        choose_id(context, _text(params, "taskId"), ttl_s=self._settings.submitted_ttl_s)
+    async def _submit(self, params: _Params, context: CallContext) -> _Result:
+        context.chosen_id = _text(params, "taskId")
+        context.ttl_s = self._settings.submitted_ttl_s
         task = await self._finished(_message_of({"message": params.get("message")}), context)
         return {"task": submitted(task)}
 
-    async def _status(self, params: _Params, context: ServerCallContext) -> _Result:
+    async def _status(self, params: _Params, context: CallContext) -> _Result:
         task_id = _text(params, "taskId")
         asked = GetTaskRequest(id=task_id, history_length=0)
         task = await self._handler.find_task(asked, context)
@@ -204,7 +204,7 @@ class LegacyDialects:
             return {"task": {"id": task_id, "status": "not_found"}}
         return {"task": submitted(task)}
 
-    async def _finished(self, request: SendMessageRequest, context: ServerCallContext) -> Task:
+    async def _finished(self, request: SendMessageRequest, context: CallContext) -> Task:
         """Return the task after its turn, even if the agent has answered with a Message alone."""
         answer = await self._handler.on_message_send(request, context)
         if isinstance(answer, Task):
