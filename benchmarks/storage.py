@@ -26,7 +26,7 @@ from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskSta
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.storage.codec import event_items, head_item
 from a2a_serverless.storage.durable import DurableStorage, body_of
-from a2a_serverless.storage.dynamodb_words import typed
+from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.layout import count_partition, count_sort, status_key
 from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult, list_tasks
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged

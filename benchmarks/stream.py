@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from a2a_serverless.storage.dynamodb_words import attribute
+from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.layout import event_sort, task_partition
 from benchmarks.processes import running
 from benchmarks.stream_clients import Load, run_streams, streaming, subscribing
@@ -134,11 +134,9 @@ def query_times(dynamodb: Emulator, table: str, task_id: str) -> list[float]:
             TableName=table,
             ConsistentRead=True,
             KeyConditionExpression="PK = :pk AND SK BETWEEN :start AND :head",
-            ExpressionAttributeValues={
-                ":pk": attribute(task_partition(scope, task_id)),
-                ":start": attribute(start),
-                ":head": attribute("HEAD"),
-            },
+            ExpressionAttributeValues=typed(
+                {":pk": task_partition(scope, task_id), ":start": start, ":head": "HEAD"}
+            ),
         )
         times.append((time.perf_counter() - before) * 1000)
     return times

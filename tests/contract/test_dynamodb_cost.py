@@ -15,7 +15,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage, Observer
-from a2a_serverless.storage.dynamodb_words import typed
+from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.finding import HOUR_MS, created_in, due_tasks, find_tasks
 from a2a_serverless.storage.layout import HEAD, task_partition
 from a2a_serverless.storage.listing import FIRST_COMMITS, ListTasksQuery, list_tasks, newest_heads

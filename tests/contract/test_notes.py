@@ -12,7 +12,7 @@ from a2a_serverless.errors import ConcurrencyError, ConfigurationError
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_words import Typed
+from a2a_serverless.storage.dynamodb import Typed
 from a2a_serverless.storage.finding import HOUR_MS, created_in, find_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.log import TaskKey

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from a2a_serverless.storage.dynamodb_words import plain
+from a2a_serverless.storage.dynamodb import plain
 from a2a_serverless.storage.layout import EVENTS, HEAD, PUSH, task_partition
 from a2a_serverless.storage.survey import survey_of
 from a2a_serverless.storage.webhooks import push_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from a2a_serverless.storage import head_updates
+from a2a_serverless.storage import codec
 from a2a_serverless.storage.codec import Commits, head_of
 from a2a_serverless.storage.table import Update
 from a2a_serverless.tasks import attempts, repairs, rules, storing
@@ -30,7 +30,7 @@ class Rules:
     advance: Callable[..., rules.Step] = rules.advance
     is_applied: Callable[..., bool] = storing.is_applied
     conflict: Callable[..., Exception] = storing.conflict
-    committed: Callable[..., Update] = head_updates.committed
+    committed: Callable[..., Update] = codec.committed
     head_of: Callable[..., Head] = head_of
 
     # what a worker does
@@ -46,17 +46,17 @@ class Rules:
     view: type[TurnView] = TurnView
 
     # what a worker changes of HEAD without a commit
-    noted: Callable[..., Update] = head_updates.noted
-    unless_canceled: Callable[[Update], Update] = head_updates.unless_canceled
+    noted: Callable[..., Update] = codec.noted
+    unless_canceled: Callable[[Update], Update] = codec.unless_canceled
 
     # cancels
     check_open: Callable[..., Head] = storing.check_open
     marked: Callable[..., Head] = rules.marked
-    canceled: Callable[[Head], Update] = head_updates.canceled
+    canceled: Callable[[Head], Update] = codec.canceled
     on_cancel: Callable[..., attempts.Canceled] = attempts.on_cancel
 
     # repairs
-    postponed: Callable[..., Update] = head_updates.postponed
+    postponed: Callable[..., Update] = codec.postponed
     overdue_turn: Callable[..., OperationParams | None] = repairs.overdue_turn
     repeated_turn: Callable[..., OperationParams | None] = repairs.repeated_turn
     overdue_cancel: Callable[..., bool] = repairs.overdue_cancel

@@ -17,7 +17,7 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     TurnFinishedError,
 )
-from a2a_serverless.storage import head_updates
+from a2a_serverless.storage import codec
 from a2a_serverless.storage.codec import Commits
 from a2a_serverless.storage.table import Check, Update
 from a2a_serverless.tasks import attempts, repairs, rules, storing
@@ -116,15 +116,15 @@ def opens_without_due(*args: Any, **kwargs: Any) -> Step:
 
 
 def is_of_any_version(before: Head, after: Head) -> Update:
-    return _without(head_updates.committed(before, after), "version")
+    return _without(codec.committed(before, after), "version")
 
 
 def is_of_any_incarnation(before: Head, after: Head) -> Update:
-    return _without(head_updates.committed(before, after), "incarnation")
+    return _without(codec.committed(before, after), "incarnation")
 
 
 def has_not_heard(before: Head, after: Head) -> Update:
-    return _without(head_updates.committed(before, after), "cancel_at")
+    return _without(codec.committed(before, after), "cancel_at")
 
 
 def _without(update: Update, name: str) -> Update:
@@ -254,11 +254,11 @@ def marks_alone(head: Head, **kwargs: Any) -> Head:
 
 
 def marks_ended_tasks(marked: Head) -> Update:
-    return _without(head_updates.canceled(marked), "state")
+    return _without(codec.canceled(marked), "state")
 
 
 def marks_any_incarnation(marked: Head) -> Update:
-    return _without(head_updates.canceled(marked), "incarnation")
+    return _without(codec.canceled(marked), "incarnation")
 
 
 def moves_deadlines(update: Update) -> Update:
@@ -323,7 +323,7 @@ def gives_up_at_once(head: Head, *, now_ms: int, **kwargs: Any) -> bool:
 
 
 def notes_whatever_it_finds(head: Head, token: str, values: Mapping[str, Any]) -> Update:
-    return _without(head_updates.noted(head, token, values), "token")
+    return _without(codec.noted(head, token, values), "token")
 
 
 # -- what readers and subscribers see --------------------------------------------------------

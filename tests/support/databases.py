@@ -22,8 +22,7 @@ from moto.dynamodb.responses import DynamoHandler
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb import DynamoTable
-from a2a_serverless.storage.dynamodb_words import Typed, plain, typed
+from a2a_serverless.storage.dynamodb import DynamoTable, Typed, plain, typed
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Key, key_of
 from a2a_serverless.tasks.identity import Scope

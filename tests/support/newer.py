@@ -6,7 +6,7 @@ import string
 
 from hypothesis import strategies as st
 
-from a2a_serverless.storage.dynamodb_words import Typed
+from a2a_serverless.storage.dynamodb import Typed
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.tasks.entries import Unknown, encode_entries
 from a2a_serverless.tasks.head import FORMAT, Head

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from a2a_serverless import tables
+from a2a_serverless import wiring
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.table import TableQueue
@@ -20,9 +20,8 @@ from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Table
-from a2a_serverless.tables import open_table
 from a2a_serverless.tasks.operations import Operation
-from a2a_serverless.wiring import check_backends, open_backends, open_storage
+from a2a_serverless.wiring import check_backends, open_backends, open_storage, open_table
 from tests.support.messages import request
 from tests.support.workers import params_of
 
@@ -46,10 +45,10 @@ def open_nothing(url: str, clock: Clock) -> object:
 def outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two packages with tables of their own."""
     points = [
-        EntryPoint(name, f"{__name__}:{function}", tables.GROUP)
+        EntryPoint(name, f"{__name__}:{function}", wiring.TABLES)
         for name, function in (("colours", "open_colours"), ("nothing", "open_nothing"))
     ]
-    monkeypatch.setattr(tables, "entry_points", lambda *, group: points if group else [])
+    monkeypatch.setattr(wiring, "entry_points", lambda *, group: points if group else [])
 
 
 def refused(name: str) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import parse_qsl
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
@@ -18,7 +21,6 @@ from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import PLACES, Slots, StreamLeases
 from a2a_serverless.storage.table import Table
-from a2a_serverless.tables import open_table, scheme_of
 from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.operations import Operation
 
@@ -59,7 +61,7 @@ _NAMED: Final[Mapping[Name, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PushBackends:
+class _PushBackends:
     """The backends of push: the queue of jobs, the public keys, and the places of slow requests."""
 
     queue: PushQueue
@@ -81,7 +83,7 @@ class Backends:
     """Operations of turns that must not share a worker; None if no turns share one."""
     dead_letters: TableQueue[Operation] | None = None
     """Operations whose deliveries ran out, if they are on the table."""
-    push: PushBackends | None = None
+    push: _PushBackends | None = None
     streams: StreamLeases | None = None
     """Leases of open streams; None if they are not counted."""
 
@@ -95,7 +97,7 @@ class Backends:
             raise _unnamed("quarantine_queue")
         return self.quarantine
 
-    def pushing(self) -> PushBackends:
+    def pushing(self) -> _PushBackends:
         """Return the backends of push.
 
         Raises:
@@ -128,7 +130,7 @@ def table_backends(settings: Settings, table: Table, clock: Clock | None = None)
         max_receives=settings.max_attempts + SPARE_RECEIVES,
     )
     return Backends(
-        storage=storage_on(table, settings, clock),
+        storage=_storage_on(table, settings, clock),
         operations=operations("queue"),
         quarantine=operations("quarantine_queue") if settings.worker_turns > 1 else None,
         dead_letters=queue_on(
@@ -174,7 +176,7 @@ def open_backends(settings: Settings, clock: Clock | None = None) -> Backends:
     Raises:
         ConfigurationError: one of them is not set, or the table cannot be used.
     """
-    if not scheme_of(settings.table):
+    if not _scheme_of(settings.table):
         return aws_backends(settings, clock)
     clock = clock or SystemClock()
     return table_backends(settings, open_table(settings.table, clock), clock)
@@ -189,10 +191,10 @@ def open_storage(settings: Settings, clock: Clock | None = None) -> DurableStora
     if not settings.table:
         raise _unnamed("table")
     clock = clock or SystemClock()
-    return storage_on(open_table(settings.table, clock), settings, clock)
+    return _storage_on(open_table(settings.table, clock), settings, clock)
 
 
-def storage_on(table: Table, settings: Settings, clock: Clock) -> DurableStorage:
+def _storage_on(table: Table, settings: Settings, clock: Clock) -> DurableStorage:
     """Return the storage on a table, whose commits are counted and traced."""
     return DurableStorage(table, clock=clock, timing=settings.timing(), observer=OBSERVER)
 
@@ -237,7 +239,7 @@ def aws_backends(
         has_long_polls=has_long_polls,
     )
     return Backends(
-        storage=storage_on(table, settings, clock),
+        storage=_storage_on(table, settings, clock),
         operations=queue(settings.queue),
         quarantine=queue(settings.quarantine_queue) if settings.quarantine_queue else None,
         push=_push_on_aws(settings, table, clock) if settings.pushes else None,
@@ -288,14 +290,14 @@ def _leases(slots: Slots, settings: Settings) -> StreamLeases:
     )
 
 
-def _push_on_table(settings: Settings, table: Table, clock: Clock) -> PushBackends:
+def _push_on_table(settings: Settings, table: Table, clock: Clock) -> _PushBackends:
     on = partial(queue_on, table, clock=clock, undecodable="push_dead_letter_queue")
     jobs = on(PushJob, settings, "push_queue", visibility_s=PUSH_VISIBILITY_S)
     letters = on(PushLetter, settings, "push_dead_letter_queue")
     return _pushing(PushQueue(jobs, letters), table, clock)
 
 
-def _push_on_aws(settings: Settings, table: Table, clock: Clock) -> PushBackends:
+def _push_on_aws(settings: Settings, table: Table, clock: Clock) -> _PushBackends:
     from a2a_serverless.queues.sqs import SqsFifoQueue
 
     dead = settings.push_dead_letter_queue
@@ -304,9 +306,83 @@ def _push_on_aws(settings: Settings, table: Table, clock: Clock) -> PushBackends
     return _pushing(PushQueue(jobs, letters), table, clock)
 
 
-def _pushing(queue: PushQueue, table: Table, clock: Clock) -> PushBackends:
-    return PushBackends(
+def _pushing(queue: PushQueue, table: Table, clock: Clock) -> _PushBackends:
+    return _PushBackends(
         queue=queue,
         keys=KeyStore(table, clock=clock),
         slots=Slots(table, kind=PLACES, clock=clock),
     )
+
+
+# -- the table that A2A_TABLE names ------------------------------------------------------------
+
+TABLES: Final = "a2a_serverless.tables"
+"""The entry points of other packages: each has the name of a scheme, and is a function of the value
+of A2A_TABLE and of a clock that returns a Table with the indexes of `storage/layout.py`."""
+
+FILE: Final = "file"
+
+
+def _scheme_of(name: str) -> str:
+    """Return the scheme of a table that has its queues too; empty: it is one on DynamoDB."""
+    scheme, colon, rest = name.partition(":")
+    return scheme if colon and (scheme == FILE or rest.startswith("//")) else ""
+
+
+def open_table(name: str, clock: Clock) -> Table:
+    """Open a table by the value of A2A_TABLE.
+
+    Raises:
+        ConfigurationError: one sentence says why it cannot be used.
+    """
+    match _scheme_of(name):
+        case "":
+            from a2a_serverless.storage.dynamodb import DynamoTable
+
+            return DynamoTable(name, INDEXES, clock=clock)
+        case "file":
+            return _open_file(name)
+        case scheme:
+            return _open_outside(scheme, name, clock)
+
+
+def table_file(name: str) -> Path | None:
+    """Return the file that A2A_TABLE names; None: it names none."""
+    if _scheme_of(name) != FILE:
+        return None
+    return _file(name.removeprefix(f"{FILE}:").partition("?")[0])
+
+
+def _file(path: str) -> Path:
+    return Path(f"/{path.lstrip('/')}" if path.startswith("//") else path).expanduser()
+
+
+def _open_file(name: str) -> Table:
+    from a2a_serverless.storage.sqlite import SqliteTable
+
+    path, _, query = name.removeprefix(f"{FILE}:").partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    is_safe = {"normal": False, "full": True}.get(options.pop("synchronous", "normal").lower())
+    if not path or options or is_safe is None:
+        raise ConfigurationError(
+            f"A2A_TABLE is {name}: a file is file:PATH, or file:PATH?synchronous=full."
+        )
+    return SqliteTable(_file(path), INDEXES, survives_power_cuts=is_safe)
+
+
+def _open_outside(scheme: str, name: str, clock: Clock) -> Table:
+    found = {point.name: point for point in entry_points(group=TABLES)}
+    if scheme not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise ConfigurationError(
+            f"A2A_TABLE begins with {scheme}: no installed package has tables of this kind"
+            f" (installed: {known}); install one that has the entry point {scheme} in the group"
+            f" {TABLES}, or name a table on DynamoDB or file:PATH."
+        )
+    opened = found[scheme].load()(name, clock)
+    if not isinstance(opened, Table):
+        raise ConfigurationError(
+            f"The entry point {found[scheme].value} of the group {TABLES} returns no Table: use"
+            " another release of its package."
+        )
+    return opened

@@ -10,12 +10,18 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from a2a_serverless import aws, tables
+from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings, load_settings
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
-from a2a_serverless.wiring import check_storage, open_backends, open_storage, table_backends
+from a2a_serverless.wiring import (
+    check_storage,
+    open_backends,
+    open_storage,
+    table_backends,
+    table_file,
+)
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.lines import KeptLines, LogLine, Logs
@@ -97,7 +103,7 @@ def file_of(options: Namespace, settings: Settings) -> Path | None:
             raise ConfigurationError(f"There is no file {file}: name that of a dev with --file.")
         return file
     if settings.table:
-        named = tables.file_of(settings.table)
+        named = table_file(settings.table)
         if named is not None and not named.exists():
             raise ConfigurationError(f"There is no file {named}, which A2A_TABLE names.")
         return None

@@ -19,8 +19,8 @@ from botocore.exceptions import ClientError
 from a2a_serverless import aws
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.queues.sqs_requests import SqsRequests
-from a2a_serverless.storage.dynamodb_words import typed
+from a2a_serverless.queues.sqs import SqsRequests
+from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.layout import event_position
 from a2a_serverless.storage.table import Check, Item, Key, Put, Streamed, key_of
 

@@ -22,7 +22,7 @@ from a2a_serverless.errors import NewerReleaseError, UnreadablePushError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.deletion import delete_task
-from a2a_serverless.storage.dynamodb_words import Typed
+from a2a_serverless.storage.dynamodb import Typed
 from a2a_serverless.storage.layout import push_sort, task_partition
 from a2a_serverless.storage.table import Put
 from a2a_serverless.tasks import head as heads

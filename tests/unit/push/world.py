@@ -13,7 +13,7 @@ from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_words import typed
+from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Item, Key, key_of
 from a2a_serverless.tasks.head import Head, state_name

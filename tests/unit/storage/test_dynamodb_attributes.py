@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.storage.codec import due_of, seconds
-from a2a_serverless.storage.dynamodb_words import Typed, plain, typed
+from a2a_serverless.storage.dynamodb import Typed, plain, typed
 
 ODD: Typed = {"f": {"N": "1.5"}, "t": {"BOOL": True}, "m": {"M": {}}, "l": {"SS": ["1"]}}
 

@@ -20,7 +20,7 @@ from a2a_serverless.storage import codec, layout
 from a2a_serverless.storage.codec import Forms
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.durable import DurableStorage, Observer
-from a2a_serverless.storage.dynamodb_words import Typed
+from a2a_serverless.storage.dynamodb import Typed
 from a2a_serverless.storage.leases import PLACES, Slot, Slots
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks import entries

@@ -40,7 +40,7 @@ from a2a_serverless.storage.codec import EVENT_FORMS
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb_words import Typed
+from a2a_serverless.storage.dynamodb import Typed
 from a2a_serverless.storage.finding import created_in, due_tasks, find_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.tail import Tail

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from a2a_serverless.storage.codec import head_item
-from a2a_serverless.storage.head_updates import noted, unless_canceled
+from a2a_serverless.storage.codec import head_item, noted, unless_canceled
 from a2a_serverless.storage.table import holds
 from a2a_serverless.tasks.attempts import lease_end
 from a2a_serverless.tasks.rules import Timing

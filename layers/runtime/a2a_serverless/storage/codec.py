@@ -7,6 +7,7 @@ expiry up to one, so that an item and its HEAD agree to the millisecond.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import UnionType
 from typing import Any, Final, cast
 
@@ -26,10 +27,10 @@ from a2a_serverless.storage.layout import (
     status_key,
     task_partition,
 )
-from a2a_serverless.storage.table import Item, Key
+from a2a_serverless.storage.table import Check, Item, Key, Update, are
 from a2a_serverless.tasks.entries import CRITICAL, Entry, Unknown, decode_entries
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, Spared, state_name
+from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, CancelMark, Head, Spared, state_name
 from a2a_serverless.tasks.rules import Step
 
 Forms = Mapping[str, type | UnionType]
@@ -111,11 +112,11 @@ def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
         "released_id": end.correlation_id,
         "released_until": end.until,
     }
-    return {**end_values(end, "released"), **always}
+    return {**_end_values(end, "released"), **always}
 
 
-def end_values(end: AttemptEnd, name: str) -> dict[str, str | int]:
-    """Return the attributes that `end_of` reads; those that say nothing are left out."""
+def _end_values(end: AttemptEnd, name: str) -> dict[str, str | int]:
+    """Return the attributes that `_end_of` reads; those that say nothing are left out."""
     values: dict[str, str | int] = {name: end.token, f"{name}_reason": end.reason}
     if end.correlation_id:
         values[f"{name}_id"] = end.correlation_id
@@ -203,7 +204,7 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
         replied=bool(values.get("replied")),
         generation=values.get("generation", 0),
         cancel=_cancel_of(values),
-        released=end_of(values, "released"),
+        released=_end_of(values, "released"),
         spared=_spared_of(values),
         alone=values.get("alone_for") == values["turn"],
         **{name: values[name] for name in _OPTIONAL if name in values}
@@ -227,7 +228,7 @@ def _spared_of(values: Mapping[str, Any]) -> Spared:
     )
 
 
-def end_of(values: Mapping[str, Any], name: str) -> AttemptEnd | None:
+def _end_of(values: Mapping[str, Any], name: str) -> AttemptEnd | None:
     """Return the attempt's end in the attributes `<name>`, `<name>_reason` and so on."""
     if name not in values:
         return None
@@ -304,6 +305,77 @@ def _time_of(sort_key: str) -> int:
     return int(sort_key.split("#", 1)[0])
 
 
+# -- HEAD: updates, with the condition under which each is stored ------------------------------
+
+# The explorer in tests/model drives these values: what a process wrote late, or without having read
+# what others did, is refused here.
+
+NO_CANCEL: Final = Check("cancel_at", "absent")
+"""No cancel was requested: once one was, its deadline is the due time, and only an end moves it."""
+
+
+def committed(before: Head, after: Head) -> Update:
+    """Return the update of a commit: only what changes is sent.
+
+    The state is part of the condition, so that no transition leaves a terminal state, even if HEAD
+    was written without counting its version up. A request to cancel is part of it too, because it
+    does not move the version (as in `is_still`).
+    """
+    old, new = head_item(before), head_item(after)
+    changed = {name: value for name, value in new.items() if name not in old or old[name] != value}
+    when: list[Check] = are(**{name: old[name] for name in ("incarnation", "version", "state")})
+    if before.cancel is None:
+        when.append(NO_CANCEL)
+    return Update(
+        key=head_key(before.scope, before.task_id),
+        values=changed,
+        remove=[name for name in old if name not in new],
+        when=when,
+    )
+
+
+def canceled(marked: Head) -> Update:
+    """Return the update that requests a cancel: refused once there is a request, or an end."""
+    item = head_item(marked)
+    is_open = [Check("state", "<>", state_name(state)) for state in TERMINAL]
+    return Update(
+        key=head_key(marked.scope, marked.task_id),
+        values={name: item[name] for name in _CANCELED if name in item},
+        when=[*are(incarnation=marked.incarnation), *is_open, NO_CANCEL],
+    )
+
+
+def postponed(head: Head, *, due_at: int, sends: int) -> Update:
+    """Return the update of the due time by a process outside of any attempt."""
+    has_sends = [Check("sends", "=", head.sends)]
+    if head.sends == 0:  # a HEAD that was stored in part may lack it, and is read with 0
+        has_sends.append(Check("sends", "absent"))
+    is_same = are(incarnation=head.incarnation, version=head.version, due_at=head.due_at)
+    return Update(
+        key=head_key(head.scope, head.task_id),
+        values={"due_at": due_at, "sends": sends},
+        when=[*is_same, has_sends, NO_CANCEL],
+    )
+
+
+def noted(head: Head, token: str, values: Mapping[str, Any]) -> Update:
+    """Return an update by the attempt with `token`: refused when it does not own the open turn.
+
+    Otherwise a renewal that comes late would put a finished turn back into the due index, or
+    postpone the turn of another attempt.
+    """
+    when = are(incarnation=head.incarnation, token=token)
+    return Update(key=head_key(head.scope, head.task_id), values=values, when=when)
+
+
+def unless_canceled(update: Update) -> Update:
+    """Return an update that is refused once a cancel was requested."""
+    return replace(update, when=[*update.when, NO_CANCEL])
+
+
+_CANCELED: Final = ("cancel_at", "cancel_by", "due_key", "due_at")
+
+
 def is_live(item: Mapping[str, Any], now_ms: int) -> bool:
     """Return True unless an item says that it has expired; the rest may be damaged."""
     expires_at = item.get("expires_at")
@@ -363,7 +435,7 @@ def _of_the_commit(step: Step) -> dict[str, str | int]:
     if step.worker:
         values["worker"] = step.worker
     if (ended := step.ended) is not None:
-        values |= end_values(ended, "ended")
+        values |= _end_values(ended, "ended")
     if head.version == 1:
         created = status_key(head.created_at, head.task_id)
         values |= {"id_key": id_key(head.task_id), "created_key": created}
@@ -441,7 +513,7 @@ class Commits:
                 at=first.get("at"),
                 base=first.get("base"),
                 worker=first.get("worker", ""),
-                ended=end_of(first, "ended"),
+                ended=_end_of(first, "ended"),
                 trace=first.get("trace"),
             )
         )

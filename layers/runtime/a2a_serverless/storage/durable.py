@@ -36,20 +36,18 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import (
     Commits,
+    canceled,
+    committed,
     event_items,
     head_item,
     live_head,
-    released_values,
-    spared_values,
-)
-from a2a_serverless.storage.contexts import Contexts, context_conflict
-from a2a_serverless.storage.head_updates import (
-    canceled,
-    committed,
     noted,
     postponed,
+    released_values,
+    spared_values,
     unless_canceled,
 )
+from a2a_serverless.storage.contexts import Contexts, context_conflict
 from a2a_serverless.storage.log import Log, Opened, TaskKey, task_of_head
 from a2a_serverless.storage.table import (
     NEW,

@@ -17,18 +17,25 @@ from typing import Any, Final
 from a2a_serverless import aws
 from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
-from a2a_serverless.storage.dynamodb_words import Typed, Words, action_of, plain, query_of, typed
 from a2a_serverless.storage.table import (
     TABLE,
+    Added,
+    Check,
+    CopyOf,
+    Delete,
     Index,
     Item,
+    Kept,
     Key,
     Matches,
     Pause,
+    Put,
     Range,
     RefusedError,
     Table,
+    Update,
     Watch,
+    When,
     Write,
     key_of,
 )
@@ -83,7 +90,7 @@ class DynamoTable(Table):
     ) -> dict[Key, Item | None]:
         asked = list(keys)
         # A few attributes have the price of all, but boto3 spends less time on them.
-        words = Words()
+        words = _Words()
         options = {"ConsistentRead": consistent, **words.only(only), **words.aliases()}
         if len(asked) == 1 and not once:
             answer = await self._request("get_item", Key=_place(asked[0]), **options)
@@ -117,7 +124,7 @@ class DynamoTable(Table):
         return Matches(passed, sum(page["ScannedCount"] for page in pages))
 
     async def write(self, *writes: Write, exactly: bool = False, once: bool = False) -> None:
-        actions = [action_of(write) for write in writes]
+        actions = [_action_of(write) for write in writes]
         try:
             if len(actions) == 1 and not exactly:
                 ((kind, action),) = actions
@@ -148,7 +155,7 @@ class DynamoTable(Table):
         return nullcontext(Pause(self._clock))
 
     async def _pages(self, wanted: Range, **more: Any) -> AsyncIterator[Any]:
-        request = query_of(wanted, self._indexes[wanted.index]) | more
+        request = _query_of(wanted, self._indexes[wanted.index]) | more
         while True:
             answer = await self._request("query", **request)
             yield answer
@@ -203,3 +210,199 @@ class DynamoTable(Table):
 
 def _place(key: Key) -> Typed:
     return typed(key._asdict())
+
+
+# -- values and expressions of the API ---------------------------------------------------------
+
+Typed = dict[str, Any]
+"""An item, or some of its attributes, as DynamoDB's API has it: `{"PK": {"S": "…"}}`."""
+
+
+def _attribute(value: Any) -> dict[str, Any]:
+    """Return a value as DynamoDB's API has it; the reverse of `plain` for each value of an item."""
+    match value:
+        case None:
+            return {"NULL": True}
+        case str():
+            return {"S": value}
+        case int() | float():
+            return {"N": str(value)}
+        case bytes():
+            return {"B": value}
+        case (kind, other):
+            return {kind: other}
+        case _:
+            raise TypeError(f"An item has no value of type {type(value).__name__}.")
+
+
+def typed(values: Mapping[str, Any]) -> Typed:
+    """Return an item as DynamoDB's API has it."""
+    return {name: _attribute(value) for name, value in values.items()}
+
+
+def plain(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an item with Python's values.
+
+    A value that no release stores becomes neither str nor int nor bytes, so that a reader sees the
+    damage: a number that is not whole becomes a float, and a value of another type the pair of its
+    type and itself.
+    """
+    return {name: _plain(*value.items()) for name, value in item.items()}
+
+
+def _plain(typed: tuple[str, Any]) -> Any:
+    match typed:
+        case ("N", number):
+            return _number(number)
+        case ("NULL", _):
+            return None
+        case ("B", binary):
+            return bytes(binary)
+        case ("S", text):
+            return text
+        case _:
+            return typed
+
+
+def _number(text: str) -> int | float:
+    if not set(text) & _FLOAT:
+        return int(text)
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
+_FLOAT: Final = frozenset(".eE")
+"""Characters in which a number that may not be whole differs from a whole one."""
+
+
+Request = dict[str, Any]
+"""Parameters of a request, or one action of a transaction, without the table's name."""
+
+
+class _Words:
+    """The expressions of one request, and the aliases that they use.
+
+    Every name has an alias, because many are reserved words of DynamoDB.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._values: dict[str, Any] = {}
+
+    def name(self, name: str) -> str:
+        """Return the alias of an _attribute's name."""
+        return self._names.setdefault(name, f"#n{len(self._names)}")
+
+    def value(self, value: Any) -> str:
+        """Return the alias of a value."""
+        alias = f":v{len(self._values)}"
+        self._values[alias] = _attribute(value)
+        return alias
+
+    def condition(self, when: When) -> str:
+        """Return a condition or a filter."""
+        return " AND ".join(
+            self._check(check)
+            if isinstance(check, Check)
+            else f"({' OR '.join(map(self._check, check))})"
+            for check in when
+        )
+
+    def _check(self, check: Check) -> str:
+        name = self.name(check.name)
+        match check.operator:
+            case "absent":
+                return f"attribute_not_exists({name})"
+            case "present":
+                return f"attribute_exists({name})"
+            case operator:
+                return f"{name} {operator} {self.value(check.value)}"
+
+    def change(self, values: Mapping[str, Any], remove: Sequence[str]) -> str:
+        """Return what an update does."""
+        sets = [
+            f"{self.name(name)} = {self._new(name, new)}"
+            for name, new in values.items()
+            if not isinstance(new, Added)
+        ]
+        adds = [
+            f"{self.name(name)} {self.value(new.number)}"
+            for name, new in values.items()
+            if isinstance(new, Added)
+        ]
+        clauses = {"SET": sets, "REMOVE": [self.name(name) for name in remove], "ADD": adds}
+        return " ".join(f"{verb} {', '.join(what)}" for verb, what in clauses.items() if what)
+
+    def _new(self, name: str, new: Any) -> str:
+        match new:
+            case Kept(value):
+                return f"if_not_exists({self.name(name)}, {self.value(value)})"
+            case CopyOf(other):
+                return self.name(other)
+            case _:
+                return self.value(new)
+
+    def keys(self, wanted: Range, index: Index) -> str:
+        """Return the condition on the keys of a range."""
+        partition = f"{self.name(index.partition)} = {self.value(wanted.partition)}"
+        first, last = wanted.first, wanted.last
+        if first is not None and last is not None:
+            ends = f"{self.value(first)} AND {self.value(last)}"
+            return f"{partition} AND {self.name(index.sort)} BETWEEN {ends}"
+        if first is not None:
+            return f"{partition} AND {self.name(index.sort)} >= {self.value(first)}"
+        if last is not None:
+            return f"{partition} AND {self.name(index.sort)} <= {self.value(last)}"
+        return partition
+
+    def only(self, names: Sequence[str]) -> Request:
+        """Return the parameter that asks for some attributes and the keys; no names: for all."""
+        if not names:
+            return {}
+        wanted = dict.fromkeys(("PK", "SK", *names))
+        return {"ProjectionExpression": ", ".join(map(self.name, wanted))}
+
+    def aliases(self) -> Request:
+        """Return the parameters that say what the aliases stand for."""
+        request: Request = {}
+        if self._names:
+            request["ExpressionAttributeNames"] = {a: name for name, a in self._names.items()}
+        if self._values:
+            request["ExpressionAttributeValues"] = self._values
+        return request
+
+
+def _action_of(write: Write) -> tuple[str, Request]:
+    """Return the kind of a write and its parameters, such as `("Put", {"Item": …})`."""
+    words, request = _Words(), Request()
+    if write.when:
+        request["ConditionExpression"] = words.condition(write.when)
+        request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+    match write:
+        case Put(item=item):
+            return "Put", {"Item": typed(item), **request, **words.aliases()}
+        case Update(key=key, values=values, remove=remove):
+            request |= {
+                "Key": typed(key._asdict()),
+                "UpdateExpression": words.change(values, remove),
+            }
+            return "Update", request | words.aliases()
+        case Delete(key=key):
+            return "Delete", {"Key": typed(key._asdict()), **request, **words.aliases()}
+
+
+def _query_of(wanted: Range, index: Index) -> Request:
+    """Return the parameters of a Query; `index` is the range's, or has the table's own keys."""
+    words = _Words()
+    request: Request = {"KeyConditionExpression": words.keys(wanted, index)}
+    if wanted.index:
+        request["IndexName"] = wanted.index
+    else:
+        request["ConsistentRead"] = True
+    if wanted.when:
+        request["FilterExpression"] = words.condition(wanted.when)
+    if wanted.newest_first:
+        request["ScanIndexForward"] = False
+    if wanted.page is not None:
+        request["Limit"] = wanted.page
+    return request | words.only(wanted.only) | words.aliases()
