@@ -18,6 +18,7 @@ from a2a.types import TaskState
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import TaskNotCancelableError
 from a2a_serverless.http.intake import cancel
+from a2a_serverless.http.streams import Wait
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.finding import due_tasks
@@ -132,7 +133,7 @@ async def _cancel(backends: Backends, task_id: str, after_s: float) -> TaskState
     """The end that the client is told; None where the cancel is refused."""
     await asyncio.sleep(after_s)
     try:
-        tail = await cancel(backends, ANONYMOUS, task_id, timeout_s=5)
+        tail = await cancel(backends, ANONYMOUS, task_id, wait=Wait(None, ""), timeout_s=5)
     except TaskNotCancelableError:
         return None
     assert tail.head.is_terminal

@@ -11,6 +11,7 @@ from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
 from a2a_serverless.http.intake import cancel
+from a2a_serverless.http.streams import Wait
 from a2a_serverless.storage.endings import CANCELED, never_started
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS
@@ -30,7 +31,7 @@ async def deaf(_context: RequestContext, _queue: EventQueue) -> None:
 
 
 async def by_the_api(bench: Bench, task: Head) -> None:
-    await cancel(bench.backends, ANONYMOUS, task.task_id, timeout_s=0.01)
+    await cancel(bench.backends, ANONYMOUS, task.task_id, wait=Wait(None, ""), timeout_s=0.01)
 
 
 async def by_the_worker(bench: Bench, task: Head) -> None:

@@ -7,6 +7,7 @@ from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.intake import cancel
+from a2a_serverless.http.streams import Wait
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
@@ -145,7 +146,7 @@ async def test_the_line_of_a_forced_cancel() -> None:
     backends = memory_backends(Settings())
     head = await second_turn(backends)
     with logged() as lines:
-        await cancel(backends, ANONYMOUS, head.task_id, timeout_s=0.01)
+        await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
     assert fields(lines, "cancel_forced", *IDS) == [ids_of(head)]
 
 

@@ -17,6 +17,7 @@ from starlette.types import Scope as AsgiScope
 from a2a_serverless.errors import ConcurrencyError
 from a2a_serverless.http.function import observed
 from a2a_serverless.http.intake import cancel
+from a2a_serverless.http.streams import Wait
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
@@ -110,7 +111,7 @@ async def test_a_cancel_without_the_agent_is_counted(backends: Backends) -> None
     backends = memory_backends(Settings())
     head = (await backends.storage.open_task("ctx", request())).head
     with counted() as seen:
-        await cancel(backends, ANONYMOUS, head.task_id, timeout_s=0.01)
+        await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
     assert seen.values("ForcedCancels") == [1.0]
     assert seen.values("TasksEnded", state="canceled") == [1.0]
 
@@ -130,7 +131,7 @@ async def test_a_task_that_ends_by_itself_is_no_forced_cancel(
 
     monkeypatch.setattr(type(backends.storage), "commit", completed_first)
     with counted() as seen, logged() as lines:
-        tail = await cancel(backends, ANONYMOUS, head.task_id, timeout_s=0.01)
+        tail = await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
     assert tail.head.state == TaskState.TASK_STATE_COMPLETED
     assert seen.values("ForcedCancels") == []
     assert seen.values("TasksEnded", state="completed") == [1.0]
@@ -153,7 +154,7 @@ async def test_a_cancel_that_is_forced_late_is_counted_once(
 
     monkeypatch.setattr(type(backends.storage), "commit", slower)
     with counted() as seen:
-        await cancel(backends, ANONYMOUS, head.task_id, timeout_s=0.01)
+        await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
     assert seen.values("ForcedCancels") == [1.0]
 
 
@@ -167,7 +168,7 @@ async def test_a_cancel_that_cannot_be_sent_is_counted(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(backends.operations, "send", broken)
     with counted() as seen:
-        await cancel(backends, ANONYMOUS, head.task_id, timeout_s=0.01)
+        await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
     assert seen.values("SendFailures") == [1.0]
 
 

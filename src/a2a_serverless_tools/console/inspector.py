@@ -21,6 +21,7 @@ from a2a_serverless.errors import (
     UnsupportedOperationError,
 )
 from a2a_serverless.http.intake import cancel
+from a2a_serverless.http.streams import Wait
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import Counted, Deleted, count_data, delete_data
 from a2a_serverless.storage.durable import DurableStorage
@@ -331,9 +332,13 @@ class Inspector:
         if self._backends is None:
             msg = f"A cancel needs the queue of {self.place}: set A2A_QUEUE, or name the stack."
             raise ConfigurationError(msg)
-        timeout_s = self.settings.cancel_timeout_s
         tail = await cancel(
-            self._backends, Scope(scope), task_id, timeout_s=timeout_s, by=_OPERATOR
+            self._backends,
+            Scope(scope),
+            task_id,
+            wait=Wait(None, _OPERATOR),
+            timeout_s=self.settings.cancel_timeout_s,
+            by=_OPERATOR,
         )
         return plain_state(tail.head.state)
 

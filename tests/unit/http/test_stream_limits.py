@@ -1,18 +1,25 @@
-"""How many streams may be open: what a client sees at the limit, and when its place is free."""
+"""How many streams and waits there may be: what a client sees at the limit, and when it ends."""
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from time import monotonic
 
+import httpx
 import pytest
 from a2a.types import AgentCard
 from fastapi import FastAPI
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.streams import TOO_MANY
+from a2a_serverless.http.operations import Entrypoint
+from a2a_serverless.http.streams import LEASED_AFTER_S, TOO_MANY
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.leases import Slots
+from a2a_serverless.tasks.identity import Scope, digest
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.support.a2a_calls import message
+from tests.support.a2a_calls import Agent, message
 from tests.support.asgi_streams import LiveResponse, ServerEvent
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.stream_calls import all_events, kinds, open_stream, payload
@@ -110,17 +117,85 @@ async def test_a_caller_at_the_limit_gets_on_with_each_subscription(
         worker.gate.set()
 
 
-async def test_an_answer_in_one_piece_is_no_open_stream(
+async def test_a_stream_in_one_piece_is_counted(
     settings: Settings, card: AgentCard, worker: ScriptedWorker, backends: Backends
 ) -> None:
-    """ApiFunction buffers: its streams are ended by its own time limit, and not counted."""
+    """ApiFunction buffers its streams: they occupy it as well."""
     app = create_app(settings, backends, card, entrypoint="api")
-    assert backends.streams is not None
-    lease = await backends.streams.take("ann", for_s=60)
-    assert lease is not None
+    await at_the_limit(backends)
+    async with open_stream(app, "HTTP+JSON", SEND, {"message": message("wait")}, ANN) as stream:
+        events = [event async for event in stream.events()]
+    assert kinds(events)[0] == "task"
+    assert TOO_MANY in stream.comments
     worker.gate.set()
-    events = await all_events(app, "HTTP+JSON", SEND, {"message": message("go")}, ANN)
-    assert payload(events[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def at_the_limit(backends: Backends) -> None:
+    """Take Ann's one place."""
+    assert backends.streams is not None
+    assert await backends.streams.take("ann", for_s=60) is not None
+
+
+@asynccontextmanager
+async def calling(app: FastAPI, binding: str) -> AsyncIterator[Agent]:
+    """The agent of an application, as Ann calls it."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://test", headers=ANN
+    ) as client:
+        yield Agent(client, binding)
+
+
+@pytest.mark.parametrize("entrypoint", ["api", "stream"])
+async def test_a_blocking_send_above_the_limit_is_answered_after_a_second(
+    entrypoint: Entrypoint,
+    settings: Settings,
+    card: AgentCard,
+    binding: str,
+    worker: ScriptedWorker,
+    backends: Backends,
+) -> None:
+    """The task is answered at work; a turn that ends within the second is waited for as ever."""
+    app = create_app(settings, backends, card, entrypoint=entrypoint)
+    await at_the_limit(backends)
+    async with calling(app, binding) as ann:
+        began = monotonic()
+        task = await ann.send("wait")
+        assert LEASED_AFTER_S <= monotonic() - began < settings.blocking_limit_s
+        assert task.state == "WORKING"
+        assert (await ann.send("go")).state == "COMPLETED"
+    worker.gate.set()
+
+
+async def test_a_long_blocking_send_is_counted_until_its_answer(
+    app: FastAPI, binding: str, worker: ScriptedWorker, backends: Backends
+) -> None:
+    """While it waits, its caller has one place less; afterwards the place is free again."""
+    slots, room = Slots(backends.storage.table), f"CALLER#{digest('caller', 'ann')}#0"
+    async with calling(app, binding) as ann:
+        waiting = asyncio.create_task(ann.send("wait"))
+        while not await slots.held(room):
+            assert not waiting.done()
+            await asyncio.sleep(0.01)
+        worker.gate.set()
+        assert (await waiting).state == "COMPLETED"
+    assert not await slots.held(room)
+
+
+async def test_a_cancel_above_the_limit_is_answered_before_its_end(
+    app: FastAPI, binding: str, worker: ScriptedWorker, backends: Backends
+) -> None:
+    """The task is answered at work; its cancel stands and goes on without this request."""
+    await at_the_limit(backends)
+    async with calling(app, binding) as ann:
+        sent = await ann.send("ignore", configuration={"returnImmediately": True})
+        task_id = sent.task["id"]
+        answered = await ann.call("CancelTask", {"id": task_id})
+        assert answered.state in {"SUBMITTED", "WORKING"}
+        head = await backends.storage.for_scope(Scope.of("", "ann")).head(task_id)
+        assert head is not None
+        assert head.cancel is not None
+    worker.gate.set()
 
 
 def test_a_deployment_counts_streams() -> None:

@@ -22,10 +22,11 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
 )
 from a2a_serverless.http.context import CallContext
+from a2a_serverless.http.streams import Wait
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
-from a2a_serverless.storage.tail import Tail, TailEvent, settle
+from a2a_serverless.storage.tail import Tail, TailEvent
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.events import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head, is_interrupted
@@ -276,9 +277,17 @@ _MANY = 2**31
 
 
 async def cancel(
-    backends: Backends, scope: Scope, task_id: str, *, timeout_s: float, by: str = ""
+    backends: Backends,
+    scope: Scope,
+    task_id: str,
+    *,
+    wait: Wait,
+    timeout_s: float,
+    by: str = "",
 ) -> Tail:
     """Cancel a task and return a tail that stands at its end (A2A 1.0.1, section 3.1.5).
+
+    Where `wait` is refused, the tail stands before the end.
 
     The agent has `timeout_s` seconds to end the task. After that the task is canceled without it,
     and what the agent still writes is refused. A task that has come to another end stays as it is.
@@ -306,7 +315,8 @@ async def cancel(
     if tail.head.incarnation != head.incarnation:
         raise TaskNotFoundError  # deleted meanwhile, and made again: that one was not canceled
     deadline = storage.clock.monotonic() + timeout_s
-    if not await settle(tail, until=lambda head: head.is_terminal, deadline=deadline):
+    has_ended = await wait.settle(tail, until=lambda head: head.is_terminal, deadline=deadline)
+    if not has_ended and not wait.is_refused:
         await _end(storage, tail)
     return tail
 

@@ -52,12 +52,12 @@ from a2a_serverless.http.context import CallContext
 from a2a_serverless.http.errors import operation, protocol_errors
 from a2a_serverless.http.intake import Accepted, Intake, cancel
 from a2a_serverless.http.receivers import Receivers
-from a2a_serverless.http.streams import Limits, StreamEvent, StreamItems, TaskStream
+from a2a_serverless.http.streams import Limits, StreamEvent, StreamItems, TaskStream, Wait
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import list_tasks
-from a2a_serverless.storage.tail import Tail, TailEvent, settle
+from a2a_serverless.storage.tail import Tail, TailEvent
 from a2a_serverless.tasks.events import Event
 from a2a_serverless.tasks.fold import bound
 from a2a_serverless.tasks.rules import terminal_error
@@ -110,13 +110,14 @@ class DurableRequestHandler:
     ) -> Task | Message:
         """Accept a message; wait for its turn unless told otherwise (sections 3.1.1, 3.2.2).
 
-        If the turn takes longer than `blocking_limit_s`, return the task as it is, at work.
+        If the turn takes longer than `blocking_limit_s`, return the task as it is, at work; after a
+        second already if the caller has as many waits and streams as it may have.
         """
         deadline = self._now() + self._settings.blocking_limit_s
         accepted = await self._accept(params, context)
         tail = accepted.tail
         if not params.configuration.return_immediately:
-            await settle(tail, until=accepted.is_answered, deadline=deadline)
+            await self._wait(context).settle(tail, until=accepted.is_answered, deadline=deadline)
         if tail.fold.reply is not None:
             return bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
         return tail.fold.task(self._length(params.configuration))
@@ -201,12 +202,17 @@ class DurableRequestHandler:
 
     @operation("cancel_task")
     async def on_cancel_task(self, params: CancelTaskRequest, context: CallContext) -> Task:
-        """Cancel a task, by its agent or without it (section 3.1.5)."""
+        """Cancel a task, by its agent or without it (section 3.1.5).
+
+        If the caller has as many waits as it may have, return the task after a second, still at
+        work: its worker, or else the sweeper, ends it by the cancel's deadline.
+        """
         with tracing.segment("a2a cancel", context.trace) as piece:
             tail = await cancel(
                 self._backends,
                 context.scope,
                 params.id,
+                wait=self._wait(context),
                 timeout_s=self._settings.cancel_timeout_s,
                 by=context.user_name,
             )
@@ -270,15 +276,11 @@ class DurableRequestHandler:
         return response
 
     def _stream(self, opening: TailEvent, tail: Tail, context: CallContext) -> TaskStream:
-        """Return the stream of a tail; it takes a lease if it is answered in pieces."""
-        counted = self._backends.streams if self._entrypoint == "stream" else None
-        return TaskStream(
-            opening,
-            tail,
-            caller=context.user_name,
-            leases=counted,
-            flush_s=self._settings.flush_ms / 1000,
-        )
+        flush_s = self._settings.flush_ms / 1000
+        return TaskStream(opening, tail, wait=self._wait(context), flush_s=flush_s)
+
+    def _wait(self, context: CallContext) -> Wait:
+        return Wait(self._backends.streams, context.user_name)
 
     def _stream_limits(self, context: CallContext) -> Limits:
         """Return the limits of a stream that begins now."""

@@ -1,4 +1,4 @@
-"""One client's stream of a task: its events with their ids, and the lease that it holds.
+"""How an answer waits for a task: as a stream of events with their ids, or in one piece.
 
 It goes out as server-sent events that a client can resume: every event carries its cursor as `id:`.
 A stream that ends early says why in a comment, beside the field `retry`, which tells a client that
@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from a2a_serverless.http.errors import log_refusal, protocol_errors
 from a2a_serverless.storage.leases import Lease, StreamLeases
-from a2a_serverless.storage.tail import Tail, TailEvent
+from a2a_serverless.storage.tail import Tail, TailEvent, settle
 from a2a_serverless.tasks.events import Cursor, Event
 from a2a_serverless.tasks.head import Head
 
@@ -34,13 +34,16 @@ TOO_LONG: Final = (
 )
 """The comment at the end of a stream whose turn or task goes on."""
 
+LEASED_AFTER_S: Final = 1.0
+"""Seconds that an answer in one piece waits before it takes a lease."""
+
 RETRY_MS: Final = 200
 """The value of the field `retry` at the end of a stream that ends early."""
 
 _LINE_END: Final = "\n"
 
 _GRACE_S: Final = 15.0
-"""Seconds of a lease beyond its stream's limit, in which the stream ends and gives it back."""
+"""Seconds of a lease beyond its wait's deadline, in which the answer ends and gives it back."""
 
 _UNICODE_LINE_ENDS: Final = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 """JSON escapes of the characters that end a line in Unicode, and in the SDK's client, but not in
@@ -78,31 +81,66 @@ class Limits:
     stop: float
 
 
+class Wait:
+    """The wait of one answer: one of those that its caller, and all callers, may have at a time.
+
+    Args:
+        leases: None if waits are not counted.
+        caller: the client's identity; empty where callers are not known.
+    """
+
+    is_refused = False
+    """True since a lease was asked for and there was none: the answer goes out as it is."""
+
+    def __init__(self, leases: StreamLeases | None, caller: str) -> None:
+        self._leases = leases
+        self._caller = caller
+        self._lease: Lease | None = None
+
+    async def begin(self, for_s: float) -> bool:
+        """Take a lease for `for_s` seconds and some grace; False if there is none."""
+        if self._leases is None:
+            return True
+        self._lease = await self._leases.take(self._caller, for_s=for_s + _GRACE_S)
+        if self._lease is None:
+            log_refusal("TooManyStreams")
+            self.is_refused = True
+        return not self.is_refused
+
+    async def end(self) -> None:
+        """Give the lease back, even if the client has left and the answer is cancelled."""
+        if self._leases is not None and self._lease is not None:
+            await asyncio.shield(asyncio.ensure_future(self._leases.give_back(self._lease)))
+            self._lease = None
+
+    async def settle(self, tail: Tail, *, until: Callable[[Head], bool], deadline: float) -> bool:
+        """Follow the tail until HEAD satisfies `until`; False at the deadline, or if refused.
+
+        Take a lease if that takes longer than `LEASED_AFTER_S`: most answers need none.
+        """
+        soon = min(deadline, tail.clock.monotonic() + LEASED_AFTER_S)
+        if await settle(tail, until=until, deadline=soon) or soon == deadline:
+            return until(tail.head)
+        try:
+            if await self.begin(deadline - soon):
+                await settle(tail, until=until, deadline=deadline)
+        finally:
+            await self.end()
+        return until(tail.head)
+
+
 class TaskStream:
     """A stream: the opening event and those of a tail.
 
     Args:
-        caller: the client's identity; empty where callers are not known.
-        leases: the leases of open streams; None if the answer goes out in one piece.
         flush_s: the seconds from a commit of chunks to the next one, as the workers are set.
     """
 
-    def __init__(
-        self,
-        opening: TailEvent,
-        tail: Tail,
-        *,
-        caller: str,
-        leases: StreamLeases | None,
-        flush_s: float,
-    ) -> None:
+    def __init__(self, opening: TailEvent, tail: Tail, *, wait: Wait, flush_s: float) -> None:
         self._opening = opening
         self._tail = tail
-        self._caller = caller
-        self._leases = leases
+        self._wait = wait
         self._flush_s = flush_s
-        self._lease: Lease | None = None
-        self._may_go_on = True
 
     async def items(self, until: Callable[[Head], bool], limits: Limits) -> StreamItems:
         """Yield the events until HEAD satisfies `until`, and why the stream ends before.
@@ -116,7 +154,7 @@ class TaskStream:
             until=until,
             deadline=limits.deadline,
             stop=limits.stop,
-            may_wait=lambda: self._may_wait(limits),
+            may_wait=lambda: self._wait.begin(limits.deadline - self._tail.clock.monotonic()),
             flush_s=self._flush_s,
         )
         try:
@@ -124,25 +162,9 @@ class TaskStream:
                 is_last = until(self._tail.head) and not self._tail.has_more
                 yield StreamEvent(event=delivery.event, cursor=delivery.cursor, is_last=is_last)
             if self._tail.has_more or not until(self._tail.head):
-                yield EarlyEnd(TOO_LONG if self._may_go_on else TOO_MANY)
+                yield EarlyEnd(TOO_MANY if self._wait.is_refused else TOO_LONG)
         finally:
-            await self._give_back()
-
-    async def _may_wait(self, limits: Limits) -> bool:
-        if self._leases is None:
-            return True
-        for_s = limits.deadline - self._tail.clock.monotonic() + _GRACE_S
-        self._lease = await self._leases.take(self._caller, for_s=for_s)
-        if self._lease is None:
-            log_refusal("TooManyStreams")
-            self._may_go_on = False
-        return self._may_go_on
-
-    async def _give_back(self) -> None:
-        """Give the lease back, even if the client has left and the stream is cancelled."""
-        if self._leases is not None and self._lease is not None:
-            await asyncio.shield(asyncio.ensure_future(self._leases.give_back(self._lease)))
-            self._lease = None
+            await self._wait.end()
 
 
 async def event_source(
