@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.local.template import (
     TEMPLATE_VARIABLE,
     Template,
-    TemplateError,
     find_template,
 )
 from tests.support.simulation.routes import Routes, refusals
@@ -61,13 +61,13 @@ def test_no_value_takes_the_property_away() -> None:
 )
 def test_unknown_expressions_are_errors(expression: Json) -> None:
     """An expression that cannot be resolved locally is refused, never guessed."""
-    with pytest.raises(TemplateError):
+    with pytest.raises(ConfigurationError):
         template_with({"Value": expression}).properties("Thing")
 
 
 def test_unknown_resource() -> None:
     """A resource that the template does not define is an error that names it."""
-    with pytest.raises(TemplateError, match="no Missing"):
+    with pytest.raises(ConfigurationError, match="no Missing"):
         template_with({}).properties("Missing")
 
 
@@ -87,24 +87,6 @@ def test_own_reader_agrees_with_sam(document: Json, project: Path) -> None:
     assert [own.queue(q, known) for q in queues] == [sam.queue(q, known) for q in queues]
     assert refusals(own) == refusals(sam)
     assert Routes.of(own).find("POST", "/") == Routes.of(sam).find("POST", "/")
-    source = ("PushFunction", "Commits")
-    assert own.event_filter(*source) == sam.event_filter(*source)
-
-
-@pytest.mark.parametrize(
-    ("source", "named"),
-    [
-        (("PushFunction", "Deliveries"), "no FilterCriteria"),
-        (("PushFunction", "Nothing"), "no FilterCriteria"),
-        (("Nothing", "Commits"), "defines no Nothing"),
-    ],
-)
-def test_a_filter_that_is_not_there(
-    template: Template, source: tuple[str, str], named: str
-) -> None:
-    """An event source without a filter is an error, and not one that lets everything through."""
-    with pytest.raises(TemplateError, match=named):
-        template.event_filter(*source)
 
 
 def test_template_is_found_by_the_environment(
@@ -113,7 +95,7 @@ def test_template_is_found_by_the_environment(
     """`A2A_TEMPLATE` names the file; a wrong one is an error that names the variable."""
     path = tmp_path / "mine.yaml"
     monkeypatch.setenv(TEMPLATE_VARIABLE, str(path))
-    with pytest.raises(TemplateError, match=TEMPLATE_VARIABLE):
+    with pytest.raises(ConfigurationError, match=TEMPLATE_VARIABLE):
         find_template()
     path.write_text("Resources: {}", encoding="utf-8")
     assert find_template() == path
@@ -124,5 +106,5 @@ def test_unreadable_template(tmp_path: Path, text: str) -> None:
     """A file that is no template is one sentence, not a traceback of the parser."""
     path = tmp_path / "template.yaml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(TemplateError, match=str(path)):
+    with pytest.raises(ConfigurationError, match=str(path)):
         Template.load(path)

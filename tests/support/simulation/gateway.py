@@ -24,7 +24,8 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from a2a_serverless_tools.local.asgi import Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
+
 from a2a_serverless_tools.local.background import surviving
 from tests.support.simulation.environments import Environments, ThrottledError
 from tests.support.simulation.routes import Refusal, Route, Routes

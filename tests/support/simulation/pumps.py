@@ -12,9 +12,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.local.background import repeat, surviving
 from a2a_serverless_tools.local.sources import Records, StreamSource
-from a2a_serverless_tools.local.template import TemplateError
 from tests.support.simulation.environments import Environments
 from tests.support.simulation.sources import EventSource
 
@@ -152,34 +152,30 @@ class StreamFilter:
         patterns: JSON texts; without any, every record passes.
 
     Raises:
-        TemplateError: a pattern is not JSON, or has a rule that is not known here.
+        ConfigurationError: a pattern has a rule that is not known here.
     """
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
-        self._patterns = [_parsed(pattern) for pattern in patterns]
+        self._patterns = [_check(json.loads(pattern)) for pattern in patterns]
 
     def passes(self, record: Mapping[str, Any]) -> bool:
         """Return True if the function gets the record."""
         return not self._patterns or any(_matches(p, record) for p in self._patterns)
 
 
-def _parsed(pattern: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads(pattern)
-    except ValueError as error:
-        raise TemplateError(f"template.yaml: the filter {pattern} is not JSON.") from error
-    if not isinstance(parsed, dict):
-        raise TemplateError(f"template.yaml: the filter {pattern} is not an object.")
-    _check(parsed)
-    return parsed
+def _check(pattern: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a pattern whose rules are all known here.
 
-
-def _check(pattern: Mapping[str, Any]) -> None:
+    Raises:
+        ConfigurationError: the meaning of a rule is not known.
+    """
     for value in pattern.values():
         if isinstance(value, dict):
             _check(value)
         elif not isinstance(value, list) or not all(map(_is_known, value)):
-            raise TemplateError(f"template.yaml: {json.dumps(value)} is no filter rule known here.")
+            msg = f"template.yaml: {json.dumps(value)} is no filter rule known here."
+            raise ConfigurationError(msg)
+    return pattern
 
 
 def _is_known(rule: Any) -> bool:

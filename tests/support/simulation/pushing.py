@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
+from samtranslator.yaml_helper import yaml_parse
+
 from a2a_serverless.push.function import PushFunction
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.local.background import Background
 from a2a_serverless_tools.local.sources import StreamSource
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.template import find_template
 from tests.support.simulation.environments import Environments, Handler
 from tests.support.simulation.pumps import QueuePump, StreamFilter, StreamPump
 from tests.support.simulation.sources import EventSource
@@ -69,10 +71,6 @@ def pushing(
 
 
 def stream_filter(settings: Settings) -> StreamFilter:
-    """Return the filter of template.yaml for the events that these settings push.
-
-    Raises:
-        TemplateError: template.yaml is missing, or has a rule that is not known here.
-    """
-    template = Template.load(parameters={"PushEvents": settings.push_events})
-    return StreamFilter(template.event_filter("PushFunction", "Commits"))
+    """Return the filter of template.yaml for the events that these settings push."""
+    document = yaml_parse(find_template().read_text(encoding="utf-8"))
+    return StreamFilter([document["Mappings"]["PushFilters"][settings.push_events]["Pattern"]])

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from a2a_serverless_tools.local.template import Template, TemplateError
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.local.template import Template
 
 API: Final = "RestApi"
 
@@ -31,18 +32,6 @@ _URI: Final = re.compile(
 _STREAMED: Final = ("2021-11-15", "response-streaming-invocations")
 _BUFFERED: Final = ("2015-03-31", "invocations")
 _VARIABLE: Final = re.compile(r"\{([A-Za-z0-9._-]+)(\+?)\}")
-_RATE: Final = "ThrottlingRateLimit"
-_BURST: Final = "ThrottlingBurstLimit"
-_ACCOUNT_LIMITS: Final = {_RATE: 10_000, _BURST: 5_000}
-_ANSWERS: Final = (
-    "MISSING_AUTHENTICATION_TOKEN",
-    "REQUEST_TOO_LARGE",
-    "THROTTLED",
-    "DEFAULT_4XX",
-    "INTEGRATION_TIMEOUT",
-    "DEFAULT_5XX",
-)
-"""API Gateway's own answers to requests for a function."""
 _PSEUDO_PARAMETERS: Final = {
     "AWS::Partition": "aws",
     "AWS::Region": "local",
@@ -78,7 +67,7 @@ class Routes:
         paths: those of its OpenAPI document, resolved; each integration's URI names a function.
 
     Raises:
-        TemplateError: API Gateway would not import `paths`, or would not stream an answer that
+        ConfigurationError: API Gateway would not import `paths`, or would not stream an answer that
             they call a stream.
     """
 
@@ -101,14 +90,8 @@ class Routes:
         Args:
             template: the project's template.
             body: the property that has the OpenAPI document; SAM's transform calls it `Body`.
-
-        Raises:
-            TemplateError: there is no such API, or see `Routes`.
         """
-        properties = _properties(template)
-        if body not in properties:
-            raise TemplateError(f"template.yaml: {API} has no {body} with its routes.")
-        return cls(properties[body]["paths"])
+        return cls(_properties(template)[body]["paths"])
 
     def find(
         self, method: str, path: str, *, falls_back: bool = True, decodes: bool = True
@@ -149,14 +132,7 @@ class Refusal:
 
 
 def refusals(template: Template) -> Mapping[str, Refusal]:
-    """Return API Gateway's own answers by their type, such as `THROTTLED` or `DEFAULT_5XX`.
-
-    Raises:
-        TemplateError: the template has no such API, or does not define one of these answers.
-    """
-    answers = _properties(template).get("GatewayResponses", {})
-    if lacking := [kind for kind in _ANSWERS if kind not in answers]:
-        raise TemplateError(f"template.yaml: {API} has no GatewayResponses of {lacking[0]}.")
+    """Return API Gateway's own answers by their type, such as `THROTTLED` or `DEFAULT_5XX`."""
     return {
         kind: Refusal(
             status=int(response["StatusCode"]),
@@ -166,33 +142,19 @@ def refusals(template: Template) -> Mapping[str, Refusal]:
             },
             body=response["ResponseTemplates"]["application/json"],
         )
-        for kind, response in answers.items()
+        for kind, response in _properties(template)["GatewayResponses"].items()
     }
 
 
 def request_limits(template: Template) -> tuple[float, int]:
-    """Return how many requests each method takes per second, and how many at once.
-
-    The numbers are those of the settings for all methods, or else API Gateway's quota of an
-    account.
-
-    Raises:
-        TemplateError: the template has no such API, or its settings have no numbers.
-    """
-    limits = _ACCOUNT_LIMITS
-    for setting in _properties(template).get("MethodSettings", ()):
-        if (setting.get("ResourcePath"), setting.get("HttpMethod")) == ("/*", "*"):
-            limits = {**limits, **setting}
-    try:
-        return float(limits[_RATE]), int(limits[_BURST])
-    except ValueError as error:
-        msg = f"template.yaml: {API} has MethodSettings with {_RATE} or {_BURST} not a number."
-        raise TemplateError(msg) from error
+    """Return how many requests each method takes per second, and how many at once."""
+    (setting,) = _properties(template)["MethodSettings"]
+    return float(setting["ThrottlingRateLimit"]), int(setting["ThrottlingBurstLimit"])
 
 
 def _properties(template: Template) -> dict[str, Any]:
     """Return the properties of the API, whose URIs have a function's name instead of its ARN."""
-    arns = {f"{name}.Arn": name for name in template.functions()}
+    arns = {f"{name}.Arn": name for name in ("ApiFunction", "StreamFunction")}
     return template.properties(API, _PSEUDO_PARAMETERS | arns)
 
 
@@ -225,11 +187,7 @@ class _Node:
             self._variable = _Variable(
                 name=name, is_greedy=bool(plus), node=_Node(resource=resource)
             )
-        if self._variable.node.resource != resource:
-            raise TemplateError(
-                f"template.yaml: {self._variable.node.resource} and {resource} are two variables"
-                " in one place, of which API Gateway takes one; give them one name."
-            )
+        assert self._variable.node.resource == resource, "API Gateway takes one variable there"
         return self._variable.node
 
     def matches(
@@ -275,16 +233,15 @@ def _target(resource: str, operation: Mapping[str, Any]) -> _Target:
     """Return the function that an operation calls.
 
     Raises:
-        TemplateError: it calls no function, or its parts contradict each other about streaming.
+        ConfigurationError: its parts contradict each other about streaming.
     """
     integration = operation.get(_INTEGRATION, {})
     named = _URI.search(integration.get("uri", ""))
-    if named is None:
-        raise TemplateError(f"template.yaml: {resource} has a method that calls no function.")
+    assert named is not None, f"{resource} has a method that calls no function"
     streams = integration.get("responseTransferMode") == "STREAM"
     version, function, action = named.groups()
     if (version, action) != (_STREAMED if streams else _BUFFERED):
-        raise TemplateError(
+        raise ConfigurationError(
             f"template.yaml: {resource} has a method whose responseTransferMode and uri disagree:"
             f" STREAM goes with {'/…/'.join(_STREAMED)}, no mode with {'/…/'.join(_BUFFERED)}."
         )

@@ -13,7 +13,7 @@ from moto import mock_aws
 from moto.core.models import botocore_stubber
 
 from a2a_serverless import aws
-from a2a_serverless_tools.local.provision import Names, Provisioned, provision
+from a2a_serverless_tools.local.template import Names, provision
 
 _ENVIRONMENT = {
     "AWS_REGION": "us-east-1",
@@ -29,7 +29,7 @@ _FOREIGN = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN")
 
 
 @contextmanager
-def simulated_aws() -> Iterator[Provisioned]:
+def simulated_aws() -> Iterator[Names]:
     """Simulate AWS with the table and the queues of template.yaml, for all threads of the process.
 
     moto is not safe under threads: it loses puts that run beside transactions. Under one lock every

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlencode
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from a2a_serverless.http.context import INVOCATION_HEADER
 from a2a_serverless.http.function import CONTEXT_HEADER
-from a2a_serverless_tools.local.asgi import ASGIApp, Message, Receive, Scope, Send
 from tests.support.simulation.environments import Concurrency, LocalContext
 
 

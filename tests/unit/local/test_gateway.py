@@ -12,17 +12,15 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from a2a_serverless_tools.local.asgi import ASGIApp, Message, Receive, Scope, Send
 from a2a_serverless_tools.local.template import Template
 from tests.support.asgi_streams import live
-from tests.support.clocks import ManualClock
 from tests.support.gateway import rest_event
 from tests.support.simulation import gateway
 from tests.support.simulation.environments import Concurrency, Environments, Handler
 from tests.support.simulation.gateway import Gateway
 from tests.support.simulation.routes import Routes, refusals
-from tests.support.simulation.throttle import Throttle
 from tests.support.simulation.web_adapter import WebAdapter
 
 ROOT = Path(__file__).parents[3]
@@ -152,39 +150,6 @@ async def test_a_body_is_text(open_gateway: Open) -> None:
     assert streamed["body"] == "a\ufffd"
 
 
-async def test_an_answer_is_unpacked(open_gateway: Open) -> None:
-    """Status, headers and body come out as an HTTP response; base64 stays as it is.
-
-    `WWW-Authenticate`, which a deployment renames, keeps its name: here a client understands it.
-    """
-
-    def handler(_: dict[str, Any], __: Any) -> dict[str, Any]:
-        return {
-            "statusCode": 418,
-            "headers": {"X-Kind": "tea", "content-length": "999", "WWW-Authenticate": "Bearer"},
-            "multiValueHeaders": {"x-kind": ["green", "black"]},
-            "body": "AAE=",
-            "isBase64Encoded": True,
-        }
-
-    async with client_of(open_gateway(handler)) as client:
-        response = await client.get(BUFFERED)
-
-    assert (response.status_code, response.content) == (418, b"AAE=")
-    assert response.headers.get_list("x-kind") == ["green", "black"]
-    assert response.headers["content-length"] == "4"
-    assert response.headers["www-authenticate"] == "Bearer"
-
-
-async def test_routes_are_the_templates(open_gateway: Open, template: Template) -> None:
-    """The function that the template names gets a request; a path without one is not found."""
-    async with client_of(open_gateway()) as client:
-        assert "requestContext" in (await client.get(BUFFERED)).json()
-        assert "raw_path" in (await client.post(STREAMED)).json()
-        assert Routes.of(template).find("GET", "/a//b") is None
-        check_refusal(await client.get("/a//b"), template, "MISSING_AUTHENTICATION_TOKEN")
-
-
 async def test_the_adapter_says_address_and_invocation(open_gateway: Open) -> None:
     """A streaming application gets both contexts as headers, and never those of a client.
 
@@ -242,15 +207,6 @@ async def test_an_unusable_answer_is_the_gateways_own(
         check_refusal(await client.get(BUFFERED), template, "DEFAULT_5XX")
 
 
-@pytest.mark.parametrize("target", [("GET", BUFFERED), ("POST", STREAMED)])
-async def test_a_failing_function_shows_no_details(
-    open_gateway: Open, template: Template, target: tuple[str, str]
-) -> None:
-    """An exception of a function is in the log, and not in the answer."""
-    async with client_of(open_gateway(fail, fail_at_once)) as client:
-        check_refusal(await client.request(*target), template, "DEFAULT_5XX")
-
-
 @pytest.mark.parametrize("target", [BUFFERED, STREAMED])
 async def test_a_long_request_is_refused(
     open_gateway: Open, template: Template, target: str
@@ -300,58 +256,11 @@ async def test_a_slow_function_is_given_up(
     go_on.set()
 
 
-def test_the_time_limits_are_api_gateways(template: Template) -> None:
-    """29 s for an answer in one piece, 15 minutes for one that is streamed."""
-    routes = Routes.of(template)
-    limits = [routes.find("GET", BUFFERED), routes.find("POST", STREAMED)]
-    assert [route and route.timeout_s for route in limits] == [29, 900]
-
-
 async def first_then(send: Send, then: Callable[[], Any]) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"first", "more_body": True})
     await then()
     await send({"type": "http.response.body", "body": b"last"})
-
-
-async def test_a_stream_is_passed_on_while_it_comes(open_gateway: Open) -> None:
-    """Each chunk reaches the client before the next one is made."""
-    seen = asyncio.Event()
-
-    async def app(_: Scope, __: Receive, send: Send) -> None:
-        await first_then(send, seen.wait)
-
-    chunks = []
-    async with live(open_gateway(app=app), "POST", STREAMED) as response:
-        async for chunk in response.chunks():
-            chunks.append(chunk)
-            seen.set()
-    assert chunks == [b"first", b"last"]
-
-
-async def test_an_application_learns_that_its_client_has_left(open_gateway: Open) -> None:
-    """An application gets `http.disconnect` when its client has left; on Lambda it would not."""
-    got: list[Message] = []
-
-    async def app(_: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-
-        async def until_gone() -> None:
-            got.append(await receive())
-
-        await first_then(send, until_gone)
-
-    async with live(open_gateway(app=app), "POST", STREAMED):
-        pass
-    assert got == [{"type": "http.disconnect"}]
-
-
-async def test_a_stream_that_fails_is_cut_off(open_gateway: Open) -> None:
-    """A stream that fails after its first byte is cut off, without an end."""
-    async with live(
-        open_gateway(app=lambda _, __, send: first_then(send, fail_at_once)), "POST", STREAMED
-    ) as response:
-        assert [chunk async for chunk in response.chunks()] == [b"first"]
 
 
 async def test_a_stream_is_cut_off_at_the_time_limit(open_gateway: Open, in_a_hurry: None) -> None:
@@ -361,104 +270,3 @@ async def test_a_stream_is_cut_off_at_the_time_limit(open_gateway: Open, in_a_hu
         open_gateway(app=lambda _, __, send: first_then(send, never.wait)), "POST", STREAMED
     ) as response:
         assert [chunk async for chunk in response.chunks()] == [b"first"]
-
-
-async def test_functions_share_the_accounts_concurrency(
-    open_gateway: Open, template: Template
-) -> None:
-    """Above it nothing starts: what the gateway says then is the service's "try again".
-
-    Each invocation gives its place back when it ends, also one that fails.
-    """
-    seen = asyncio.Event()
-    one = Concurrency(1)
-
-    async def app(_: Scope, __: Receive, send: Send) -> None:
-        await first_then(send, seen.wait)
-
-    gateway = open_gateway(app=app, concurrency=one)
-    async with client_of(gateway) as client:
-        async with live(gateway, "POST", STREAMED) as response:
-            check_refusal(await client.get(BUFFERED), template, "DEFAULT_5XX")
-            check_refusal(await client.post(STREAMED), template, "DEFAULT_5XX")
-            seen.set()
-            assert await response.body() == b"firstlast"
-        assert (await client.get(BUFFERED)).status_code == 200
-        assert (await client.post(STREAMED)).status_code == 200
-    failing = open_gateway(fail, fail_at_once, concurrency=one)
-    async with client_of(failing) as client:
-        for verb, target in (("GET", BUFFERED), ("POST", STREAMED)) * 2:
-            check_refusal(await client.request(verb, target), template, "DEFAULT_5XX")
-    async with client_of(open_gateway(concurrency=one)) as client:
-        assert (await client.get(BUFFERED)).status_code == 200
-
-
-async def test_each_method_takes_so_many_requests(open_gateway: Open, template: Template) -> None:
-    """Of each resource each method has a count of its own, and what it calls is not asked.
-
-    At once it takes the burst, and after that as many as seconds allow, never more than the burst.
-    """
-    clock = ManualClock()
-    throttle = Throttle(rate=2, burst=3, clock=clock)
-    async with client_of(open_gateway(throttle=throttle)) as client:
-
-        async def taken(method: str, target: str) -> int:
-            """How many of ten requests are taken; the others are refused as the template says."""
-            answers = [await client.request(method, target) for _ in range(10)]
-            refused = [answer for answer in answers if answer.status_code != 200]
-            for answer in refused:
-                check_refusal(answer, template, "THROTTLED")
-            return len(answers) - len(refused)
-
-        assert await taken("POST", STREAMED) == 3
-        assert await taken("GET", STREAMED) == 3
-        assert await taken("PUT", STREAMED) == 0  # one method takes what has none of its own
-        assert [await taken("GET", "/tasks/one"), await taken("GET", "/tasks/two")] == [3, 0]
-        clock.advance(1)
-        assert await taken("POST", STREAMED) == 2
-        clock.advance(60)
-        assert await taken("POST", STREAMED) == 3
-
-
-@pytest.fixture
-async def pass_seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Let seconds pass on the clock of this event loop."""
-    loop = asyncio.get_running_loop()
-    machine, passed = loop.time, [0.0]
-    monkeypatch.setattr(loop, "time", lambda: machine() + passed[0])
-
-    def let_pass(seconds: float) -> None:
-        passed[0] += seconds
-
-    return let_pass
-
-
-async def test_a_silent_stream_is_cut_off(
-    open_gateway: Open, template: Template, pass_seconds: Callable[[float], None]
-) -> None:
-    """After five minutes without a byte; each byte begins them anew.
-
-    Before its first byte that is the gateway's own answer.
-    """
-
-    async def be_silent(seconds: float) -> None:
-        pass_seconds(seconds)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-    async def app(_: Scope, __: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        for _number in range(3):
-            await be_silent(gateway.IDLE_LIMIT_S - 60)
-            await send({"type": "http.response.body", "body": b".", "more_body": True})
-        await be_silent(gateway.IDLE_LIMIT_S)
-        await asyncio.Event().wait()
-
-    async def silent(*_: Any) -> None:
-        await be_silent(gateway.IDLE_LIMIT_S)
-        await asyncio.Event().wait()
-
-    async with live(open_gateway(app=app), "POST", STREAMED) as response:
-        assert await response.body() == b"..."
-    async with client_of(open_gateway(app=silent)) as client:
-        check_refusal(await client.post(STREAMED), template, "INTEGRATION_TIMEOUT")

@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from a2a_serverless_tools.local.own_address import OwnAddress
+from a2a_serverless_tools.local.http_server import OwnAddress
 
 PORT = 8000
 OWN = f"127.0.0.1:{PORT}"

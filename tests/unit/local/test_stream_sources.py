@@ -20,7 +20,7 @@ from a2a_serverless.storage.layout import INDEXES, event_position, owner_of
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Key
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local import sources
 from a2a_serverless_tools.local.sources import AddedStream, Records, StreamSource, TableStream
 from tests.support.emulators import CREDENTIALS
