@@ -25,8 +25,7 @@ import httpx
 from a2a_serverless import aws
 from a2a_serverless.settings import load_settings
 from a2a_serverless_tools.local.http_server import HttpServer, bind
-from a2a_serverless_tools.local.provision import Names, Provisioned, provision
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.template import Names, Template, provision
 from benchmarks.cost_prices import billed_requests
 from benchmarks.meter import Meter, Usage, item_bytes
 from tests.support.emulators import dynamodb_local, fauxqs
@@ -107,7 +106,7 @@ class System:
     """A deployment whose parts are driven one by one."""
 
     def __init__(
-        self, made: Provisioned, dynamodb: Any, sqs: Any, stack: ExitStack, logs: LogLines
+        self, made: Names, dynamodb: Any, sqs: Any, stack: ExitStack, logs: LogLines
     ) -> None:
         self._made = made
         self._dynamodb = dynamodb

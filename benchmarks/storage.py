@@ -33,7 +33,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, new_incarnation, new_task_id
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.template import Template
 from benchmarks.meter import Meter, Usage
 from benchmarks.processes import running

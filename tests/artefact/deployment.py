@@ -12,8 +12,7 @@ from typing import Any
 
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless_tools.local.provision import Names, Provisioned, provision
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.template import Names, Template, provision
 from tests.artefact.build import Artefact
 from tests.artefact.environment import Function
 from tests.artefact.secrets_manager import secrets_manager
@@ -38,7 +37,7 @@ _KNOWN: Mapping[str, str] = {
 class Deployment:
     """Table, queues, and the functions that work on them."""
 
-    made: Provisioned
+    made: Names
     dynamodb: Any
     sqs: Any
     functions: Mapping[str, Function]
@@ -123,7 +122,7 @@ def deployed(artefact: Artefact, dynamodb: Emulator, sqs: Emulator) -> Iterator[
 
 
 def _variables(
-    artefact: Artefact, name: str, properties: Mapping[str, Any], made: Provisioned
+    artefact: Artefact, name: str, properties: Mapping[str, Any], made: Names
 ) -> dict[str, str]:
     """What the template says, with the names of this table and these queues."""
     document = yaml_parse((artefact.folder / "template.yaml").read_text(encoding="utf-8"))

@@ -33,7 +33,7 @@ from a2a_serverless.storage.layout import task_partition
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.conformance.conftest import FUNCTIONS, WAYS
 from tests.support.a2a_calls import JSONRPC, Agent, Answer, message, target
 from tests.support.gateway import deployed

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.errors import UndecodableMessageError
-from a2a_serverless_tools.contract.broker import Broker, OperationHandle
+from a2a_serverless_tools.contract import Broker, OperationHandle
 from tests.contract.queues import (
     PATIENCE_S,
     SqsQueues,

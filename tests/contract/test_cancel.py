@@ -25,8 +25,7 @@ from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, CancelMark, Head, state_name
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless_tools.contract.cancels import CancelRegistry
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import CancelRegistry, Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database, new_scope
 from tests.support.memory import memory_storage

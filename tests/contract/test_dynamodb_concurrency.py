@@ -16,7 +16,7 @@ from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.log import Log, Opened, task_of_head
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import TERMINAL
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.contract.schedules import Schedule, ScheduledTable
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, Database, new_clock, new_scope

@@ -25,7 +25,7 @@ from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless_tools.console.inspector import Inspector, TaskQuery
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from benchmarks.meter import Usage, item_bytes
 from benchmarks.storage import (
     BATCH,

@@ -22,7 +22,7 @@ from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.table import Range
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import (
     LONG,

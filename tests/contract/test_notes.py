@@ -20,7 +20,7 @@ from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, TurnOpe
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head, Spared
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, Database, emulator_client, moto_database, new_scope

@@ -39,7 +39,7 @@ from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.push import MAX_ANSWER_CHARS, MAX_CONFIGS, GivenUp, Push, checked
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import moto_database, new_scope
 from tests.support.messages import chunk, message, request

@@ -27,7 +27,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.events import LAST
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.contract.schedules import Schedule, ScheduledTable
 from tests.support.clocks import ManualClock
 from tests.support.databases import (

@@ -9,7 +9,7 @@ from a2a.types import Message, TaskState
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless_tools.contract.storage import ArtifactWrite, Storage
+from a2a_serverless_tools.contract import ArtifactWrite, Storage
 from tests.support.databases import versions
 from tests.support.messages import agent_message, artifact, message, request, said
 

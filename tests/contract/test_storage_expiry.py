@@ -15,7 +15,7 @@ from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, chunk, message, request, said
 

@@ -22,7 +22,7 @@ from a2a_serverless.storage.listing import (
     list_tasks,
 )
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES
-from a2a_serverless_tools.contract.storage import ArtifactWrite, Storage
+from a2a_serverless_tools.contract import ArtifactWrite, Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import new_scope
 from tests.support.messages import agent_message, artifact, message, said

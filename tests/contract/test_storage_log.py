@@ -33,7 +33,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, artifact, request, said, texts
 

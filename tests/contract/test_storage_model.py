@@ -36,7 +36,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.head import KNOWN, Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.databases import LONG, Database, new_clock, new_scope
 from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, artifact, chunk, message, request

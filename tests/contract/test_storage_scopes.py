@@ -11,7 +11,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.databases import new_scope
 from tests.support.messages import message, request
 

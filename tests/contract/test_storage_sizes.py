@@ -14,7 +14,7 @@ from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract.storage import ArtifactWrite, Storage
+from a2a_serverless_tools.contract import ArtifactWrite, Storage
 from tests.support.databases import versions
 from tests.support.messages import agent_message, chunk, message, request, said, texts
 

@@ -17,7 +17,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import KNOWN, TERMINAL
-from a2a_serverless_tools.contract.storage import ArtifactWrite, Storage
+from a2a_serverless_tools.contract import ArtifactWrite, Storage
 from tests.support.databases import versions
 from tests.support.messages import agent_message, artifact, chunk, message, said, texts
 

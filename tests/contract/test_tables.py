@@ -18,14 +18,15 @@ from a2a_serverless.storage.table import (
     Table,
     Write,
 )
-from a2a_serverless_tools.testing.table_contract import (
+from a2a_serverless_tools.testing.tables import (
     CHECKS,
+    VALUES,
     Requirement,
     adds_to_numbers_alone,
+    compare,
     has_the_indexes,
     refuses_what_dynamodb_refuses,
 )
-from a2a_serverless_tools.testing.tables import VALUES, compare
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, LONG, moto_database
 

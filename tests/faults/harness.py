@@ -22,7 +22,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import TERMINAL, Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
-from a2a_serverless_tools.local.provision import Names, Provisioned, provision
+from a2a_serverless_tools.local.template import Names, provision
 from tests.faults import bad_days, functions, processes, traps
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running
@@ -103,7 +103,7 @@ class World:
 
     dynamodb: Any
     sqs: Any
-    made: Provisioned
+    made: Names
     folder: Path
     variables: dict[str, str]
     http: httpx.AsyncClient
@@ -460,7 +460,7 @@ class Emulators:
         finally:
             await world.close()
 
-    def _prepare(self, names: Names, folder: Path, *, stream: bool) -> Provisioned:
+    def _prepare(self, names: Names, folder: Path, *, stream: bool) -> Names:
         made = provision(self.dynamodb, self.sqs, names=names, stream=stream)
         folder.mkdir(parents=True, exist_ok=True)
         for queue in (made.dead_letter_queue, made.push_queue):

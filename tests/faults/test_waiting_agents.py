@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.faults import harness, waiting_agent
 from tests.faults.harness import Emulators
 from tests.support.messages import said, texts

@@ -25,7 +25,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.gateway import HOST, adapted, rest_event
 from tests.support.messages import chunk
 from tests.support.simulation.simulated_aws import simulated_aws

@@ -20,8 +20,8 @@ from a2a_serverless.push.signing import signing_key
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.wiring import Backends, aws_backends
-from a2a_serverless_tools.contract.storage import Storage
-from a2a_serverless_tools.local.provision import Provisioned
+from a2a_serverless_tools.contract import Storage
+from a2a_serverless_tools.local.template import Names
 from tests.support.messages import request
 from tests.support.simulation.simulated_aws import simulated_aws
 from tests.support.simulation.sources import SqsSource
@@ -51,7 +51,7 @@ def cold_start() -> ModuleType:
 
 
 @pytest.fixture
-def provisioned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provisioned]:
+def provisioned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     """The variables of template.yaml, over a simulated AWS with a secret."""
     with simulated_aws() as made:
         for name, value in made.environment().items():
@@ -64,7 +64,7 @@ def provisioned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provisioned]:
 
 
 @pytest.fixture
-def function(provisioned: Provisioned) -> Iterator[ModuleType]:
+def function(provisioned: Names) -> Iterator[ModuleType]:
     """The handler's module after its cold start."""
     assert provisioned is not None
     module = cold_start()
@@ -121,7 +121,7 @@ def committed(head: Head) -> dict[str, Any]:
     return told
 
 
-def next_job(provisioned: Provisioned) -> dict[str, Any]:
+def next_job(provisioned: Names) -> dict[str, Any]:
     """The event of the push queue's next message."""
     record = asyncio.run(SqsSource(provisioned.push_queue, wait_s=0).receive())
     assert record is not None
@@ -142,7 +142,7 @@ def cursor(backends: Backends, head: Head) -> int:
 
 
 def test_a_commit_becomes_a_job(
-    function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
+    function: ModuleType, backends: Backends, provisioned: Names, receiver: Receiver
 ) -> None:
     """The stream's record puts ids on the queue, in the form of the event file, and no content."""
     head = ended_task(backends, receiver)
@@ -162,7 +162,7 @@ def test_a_commit_becomes_a_job(
 
 
 def test_a_job_tells_the_webhook(
-    function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
+    function: ModuleType, backends: Backends, provisioned: Names, receiver: Receiver
 ) -> None:
     """The webhook is told of the end, signed by the secret's key, which is published."""
     head = ended_task(backends, receiver)
@@ -177,7 +177,7 @@ def test_a_job_tells_the_webhook(
 
 
 def test_a_job_comes_again_while_the_webhook_fails(
-    function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
+    function: ModuleType, backends: Backends, provisioned: Names, receiver: Receiver
 ) -> None:
     """The record is reported as failed, hidden for a while, and the cursor stays."""
     receiver.script = lambda _: status(503, Retry_After="60")
@@ -192,7 +192,7 @@ def test_a_job_comes_again_while_the_webhook_fails(
 
 
 def test_a_webhook_that_failed_takes_a_place_in_the_table(
-    function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
+    function: ModuleType, backends: Backends, provisioned: Names, receiver: Receiver
 ) -> None:
     """All of the function's environments count one caller's slow webhooks together."""
     places: list[list[str]] = []
@@ -212,7 +212,7 @@ def test_a_webhook_that_failed_takes_a_place_in_the_table(
 
 
 def test_a_webhook_that_refuses_leaves_a_dead_letter(
-    function: ModuleType, backends: Backends, provisioned: Provisioned, receiver: Receiver
+    function: ModuleType, backends: Backends, provisioned: Names, receiver: Receiver
 ) -> None:
     """The job is done, and what was given up says who and why, without the URL."""
     receiver.script = lambda _: status(404)
@@ -226,14 +226,14 @@ def test_a_webhook_that_refuses_leaves_a_dead_letter(
     assert receiver.url() not in letter
 
 
-def test_what_is_gone_is_done(function: ModuleType, provisioned: Provisioned) -> None:
+def test_what_is_gone_is_done(function: ModuleType, provisioned: Names) -> None:
     """The task of the event files does not exist: no job, no request, and nothing to repeat."""
     assert function.handler(event("push-dynamodb-commit"), LambdaContext()) == ALL_DONE
     assert function.handler(event("push-sqs-job"), LambdaContext()) == ALL_DONE
     assert messages(provisioned.push_queue) == []
 
 
-def test_a_message_that_is_no_job_is_kept(function: ModuleType, provisioned: Provisioned) -> None:
+def test_a_message_that_is_no_job_is_kept(function: ModuleType, provisioned: Names) -> None:
     """A message that is no job leaves the queue and is kept in the dead letter queue."""
     undecodable = event("push-sqs-undecodable")
     assert function.handler(undecodable, LambdaContext()) == ALL_DONE
@@ -248,7 +248,7 @@ def test_an_event_of_another_source_is_refused(function: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", ["A2A_PUSH_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"])
 def test_a_missing_queue_is_named(
-    provisioned: Provisioned, monkeypatch: pytest.MonkeyPatch, name: str
+    provisioned: Names, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Without its queues the function does not start, and says which variable is missing."""
     assert provisioned.push_queue

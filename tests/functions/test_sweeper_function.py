@@ -19,8 +19,8 @@ from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract.storage import Storage
-from a2a_serverless_tools.local.provision import Provisioned
+from a2a_serverless_tools.contract import Storage
+from a2a_serverless_tools.local.template import Names
 from tests.support.clocks import ManualClock
 from tests.support.messages import message, request
 from tests.support.simulation.simulated_aws import simulated_aws
@@ -46,7 +46,7 @@ def cold_start() -> ModuleType:
 
 
 @pytest.fixture
-def deployed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provisioned]:
+def deployed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     """The variables of template.yaml, over a simulated AWS."""
     with simulated_aws() as made:
         for name, value in made.environment().items():
@@ -55,7 +55,7 @@ def deployed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Provisioned]:
 
 
 @pytest.fixture
-def function(deployed: Provisioned) -> Iterator[ModuleType]:
+def function(deployed: Names) -> Iterator[ModuleType]:
     """The handler's module after its cold start."""
     assert deployed is not None
     module = cold_start()
@@ -105,7 +105,7 @@ def dead(head: Head, **options: Any) -> dict[str, Any]:
 
 
 def test_a_schedule_event_sweeps(
-    function: ModuleType, deployed: Provisioned, monkeypatch: pytest.MonkeyPatch
+    function: ModuleType, deployed: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An overdue turn is sent to the operations queue, and the counts are returned."""
     clock = ManualClock()
@@ -124,7 +124,7 @@ def test_a_schedule_event_sweeps(
     assert json.loads(answer["Messages"][0]["Body"])["params"]["task_id"] == head.task_id
 
 
-def test_an_idle_schedule_event_does_nothing(function: ModuleType, deployed: Provisioned) -> None:
+def test_an_idle_schedule_event_does_nothing(function: ModuleType, deployed: Names) -> None:
     """Most runs find nothing; the loop serves the next one as well."""
     for _ in range(3):
         assert set(function.handler(event("sweeper-schedule"), None).values()) == {0}
@@ -137,7 +137,7 @@ def test_a_dead_letter_of_no_task_is_dropped(function: ModuleType) -> None:
 
 
 def test_a_dead_letter_with_attempts_left_is_sent_again(
-    function: ModuleType, deployed: Provisioned
+    function: ModuleType, deployed: Names
 ) -> None:
     """The task does not fail: the next schedule event sends its turn, before it was due."""
     head = open_task(function)
@@ -150,7 +150,7 @@ def test_a_dead_letter_with_attempts_left_is_sent_again(
 
 @pytest.mark.parametrize("is_later_turn", [False, True])
 def test_the_functions_setting_gives_a_turn_up(
-    deployed: Provisioned, monkeypatch: pytest.MonkeyPatch, *, is_later_turn: bool
+    deployed: Names, monkeypatch: pytest.MonkeyPatch, *, is_later_turn: bool
 ) -> None:
     """After `A2A_GIVE_UP_HOURS` without a claim its task fails, with these hours in the reason.
 
@@ -187,7 +187,7 @@ def test_a_dead_letter_fails_its_task(function: ModuleType) -> None:
     assert state_of(function, head) == TaskState.TASK_STATE_FAILED
 
 
-def test_an_undecodable_dead_letter_is_moved(function: ModuleType, deployed: Provisioned) -> None:
+def test_an_undecodable_dead_letter_is_moved(function: ModuleType, deployed: Names) -> None:
     """An undecodable message goes to the queue without consumer; other records are handled."""
     head = used_up(function)
     poison = event("worker-sqs-undecodable")["Records"][0]
@@ -198,7 +198,7 @@ def test_an_undecodable_dead_letter_is_moved(function: ModuleType, deployed: Pro
 
 
 def test_a_failure_keeps_the_rest_of_its_group(
-    function: ModuleType, deployed: Provisioned, caplog: pytest.LogCaptureFixture
+    function: ModuleType, deployed: Names, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After a failed record the rest of its group stays in the queue; other groups are done."""
     aws.client("sqs").delete_queue(QueueUrl=deployed.undecodable_queue)
@@ -242,7 +242,7 @@ def test_an_event_of_another_source_is_refused(function: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", ["A2A_TABLE", "A2A_QUEUE", "A2A_UNDECODABLE_QUEUE"])
 def test_a_missing_setting_is_named(
-    deployed: Provisioned, monkeypatch: pytest.MonkeyPatch, name: str
+    deployed: Names, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """If a variable is missing, the function does not start, and the error names it."""
     assert deployed.table

@@ -1,7 +1,6 @@
 """Provisioning from template.yaml, on moto and on the emulators."""
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -10,8 +9,8 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from a2a_serverless_tools.local.provision import Names, Provisioned, ProvisionError, provision
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.local.template import Names, Template, provision
 from tests.support import emulators
 
 NAMES = Names.with_prefix("provision-test")
@@ -29,7 +28,7 @@ def moto_clients() -> Iterator[Clients]:
         )
 
 
-def check(dynamodb: Any, sqs: Any, made: Provisioned) -> None:
+def check(dynamodb: Any, sqs: Any, made: Names) -> None:
     """What the endpoints say of what was made."""
     table = dynamodb.describe_table(TableName=made.table)["Table"]
     time_to_live = dynamodb.describe_time_to_live(TableName=made.table)["TimeToLiveDescription"]
@@ -93,7 +92,7 @@ def test_a_table_of_an_earlier_version_keeps_its_tasks(moto_clients: Clients) ->
     attributes = definition["AttributeDefinitions"]
     definition["AttributeDefinitions"] = [a for a in attributes if a["AttributeName"] != "id_key"]
     dynamodb.create_table(TableName=NAMES.table, **definition)
-    with pytest.raises(ProvisionError, match="has no index by-id yet: add it") as refused:
+    with pytest.raises(ConfigurationError, match="has no index by-id yet: add it") as refused:
         provision(dynamodb, sqs, names=NAMES)
     assert "delete" not in str(refused.value)
 
@@ -107,7 +106,7 @@ def test_a_foreign_table_is_refused(moto_clients: Clients) -> None:
         KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
     )
-    with pytest.raises(ProvisionError, match=NAMES.table):
+    with pytest.raises(ConfigurationError, match=NAMES.table):
         provision(dynamodb, sqs, names=NAMES)
 
 
@@ -117,32 +116,15 @@ def test_a_foreign_queue_is_refused(moto_clients: Clients) -> None:
     sqs.create_queue(
         QueueName=NAMES.queue, Attributes={"FifoQueue": "true", "VisibilityTimeout": "1"}
     )
-    with pytest.raises(ProvisionError, match=NAMES.queue):
+    with pytest.raises(ConfigurationError, match=NAMES.queue):
         provision(dynamodb, sqs, names=NAMES)
 
 
 def test_names_come_from_the_functions_variables() -> None:
     """`A2A_TABLE` and `A2A_QUEUE`, as a name or a URL, name what is made; the rest has a prefix."""
     names = Names.from_environment(
-        {"A2A_TABLE": "mine", "A2A_QUEUE": "http://127.0.0.1:1/0/mine.fifo"}, prefix="run7"
+        {"A2A_TABLE": "mine", "A2A_QUEUE": "http://127.0.0.1:1/0/mine.fifo"}
     )
     assert names.table == "mine"
     assert names.queue == "mine.fifo"
-    assert names.dead_letter_queue == "run7-dead-letters.fifo"
-
-
-def test_missing_emulators_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its program or package an emulator does not start: the error says what to install."""
-    monkeypatch.setenv(emulators.EMULATORS_VARIABLE, "/nowhere")
-    monkeypatch.setattr(emulators, "_program", lambda name, _: name)
-    assert "make emulators" in (emulators.missing() or "")
-    with pytest.raises(emulators.EmulatorMissingError, match="make emulators"):
-        emulators.fauxqs().__enter__()
-
-
-def test_an_emulator_that_ends_at_once_shows_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error of an emulator that does not start holds what it printed last."""
-    script = [sys.executable, "-c", "raise SystemExit('no heap')"]
-    monkeypatch.setattr(emulators, "_fauxqs_command", lambda: script)
-    with pytest.raises(emulators.EmulatorStartError, match="no heap"):
-        emulators.fauxqs().__enter__()
+    assert names.dead_letter_queue == "a2a-dead-letters.fifo"

@@ -13,7 +13,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli import main
 from a2a_serverless_tools.scaffold import dependencies
 from a2a_serverless_tools.scaffold.dependencies import DEVELOPMENT, DEVELOPMENT_LOCK
-from a2a_serverless_tools.scaffold.project import BASE, Project, write
+from a2a_serverless_tools.scaffold.project import BASE, Project, Upgrade, plan, write
 from a2a_serverless_tools.scaffold.source import (
     AGENT_LOCK,
     LAYER_LOCK,
@@ -21,7 +21,6 @@ from a2a_serverless_tools.scaffold.source import (
     WORKER_LOCK,
     files,
 )
-from a2a_serverless_tools.scaffold.upgrade import Upgrade, plan
 
 PARAMETER = """\
   {name}:

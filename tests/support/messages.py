@@ -6,7 +6,7 @@ import uuid
 
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, Task
 
-from a2a_serverless_tools.contract.storage import ArtifactWrite
+from a2a_serverless_tools.contract import ArtifactWrite
 
 
 def message(text: str = "hello", *, message_id: str | None = None) -> Message:

@@ -21,8 +21,7 @@ from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.contract.cancels import CancelRegistry
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import CancelRegistry, Storage
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED

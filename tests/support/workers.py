@@ -33,7 +33,7 @@ from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless.worker.guard import Guard, Looks
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless_tools.testing.clock import PacedClock, idle
-from a2a_serverless_tools.testing.engine import Engine, InlineKeeper
+from a2a_serverless_tools.testing.process import Engine, InlineKeeper
 from tests.support.messages import request
 
 __all__ = [

@@ -29,7 +29,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.sweeper import STUCK_AFTER, Sweeper
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.observed import counted, logged

@@ -24,9 +24,10 @@ from a2a_serverless_tools.cli.text import say
 from a2a_serverless_tools.scaffold.source import AGENT, CARD, source
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from a2a_serverless_tools.console.app import Console
     from a2a_serverless_tools.console.lines import KeptLines
-    from a2a_serverless_tools.local.asgi import ASGIApp
     from a2a_serverless_tools.local.stack import Options, Running, Stack
 
 _HERE = "127.0.0.1,::1,localhost,example.com"
@@ -158,7 +159,7 @@ def beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGIA
     """
     from a2a_serverless_tools.console.app import Beside, Console
     from a2a_serverless_tools.console.inspector import Inspector
-    from a2a_serverless_tools.local.own_address import OwnAddress
+    from a2a_serverless_tools.local.http_server import OwnAddress
 
     inspector = Inspector(
         running.backends.storage,
@@ -225,8 +226,7 @@ def _console(options: Namespace) -> int:
     from a2a_serverless_tools.cli.places import inspector_of
     from a2a_serverless_tools.cli.serving import named_aws_errors, until_signal
     from a2a_serverless_tools.console.app import Console
-    from a2a_serverless_tools.local.http_server import HttpServer, bind
-    from a2a_serverless_tools.local.own_address import OwnAddress
+    from a2a_serverless_tools.local.http_server import HttpServer, OwnAddress, bind
 
     with named_aws_errors():
         inspector = asyncio.run(inspector_of(options, may_lack_queue=True))

@@ -58,8 +58,7 @@ def _api(options: Namespace) -> int:
     from a2a_serverless.wiring import open_backends
     from a2a_serverless.worker.agents import load_agent
     from a2a_serverless_tools.cli.serving import check, until_signal
-    from a2a_serverless_tools.local.http_server import HttpServer, bind
-    from a2a_serverless_tools.local.own_address import guarded
+    from a2a_serverless_tools.local.http_server import HttpServer, bind, guarded
 
     settings = load_settings()
     agent = None if options.agent is None else agent_spec(options.agent)
@@ -253,8 +252,7 @@ def _provision(_: Namespace) -> int:
     """Create what is missing; print the variables that name table and queues, one on each line."""
     from a2a_serverless import aws
     from a2a_serverless_tools.cli.serving import named_aws_errors
-    from a2a_serverless_tools.local.provision import provision
-    from a2a_serverless_tools.local.template import Template, find_template
+    from a2a_serverless_tools.local.template import Template, find_template, provision
 
     path = find_template()
     template = Template.load(path)

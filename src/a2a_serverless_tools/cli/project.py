@@ -89,7 +89,7 @@ def _add_upgrade(commands: Commands) -> None:
 def _upgrade(options: Namespace) -> int:
     """Print a line for each file that changes; return 1 if the owner has to decide something."""
     from a2a_serverless_tools.scaffold.dependencies import DEVELOPMENT, Dependencies
-    from a2a_serverless_tools.scaffold.upgrade import plan
+    from a2a_serverless_tools.scaffold.project import plan
 
     folder = project_folder(Path.cwd())
     upgrade, dependencies = plan(folder), Dependencies(folder, options.find_links)

@@ -31,16 +31,16 @@ from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless_tools.local.stack import Options, Stack
 
-LIMIT_S = 60.0
+_LIMIT_S = 60.0
 """The longest time for the two tasks, in seconds; they take 5 s unless something is stuck."""
 
-STREAMED = "Two days in Lisbon, please"
-UNCLEAR = "Plan a trip to Oslo"
-ANSWER = "One day"
-GREETING = "Hello"
+_STREAMED = "Two days in Lisbon, please"
+_UNCLEAR = "Plan a trip to Oslo"
+_ANSWER = "One day"
+_GREETING = "Hello"
 """The message for an agent whose card has no examples."""
 
-MOST_EXAMPLES = 3
+_MOST_EXAMPLES = 3
 """The most tasks for an agent that is not the framework's own."""
 
 _COLOURS = {
@@ -51,7 +51,7 @@ _COLOURS = {
     TaskState.TASK_STATE_REJECTED: "31",
     TaskState.TASK_STATE_CANCELED: "31",
 }
-INTERRUPTED = TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED
+_INTERRUPTED = TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED
 _QUIET, _STRONG, _ARTIFACT = "2", "1", "36"
 
 
@@ -70,7 +70,7 @@ def show(out: TextIO, *, agent: str, card: Path, own: bool = False) -> None:
             framework's trip planner, whose two tasks must go as expected.
 
     Raises:
-        DemoError: the client saw something unexpected, or nothing for `LIMIT_S`.
+        DemoError: the client saw something unexpected, or nothing for `_LIMIT_S`.
     """
     transcript = Transcript(out)
     transcript.plain("HTTP application, workers and sweeper on one file, in this process")
@@ -80,7 +80,7 @@ def show(out: TextIO, *, agent: str, card: Path, own: bool = False) -> None:
         try:
             asyncio.run(_show(transcript, stack, _examples if own else _two_tasks))
         except TimeoutError as error:
-            raise DemoError(f"nothing came for {LIMIT_S:g} seconds.") from error
+            raise DemoError(f"nothing came for {_LIMIT_S:g} seconds.") from error
         except (A2AClientError, httpx.HTTPError) as error:
             raise DemoError(f"{type(error).__name__}: {error}") from error
 
@@ -90,7 +90,7 @@ async def _show(
     stack: Stack,
     tasks: Callable[[_Agent, Transcript], Awaitable[None]],
 ) -> None:
-    async with asyncio.timeout(LIMIT_S), _Agent.at(stack.url) as agent:
+    async with asyncio.timeout(_LIMIT_S), _Agent.at(stack.url) as agent:
         transcript.fact("agent", f"{agent.card.name}, {stack.url}/.well-known/agent-card.json")
         transcript.fact("client", f"a2a-sdk {version('a2a-sdk')}, streaming from {agent.url}")
         await tasks(agent, transcript)
@@ -98,13 +98,13 @@ async def _show(
 
 async def _two_tasks(agent: _Agent, transcript: Transcript) -> None:
     transcript.heading("1  A task that streams its answer")
-    streamed = await _converse(agent, transcript, STREAMED)
+    streamed = await _converse(agent, transcript, _STREAMED)
     _expect(streamed, TaskState.TASK_STATE_COMPLETED)
 
     transcript.heading("2  A task that asks back, and goes on with the answer")
-    paused = await _converse(agent, transcript, UNCLEAR)
+    paused = await _converse(agent, transcript, _UNCLEAR)
     _expect(paused, TaskState.TASK_STATE_INPUT_REQUIRED)
-    resumed = await _converse(agent, transcript, ANSWER, task=paused)
+    resumed = await _converse(agent, transcript, _ANSWER, task=paused)
     _expect(resumed, TaskState.TASK_STATE_COMPLETED)
 
     transcript.plain("\n2 tasks completed: one streamed, one resumed after its question.")
@@ -112,13 +112,13 @@ async def _two_tasks(agent: _Agent, transcript: Transcript) -> None:
 
 async def _examples(agent: _Agent, transcript: Transcript) -> None:
     """Send the examples of the card; the agent may end their tasks or ask back."""
-    said = [text for skill in agent.card.skills for text in skill.examples] or [GREETING]
-    good = TaskState.TASK_STATE_COMPLETED, *INTERRUPTED
-    for number, text in enumerate(said[:MOST_EXAMPLES], 1):
+    said = [text for skill in agent.card.skills for text in skill.examples] or [_GREETING]
+    good = TaskState.TASK_STATE_COMPLETED, *_INTERRUPTED
+    for number, text in enumerate(said[:_MOST_EXAMPLES], 1):
         transcript.heading(f"{number}  An example of its card")
         task = await _converse(agent, transcript, text)
         _expect(task, *good)
-    transcript.plain(f"\n{min(len(said), MOST_EXAMPLES)} of the card's examples were answered.")
+    transcript.plain(f"\n{min(len(said), _MOST_EXAMPLES)} of the card's examples were answered.")
 
 
 async def _converse(
@@ -127,16 +127,22 @@ async def _converse(
     """Send one message, print the events, and compare them with the stored task."""
     transcript.client_says(text)
     task_id, chunks, streamed = "", 0, ""
-    async for event in agent.send(message_of(text, task=task)):
+    said = new_text_message(
+        text,
+        role=Role.ROLE_USER,
+        task_id=task.id if task else None,
+        context_id=task.context_id if task else None,
+    )
+    async for event in agent.send(said):
         transcript.event(event)
         task_id = task_id or event.task.id or event.status_update.task_id
         if event.HasField("artifact_update"):
             chunks += 1
-            streamed += text_of(event.artifact_update.artifact.parts)
+            streamed += _text_of(event.artifact_update.artifact.parts)
     stored = await agent.load(task_id)
-    if artifact_text(stored) != streamed:
+    if "".join(_text_of(artifact.parts) for artifact in stored.artifacts) != streamed:
         raise DemoError(f"the stored artifact of task {task_id} is not what was streamed.")
-    summary = f"task {stored.id}, {state_label(stored.status.state)}"
+    summary = f"task {stored.id}, {_state_label(stored.status.state)}"
     if chunks:
         summary += f"\n{len(streamed)} characters as streamed in {chunks} chunks"
     transcript.fact("stored", summary)
@@ -145,7 +151,7 @@ async def _converse(
 
 def _expect(task: Task, *states: TaskState) -> None:
     if task.status.state not in states:
-        found, wanted = state_label(task.status.state), " or ".join(map(state_label, states))
+        found, wanted = _state_label(task.status.state), " or ".join(map(_state_label, states))
         raise DemoError(f"task {task.id} is {found} instead of {wanted}.")
 
 
@@ -161,7 +167,7 @@ class _Agent:
     @asynccontextmanager
     async def at(cls, url: str) -> AsyncIterator[_Agent]:
         # Without proxies of the environment: everything is on this machine.
-        async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_S) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=_LIMIT_S) as http:
             card = await A2ACardResolver(http, url).get_agent_card()
             yield cls(card, ClientFactory(ClientConfig(httpx_client=http)).create(card))
 
@@ -208,15 +214,17 @@ class Transcript:
             case "artifact_update":
                 artifact = event.artifact_update.artifact
                 name = artifact.name or artifact.artifact_id
-                self._row(self._seconds(), name, _ARTIFACT, text_of(artifact.parts))
+                self._row(self._seconds(), name, _ARTIFACT, _text_of(artifact.parts))
             case "message":
-                self._row(self._seconds(), "agent", _STRONG, text_of(event.message.parts))
+                self._row(self._seconds(), "agent", _STRONG, _text_of(event.message.parts))
 
     def _status(self, status: TaskStatus, progress: Progress | None = None) -> None:
-        text = text_of(status.message.parts)
+        text = _text_of(status.message.parts)
         if progress is not None:
             text = f"{progress}  {text}".rstrip()
-        self._row(self._seconds(), state_label(status.state), _COLOURS.get(status.state, "0"), text)
+        self._row(
+            self._seconds(), _state_label(status.state), _COLOURS.get(status.state, "0"), text
+        )
 
     def _seconds(self) -> str:
         return f"{time.monotonic() - self._sent_at:.2f} s"
@@ -236,27 +244,12 @@ class Transcript:
         self._out.flush()  # live, also through a pipe
 
 
-def state_label(state: TaskState) -> str:
+def _state_label(state: TaskState) -> str:
     """Return the state in its short form, such as `input-required`."""
     name: str = TaskState.Name(state)
     return name.removeprefix("TASK_STATE_").lower().replace("_", "-")
 
 
-def text_of(parts: Sequence[Part]) -> str:
+def _text_of(parts: Sequence[Part]) -> str:
     """Return the text of the parts that have one."""
     return "".join(part.text for part in parts)
-
-
-def artifact_text(task: Task) -> str:
-    """Return the text of all artifacts of a task."""
-    return "".join(text_of(artifact.parts) for artifact in task.artifacts)
-
-
-def message_of(text: str, *, task: Task | None = None) -> Message:
-    """Return a user's message: for a new task, or the next one of `task`."""
-    return new_text_message(
-        text,
-        role=Role.ROLE_USER,
-        task_id=task.id if task else None,
-        context_id=task.context_id if task else None,
-    )

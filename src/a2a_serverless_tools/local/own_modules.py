@@ -27,15 +27,15 @@ compared."""
 _FOREIGN: Final = frozenset({"site-packages", "dist-packages"})
 _RUNTIME: Final = __name__.partition(".")[0]
 
-Stamp = tuple[int, int] | None
+_Stamp = tuple[int, int] | None
 """Time and size of a file; None: it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class _Seen:
     """A file as it was; `content` None: its stamp is enough to tell a change."""
 
-    stamp: Stamp
+    stamp: _Stamp
     content: bytes | None = None
 
     def is_of(self, path: str) -> bool:
@@ -45,12 +45,12 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class _Loaded:
     """Modules that Python had, and their files as they were when it forgot them."""
 
     modules: dict[str, ModuleType]
     names: set[str]
-    files: dict[str, Seen]
+    files: dict[str, _Seen]
 
 
 class OwnModules(MetaPathFinder):
@@ -70,7 +70,7 @@ class OwnModules(MetaPathFinder):
         self._clock = clock
         self._kept = {name for each in kept for name in (each, *_around(each))}
         self._names: set[str] = set()
-        self._files: dict[str, Seen] = {}
+        self._files: dict[str, _Seen] = {}
         self._missed: set[str] = set()
         """Modules that this finder did not find; Python's finder, which is next, may have."""
 
@@ -110,7 +110,7 @@ class OwnModules(MetaPathFinder):
         """Return the source of a module that is imported now, and remember its file."""
         stamp = _stamp(path)  # first, so that a change while it is read is noticed later
         content = Path(path).read_bytes()
-        self._files[path] = Seen(stamp, content if self._is_young(stamp) else None)
+        self._files[path] = _Seen(stamp, content if self._is_young(stamp) else None)
         return content
 
     def add(self, name: str) -> None:
@@ -133,17 +133,17 @@ class OwnModules(MetaPathFinder):
             if name in names or all(map(self._is_own, getattr(module, "__path__", ())))
         }
 
-    def take_out(self) -> Loaded:
+    def take_out(self) -> _Loaded:
         """Make Python forget the modules, so that they are imported anew; return the old ones."""
         self._adopt_missed()
         now = {path: self._look(path) for path in tuple(self._files)}
-        before = Loaded(self.loaded(), self._names, now)
+        before = _Loaded(self.loaded(), self._names, now)
         for name in before.modules:
             sys.modules.pop(name, None)
         self._names, self._files, self._missed = set(), {}, set()
         return before
 
-    def put_back(self, before: Loaded) -> None:
+    def put_back(self, before: _Loaded) -> None:
         """Give Python earlier modules back, in place of those that could not be loaded.
 
         From now on files are compared with their state in the failed attempt: so the same change is
@@ -160,13 +160,13 @@ class OwnModules(MetaPathFinder):
             path = getattr(sys.modules.get(name), "__file__", None)
             if path and self._is_own(path):
                 self.add(name)
-                self._files[path] = Seen(None)
+                self._files[path] = _Seen(None)
 
-    def _look(self, path: str) -> Seen:
+    def _look(self, path: str) -> _Seen:
         stamp = _stamp(path)
-        return Seen(stamp, content_of(path) if self._is_young(stamp) else None)
+        return _Seen(stamp, content_of(path) if self._is_young(stamp) else None)
 
-    def _is_young(self, stamp: Stamp) -> bool:
+    def _is_young(self, stamp: _Stamp) -> bool:
         return stamp is not None and self._clock.now_ms() - stamp[0] // 1_000_000 < SETTLED_MS
 
     def _is_own(self, path: str) -> bool:
@@ -198,7 +198,7 @@ def _around(name: str) -> list[str]:
     return [".".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
-def _stamp(path: str) -> Stamp:
+def _stamp(path: str) -> _Stamp:
     try:
         found = Path(path).stat()
     except OSError:

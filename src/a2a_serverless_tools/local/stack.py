@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import AgentCard
@@ -16,22 +16,82 @@ from a2a.types import AgentCard
 from a2a_serverless.carried import modules_of
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
+from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
+from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends, check_backends, table_backends
+from a2a_serverless.worker.adapter import LONG_POLL_S, WorkerAdapter
 from a2a_serverless.worker.agents import TurnAgents, load_agent
-from a2a_serverless_tools.local.asgi import ASGIApp
 from a2a_serverless_tools.local.background import Background
 from a2a_serverless_tools.local.dotenv import Dotenv
-from a2a_serverless_tools.local.http_server import HttpServer, bind
-from a2a_serverless_tools.local.own_address import guarded
+from a2a_serverless_tools.local.http_server import HttpServer, bind, guarded
 from a2a_serverless_tools.local.own_file import NAME, empty, held, settings_of
 from a2a_serverless_tools.local.pushing import pushing, stream_of
 from a2a_serverless_tools.local.reloading import ReloadedAgent
 from a2a_serverless_tools.local.sweeping import SweepRounds
-from a2a_serverless_tools.local.workers import workers
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+_Worker = tuple[WorkerAdapter, Background]
+
+
+@contextmanager
+def _workers(
+    backends: Backends,
+    agent: Callable[[], AgentExecutor | TurnAgents],
+    settings: Settings,
+    *,
+    count: int,
+) -> Iterator[None]:
+    """Run what the queue delivers for a `with` block.
+
+    An agent that blocks its thread holds up the turns of its own worker alone. At the end of the
+    block turns that still run are given back.
+
+    Args:
+        backends: storage and queue.
+        agent: makes the agent of one worker.
+        settings: A2A_WORKER_TURNS is the number of turns that a worker runs at a time, and
+            A2A_RUN_LIMIT_S the longest run of one.
+        count: the number of workers.
+    """
+
+    async def serve() -> None:
+        operations, free = backends.operations, asyncio.LifoQueue[_Worker]()
+        for _ in range(settings.worker_turns):
+            for worker in made:
+                free.put_nowait(worker)
+
+        async def work(worker: _Worker, handle: Handle[Operation]) -> None:
+            adapter, thread = worker
+            deadline = adapter.clock.monotonic() + settings.run_limit_s
+            await asyncio.wrap_future(thread.start(adapter.process(handle, deadline=deadline)))
+            free.put_nowait(worker)
+
+        async with asyncio.TaskGroup() as running:
+            while not operations.is_closed:
+                worker = await free.get()  # first: a delivery's visibility runs from its receive on
+                for handle in await operations.pull(1, LONG_POLL_S):
+                    running.create_task(work(worker, handle))
+                    break
+                else:
+                    free.put_nowait(worker)
+
+    with ExitStack() as running:
+        threads = [Background(f"worker-{number + 1}") for number in range(count)]
+        for thread in threads:
+            running.enter_context(thread)
+        made = [(WorkerAdapter(backends, agent(), settings), thread) for thread in threads]
+        for thread in threads:
+            running.callback(thread.cancel)
+        running.enter_context(Background("queue", serve))
+        running.callback(lambda: asyncio.run(backends.operations.shutdown()))
+        yield
+
 
 Loads = Literal["once", "changed", "turn"]
 """When an agent is loaded: only at the start, also when its files have changed, or anew for every
@@ -121,7 +181,7 @@ class Stack:
         backends = table_backends(self.settings, table)
         asyncio.run(self._take_over(backends))
         starting.enter_context(
-            workers(backends, agent, self.settings, count=self.options.concurrency)
+            _workers(backends, agent, self.settings, count=self.options.concurrency)
         )
         rounds = SweepRounds(backends, self.settings, backends.dead_letters)
         starting.enter_context(Background("sweeper", rounds.forever))

@@ -27,7 +27,7 @@ SPARED_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class _Round:
     """The counts of one round."""
 
     swept: SweepReport
@@ -80,7 +80,7 @@ class SweepRounds:
         self._letters = DeadLetters(backends.storage, backends.operations, retry=settings.retry())
         self._source = dead_letters
 
-    async def once(self) -> Round:
+    async def once(self) -> _Round:
         """Run one round: overdue turns and cancels, then every visible dead letter.
 
         Raises:
@@ -88,7 +88,7 @@ class SweepRounds:
                 queue did not answer.
         """
         swept = await self._sweeper.sweep()
-        done = Round(swept, await self._consume())
+        done = _Round(swept, await self._consume())
         now_s = self._storage.clock.now_ms() // 1000
         await self._storage.table.forget(before_s=now_s - SPARED_S, limit=MOST_FORGOTTEN)
         return done

@@ -1,4 +1,4 @@
-"""template.yaml as the local stack reads it; the table and the queues as boto3 takes them.
+"""Reads template.yaml, and makes its table and its queues at an endpoint.
 
 The template is the only definition of what is deployed. It is read with a resolver for `Ref`,
 `Fn::Sub`, `Fn::GetAtt`, `Fn::FindInMap`, `Fn::Join`, `Fn::Split` and `Fn::If` over the parameters'
@@ -11,23 +11,24 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
+from botocore.exceptions import ClientError
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.scaffold.source import TEMPLATE, project_around, source
 
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+    from types_boto3_sqs import SQSClient
+
 TEMPLATE_VARIABLE: Final = "A2A_TEMPLATE"
 
-_FUNCTION_TYPES: Final = ("AWS::Serverless::Function", "AWS::Lambda::Function")
 _NO_VALUE: Final = object()
 _PLACEHOLDER: Final = re.compile(r"\$\{(!?)([^}]+)\}")
-
-
-class TemplateError(ConfigurationError):
-    """template.yaml is missing, or holds something that cannot be resolved locally."""
 
 
 def find_template() -> Path:
@@ -37,12 +38,12 @@ def find_template() -> Path:
     framework's own in this version.
 
     Raises:
-        TemplateError: A2A_TEMPLATE names no file.
+        ConfigurationError: A2A_TEMPLATE names no file.
     """
     named = os.environ.get(TEMPLATE_VARIABLE)
     if named:
         if not Path(named).is_file():
-            raise TemplateError(f"{TEMPLATE_VARIABLE} names {named}, which is not a file.")
+            raise ConfigurationError(f"{TEMPLATE_VARIABLE} names {named}, which is not a file.")
         return Path(named)
     return (project_around(Path.cwd()) or source()) / TEMPLATE
 
@@ -80,15 +81,15 @@ class Template:
         """Read `path`, by default the one of `find_template`.
 
         Raises:
-            TemplateError: the file is missing or not a template.
+            ConfigurationError: the file is missing or not a template.
         """
         path = path or find_template()
         try:
             document = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
         except (OSError, yaml.YAMLError) as error:
-            raise TemplateError(f"{path} cannot be read: {error}.") from error
+            raise ConfigurationError(f"{path} cannot be read: {error}.") from error
         if not isinstance(document, dict):
-            raise TemplateError(f"{path} is not a template.")
+            raise ConfigurationError(f"{path} is not a template.")
         return cls(document, parameters)
 
     def properties(
@@ -102,15 +103,11 @@ class Template:
                 `Name.Attribute` (for `GetAtt`).
 
         Raises:
-            TemplateError: no such resource, or an expression cannot be resolved.
+            ConfigurationError: no such resource, or an expression cannot be resolved.
         """
         resolver = self._resolver(attributes)
         resolved: dict[str, Any] = resolver.resolve(self._resource(logical_id)["Properties"])
         return resolved
-
-    def functions(self) -> list[str]:
-        """Return the names of the functions, of SAM's or of CloudFormation's type."""
-        return [name for name, it in self._resources.items() if it.get("Type") in _FUNCTION_TYPES]
 
     def table(self, *, stream: bool = True) -> dict[str, Any]:
         """Return the arguments of `create_table`, except `TableName`.
@@ -152,21 +149,9 @@ class Template:
             if name not in {"QueueName", "Tags"}
         }
 
-    def event_filter(self, function: str, event: str) -> list[str]:
-        """Return the patterns of an event source; an event has to match one of them.
-
-        Raises:
-            TemplateError: there is no such function, or it has no such event with a filter.
-        """
-        events = self._resource(function)["Properties"].get("Events", {})
-        criteria = events.get(event, {}).get("Properties", {}).get("FilterCriteria")
-        if criteria is None:
-            raise TemplateError(f"template.yaml: {event} of {function} has no FilterCriteria.")
-        return [each["Pattern"] for each in self._resolver().resolve(criteria)["Filters"]]
-
     def _resource(self, logical_id: str) -> Any:
         if logical_id not in self._resources:
-            raise TemplateError(f"template.yaml defines no {logical_id}.")
+            raise ConfigurationError(f"template.yaml defines no {logical_id}.")
         return self._resources[logical_id]
 
     def _resolver(self, attributes: Mapping[str, str] | None = None) -> _Resolver:
@@ -246,11 +231,11 @@ class _Resolver:
                 condition, then, otherwise = argument
                 return self.resolve(then if self._holds(self._conditions[condition]) else otherwise)
             case _:
-                raise TemplateError(f"template.yaml: {function} cannot be resolved locally.")
+                raise ConfigurationError(f"template.yaml: {function} cannot be resolved locally.")
 
     def _name(self, name: str) -> Any:
         if name not in self._names:
-            raise TemplateError(f"template.yaml: nothing is known of {name}.")
+            raise ConfigurationError(f"template.yaml: nothing is known of {name}.")
         return self._names[name]
 
     def _sub(self, argument: Any) -> str:
@@ -274,7 +259,7 @@ class _Resolver:
             case "Fn::Not":
                 return not self._holds(argument[0])
             case _:
-                raise TemplateError(f"template.yaml: {function} cannot be resolved locally.")
+                raise ConfigurationError(f"template.yaml: {function} cannot be resolved locally.")
 
 
 def _is_true(value: Any) -> bool:
@@ -287,3 +272,155 @@ def _queue_attribute(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """Table and queues by their names: three letters or more, FIFO queues with .fifo.
+
+    Those that were made have the queues' URLs.
+    """
+
+    table: str
+    queue: str
+    quarantine_queue: str
+    dead_letter_queue: str
+    undecodable_queue: str
+    push_queue: str
+    push_dead_letter_queue: str
+
+    @classmethod
+    def with_prefix(cls, prefix: str) -> Names:
+        """Return separate names for a test or a second stack."""
+        return cls(
+            table=f"{prefix}-tasks",
+            queue=f"{prefix}-operations.fifo",
+            quarantine_queue=f"{prefix}-quarantine.fifo",
+            dead_letter_queue=f"{prefix}-dead-letters.fifo",
+            undecodable_queue=f"{prefix}-undecodable",
+            push_queue=f"{prefix}-push.fifo",
+            push_dead_letter_queue=f"{prefix}-push-dead-letters.fifo",
+        )
+
+    @classmethod
+    def from_environment(cls, variables: Mapping[str, str] = os.environ) -> Names:
+        """Return the names in the functions' variables, such as A2A_QUEUE, or else those of `a2a`.
+
+        A queue's variable has its name or its URL.
+        """
+        default = asdict(cls.with_prefix("a2a"))
+        named = {name: variables.get(_variable(name)) or default[name] for name in default}
+        queues = {name: named[name].rsplit("/", 1)[-1] for name in named if name != "table"}
+        return cls(**named | queues)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables by which the functions find table and queues."""
+        return {_variable(name): value for name, value in asdict(self).items()}
+
+
+def _variable(name: str) -> str:
+    return f"A2A_{name.upper()}"
+
+
+def provision(
+    dynamodb: DynamoDBClient,
+    sqs: SQSClient,
+    *,
+    names: Names | None = None,
+    template: Template | None = None,
+    stream: bool = True,
+) -> Names:
+    """Create the table and the queues that are missing; those that exist stay as they are.
+
+    Args:
+        dynamodb: client of the endpoint that gets the table.
+        sqs: client of the endpoint that gets the queues.
+        names: by default `Names.from_environment()`.
+        template: by default the project's own.
+        stream: True to give the table its stream. With a second table that has a stream DynamoDB
+            Local is ten times slower, so a test that needs no stream leaves it out.
+
+    Raises:
+        ConfigurationError: a queue of that name has other attributes, or the table other keys.
+        ConfigurationError: template.yaml is missing or cannot be resolved.
+    """
+    names = names or Names.from_environment()
+    template = template or Template.load()
+
+    def queue(name: str, logical_id: str, attributes: Mapping[str, str] | None = None) -> str:
+        return _create_queue(sqs, name, template.queue(logical_id, attributes))
+
+    _create_table(dynamodb, names.table, template, stream=stream)
+    dead_letter_queue = queue(names.dead_letter_queue, "DeadLetterQueue")
+    push_dead_letter_queue = queue(names.push_dead_letter_queue, "PushDeadLetterQueue")
+    dead_letters = {
+        "DeadLetterQueue.Arn": _arn(sqs, dead_letter_queue),
+        "PushDeadLetterQueue.Arn": _arn(sqs, push_dead_letter_queue),
+    }
+    return Names(
+        table=names.table,
+        queue=queue(names.queue, "OperationsQueue", dead_letters),
+        quarantine_queue=queue(names.quarantine_queue, "QuarantineQueue", dead_letters),
+        dead_letter_queue=dead_letter_queue,
+        undecodable_queue=queue(names.undecodable_queue, "UndecodableQueue"),
+        push_queue=queue(names.push_queue, "PushQueue", dead_letters),
+        push_dead_letter_queue=push_dead_letter_queue,
+    )
+
+
+def _create_table(dynamodb: DynamoDBClient, name: str, template: Template, *, stream: bool) -> None:
+    definition = template.table(stream=stream)
+    try:
+        dynamodb.create_table(TableName=name, **definition)
+    except dynamodb.exceptions.ResourceInUseException:
+        _check_table(dynamodb, name, definition)
+    dynamodb.get_waiter("table_exists").wait(
+        TableName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 120}
+    )
+    current = dynamodb.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
+    if current.get("TimeToLiveStatus", "DISABLED") == "DISABLED":
+        dynamodb.update_time_to_live(
+            TableName=name,
+            TimeToLiveSpecification=template.time_to_live(),  # type: ignore[arg-type]
+        )
+
+
+def _check_table(dynamodb: DynamoDBClient, name: str, definition: Mapping[str, Any]) -> None:
+    """Refuse a table of an earlier version, which would cause errors far from here later."""
+    keys, indexes = _keys(dynamodb.describe_table(TableName=name)["Table"])
+    wanted_keys, wanted = _keys(definition)
+    missing = [index for index in wanted if index not in indexes]
+    if keys == wanted_keys and missing and {**wanted, **indexes} == wanted:
+        lacking = " and no index ".join(missing)
+        raise ConfigurationError(
+            f"Table {name} has no index {lacking} yet: add it, as docs/operations.md says under"
+            ' "An update that adds an index". Its tasks stay.'
+        )
+    if (keys, indexes) != (wanted_keys, wanted):
+        raise ConfigurationError(
+            f"Table {name} exists with other keys or indexes; delete it first."
+        )
+
+
+def _keys(table: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the keys of a table, and of its indexes by name."""
+    indexes = table.get("GlobalSecondaryIndexes", [])
+    return table["KeySchema"], {each["IndexName"]: each["KeySchema"] for each in indexes}
+
+
+def _create_queue(sqs: SQSClient, name: str, attributes: Mapping[str, str]) -> str:
+    try:
+        return sqs.create_queue(QueueName=name, Attributes=dict(attributes))["QueueUrl"]  # type: ignore[arg-type]
+    except ClientError as error:
+        # The query protocol writes AWS.SimpleQueueService. before the name.
+        code = error.response["Error"]["Code"].rsplit(".", 1)[-1]
+        if code not in {"QueueAlreadyExists", "QueueNameExists"}:
+            raise
+        raise ConfigurationError(
+            f"Queue {name} exists with other attributes; delete it first."
+        ) from error
+
+
+def _arn(sqs: SQSClient, queue: str) -> str:
+    answer = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])
+    return answer["Attributes"]["QueueArn"]

@@ -10,6 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +24,6 @@ from packaging.utils import canonicalize_name
 
 from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.scaffold import uv
 from a2a_serverless_tools.scaffold.source import (
     AGENT_LOCK,
     LAYER_LOCK,
@@ -35,9 +37,11 @@ DEVELOPMENT: Final = "requirements/dev.in"
 DEVELOPMENT_LOCK: Final = "requirements/dev.txt"
 LOCKS: Final = (LAYER_LOCK, WORKER_LOCK, AGENT_LOCK, DEVELOPMENT_LOCK)
 
-OLDEST_PYTHON: Final = "3.11"
+_WHEELS: Final = "functions/worker/wheels"
+"""The folder of a project's own wheels, which is searched before any index."""
+_OLDEST_PYTHON: Final = "3.11"
 """Each lock is for every Python from this one on, whichever made it."""
-LAMBDA: Final[Mapping[str, str]] = {
+_LAMBDA: Final[Mapping[str, str]] = {
     "implementation_name": "cpython",
     "os_name": "posix",
     "platform_machine": "aarch64",
@@ -48,7 +52,7 @@ LAMBDA: Final[Mapping[str, str]] = {
     "sys_platform": "linux",
 }
 """What markers of requirements, such as `python_version < "3.13"`, see of a function."""
-LAMBDA_HAS: Final = ("boto3", "botocore", "s3transfer", "python-dateutil", "six")
+_LAMBDA_HAS: Final = ("boto3", "botocore", "s3transfer", "python-dateutil", "six")
 """boto3 and what it needs and the layer lacks: packages of Lambda's Python, and of the external
 worker's image. They are packaged only if requirements.in names one of them."""
 
@@ -60,7 +64,7 @@ layer."""
 
 _LARGEST: Final = 3
 _MARK: Final = "# a2a-serverless lock: "
-_UNIVERSAL: Final = ("--universal", "--python-version", OLDEST_PYTHON)
+_UNIVERSAL: Final = ("--universal", "--python-version", _OLDEST_PYTHON)
 _WHEELS_ALONE: Final = ("--only-binary", ":all:")
 _HASHED: Final = ("--generate-hashes", "--no-emit-index-url", "--no-annotate", "--no-header")
 
@@ -105,7 +109,7 @@ class Dependencies:
     def are_of_this_version(self) -> bool:
         """Return True if the locks of a project name this version of the framework."""
         locks = map(self._read, (LAYER_LOCK, WORKER_LOCK, DEVELOPMENT_LOCK))
-        return all(f"{PACKAGE}=={__version__}" in uv.without_hashes(lock) for lock in locks)
+        return all(f"{PACKAGE}=={__version__}" in _without_hashes(lock) for lock in locks)
 
     def bundle(self, target: Path, *, python_version: str, python_platform: str) -> None:
         """Install the agent's packages, without those of the layer, into `target`.
@@ -139,7 +143,7 @@ class Dependencies:
                 f"{AGENT_LOCK} was not made from this {REQUIREMENTS} and {LAYER_LOCK}: run"
                 f" `{PACKAGE} lock`."
             )
-        if package := uv.package_built_anew(lock, self._project / uv.WHEELS):
+        if package := _package_built_anew(lock, self._project / _WHEELS):
             raise _built_anew(package)
 
     def _compare_with_layer(self) -> None:
@@ -175,7 +179,7 @@ class Dependencies:
         if not requirements:
             return f"{self._mark()}\n"
         names = {canonicalize_name(asked.name) for _, asked in self._asked()}
-        there = () if names & set(LAMBDA_HAS) else LAMBDA_HAS
+        there = () if names & set(_LAMBDA_HAS) else _LAMBDA_HAS
         left_out = _without((PACKAGE, *self._layer, *there))
         return f"{self._mark()}\n{self._compile(requirements, *left_out)}"
 
@@ -186,7 +190,7 @@ class Dependencies:
             if line.strip() and not line.startswith("#")
         ]
         asked = self._wanted()
-        agent = uv.without_hashes(self._read(AGENT_LOCK))
+        agent = _without_hashes(self._read(AGENT_LOCK))
         self._write(DEVELOPMENT_LOCK, self._compile([*development, *asked], constraints=agent))
 
     def _compile(
@@ -204,12 +208,24 @@ class Dependencies:
             self._run_uv("any platform", "compile", *files, *forms)
             return made.read_text(encoding="utf-8")
 
-    def _run_uv(self, platform: str, *arguments: str) -> None:
-        """Run uv in the project; `platform` is what a package may have no wheel for."""
-        try:
-            uv.run((*arguments, *self._links), folder=self._project)
-        except uv.UvError as error:
-            raise self._explained(str(error), platform) from error
+    def _run_uv(self, platform: str, command: str, *arguments: str) -> None:
+        """Run `uv pip` with the project's own wheels, and with those of UV_FIND_LINKS.
+
+        `platform` is what a package may have no wheel for.
+        """
+        links = [_WHEELS] if (self._project / _WHEELS).is_dir() else []
+        links += filter(None, os.environ.get("UV_FIND_LINKS", "").split(","))
+        wheels = [part for link in links for part in ("--find-links", link)]
+        done = subprocess.run(  # noqa: S603 - uv, with the arguments of this class
+            [_uv(), "pip", command, "--quiet", *wheels, *arguments, *self._links],
+            cwd=self._project,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            said = " ".join(done.stderr.split()).removeprefix("error: ")
+            raise self._explained(said, platform)
 
     def _mark(self) -> str:
         """Return the first line of the agent's lock: a digest of the requirements behind it."""
@@ -246,7 +262,7 @@ class Dependencies:
             if requirement is None or requirement.url:
                 raise ConfigurationError(
                     f"{REQUIREMENTS}, line {number}: {text!r} is not the name of a package: put a"
-                    f" wheel of your own into {uv.WHEELS} and name its package here."
+                    f" wheel of your own into {_WHEELS} and name its package here."
                 )
             yield number, requirement
 
@@ -272,13 +288,13 @@ class Dependencies:
             package = found["package"]
             return ConfigurationError(
                 f"{package} has no wheel for {platform}: build one, for a package without compiled"
-                f" code with `pip wheel --no-deps -w {uv.WHEELS} {package}`, and run"
+                f" code with `pip wheel --no-deps -w {_WHEELS} {package}`, and run"
                 f" `{PACKAGE} lock`."
             )
         if found := _NEWER_PYTHON.search(said):
             package, python = found["package"], found["python"]
             return ConfigurationError(
-                f"{package} needs Python {python}, and locks are for {OLDEST_PYTHON} and later:"
+                f"{package} needs Python {python}, and locks are for {_OLDEST_PYTHON} and later:"
                 f" give its line in {REQUIREMENTS}, or that of the package that asks for it, a"
                 f' marker such as `{package}; python_version >= "{python}"`.'
             )
@@ -305,6 +321,33 @@ def _built_anew(package: str) -> ConfigurationError:
         f"{package} is not the file that was locked: if you have built it anew, run"
         f" `{PACKAGE} lock`."
     )
+
+
+def _uv() -> str:
+    beside = Path(sys.executable).with_name("uv")
+    found = os.environ.get("UV") or (str(beside) if beside.exists() else shutil.which("uv"))
+    if found is None:
+        raise ConfigurationError("uv is missing; install a2a-serverless[local].")
+    return found
+
+
+def _without_hashes(lock: str) -> Sequence[str]:
+    """Return the requirements of a lock: `NAME==VERSION` with its marker."""
+    return re.findall(r"^([A-Za-z0-9][^\s]*==[^\\\n]*?)\s*\\?$", lock, re.MULTILINE)
+
+
+def _package_built_anew(lock: str, folder: Path) -> str | None:
+    """Return the first package of a lock whose wheel in a folder is not the one that was locked.
+
+    uv would not say so where it has the locked one in its cache.
+    """
+    locked = {pin.partition(" ")[0] for pin in _without_hashes(lock)}
+    for wheel in sorted(folder.glob("*.whl")):
+        name, version = wheel.name.split("-")[:2]
+        package = f"{canonicalize_name(name)}=={version}"
+        if package in locked and hashlib.sha256(wheel.read_bytes()).hexdigest() not in lock:
+            return package
+    return None
 
 
 def own_place(project: Path, name: str) -> Path:
@@ -348,7 +391,7 @@ def _on_lambda(lock: str) -> dict[str, str]:
 
 
 def _pins(lock: str) -> Iterator[Requirement]:
-    return map(Requirement, uv.without_hashes(lock))
+    return map(Requirement, _without_hashes(lock))
 
 
 def _without_comment(line: str) -> str:
@@ -364,7 +407,7 @@ def _parsed(line: str) -> Requirement | None:
 
 
 def _is_for_lambda(requirement: Requirement) -> bool:
-    return requirement.marker is None or requirement.marker.evaluate(dict(LAMBDA))
+    return requirement.marker is None or requirement.marker.evaluate(dict(_LAMBDA))
 
 
 def check_size(function: Path) -> None:

@@ -23,8 +23,7 @@ from a2a_serverless.wiring import memory_backends, queue_on
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.context import Worker, WorkerExecutor
 from a2a_serverless_tools.testing.clock import PacedClock
-from a2a_serverless_tools.testing.points import Points
-from a2a_serverless_tools.testing.process import KilledError, Process
+from a2a_serverless_tools.testing.process import KilledError, Points, Process
 from a2a_serverless_tools.testing.run import Run, Said, When
 
 AgentSource = str | Worker | AgentExecutor | Callable[[], Worker | AgentExecutor]

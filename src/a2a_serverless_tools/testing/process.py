@@ -5,22 +5,268 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import Context
+from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec, TypeVar
 
-from a2a.server.agent_execution import AgentExecutor
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import SendMessageRequest, Task
 
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.settings import Settings
-from a2a_serverless.wiring import Backends
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.entries import Caller, TurnOpened
+from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.agents import TurnAgents
+from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.guard import POLL_S
 from a2a_serverless.worker.keeper import Duty, Keeper, OnBlocked
 from a2a_serverless.worker.loops import run_to_end
 from a2a_serverless_tools.testing.clock import PacedClock, idle
-from a2a_serverless_tools.testing.engine import Engine, InlineKeeper
-from a2a_serverless_tools.testing.points import Points, StoppedAgent
+from a2a_serverless_tools.testing.run import When
+
+T = TypeVar("T")
+
+
+class InlineKeeper(Keeper):
+    """A keeper without a thread: its duties follow the clock of the test's own loop."""
+
+    @asynccontextmanager
+    async def over(
+        self,
+        *duties: Duty,
+        on_blocked: OnBlocked | None = None,  # noqa: ARG002 - without a thread nothing is noticed
+    ) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        running = [asyncio.create_task(duty(stop)) for duty in duties]
+        try:
+            yield
+        finally:
+            stop.set()
+            await asyncio.gather(*running)
+
+
+class Engine:
+    """Storage, queue and one worker: `open` and `go_on` accept messages, `adapter` runs turns.
+
+    Args:
+        agent: the agent that the worker runs; or a `TurnAgents`, which gives each turn its own.
+        settings: settings as of a deployment.
+        backends: by default new ones in memory.
+        clock: by default the machine's.
+        keeper: None: heartbeats and claims in a thread, as in production.
+        has_heartbeat: as for `WorkerAdapter`.
+    """
+
+    def __init__(
+        self,
+        agent: AgentExecutor | TurnAgents,
+        settings: Settings,
+        *,
+        backends: Backends | None = None,
+        clock: Clock | None = None,
+        keeper: Keeper | None = None,
+        has_heartbeat: bool = True,
+    ) -> None:
+        self.settings = settings
+        self.backends = backends or memory_backends(settings, clock)
+        self.storage = self.backends.storage
+        self.operations = self.backends.operations
+        self.adapter = WorkerAdapter(
+            self.backends, agent, settings, clock=clock, has_heartbeat=has_heartbeat, keeper=keeper
+        )
+        self.clock = self.adapter.clock
+
+    async def open(
+        self,
+        request: SendMessageRequest,
+        *,
+        context_id: str,
+        caller: Caller,
+        scope: Scope | None = None,
+    ) -> Head:
+        """Create a task and enqueue its first turn; return HEAD as it is then.
+
+        Without `scope` the task is in the storage's own scope.
+        """
+        storage = self._seen_by(scope)
+        opened = await storage.open_task(context_id, request, caller=caller)
+        await self.enqueue(opened.head)
+        return opened.head
+
+    async def go_on(
+        self, task: Head, request: SendMessageRequest, *, caller: Caller, scope: Scope | None = None
+    ) -> Head:
+        """Accept a message for a task that waits for one, and enqueue its turn.
+
+        Raises:
+            TaskNotFoundError: the task is gone, or belongs to another scope.
+            TaskTerminalStateError, TaskNotAcceptingMessagesError: the task takes no message.
+        """
+        storage = self._seen_by(scope)
+        now = _found(await storage.head(task.task_id))
+        head = await storage.commit(now, Commit(entries=(TurnOpened(request, caller),)))
+        await self.enqueue(head, turn=head.next_turn or head.turn)
+        return head
+
+    async def enqueue(self, head: Head, *, turn: int | None = None, copy_number: int = 0) -> None:
+        """Send the operation that runs a turn; by default the current one."""
+        params = OperationParams.of(head, turn or head.turn, copy_number)
+        await self.operations.send(Operation.to_run(params))
+
+    async def cancel(self, head: Head) -> None:
+        """Ask to cancel a task: mark HEAD and send the operation.
+
+        Raises:
+            TaskTerminalStateError: the task has ended.
+        """
+        await self.storage_of(head).request_cancel(head.task_id)
+        await self.operations.send(Operation.to_cancel(OperationParams.of(head, head.turn)))
+
+    async def head(self, task: Head) -> Head:
+        """Return the task's newest HEAD.
+
+        Raises:
+            TaskNotFoundError: the task is gone.
+        """
+        return _found(await self.storage_of(task).head(task.task_id))
+
+    async def task(self, task: Head) -> Task:
+        """Return the Task as a client sees it; raise what `head` raises."""
+        return _found(await self.storage_of(task).load_task(task.task_id))
+
+    def storage_of(self, task: Head) -> DurableStorage:
+        """Return the storage in the scope of a task."""
+        is_own = task.scope == self.storage.scope.digest
+        return self._seen_by(None if is_own else Scope(task.scope))
+
+    def _seen_by(self, scope: Scope | None) -> DurableStorage:
+        return self.storage if scope is None else self.storage.for_scope(scope)
+
+
+def _found(value: T | None) -> T:
+    if value is None:
+        raise TaskNotFoundError
+    return value
+
+
+@dataclass(slots=True, kw_only=True)
+class Points:
+    """The points at which a turn is cancelled or its worker killed, and what happened so far."""
+
+    ask_to_cancel: Callable[[], Awaitable[None]]
+    cancel_after: When | None = None
+    kill_after: When | None = None
+    is_asked: bool = False
+    """True if the cancel was asked for."""
+    is_late: bool = False
+    """True if the event at which to cancel has ended the turn: ask when the turn is over."""
+    queue: TurnQueue | None = None
+    """The queue of the running attempt."""
+    attempts: int = 0
+    errors: list[Exception] = field(default_factory=list)
+    _seen: int = 0
+
+    @property
+    def awaits_hearing(self) -> bool:
+        """Return True while the worker does not know of a cancel that was asked for."""
+        return self.is_asked and not (self.queue is not None and self.queue.is_cancelled)
+
+    def dies_at_start(self) -> bool:
+        """Return True if the worker has to die before the agent's first event, but only once."""
+        dies = self.kill_after == 0
+        self.kill_after = None if dies else self.kill_after
+        return dies
+
+    def take(self, event: Event) -> tuple[bool, bool]:
+        """Count an event; return whether the worker has to die now, and whether to cancel now.
+
+        Each of the two is True only once.
+        """
+        self._seen += 1
+        dies, hears = self._is_at(self.kill_after, event), self._is_at(self.cancel_after, event)
+        if dies:
+            self.kill_after = None
+        if hears:
+            self.cancel_after = None
+        return dies, hears
+
+    def _is_at(self, point: When | None, event: Event) -> bool:
+        if point is None:
+            return False
+        return point(event) if callable(point) else self._seen == point
+
+
+class _StoppedAgent(AgentExecutor):
+    """Runs the agent of the present turn, up to that turn's points.
+
+    Args:
+        kill: ends the worker's process; called in its event loop.
+    """
+
+    def __init__(self, kill: Callable[[], None]) -> None:
+        self._kill = kill
+        self.agent: AgentExecutor | None = None
+        self.points: Points | None = None
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        agent, points, queue = self._of_turn(event_queue)
+        points.attempts += 1
+
+        async def taken(event: Event) -> None:
+            dies, hears = points.take(event)
+            if dies or hears:
+                await queue.drain()
+            if dies:
+                await self._die()
+            if hears:
+                await _canceled(points, queue)
+
+        queue.on_taken = taken
+        if points.dies_at_start():
+            await self._die()
+        try:
+            await agent.execute(context, queue)
+        except Exception as error:
+            points.errors.append(error)
+            raise
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        agent, _, queue = self._of_turn(event_queue)
+        await agent.cancel(context, queue)
+
+    def _of_turn(self, queue: EventQueue) -> tuple[AgentExecutor, Points, TurnQueue]:
+        if self.agent is None or self.points is None or not isinstance(queue, TurnQueue):
+            raise RuntimeError("An agent of the testing kit runs in its bench only.")
+        self.points.queue = queue
+        return self.agent, self.points, queue
+
+    async def _die(self) -> None:
+        self._kill()
+        await asyncio.get_running_loop().create_future()  # waits for ever: the loop stops here
+
+
+async def _canceled(points: Points, queue: TurnQueue) -> None:
+    """Ask for the cancel; CancelledError is raised in the agent before this returns."""
+    if queue.has_ended:
+        points.is_late = True
+        return
+    await points.ask_to_cancel()
+    while not queue.is_cancelled:  # noqa: ASYNC110 - the clock is moved beside it
+        await asyncio.sleep(0)
+    await idle()
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,7 +300,7 @@ class Process:
         self._clock = clock
         self._settings = settings
         self._is_dead = False
-        self._agent = StoppedAgent(self._kill)
+        self._agent = _StoppedAgent(self._kill)
         self._loop = asyncio.new_event_loop()
         self._threads = _Threads()
         self._loop.set_default_executor(self._threads)

@@ -14,7 +14,7 @@ from google.genai import types
 
 from a2a_serverless.frameworks.adk import AdkExecutor
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.unit.frameworks.talks import Talk, answered, fails, waits
 
 

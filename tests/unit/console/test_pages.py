@@ -27,7 +27,7 @@ from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.lines import LogLine, Logs
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage

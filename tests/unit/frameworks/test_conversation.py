@@ -14,7 +14,7 @@ from a2a_serverless.frameworks.conversation import (
     is_consent,
 )
 from a2a_serverless.worker import TaskContext, Worker
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.workers import status_text
 from tests.unit.frameworks.talks import Talk, answered, question
 

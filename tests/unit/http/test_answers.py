@@ -30,7 +30,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import Replied, StatusChanged
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.contract.storage import ArtifactWrite, Storage
+from a2a_serverless_tools.contract import ArtifactWrite, Storage
 from tests.support.a2a_calls import JSONRPC, REST, Agent, message
 from tests.support.gateway import deployed, rest_event
 from tests.support.messages import agent_message, artifact, request

@@ -12,7 +12,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless_tools.local.own_address import OwnAddress, guarded
+from a2a_serverless_tools.local.http_server import OwnAddress, guarded
 from tests.support.simulation.front import front
 
 PAGE = "https://shop.example"

@@ -19,7 +19,7 @@ from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.a2a_calls import Agent, message
 from tests.support.asgi_streams import live
 from tests.support.scripted_worker import ScriptedWorker

@@ -9,10 +9,10 @@ import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from starlette.types import ASGIApp
+
 from a2a_serverless.settings import Settings
-from a2a_serverless_tools.local.asgi import ASGIApp
-from a2a_serverless_tools.local.http_server import bind
-from a2a_serverless_tools.local.own_address import guarded
+from a2a_serverless_tools.local.http_server import bind, guarded
 from a2a_serverless_tools.local.stack import Options, Running, Stack
 from tests.live import agent
 from tests.support.gateway import STAGE

@@ -28,7 +28,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1, Push
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request as request_of
 from tests.support.observed import counted

@@ -22,7 +22,7 @@ from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import Slot, Slots
 from a2a_serverless.tasks.head import Head
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.memory import commits_of, memory_keys, memory_storage
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue, done, take

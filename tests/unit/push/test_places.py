@@ -18,7 +18,7 @@ from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import Slot, Slots
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.memory import memory_slots
 from tests.support.messages import request as request_of
 from tests.unit.push.receivers import OK, Receiver, Request

@@ -15,7 +15,7 @@ from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue
 from tests.unit.push.world import (

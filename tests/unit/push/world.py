@@ -18,7 +18,7 @@ from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Item, Key, key_of
 from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.push import Push
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.memory import commits_of, memory_keys, memory_storage
 from tests.support.messages import request

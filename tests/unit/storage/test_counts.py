@@ -19,7 +19,7 @@ from a2a_serverless.storage.listing import (
     _count_key,
     list_tasks,
 )
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, key, moto_database
 from tests.support.messages import request

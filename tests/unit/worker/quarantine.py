@@ -30,7 +30,7 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless_tools.local.template import find_template
-from a2a_serverless_tools.testing.engine import Engine, InlineKeeper
+from a2a_serverless_tools.testing.process import Engine, InlineKeeper
 from tests.infrastructure.test_address import refused
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue

@@ -18,7 +18,7 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.messages import request
 from tests.support.workers import (
     Agent,

@@ -21,7 +21,7 @@ from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker import sweeper
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
-from a2a_serverless_tools.contract.storage import Storage
+from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, request
