@@ -392,23 +392,11 @@ def _said(world: World) -> str:
 # -- runs that have shown nothing --------------------------------------------------------------
 
 
-async def ends_in_order(world: World, point: str) -> Expected:
-    """Nothing leads to the point before the process is told to end."""
-    victim = await world.start("sweep", point=point)
-    assert await victim.end() == 0, victim.said()
-    return await _missed(world, victim, point)
-
-
 async def is_killed_elsewhere(world: World, point: str) -> Expected:
     """The victim dies in the same way as at its point, but at another place."""
     victim = await world.start("sweep", point=point)
     assert await victim.end(signal.SIGKILL) == -signal.SIGKILL
     return await _missed(world, victim, point)
-
-
-async def runs_on(world: World, point: str) -> Expected:
-    """The victim never comes to its point."""
-    return await _missed(world, await world.start("sweep", point=point), point)
 
 
 async def _missed(world: World, victim: Running, point: str) -> Expected:
@@ -426,9 +414,7 @@ async def hangs(world: World, point: str) -> Expected:
 @pytest.mark.parametrize(
     ("flow", "column"),
     [
-        (ends_in_order, "unreached"),
         (is_killed_elsewhere, "unreached"),
-        (runs_on, "unreached"),
         (hangs, "stuck"),
     ],
 )

@@ -6,11 +6,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-
-from a2a_serverless.worker.dead_letters import Settled
 
 Json = dict[str, Any]
 
@@ -134,21 +132,6 @@ def test_alarms_read_no_more_than_cloudwatch_allows(transformed: Json) -> None:
         assert sum(query.get("ReturnData", True) for query in queries) == bool(queries), name
 
 
-@pytest.mark.parametrize("name", ["FailedDeadLetterAlarm", "TurnsGivenUpAlarm"])
-def test_once_is_enough(transformed: Json, name: str) -> None:
-    """A task that the runtime itself has failed is one too many."""
-    alarm = properties(transformed, name)
-    wanted = {"Statistic": "Sum", "EvaluationPeriods": 1, "Threshold": 1}
-    assert {key: alarm[key] for key in wanted} == wanted
-
-
-def test_a_dead_letter_calls_when_it_has_failed_its_task(transformed: Json) -> None:
-    """The dead letter alarm counts only letters that have failed their task."""
-    alarm = properties(transformed, "FailedDeadLetterAlarm")
-    assert {"Name": "outcome", "Value": "failed"} in alarm["Dimensions"]
-    assert "failed" in get_args(Settled)
-
-
 def test_alarms_name_all_dimensions(
     transformed: Json, emitted: Mapping[str, set[Dimensions]]
 ) -> None:
@@ -163,12 +146,6 @@ def test_alarms_name_all_dimensions(
     for metric in own:
         named = frozenset(dimension["Name"] for dimension in metric["Dimensions"])
         assert emitted[metric["MetricName"]] == {named}, metric["MetricName"]
-
-
-def test_server_errors_count_in_every_binding(transformed: Json) -> None:
-    """An internal error of JSON-RPC comes with status 200, and alarms like one of HTTP+JSON."""
-    names = {each["MetricName"] for each in watched(properties(transformed, "ServerErrorsAlarm"))}
-    assert names == {"Count", "5XXError", "RequestErrors", "Throttles"}
 
 
 def test_the_apis_metrics_have_its_name(transformed: Json, dashboard: Json) -> None:

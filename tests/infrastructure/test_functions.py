@@ -120,15 +120,6 @@ def test_a_fresh_endpoint_is_closed(document: Json, transformed: Json, function:
     assert KeyRing.parse(json.dumps(made)).name_of("k" * 48) == "default"
 
 
-@pytest.mark.parametrize("parameter", ["OidcIssuer", "OidcAudience"])
-def test_tokens_of_nobody_are_not_deployed(document: Json, parameter: str) -> None:
-    """CloudFormation refuses `oidc` without an issuer or an audience, before anything is made."""
-    rule = document["Rules"]["OidcIsComplete"]
-    asserted = [assertion["Assert"] for assertion in rule["Assertions"]]
-    assert rule["RuleCondition"] == {"Fn::Equals": [{"Ref": "Auth"}, "oidc"]}
-    assert {"Fn::Not": [{"Fn::Equals": [{"Ref": parameter}, ""]}]} in asserted
-
-
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_only_the_endpoints_know_of_callers(transformed: Json, function: str) -> None:
     """The agent's process neither holds the clients' keys nor learns where they are."""

@@ -1,6 +1,5 @@
 """The calls that the functions may make; the whole suite shows that they make them."""
 
-import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tests.support.permissions import (
     role_of,
     statements,
 )
-from tests.support.recorded_calls import WRITES, Permission, needed
+from tests.support.recorded_calls import WRITES, Permission
 
 Json = dict[str, Any]
 
@@ -196,77 +195,6 @@ def test_other_roles_are_denied_the_keys(transformed: Json, role: str) -> None:
     assert {*WRITES, *(f"dynamodb:PartiQL{way}" for way in ("Delete", "Insert", "Update"))} == {
         *denied[0]["Action"]
     }
-
-
-@pytest.mark.parametrize(
-    "condition",
-    [
-        {},
-        {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": ["JWKS"]}},
-        {"ForAnyValue:StringEquals": {"dynamodb:LeadingKeys": ["KEYS"]}},
-    ],
-)
-def test_a_deny_that_is_not_understood_fails(transformed: Json, condition: Json) -> None:
-    """The comparison takes no statement for what it does not say."""
-    changed = copy.deepcopy(transformed)
-    [statement] = changed["PublishedKeysPolicy"]["Properties"]["PolicyDocument"]["Statement"]
-    statement["Condition"] = condition
-    with pytest.raises(ValueError, match="does not understand"):
-        granted(changed)
-
-
-def test_a_role_without_the_deny_could_publish(transformed: Json) -> None:
-    """Without the statement the comparison says that the sweeper may write keys."""
-    changed = copy.deepcopy(transformed)
-    changed["SweeperRole"]["Properties"]["ManagedPolicyArns"].remove({"Ref": "PublishedKeysPolicy"})
-    holding = holders(granted(changed), "dynamodb:UpdateItem", "TaskTable[JWKS]")
-    assert holding == {"PushFunction", "SweeperFunction"}
-
-
-def test_writes_of_keys_are_recorded_as_such() -> None:
-    """A call that writes a published key is told from one that writes tasks, in each form."""
-    item, other = {"PK": {"S": "JWKS"}, "SK": {"S": "KEY#1"}}, {"PK": {"S": "TASK#s#t"}}
-    batch = {"tasks": [{"PutRequest": {"Item": item}}, {"DeleteRequest": {"Key": other}}]}
-    transaction = [{"Put": {"TableName": "tasks", "Item": item}}]
-    made = [
-        *needed("dynamodb", "UpdateItem", {"TableName": "tasks", "Key": item}),
-        *needed("dynamodb", "GetItem", {"TableName": "tasks", "Key": item}),
-        *needed("dynamodb", "BatchWriteItem", {"RequestItems": batch}),
-        *needed("dynamodb", "TransactWriteItems", {"TransactItems": transaction}),
-    ]
-    assert made == [
-        ("dynamodb:UpdateItem", "TaskTable[JWKS]"),
-        ("dynamodb:GetItem", "TaskTable"),
-        ("dynamodb:BatchWriteItem", "TaskTable[JWKS]"),
-        ("dynamodb:BatchWriteItem", "TaskTable"),
-        ("dynamodb:PutItem", "TaskTable[JWKS]"),
-    ]
-
-
-def test_transactions_are_authorised_by_their_actions() -> None:
-    """A transaction needs what its actions need, one by one: so the comparison counts them."""
-    request = {
-        "TransactItems": [
-            {"Put": {"TableName": "tasks"}},
-            {"Update": {"TableName": "tasks"}},
-            {"Delete": {"TableName": "tasks"}},
-            {"ConditionCheck": {"TableName": "tasks"}},
-        ]
-    }
-    assert list(needed("dynamodb", "TransactWriteItems", request)) == [
-        ("dynamodb:PutItem", "TaskTable"),
-        ("dynamodb:UpdateItem", "TaskTable"),
-        ("dynamodb:DeleteItem", "TaskTable"),
-        ("dynamodb:ConditionCheckItem", "TaskTable"),
-    ]
-
-
-def test_an_index_is_a_resource_of_its_own() -> None:
-    """A query of an index is not covered by the permission to query the table."""
-    request = {"TableName": "tasks", "IndexName": "by-due"}
-    assert list(needed("dynamodb", "Query", request)) == [
-        ("dynamodb:Query", "TaskTable/index/by-due")
-    ]
 
 
 @pytest.mark.parametrize(

@@ -274,22 +274,6 @@ def test_a_key_is_named_by_its_arn(document: Json, value: str, is_taken: bool) -
     assert "alias" in parameter["ConstraintDescription"]
 
 
-@pytest.mark.parametrize(
-    ("given", "needed"),
-    [
-        ("VpcSubnetIds", "VpcSecurityGroupIds"),
-        ("VpcSecurityGroupIds", "VpcSubnetIds"),
-        ("DomainName", "CertificateArn"),
-    ],
-)
-def test_half_a_choice_is_refused(document: Json, given: str, needed: str) -> None:
-    """CloudFormation refuses one of two that belong together, before anything is made."""
-    is_given = {"Fn::Not": [{"Fn::Equals": [{"Ref": given}, ""]}]}
-    is_needed = {"Fn::Not": [{"Fn::Equals": [{"Ref": needed}, ""]}]}
-    rules = [rule for rule in document["Rules"].values() if rule["RuleCondition"] == is_given]
-    assert is_needed in [each["Assert"] for rule in rules for each in rule["Assertions"]]
-
-
 @pytest.mark.parametrize("chosen", ["true", "false"])
 def test_tracing_is_a_choice(whole: Json, document: Json, chosen: str) -> None:
     """Off, as by default, nothing samples, writes or may write traces."""

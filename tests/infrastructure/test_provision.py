@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import boto3
@@ -69,18 +68,6 @@ def test_provision_on_moto(moto_clients: Clients) -> None:
     made = provision(*moto_clients, names=NAMES)
     assert provision(*moto_clients, names=NAMES) == made
     check(*moto_clients, made)
-
-
-@pytest.mark.emulators
-def test_provision_on_the_emulators() -> None:
-    """The same on DynamoDB Local and fauxqs, which end with their block."""
-    with ExitStack() as stack:
-        database = stack.enter_context(emulators.dynamodb_local())
-        queues = stack.enter_context(emulators.fauxqs())
-        clients = database.client(), queues.client()
-        made = provision(*clients, names=NAMES)
-        assert provision(*clients, names=NAMES) == made
-        check(*clients, made)
 
 
 def test_a_table_of_an_earlier_version_keeps_its_tasks(moto_clients: Clients) -> None:

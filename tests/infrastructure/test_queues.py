@@ -91,22 +91,3 @@ def test_messages_are_encrypted(transformed: Json) -> None:
         assert own == {"Fn::If": ["HasKmsKey", {"Ref": "KmsKeyArn"}, without]}
         managed = queue["Properties"]["SqsManagedSseEnabled"]
         assert managed == {"Fn::If": ["HasKmsKey", without, True]}
-
-
-@pytest.mark.parametrize(
-    ("alarm", "queue", "metric"),
-    [
-        ("DeadLetterAlarm", "DeadLetterQueue", "ApproximateNumberOfMessagesVisible"),
-        ("UndecodableAlarm", "UndecodableQueue", "ApproximateNumberOfMessagesVisible"),
-    ],
-)
-def test_alarms(transformed: Json, alarm: str, queue: str, metric: str) -> None:
-    """Waiting failures raise an alarm, with or without a topic."""
-    properties = transformed[alarm]["Properties"]
-    assert properties["MetricName"] == metric
-    assert properties["Dimensions"] == [
-        {"Name": "QueueName", "Value": {"Fn::GetAtt": [queue, "QueueName"]}}
-    ]
-    assert properties["AlarmActions"] == {
-        "Fn::If": ["HasAlarmTopic", [{"Ref": "AlarmTopicArn"}], {"Ref": "AWS::NoValue"}]
-    }

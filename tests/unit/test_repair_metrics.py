@@ -28,7 +28,7 @@ from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.dead_letters import DeadLetters
-from a2a_serverless.worker.sweeper import STUCK_AFTER, Sweeper
+from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
@@ -73,37 +73,6 @@ async def test_a_fenced_attempt_is_counted() -> None:
         assert await bench.work() is False
     assert seen.values("FencedWrites") == [1.0]
     assert seen.values("TimeToEnd") == []
-
-
-async def test_resends_are_counted_and_stuck_turns_told_apart(
-    backends: Backends, clock: ManualClock
-) -> None:
-    """An unclaimed turn is sent again by each sweep; the third one counts it as stuck."""
-    await backends.storage.open_task("ctx", request())
-    with counted() as seen:
-        for _ in range(STUCK_AFTER - 1):
-            await sweep(backends, clock, after_s=7200)
-        metrics.flush()
-        assert seen.total("Resends") == STUCK_AFTER - 1
-        assert seen.values("StuckTurns") == []
-        await sweep(backends, clock, after_s=7200)
-    assert seen.total("Resends") == STUCK_AFTER
-    assert seen.values("StuckTurns") == [1.0]
-
-
-async def test_a_task_that_cannot_be_repaired_is_counted(
-    backends: Backends, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task that the sweeper cannot repair counts as a failure of the sweep."""
-    await backends.storage.open_task("ctx", request())
-
-    async def broken(*_: object, **__: object) -> None:
-        raise OSError
-
-    monkeypatch.setattr(backends.operations, "send", broken)
-    with counted() as seen:
-        await sweep(backends, clock, after_s=7200)
-    assert seen.values("SweepFailures") == [1.0]
 
 
 async def test_a_cancel_without_the_agent_is_counted(backends: Backends) -> None:
@@ -194,16 +163,6 @@ async def test_dead_letters_are_counted_by_their_outcome(backends: Backends) -> 
             await dead_letters.handle(letter)
     for outcome in ("resent", "failed", "dropped", "undecodable"):
         assert seen.values("DeadLetters", outcome=outcome) == [1.0]
-
-
-async def test_a_turn_that_is_given_up_is_counted(backends: Backends, clock: ManualClock) -> None:
-    """A turn that no worker claims for a day is counted as given up, and its task as failed."""
-    await backends.storage.open_task("ctx", request())
-    with counted() as seen:
-        await sweep(backends, clock, after_s=25 * 3600)
-    assert seen.values("TurnsGivenUp") == [1.0]
-    assert seen.values("TasksEnded", state="failed") == [1.0]
-    assert seen.values("Resends") == []
 
 
 @pytest.mark.parametrize("state", [TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_REJECTED])

@@ -269,7 +269,6 @@ async def _canceled(points: Points, queue: TurnQueue) -> None:
 
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 TICK_S: Final = 0.005
 """Seconds of the machine's time between two looks at an agent that waits for something real."""

@@ -150,6 +150,30 @@ async def test_a_body_is_text(open_gateway: Open) -> None:
     assert streamed["body"] == "a\ufffd"
 
 
+async def test_an_answer_is_unpacked(open_gateway: Open) -> None:
+    """Status, headers and body come out as an HTTP response; base64 stays as it is.
+
+    `WWW-Authenticate`, which a deployment renames, keeps its name: here a client understands it.
+    """
+
+    def handler(_: dict[str, Any], __: Any) -> dict[str, Any]:
+        return {
+            "statusCode": 418,
+            "headers": {"X-Kind": "tea", "content-length": "999", "WWW-Authenticate": "Bearer"},
+            "multiValueHeaders": {"x-kind": ["green", "black"]},
+            "body": "AAE=",
+            "isBase64Encoded": True,
+        }
+
+    async with client_of(open_gateway(handler)) as client:
+        response = await client.get(BUFFERED)
+
+    assert (response.status_code, response.content) == (418, b"AAE=")
+    assert response.headers.get_list("x-kind") == ["green", "black"]
+    assert response.headers["content-length"] == "4"
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
 async def test_the_adapter_says_address_and_invocation(open_gateway: Open) -> None:
     """A streaming application gets both contexts as headers, and never those of a client.
 
