@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
@@ -150,6 +149,40 @@ class World:
         assert head is not None
         return head
 
+    def stored(self, place: str) -> Typed:
+        """The item of a task's HEAD."""
+        return newer.stored(self.database, newer.head_key(self.heads[place]))
+
+    def set_head(self, head: Head | str, values: Typed) -> None:
+        """Change attributes of a task's HEAD."""
+        own = self.heads[head] if isinstance(head, str) else head
+        newer.set_attributes(self.database, newer.head_key(own), values)
+
+    # -- actors ------------------------------------------------------------------------------
+
+    def bench(self, agent: Executor, **options: Any) -> Bench:
+        """A worker on the world's table and queue."""
+        return Bench(agent, clock=PacedClock(), backends=self.backends, **options)
+
+    async def refuses_to_run(self, head: Head, *, receives: int = 1) -> None:
+        """A worker gives the turn back each time, and starts nothing."""
+        agent = Executor(complete)
+        bench = self.bench(agent)
+        await bench.enqueue(head)
+        for _ in range(receives):
+            assert await bench.work() is False
+            self.clock.advance(31)
+        assert agent.started == []
+
+    async def bury(self, head: Head, *, max_attempts: int = 3, copy_number: int = 0) -> str:
+        """What becomes of the dead letter of a turn's run."""
+        letters = DeadLetters(self.storage, self.queue, retry=RetryPolicy(max_attempts=max_attempts))
+        operation = Operation.to_run(params_of(head, copy_number=copy_number))
+        return await letters.handle(operation.model_dump_json())
+
+    async def sweep(self, **options: int) -> SweepReport:
+        return await Sweeper(self.storage, self.queue, clock=self.clock).sweep(**options)
+
     # -- readers -----------------------------------------------------------------------------
 
     async def read_all(self) -> None:
@@ -245,13 +278,37 @@ def _record(item: Typed, number: int) -> Mapping[str, Any]:
     return {"eventName": "INSERT", "eventSource": "aws:dynamodb", "dynamodb": change}
 
 
-def run(test: Callable[[World], Any], *, on_moto: bool = False) -> None:
-    """Run a test in a world of its own, in dictionaries or on moto."""
-    asyncio.run(in_world(test, on_moto=on_moto))
+def in_worlds(
+    *, on_moto: bool = False, **drawn: st.SearchStrategy[Any]
+) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """Run a test with a few drawn values, each time in a world of its own."""
+
+    def decorate(test: Callable[..., Any]) -> Callable[..., None]:
+        async def in_world(**values: Any) -> None:
+            async with a_world(on_moto=on_moto) as own:
+                await test(own, **values)
+
+        @FEW
+        @given(**drawn)
+        def examples(**values: Any) -> None:
+            asyncio.run(in_world(**values))
+
+        examples.__doc__ = test.__doc__
+        return examples
+
+    return decorate
 
 
-async def in_world(test: Callable[[World], Any], *, on_moto: bool = False) -> None:
-    """Do the same in the running loop."""
+@pytest.fixture
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """A world in dictionaries; with the parameter `moto` on moto."""
+    async with a_world(on_moto=getattr(request, "param", "") == "moto") as own:
+        yield own
+
+
+@asynccontextmanager
+async def a_world(*, on_moto: bool) -> AsyncIterator[World]:
+    """A world of its own, with its tasks."""
     clock = ManualClock()
     given_settings = Settings(auth="none", cancel_timeout_s=1, blocking_limit_s=1, stream_limit_s=1)
     with moto_database() if on_moto else nullcontext(Dictionaries(clock)) as database:
@@ -259,7 +316,7 @@ async def in_world(test: Callable[[World], Any], *, on_moto: bool = False) -> No
         queue = MemoryQueue(Operation, clock=clock)
         own = World(database, clock, storage, given_settings, queue, {})
         await own.open()
-        await test(own)
+        yield own
 
 
 def is_answer(answer: Answer) -> bool:
@@ -270,90 +327,74 @@ def is_answer(answer: Answer) -> bool:
 # -- attributes ------------------------------------------------------------------------------
 
 
-@FEW
-@given(attributes=newer.ATTRIBUTES)
-def test_unknown_attributes_change_nothing(attributes: Typed) -> None:
+@in_worlds(on_moto=True, attributes=newer.ATTRIBUTES)
+async def test_unknown_attributes_change_nothing(world: World, attributes: Typed) -> None:
     """Unknown attributes, of any type and on any item, change nothing, and they stay."""
-
-    async def test(world: World) -> None:
-        marked = await world.storage.request_cancel("claimed")
-        for item in world.database.items():
-            newer.set_attributes(
-                world.database, {name: item[name] for name in ("PK", "SK")}, attributes
-            )
-        await world.read_all()
-        await world.show_all()
-        await world.push_all()
-        assert await world.storage.contexts.load("c") == ({"k": 1}, 1)
-        assert await world.newest("claimed") == marked
-        claim = Commit(token="n", claims=True)
-        await world.storage.commit(await world.newest("waiting"), claim)
-        kept = newer.stored(world.database, newer.head_key(world.heads["waiting"]))
-        assert attributes.items() <= kept.items()
-
-    run(test, on_moto=True)
+    marked = await world.storage.request_cancel("claimed")
+    for item in world.database.items():
+        newer.set_attributes(
+            world.database, {name: item[name] for name in ("PK", "SK")}, attributes
+        )
+    await world.read_all()
+    await world.show_all()
+    await world.push_all()
+    assert await world.storage.contexts.load("c") == ({"k": 1}, 1)
+    assert await world.newest("claimed") == marked
+    claim = Commit(token="n", claims=True)
+    await world.storage.commit(await world.newest("waiting"), claim)
+    kept = newer.stored(world.database, newer.head_key(world.heads["waiting"]))
+    assert attributes.items() <= kept.items()
 
 
 # -- entries ---------------------------------------------------------------------------------
 
 
-@FEW
-@given(place=st.sampled_from(PLACES), more=newer.BODIES, is_newest=st.booleans())
-def test_unknown_entries_hide_no_task(place: str, more: bytes, *, is_newest: bool) -> None:
+@in_worlds(place=st.sampled_from(PLACES), more=newer.BODIES, is_newest=st.booleans())
+async def test_unknown_entries_hide_no_task(
+    world: World, place: str, more: bytes, *, is_newest: bool
+) -> None:
     """Wherever they stand: every reader answers for every task, streams and webhooks go on."""
-
-    async def test(world: World) -> None:
-        head = world.heads[place]
-        version = head.version if is_newest else 1
-        newer.append_to_body(world.database, newer.event_key(head, version), more)
-        await world.read_all()
-        await world.show_all()
-        await world.push_all()
-        assert await world.subscribe(place)
-
-    run(test)
+    head = world.heads[place]
+    version = head.version if is_newest else 1
+    newer.append_to_body(world.database, newer.event_key(head, version), more)
+    await world.read_all()
+    await world.show_all()
+    await world.push_all()
+    assert await world.subscribe(place)
 
 
-@FEW
-@given(place=st.sampled_from(PLACES), body=st.binary(max_size=40))
-def test_a_damaged_commit_hides_no_task(place: str, body: bytes) -> None:
+@in_worlds(place=st.sampled_from(PLACES), body=st.binary(max_size=40))
+async def test_a_damaged_commit_hides_no_task(world: World, place: str, body: bytes) -> None:
     """All readers answer with any damage to a commit, even if the opening message is lost."""
-
-    async def test(world: World) -> None:
-        key = newer.event_key(world.heads[place])
-        newer.set_attributes(world.database, key, {"body": {"B": body}})
-        await world.read_all()
-        await world.show_all()
-        await world.push_all()
-
-    run(test)
+    key = newer.event_key(world.heads[place])
+    newer.set_attributes(world.database, key, {"body": {"B": body}})
+    await world.read_all()
+    await world.show_all()
+    await world.push_all()
 
 
-@FEW
-@given(entry=newer.UNKNOWN)
-def test_a_worker_skips_what_may_be_skipped_and_gives_the_rest_back(entry: Unknown) -> None:
+@in_worlds(entry=newer.UNKNOWN)
+async def test_a_worker_skips_what_may_be_skipped_and_gives_the_rest_back(
+    world: World, entry: Unknown
+) -> None:
     """A critical entry: no attempt, no commit, the delivery comes again. Else the turn is done."""
-
-    async def test(world: World) -> None:
-        head = world.heads["waiting"]
-        body = encode_entries([entry])
-        newer.append_to_body(world.database, newer.event_key(head), body)
-        agent = Executor(complete)
-        bench = Bench(agent, clock=PacedClock(), backends=world.backends)
-        await bench.enqueue(head)
-        assert await bench.work() is not entry.is_critical
-        after = await world.newest("waiting")
-        assert len(agent.started) == (not entry.is_critical)
-        if entry.is_critical:
-            assert (after.version, after.attempts) == (head.version, head.attempts)
-            assert left(world.queue)
-        else:
-            assert after.state == S.TASK_STATE_COMPLETED
-        log = await world.storage.read("waiting")
-        assert log is not None
-        assert log.records[0].entries[-1] == entry
-
-    run(test)
+    head = world.heads["waiting"]
+    body = encode_entries([entry])
+    newer.append_to_body(world.database, newer.event_key(head), body)
+    agent = Executor(complete)
+    bench = world.bench(agent)
+    await bench.enqueue(head)
+    assert await bench.work() is not entry.is_critical
+    after = await world.newest("waiting")
+    assert len(agent.started) == (not entry.is_critical)
+    if entry.is_critical:
+        assert (after.version, after.attempts) == (head.version, head.attempts)
+        assert left(world.queue)
+    else:
+        assert after.state == S.TASK_STATE_COMPLETED
+    log = await world.storage.read("waiting")
+    assert log is not None
+    assert log.records[0].entries[-1] == entry
 
 
 # -- HEAD: states, formats -------------------------------------------------------------------
@@ -364,131 +405,102 @@ NEWER_HEADS = st.one_of(
 )
 
 
-@FEW
-@given(place=st.sampled_from(PLACES), values=NEWER_HEADS)
-def test_a_newer_tasks_readers_answer(place: str, values: Typed) -> None:
+@in_worlds(place=st.sampled_from(PLACES), values=NEWER_HEADS)
+async def test_a_newer_tasks_readers_answer(world: World, place: str, values: Typed) -> None:
     """A task in an unknown state, or of a newer format, is shown, and so are the others."""
-
-    async def test(world: World) -> None:
-        newer.set_attributes(world.database, newer.head_key(world.heads[place]), values)
-        await world.read_all()
-        await world.show_all()
-        await world.push_all()
-
-    run(test)
+    world.set_head(place, values)
+    await world.read_all()
+    await world.show_all()
+    await world.push_all()
 
 
-@FEW
-@given(place=st.sampled_from(["waiting", "claimed", "paused"]), values=NEWER_HEADS)
-def test_a_newer_task_is_not_written(place: str, values: Typed) -> None:
+@in_worlds(place=st.sampled_from(["waiting", "claimed", "paused"]), values=NEWER_HEADS)
+async def test_a_newer_task_is_not_written(world: World, place: str, values: Typed) -> None:
     """A message and a cancel get one sentence, in both bindings, and write nothing."""
-
-    async def test(world: World) -> None:
-        head = world.heads[place]
-        newer.set_attributes(world.database, newer.head_key(head), values)
-        before = newer.stored(world.database, newer.head_key(head))
-        for binding in (JSONRPC, REST):
-            async with world.http(binding) as agent:
-                sent = await agent.send(
-                    f"by {binding}", taskId=place, messageId=binding, configuration=IMMEDIATELY
-                )
-                canceled = await agent.call("CancelTask", {"id": place})
-            for answer in (sent, canceled):
-                assert answer.reason == "UNSUPPORTED_OPERATION", answer.response.text
-                assert answer.message == SENTENCE
-        assert newer.stored(world.database, newer.head_key(head)) == before
-
-    run(test)
+    head = world.heads[place]
+    world.set_head(head, values)
+    before = newer.stored(world.database, newer.head_key(head))
+    for binding in (JSONRPC, REST):
+        async with world.http(binding) as agent:
+            sent = await agent.send(
+                f"by {binding}", taskId=place, messageId=binding, configuration=IMMEDIATELY
+            )
+            canceled = await agent.call("CancelTask", {"id": place})
+        for answer in (sent, canceled):
+            assert answer.reason == "UNSUPPORTED_OPERATION", answer.response.text
+            assert answer.message == SENTENCE
+    assert newer.stored(world.database, newer.head_key(head)) == before
 
 
-@FEW
-@given(
+@in_worlds(
     place=st.sampled_from(["waiting", "claimed"]),
     values=NEWER_HEADS,
     receives=st.integers(1, 3),
 )
-def test_a_newer_turn_is_given_back(place: str, values: Typed, receives: int) -> None:
+async def test_a_newer_turn_is_given_back(
+    world: World, place: str, values: Typed, receives: int
+) -> None:
     """A newer turn is given back each time, without attempt or commit.
 
     Its dead letter leaves it due as it is, and the sweeper fails nothing.
     """
-
-    async def test(world: World) -> None:
-        head = world.heads[place]
-        newer.set_attributes(world.database, newer.head_key(head), values)
-        agent = Executor(complete)
-        bench = Bench(agent, clock=PacedClock(), backends=world.backends)
-        await bench.enqueue(head)
-        for _ in range(receives):
-            assert await bench.work() is False
-            world.clock.advance(31)
-        assert agent.started == []
-        letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy(max_attempts=1))
-        body = Operation.to_run(params_of(head)).model_dump_json()
-        before = await world.newest(place)
-        assert await letters.handle(body) == "left"
-        after = await world.newest(place)
-        assert after == before
-        assert (after.version, after.attempts) == (head.version, head.attempts)
-        world.clock.advance(3600)
-        sweep = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
-        assert (sweep.failed, sweep.given_up) == (0, 0)
-        assert (await world.newest(place)).sends == 1
-
-    run(test)
+    head = world.heads[place]
+    world.set_head(head, values)
+    await world.refuses_to_run(head, receives=receives)
+    before = await world.newest(place)
+    assert await world.bury(head, max_attempts=1) == "left"
+    after = await world.newest(place)
+    assert after == before
+    assert (after.version, after.attempts) == (head.version, head.attempts)
+    world.clock.advance(3600)
+    sweep = await world.sweep()
+    assert (sweep.failed, sweep.given_up) == (0, 0)
+    assert (await world.newest(place)).sends == 1
 
 
-async def test_a_newer_task_is_given_up_by_no_sweep() -> None:
+async def test_a_newer_task_is_given_up_by_no_sweep(world: World) -> None:
     """No sweep gives up a newer task, even after `GiveUpHours`, or carries out its cancel."""
-
-    async def test(world: World) -> None:
-        await world.storage.request_cancel("claimed")
-        for place in ("waiting", "claimed"):
-            key = newer.head_key(world.heads[place])
-            newer.set_attributes(world.database, key, {"needs": {"N": str(FORMAT + 1)}})
-        sweeper = Sweeper(world.storage, world.queue, clock=world.clock)
-        for _ in range(5):
-            world.clock.advance(24 * 3600)
-            report = await sweeper.sweep()
-            assert (report.failed, report.given_up, report.canceled) == (0, 0, 0)
-        assert (await world.newest("claimed")).is_being_canceled
-        assert (await world.newest("claimed")).version == world.heads["claimed"].version
-
-    await in_world(test)
+    await world.storage.request_cancel("claimed")
+    for place in ("waiting", "claimed"):
+        key = newer.head_key(world.heads[place])
+        newer.set_attributes(world.database, key, {"needs": {"N": str(FORMAT + 1)}})
+    sweeper = Sweeper(world.storage, world.queue, clock=world.clock)
+    for _ in range(5):
+        world.clock.advance(24 * 3600)
+        report = await sweeper.sweep()
+        assert (report.failed, report.given_up, report.canceled) == (0, 0, 0)
+    assert (await world.newest("claimed")).is_being_canceled
+    assert (await world.newest("claimed")).version == world.heads["claimed"].version
 
 
-async def test_a_damaged_turn_comes_back_ever_more_rarely_until_it_is_given_up() -> None:
+async def test_a_damaged_turn_comes_back_ever_more_rarely_until_it_is_given_up(
+    world: World,
+) -> None:
     """Copies of a damaged turn wait twice as long each time, up to an hour.
 
     Its dead letters do not make it due sooner, and the turn is given up in the end.
     """
-
-    async def test(world: World) -> None:
-        head = world.heads["waiting"]
-        newer.append_to_body(world.database, newer.event_key(head), b"T")
-        letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy())
-        sweeper = Sweeper(world.storage, world.queue, clock=world.clock, give_up_s=24 * 3600)
-        sent_after: list[int] = []
-        sent_at = world.clock.now_ms()
-        while not (await world.newest("waiting")).is_terminal:
-            before = await world.newest("waiting")
-            assert before.due_at is not None
-            world.clock.advance((before.due_at - world.clock.now_ms()) / 1000)
-            await sweeper.sweep()
-            after = await world.newest("waiting")
-            if after.sends > before.sends:
-                sent_after.append((world.clock.now_ms() - sent_at) // 1000)
-                sent_at = world.clock.now_ms()
-                copy = Operation.to_run(params_of(head, copy_number=after.sends))
-                assert await letters.handle(copy.model_dump_json()) == "left"
-                assert await world.newest("waiting") == after
-        assert sent_after[:7] == [60, 120, 240, 480, 960, 1920, 3600]
-        assert set(sent_after[7:]) == {3600}
-        given_up = await world.newest("waiting")
-        assert given_up.state == S.TASK_STATE_FAILED
-        assert given_up.attempts == 0
-
-    await in_world(test)
+    head = world.heads["waiting"]
+    newer.append_to_body(world.database, newer.event_key(head), b"T")
+    sweeper = Sweeper(world.storage, world.queue, clock=world.clock, give_up_s=24 * 3600)
+    sent_after: list[int] = []
+    sent_at = world.clock.now_ms()
+    while not (await world.newest("waiting")).is_terminal:
+        before = await world.newest("waiting")
+        assert before.due_at is not None
+        world.clock.advance((before.due_at - world.clock.now_ms()) / 1000)
+        await sweeper.sweep()
+        after = await world.newest("waiting")
+        if after.sends > before.sends:
+            sent_after.append((world.clock.now_ms() - sent_at) // 1000)
+            sent_at = world.clock.now_ms()
+            assert await world.bury(head, copy_number=after.sends) == "left"
+            assert await world.newest("waiting") == after
+    assert sent_after[:7] == [60, 120, 240, 480, 960, 1920, 3600]
+    assert set(sent_after[7:]) == {3600}
+    given_up = await world.newest("waiting")
+    assert given_up.state == S.TASK_STATE_FAILED
+    assert given_up.attempts == 0
 
 
 UNOPENED: Final[Mapping[str, Typed]] = {
@@ -499,51 +511,37 @@ UNOPENED: Final[Mapping[str, Typed]] = {
 
 
 @pytest.mark.parametrize("damage", UNOPENED.values(), ids=UNOPENED)
-async def test_a_turn_whose_opening_cannot_be_read_waits(damage: Typed) -> None:
+async def test_a_turn_whose_opening_cannot_be_read_waits(world: World, damage: Typed) -> None:
     """No worker starts a turn whose opening cannot be read, and its letter changes nothing."""
-
-    async def test(world: World) -> None:
-        head = world.heads["waiting"]
-        item_key = newer.event_key(head) if "body" in damage else newer.head_key(head)
-        newer.set_attributes(world.database, item_key, damage)
-        agent = Executor(complete)
-        bench = Bench(agent, clock=PacedClock(), backends=world.backends)
-        before = await world.newest("waiting")
-        await bench.enqueue(before)
-        assert await bench.work() is False
-        assert agent.started == []
-        letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy())
-        body = Operation.to_run(params_of(before)).model_dump_json()
-        assert await letters.handle(body) == "left"
-        assert await world.newest("waiting") == before
-
-    await in_world(test)
+    head = world.heads["waiting"]
+    item_key = newer.event_key(head) if "body" in damage else newer.head_key(head)
+    newer.set_attributes(world.database, item_key, damage)
+    before = await world.newest("waiting")
+    await world.refuses_to_run(before)
+    assert await world.bury(before) == "left"
+    assert await world.newest("waiting") == before
 
 
-async def test_a_running_attempt_that_meets_a_newer_format_stops() -> None:
+async def test_a_running_attempt_that_meets_a_newer_format_stops(world: World) -> None:
     """A running attempt that meets a newer format stops, and does not fail or write the task."""
+    head = world.heads["waiting"]
 
-    async def test(world: World) -> None:
-        head = world.heads["waiting"]
+    async def outrun(context: Any, queue: Any) -> None:
+        await queue.enqueue_event(chunk(context, "x" * 70_000))
+        current = await world.newest("waiting")
+        await world.storage.commit(current, Commit())
+        needs = {"needs": {"N": str(FORMAT + 1)}}
+        world.set_head(head, needs)
+        await complete(context, queue)
 
-        async def outrun(context: Any, queue: Any) -> None:
-            await queue.enqueue_event(chunk(context, "x" * 70_000))
-            current = await world.newest("waiting")
-            await world.storage.commit(current, Commit())
-            needs = {"needs": {"N": str(FORMAT + 1)}}
-            newer.set_attributes(world.database, newer.head_key(head), needs)
-            await complete(context, queue)
-
-        bench = Bench(Executor(outrun), clock=PacedClock(), backends=world.backends, max_attempts=1)
-        await bench.enqueue(head)
-        assert await bench.work() is False
-        world.clock.advance(600)
-        assert await bench.work() is False
-        after = await world.newest("waiting")
-        assert after.state == S.TASK_STATE_WORKING
-        assert after.needs == FORMAT + 1
-
-    await in_world(test)
+    bench = world.bench(Executor(outrun), max_attempts=1)
+    await bench.enqueue(head)
+    assert await bench.work() is False
+    world.clock.advance(600)
+    assert await bench.work() is False
+    after = await world.newest("waiting")
+    assert after.state == S.TASK_STATE_WORKING
+    assert after.needs == FORMAT + 1
 
 
 # -- operations ------------------------------------------------------------------------------
@@ -569,56 +567,48 @@ def widened(message: Any, fields: Mapping[str, Any], **values: Any) -> str:
     return json.dumps(body)
 
 
-@FEW
-@given(place=st.sampled_from(PLACES), name=UNKNOWN_OPERATIONS, fields=FIELDS)
-def test_an_unknown_operation_is_left_to_a_newer_worker(
-    place: str, name: str, fields: Mapping[str, Any]
+@in_worlds(place=st.sampled_from(PLACES), name=UNKNOWN_OPERATIONS, fields=FIELDS)
+async def test_an_unknown_operation_is_left_to_a_newer_worker(
+    world: World, place: str, name: str, fields: Mapping[str, Any]
 ) -> None:
     """A worker gives it back, whatever has become of its task; a dead letter fails nothing."""
-
-    async def test(world: World) -> None:
-        head = world.heads[place]
-        body = widened(Operation.to_run(params_of(head)), fields, operation=name)
-        handle = world.queue.decode_record(record_of(body))
-        assert handle.message.operation == name
-        agent = Executor(complete)
-        bench = Bench(agent, clock=PacedClock(), backends=world.backends)
-        assert await bench.adapter.process(handle) is False
-        letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy(max_attempts=1))
-        settled = await letters.handle(body)
-        assert settled == ("left" if place in {"waiting", "claimed"} else "dropped")
-        after = await world.newest(place)
-        assert (after.version, after.attempts) == (head.version, head.attempts)
-        assert agent.started == []
-
-    run(test)
+    head = world.heads[place]
+    body = widened(Operation.to_run(params_of(head)), fields, operation=name)
+    handle = world.queue.decode_record(record_of(body))
+    assert handle.message.operation == name
+    agent = Executor(complete)
+    bench = world.bench(agent)
+    assert await bench.adapter.process(handle) is False
+    letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy(max_attempts=1))
+    settled = await letters.handle(body)
+    assert settled == ("left" if place in {"waiting", "claimed"} else "dropped")
+    after = await world.newest(place)
+    assert (after.version, after.attempts) == (head.version, head.attempts)
+    assert agent.started == []
 
 
-@FEW
-@given(fields=FIELDS)
-def test_fields_of_a_newer_release_are_ignored(fields: Mapping[str, Any]) -> None:
+@in_worlds(fields=FIELDS)
+async def test_fields_of_a_newer_release_are_ignored(
+    world: World, fields: Mapping[str, Any]
+) -> None:
     """A run with more fields runs, and a push job with more is delivered."""
-
-    async def test(world: World) -> None:
-        head = world.heads["waiting"]
-        await world.queue.send(Operation.to_run(params_of(head)))
-        record = take(world.queue)
-        assert record is not None
-        wide = record | {"body": widened(Operation.to_run(params_of(head)), fields)}
-        bench = Bench(Executor(complete), clock=PacedClock(), backends=world.backends)
-        assert await bench.adapter.process(world.queue.decode_record(wide))
-        assert (await world.newest("waiting")).state == S.TASK_STATE_COMPLETED
-        job = PushJob(
-            scope=head.scope,
-            task_id=head.task_id,
-            incarnation=head.incarnation,
-            config_id="hook",
-            version=1,
-        )
-        read = PushJob.model_validate_json(widened(job, fields))
-        assert read == job
-
-    run(test)
+    head = world.heads["waiting"]
+    await world.queue.send(Operation.to_run(params_of(head)))
+    record = take(world.queue)
+    assert record is not None
+    wide = record | {"body": widened(Operation.to_run(params_of(head)), fields)}
+    bench = world.bench(Executor(complete))
+    assert await bench.adapter.process(world.queue.decode_record(wide))
+    assert (await world.newest("waiting")).state == S.TASK_STATE_COMPLETED
+    job = PushJob(
+        scope=head.scope,
+        task_id=head.task_id,
+        incarnation=head.incarnation,
+        config_id="hook",
+        version=1,
+    )
+    read = PushJob.model_validate_json(widened(job, fields))
+    assert read == job
 
 
 # -- half-written items ----------------------------------------------------------------------
@@ -629,34 +619,27 @@ MORE_REQUIRED = ("expires_at", "turn", "turn_base")
 
 @pytest.mark.parametrize("name", [*REQUIRED, *MORE_REQUIRED])
 async def test_a_half_written_head_hides_no_other_task(
-    name: str, caplog: pytest.LogCaptureFixture
+    world: World, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One sentence names what a half-written HEAD lacks; other tasks are read as before."""
-
-    async def test(world: World) -> None:
-        head = world.heads["claimed"]
-        newer.remove_attributes(world.database, newer.head_key(head), name)
-        sentence = f"HEAD of task claimed has no {name}: it was stored in part."
-        others = set(PLACES) - {"claimed"}
-        for query in (ListTasksQuery(), ListTasksQuery(context_id="c")):
-            found = await list_tasks(world.storage, query)
-            assert {task.id for task in found.tasks} == others
-        looks = await world.storage.look([(head.scope, place) for place in PLACES])
-        assert {task for (_, task), seen in looks.items() if seen is not None} == others
-        world.clock.advance(3600)
-        report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
-        assert (report.sent, report.failed) == (1, 0)
-        await world.push_all()
-        letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy())
-        operation = Operation.to_run(params_of(head))
-        assert await letters.handle(operation.model_dump_json()) == "dropped"
-        async with world.http(REST) as agent:
-            assert is_answer(await agent.call("GetTask", {"id": "paused"}))
-            assert not is_answer(await agent.call("GetTask", {"id": "claimed"}))
-        assert all(sentence in line for line in unreadable(caplog))
-
-    with caplog.at_level(logging.ERROR):
-        await in_world(test)
+    head = world.heads["claimed"]
+    newer.remove_attributes(world.database, newer.head_key(head), name)
+    sentence = f"HEAD of task claimed has no {name}: it was stored in part."
+    others = set(PLACES) - {"claimed"}
+    for query in (ListTasksQuery(), ListTasksQuery(context_id="c")):
+        found = await list_tasks(world.storage, query)
+        assert {task.id for task in found.tasks} == others
+    looks = await world.storage.look([(head.scope, place) for place in PLACES])
+    assert {task for (_, task), seen in looks.items() if seen is not None} == others
+    world.clock.advance(3600)
+    report = await world.sweep()
+    assert (report.sent, report.failed) == (1, 0)
+    await world.push_all()
+    assert await world.bury(head) == "dropped"
+    async with world.http(REST) as agent:
+        assert is_answer(await agent.call("GetTask", {"id": "paused"}))
+        assert not is_answer(await agent.call("GetTask", {"id": "claimed"}))
+    assert all(sentence in line for line in unreadable(caplog))
 
 
 TEXTS = ("context_id", "incarnation", "state")
@@ -672,142 +655,111 @@ COUNTING: Final = "generation"
 
 
 @pytest.mark.parametrize("name", [*DECIDING, COUNTING])
-async def test_a_head_with_a_deciding_value_of_another_form_is_only_read(name: str) -> None:
+async def test_a_head_with_a_deciding_value_of_another_form_is_only_read(
+    world: World, name: str
+) -> None:
     """A HEAD with a damaged deciding value is shown; no message, cancel or worker writes it."""
-
-    async def test(world: World) -> None:
-        key = newer.head_key(world.heads["waiting"])
-        newer.set_attributes(world.database, key, {name: ODD})
-        before = newer.stored(world.database, key)
-        await world.show_all()
-        async with world.http(REST) as agent:
-            answers = [
-                await agent.send("go on", taskId="waiting", configuration=IMMEDIATELY),
-                await agent.call("CancelTask", {"id": "waiting"}),
-            ]
-        assert [answer.message for answer in answers] == [SENTENCE] * 2
-        executor = Executor(complete)
-        bench = Bench(executor, clock=PacedClock(), backends=world.backends)
-        await bench.enqueue(world.heads["waiting"])
-        assert await bench.work() is False
-        assert executor.started == []
-        assert newer.stored(world.database, key) == before
-
-    await in_world(test)
+    key = newer.head_key(world.heads["waiting"])
+    newer.set_attributes(world.database, key, {name: ODD})
+    before = newer.stored(world.database, key)
+    await world.show_all()
+    async with world.http(REST) as agent:
+        answers = [
+            await agent.send("go on", taskId="waiting", configuration=IMMEDIATELY),
+            await agent.call("CancelTask", {"id": "waiting"}),
+        ]
+    assert [answer.message for answer in answers] == [SENTENCE] * 2
+    await world.refuses_to_run(world.heads["waiting"])
+    assert newer.stored(world.database, key) == before
 
 
-async def test_a_head_without_its_generation_is_only_read() -> None:
+async def test_a_head_without_its_generation_is_only_read(world: World) -> None:
     """A task whose events are not counted is shown; no commit counts on from a wrong number."""
-
-    async def test(world: World) -> None:
-        key = newer.head_key(world.heads["claimed"])
-        newer.remove_attributes(world.database, key, COUNTING)
-        await world.show_all()
-        with pytest.raises(NewerReleaseError):
-            await world.storage.commit(await world.newest("claimed"), Commit(token="t"))
-
-    await in_world(test)
+    key = newer.head_key(world.heads["claimed"])
+    newer.remove_attributes(world.database, key, COUNTING)
+    await world.show_all()
+    with pytest.raises(NewerReleaseError):
+        await world.storage.commit(await world.newest("claimed"), Commit(token="t"))
 
 
 INFORMING = ("size", "cancel_by", "released_reason", "released_id")
 
 
 @pytest.mark.parametrize("name", [*INFORMING, "released", "status", "metadata"])
+@pytest.mark.parametrize("world", ["moto"], indirect=True)
 async def test_a_head_with_an_informing_value_of_another_form_is_read_and_written(
-    name: str,
+    world: World, name: str
 ) -> None:
     """A damaged informing value counts as missing: the task is shown, and its turn is done."""
-
-    async def test(world: World) -> None:
-        head = world.heads["claimed"]
-        await world.storage.request_cancel("claimed", by="someone")
-        end = AttemptEnd(token="t", reason="ValueError", correlation_id="0")
-        assert await world.storage.release(head, end)
-        newer.set_attributes(world.database, newer.head_key(head), {name: ODD})
-        await world.show_all()
-        log = await world.storage.read("claimed")
-        assert log is not None
-        claim = Commit(token="n", claims=True, restores=log.restores())
-        after = await world.storage.commit(log.head, claim)
-        assert after == await world.newest("claimed")
-
-    await in_world(test, on_moto=True)
+    head = world.heads["claimed"]
+    await world.storage.request_cancel("claimed", by="someone")
+    end = AttemptEnd(token="t", reason="ValueError", correlation_id="0")
+    assert await world.storage.release(head, end)
+    world.set_head(head, {name: ODD})
+    await world.show_all()
+    log = await world.storage.read("claimed")
+    assert log is not None
+    claim = Commit(token="n", claims=True, restores=log.restores())
+    after = await world.storage.commit(log.head, claim)
+    assert after == await world.newest("claimed")
 
 
 @pytest.mark.parametrize("name", [*TEXTS, *OTHERS])
 async def test_a_head_with_a_value_of_another_form_hides_no_other_task(
-    name: str, caplog: pytest.LogCaptureFixture
+    world: World, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One sentence names HEAD's damaged attribute; lists and sweeps go on with the others."""
-
-    async def test(world: World) -> None:
-        key = newer.head_key(world.heads["claimed"])
-        wrong = {"N": "1"} if name in TEXTS else {"S": "1"}
-        newer.set_attributes(world.database, key, {name: wrong})
-        for query in (ListTasksQuery(), ListTasksQuery(context_id="c")):
-            found = await list_tasks(world.storage, query)
-            assert {task.id for task in found.tasks} == set(PLACES) - {"claimed"}
-        world.clock.advance(3600)
-        report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
-        assert (report.sent, report.left) == (1, 1)
-        sentence = f"HEAD of task claimed has a {name} of a form that no release writes."
-        assert all(sentence in line for line in unreadable(caplog))
-
-    with caplog.at_level(logging.ERROR):
-        await in_world(test)
+    key = newer.head_key(world.heads["claimed"])
+    wrong = {"N": "1"} if name in TEXTS else {"S": "1"}
+    newer.set_attributes(world.database, key, {name: wrong})
+    for query in (ListTasksQuery(), ListTasksQuery(context_id="c")):
+        found = await list_tasks(world.storage, query)
+        assert {task.id for task in found.tasks} == set(PLACES) - {"claimed"}
+    world.clock.advance(3600)
+    report = await world.sweep()
+    assert (report.sent, report.left) == (1, 1)
+    sentence = f"HEAD of task claimed has a {name} of a form that no release writes."
+    assert all(sentence in line for line in unreadable(caplog))
 
 
 @pytest.mark.parametrize("name", ["status", "metadata"])
-async def test_a_damaged_copy_in_a_head_is_shown_from_the_log(name: str) -> None:
+async def test_a_damaged_copy_in_a_head_is_shown_from_the_log(world: World, name: str) -> None:
     """A list that needs HEAD alone reads the log of such a task."""
-
-    async def test(world: World) -> None:
-        key = newer.head_key(world.heads["ended"])
-        newer.set_attributes(world.database, key, {name: {"B": b"\xff"}})
-        query = ListTasksQuery(history_length=0, include_artifacts=False)
-        tasks = {task.id: task for task in (await list_tasks(world.storage, query)).tasks}
-        assert set(tasks) == set(PLACES)
-        assert tasks["ended"].status.state == S.TASK_STATE_COMPLETED
-
-    await in_world(test)
+    world.set_head("ended", {name: {"B": b"\xff"}})
+    query = ListTasksQuery(history_length=0, include_artifacts=False)
+    tasks = {task.id: task for task in (await list_tasks(world.storage, query)).tasks}
+    assert set(tasks) == set(PLACES)
+    assert tasks["ended"].status.state == S.TASK_STATE_COMPLETED
 
 
-async def test_a_damaged_copy_of_the_metadata_refuses_no_commit() -> None:
+async def test_a_damaged_copy_of_the_metadata_refuses_no_commit(world: World) -> None:
     """Metadata are merged; the copy is gone, and the log has all."""
-
-    async def test(world: World) -> None:
-        first = Commit(entries=(MetadataMerged(numbers(a=1)),), token="t")
-        head = await world.storage.commit(world.heads["claimed"], first)
-        damage = {"metadata": {"B": b"\xff"}}
-        newer.set_attributes(world.database, newer.head_key(head), damage)
-        merge = Commit(entries=(MetadataMerged(numbers(b=2)),), token="t")
-        after = await world.storage.commit(await world.newest("claimed"), merge)
-        assert after.metadata is None
-        task = await world.storage.load_task("claimed", 0, include_artifacts=False)
-        assert task is not None
-        assert dict(task.metadata) == {"a": 1, "b": 2}
-
-    await in_world(test)
+    first = Commit(entries=(MetadataMerged(numbers(a=1)),), token="t")
+    head = await world.storage.commit(world.heads["claimed"], first)
+    damage = {"metadata": {"B": b"\xff"}}
+    world.set_head(head, damage)
+    merge = Commit(entries=(MetadataMerged(numbers(b=2)),), token="t")
+    after = await world.storage.commit(await world.newest("claimed"), merge)
+    assert after.metadata is None
+    task = await world.storage.load_task("claimed", 0, include_artifacts=False)
+    assert task is not None
+    assert dict(task.metadata) == {"a": 1, "b": 2}
 
 
-async def test_a_damaged_copy_of_the_status_refuses_no_message() -> None:
+async def test_a_damaged_copy_of_the_status_refuses_no_message(world: World) -> None:
     """A message for a turn that waits for credentials is taken; the copy is gone."""
-
-    async def test(world: World) -> None:
-        status = StatusChanged(TaskStatus(state=S.TASK_STATE_AUTH_REQUIRED))
-        commit = Commit(entries=(status,), token="t")
-        head = await world.storage.commit(world.heads["claimed"], commit)
-        damage = {"status": {"B": b"\xff"}}
-        newer.set_attributes(world.database, newer.head_key(head), damage)
-        async with world.http(REST) as agent:
-            sent = await agent.send("here", taskId="claimed", configuration=IMMEDIATELY)
-            assert is_answer(sent), sent.response.text
-        assert (await world.newest("claimed")).status is None
-        task = await world.storage.load_task("claimed", 0, include_artifacts=False)
-        assert task is not None
-        assert task.status.state == S.TASK_STATE_AUTH_REQUIRED
-
-    await in_world(test)
+    status = StatusChanged(TaskStatus(state=S.TASK_STATE_AUTH_REQUIRED))
+    commit = Commit(entries=(status,), token="t")
+    head = await world.storage.commit(world.heads["claimed"], commit)
+    damage = {"status": {"B": b"\xff"}}
+    world.set_head(head, damage)
+    async with world.http(REST) as agent:
+        sent = await agent.send("here", taskId="claimed", configuration=IMMEDIATELY)
+        assert is_answer(sent), sent.response.text
+    assert (await world.newest("claimed")).status is None
+    task = await world.storage.load_task("claimed", 0, include_artifacts=False)
+    assert task is not None
+    assert task.status.state == S.TASK_STATE_AUTH_REQUIRED
 
 
 LATE: Final = TaskStatus(state=S.TASK_STATE_WORKING, timestamp=Timestamp(seconds=2**60))
@@ -829,18 +781,14 @@ UNSHOWABLE: Final[Mapping[str, Entry]] = {
 
 
 @pytest.mark.parametrize("entry", UNSHOWABLE.values(), ids=UNSHOWABLE)
-async def test_what_no_json_can_show_is_left_out_of_its_task(entry: Entry) -> None:
+async def test_what_no_json_can_show_is_left_out_of_its_task(world: World, entry: Entry) -> None:
     """A number or a time that JSON does not have is an entry that cannot be read."""
-
-    async def test(world: World) -> None:
-        key = newer.event_key(world.heads["ended"], 2)
-        newer.append_to_body(world.database, key, encode_entries([entry]))
-        await world.show_all()
-        log = await world.storage.read("ended")
-        assert log is not None
-        assert log.needs_newer
-
-    await in_world(test)
+    key = newer.event_key(world.heads["ended"], 2)
+    newer.append_to_body(world.database, key, encode_entries([entry]))
+    await world.show_all()
+    log = await world.storage.read("ended")
+    assert log is not None
+    assert log.needs_newer
 
 
 @pytest.mark.parametrize(
@@ -850,96 +798,79 @@ async def test_what_no_json_can_show_is_left_out_of_its_task(entry: Entry) -> No
         ("metadata", numbers(a=math.inf).SerializeToString()),
     ],
 )
-async def test_a_copy_that_no_json_can_show_is_shown_from_the_log(name: str, copy: bytes) -> None:
+async def test_a_copy_that_no_json_can_show_is_shown_from_the_log(
+    world: World, name: str, copy: bytes
+) -> None:
     """A list that needs HEAD alone answers in both bindings."""
-
-    async def test(world: World) -> None:
-        key = newer.head_key(world.heads["ended"])
-        newer.set_attributes(world.database, key, {name: {"B": copy}})
-        for binding in (JSONRPC, REST):
-            async with world.http(binding) as agent:
-                listed = await agent.call("ListTasks", {"historyLength": 0})
-                shown = {task["id"]: task for task in listed.result["tasks"]}
-                assert set(shown) == set(PLACES)
-                assert shown["ended"]["status"]["state"] == "TASK_STATE_COMPLETED"
-
-    await in_world(test)
+    world.set_head("ended", {name: {"B": copy}})
+    for binding in (JSONRPC, REST):
+        async with world.http(binding) as agent:
+            listed = await agent.call("ListTasks", {"historyLength": 0})
+            shown = {task["id"]: task for task in listed.result["tasks"]}
+            assert set(shown) == set(PLACES)
+            assert shown["ended"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 async def test_a_sweep_goes_past_tasks_that_cannot_be_read(
-    caplog: pytest.LogCaptureFixture,
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A sweep reaches a turn and a cancel behind more unreadable tasks than a run may repair."""
-
-    async def test(world: World) -> None:
-        for number in range(7):
-            head = (await world.storage.open_task("c", request(), task_id=f"bad-{number}")).head
-            await world.storage.request_cancel(head.task_id)
-            newer.remove_attributes(world.database, newer.head_key(head), "version")
-        world.clock.advance(1)
-        await world.storage.open_task("c", request(), task_id="last")
-        await world.storage.open_task("c", request(), task_id="canceled")
-        await world.storage.request_cancel("canceled")
-        for place in PLACES:
-            await delete_task(world.storage, place)
-        world.clock.advance(3600)
-        report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep(limit=2)
-        assert report == SweepReport(canceled=1, sent=1, left=7)
-        assert (await world.newest("last")).sends == 1
-        lines = unreadable(caplog)
-        assert len(lines) == 7
-        assert sorted(lines) == [
-            "An overdue task is left as it is until its item is restored from a backup or deleted:"
-            f" HEAD of task bad-{number} has no version: it was stored in part."
-            for number in range(7)
-        ]
-
-    with caplog.at_level(logging.ERROR):
-        await in_world(test)
+    for number in range(7):
+        head = (await world.storage.open_task("c", request(), task_id=f"bad-{number}")).head
+        await world.storage.request_cancel(head.task_id)
+        newer.remove_attributes(world.database, newer.head_key(head), "version")
+    world.clock.advance(1)
+    await world.storage.open_task("c", request(), task_id="last")
+    await world.storage.open_task("c", request(), task_id="canceled")
+    await world.storage.request_cancel("canceled")
+    for place in PLACES:
+        await delete_task(world.storage, place)
+    world.clock.advance(3600)
+    report = await world.sweep(limit=2)
+    assert report == SweepReport(canceled=1, sent=1, left=7)
+    assert (await world.newest("last")).sends == 1
+    lines = unreadable(caplog)
+    assert len(lines) == 7
+    assert sorted(lines) == [
+        "An overdue task is left as it is until its item is restored from a backup or deleted:"
+        f" HEAD of task bad-{number} has no version: it was stored in part."
+        for number in range(7)
+    ]
 
 
 async def test_a_due_time_that_is_not_whole_holds_up_no_sweep(
-    caplog: pytest.LogCaptureFixture,
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A task with one is left out with a line, the others are swept."""
-
-    async def test(world: World) -> None:
-        for number in range(3):
-            head = (await world.storage.open_task("c", request(), task_id=f"bad-{number}")).head
-            newer.set_attributes(world.database, newer.head_key(head), {"due_at": {"N": "1.5"}})
-        await world.storage.request_cancel("claimed")
-        world.clock.advance(3600)
-        report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep(limit=2)
-        assert report == SweepReport(canceled=1, sent=1, left=3)
-        assert (await world.newest("claimed")).state == S.TASK_STATE_CANCELED
-        assert (await world.newest("waiting")).sends == 1
-        assert sorted(unreadable(caplog)) == [
-            "An overdue task is left as it is until its item is restored from a backup or deleted:"
-            f" HEAD of task bad-{number} has a due_at of a form that no release writes."
-            for number in range(3)
-        ]
-
-    with caplog.at_level(logging.ERROR):
-        await in_world(test)
+    for number in range(3):
+        head = (await world.storage.open_task("c", request(), task_id=f"bad-{number}")).head
+        world.set_head(head, {"due_at": {"N": "1.5"}})
+    await world.storage.request_cancel("claimed")
+    world.clock.advance(3600)
+    report = await world.sweep(limit=2)
+    assert report == SweepReport(canceled=1, sent=1, left=3)
+    assert (await world.newest("claimed")).state == S.TASK_STATE_CANCELED
+    assert (await world.newest("waiting")).sends == 1
+    assert sorted(unreadable(caplog)) == [
+        "An overdue task is left as it is until its item is restored from a backup or deleted:"
+        f" HEAD of task bad-{number} has a due_at of a form that no release writes."
+        for number in range(3)
+    ]
 
 
-async def test_a_sweep_goes_past_cancels_that_a_newer_release_has_to_end() -> None:
+async def test_a_sweep_goes_past_cancels_that_a_newer_release_has_to_end(world: World) -> None:
     """A sweep reaches a cancel behind more newer cancels than a run may end."""
-
-    async def test(world: World) -> None:
-        for number in range(3):
-            head = (await world.storage.open_task("c", request(), task_id=f"new-{number}")).head
-            await world.storage.request_cancel(head.task_id)
-            needs = {"needs": {"N": str(FORMAT + 1)}}
-            newer.set_attributes(world.database, newer.head_key(head), needs)
-        world.clock.advance(1)
-        await world.storage.request_cancel("claimed")
-        world.clock.advance(30)
-        report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep(limit=1)
-        assert (report.canceled, report.left) == (1, 3)
-        assert (await world.newest("claimed")).state == S.TASK_STATE_CANCELED
-
-    await in_world(test)
+    for number in range(3):
+        head = (await world.storage.open_task("c", request(), task_id=f"new-{number}")).head
+        await world.storage.request_cancel(head.task_id)
+        needs = {"needs": {"N": str(FORMAT + 1)}}
+        world.set_head(head, needs)
+    world.clock.advance(1)
+    await world.storage.request_cancel("claimed")
+    world.clock.advance(30)
+    report = await world.sweep(limit=1)
+    assert (report.canceled, report.left) == (1, 3)
+    assert (await world.newest("claimed")).state == S.TASK_STATE_CANCELED
 
 
 def unreadable(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -951,47 +882,39 @@ def unreadable(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("name", sorted(EVENT_FORMS.keys() - {"parts"}))
-async def test_an_event_with_a_value_of_another_form_is_read(name: str) -> None:
+async def test_an_event_with_a_value_of_another_form_is_read(world: World, name: str) -> None:
     """A damaged value of an EVENT counts as missing: its task is shown, streamed and pushed.
 
     The sweeper deals with the task, too.
     """
-
-    async def test(world: World) -> None:
-        head = await world.storage.commit(
-            world.heads["paused"], Commit(entries=(TurnOpened(request("go on")),))
-        )
-        newer.set_attributes(world.database, newer.event_key(head, head.version), {name: ODD})
-        log = await world.storage.read("paused")
-        assert log is not None
-        assert log.records[-1].version == head.version
-        assert await world.storage.load_task("paused") is not None
-        await world.push_all()
-        world.clock.advance(25 * 3600)
-        report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
-        assert report.failed == 0
-
-    await in_world(test)
+    head = await world.storage.commit(
+        world.heads["paused"], Commit(entries=(TurnOpened(request("go on")),))
+    )
+    newer.set_attributes(world.database, newer.event_key(head, head.version), {name: ODD})
+    log = await world.storage.read("paused")
+    assert log is not None
+    assert log.records[-1].version == head.version
+    assert await world.storage.load_task("paused") is not None
+    await world.push_all()
+    world.clock.advance(25 * 3600)
+    report = await world.sweep()
+    assert report.failed == 0
 
 
 @pytest.mark.parametrize("names", [("at", "base"), ("parts",), ("commit_id",), ("body",)])
-async def test_a_half_written_event_is_read(names: tuple[str, ...]) -> None:
+async def test_a_half_written_event_is_read(world: World, names: tuple[str, ...]) -> None:
     """Every task is shown; only without a body is there less to see, and nothing to run."""
-
-    async def test(world: World) -> None:
-        for place in PLACES:
-            for version in range(1, world.heads[place].version + 1):
-                newer.remove_attributes(
-                    world.database, newer.event_key(world.heads[place], version), *names
-                )
-        await world.read_all()
-        await world.show_all()
-        await world.push_all()
-        log = await world.storage.read("waiting")
-        assert log is not None
-        assert log.needs_newer is (names == ("body",))
-
-    await in_world(test)
+    for place in PLACES:
+        for version in range(1, world.heads[place].version + 1):
+            newer.remove_attributes(
+                world.database, newer.event_key(world.heads[place], version), *names
+            )
+    await world.read_all()
+    await world.show_all()
+    await world.push_all()
+    log = await world.storage.read("waiting")
+    assert log is not None
+    assert log.needs_newer is (names == ("body",))
 
 
 def lose_event(world: World, head: Head) -> None:
@@ -1011,55 +934,44 @@ def blur_event(world: World, head: Head) -> None:
 
 @pytest.mark.parametrize("damage", [lose_event, widen_event, blur_event])
 async def test_a_commit_that_is_not_there_hides_no_other_task(
-    damage: Callable[[World, Head], None], caplog: pytest.LogCaptureFixture
+    world: World, damage: Callable[[World, Head], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Lists leave its task out with one line; who asks for it is not told to try again."""
-
-    async def test(world: World) -> None:
-        damage(world, world.heads["waiting"])
-        sentence = "Version 1 of task waiting is not there, or was stored in part."
-        found = await list_tasks(world.storage, ListTasksQuery())
-        assert {task.id for task in found.tasks} == set(PLACES) - {"waiting"}
-        assert unreadable(caplog) == [f"A task is left out: {sentence}"]
-        short = ListTasksQuery(history_length=0, include_artifacts=False)
-        assert len((await list_tasks(world.storage, short)).tasks) == len(PLACES)
-        with pytest.raises(UnreadableTaskError, match=sentence):
-            await world.storage.read("waiting")
-        letters = DeadLetters(world.storage, world.queue, retry=RetryPolicy())
-        operation = Operation.to_run(params_of(world.heads["waiting"]))
-        assert await letters.handle(operation.model_dump_json()) == "dropped"
-        for binding in (JSONRPC, REST):
-            async with world.http(binding) as agent:
-                shown = await agent.call("GetTask", {"id": "waiting"})
-                assert "The stored task is damaged" in shown.response.text
-                assert "try again" not in shown.response.text
-
-    with caplog.at_level(logging.ERROR):
-        await in_world(test)
+    damage(world, world.heads["waiting"])
+    sentence = "Version 1 of task waiting is not there, or was stored in part."
+    found = await list_tasks(world.storage, ListTasksQuery())
+    assert {task.id for task in found.tasks} == set(PLACES) - {"waiting"}
+    assert unreadable(caplog) == [f"A task is left out: {sentence}"]
+    short = ListTasksQuery(history_length=0, include_artifacts=False)
+    assert len((await list_tasks(world.storage, short)).tasks) == len(PLACES)
+    with pytest.raises(UnreadableTaskError, match=sentence):
+        await world.storage.read("waiting")
+    assert await world.bury(world.heads["waiting"]) == "dropped"
+    for binding in (JSONRPC, REST):
+        async with world.http(binding) as agent:
+            shown = await agent.call("GetTask", {"id": "waiting"})
+            assert "The stored task is damaged" in shown.response.text
+            assert "try again" not in shown.response.text
 
 
-async def test_a_commit_that_comes_in_late_is_no_damage() -> None:
+async def test_a_commit_that_comes_in_late_is_no_damage(world: World) -> None:
     """A gap that other commits fill while it is read is not taken for one that stays."""
+    head = world.heads["claimed"]
+    late = [newer.stored(world.database, newer.event_key(head, n)) for n in (1, 2)]
+    for item in late:
+        item_key = {name: item[name] for name in ("PK", "SK")}
+        world.database.delete(item_key)
+    sleep = world.clock.sleep
 
-    async def test(world: World) -> None:
-        head = world.heads["claimed"]
-        late = [newer.stored(world.database, newer.event_key(head, n)) for n in (1, 2)]
-        for item in late:
-            item_key = {name: item[name] for name in ("PK", "SK")}
-            world.database.delete(item_key)
-        sleep = world.clock.sleep
+    async def put_and_sleep(seconds: float) -> None:
+        if late:
+            world.database.put(late.pop(0))
+        await sleep(seconds)
 
-        async def put_and_sleep(seconds: float) -> None:
-            if late:
-                world.database.put(late.pop(0))
-            await sleep(seconds)
-
-        world.clock.sleep = put_and_sleep  # type: ignore[method-assign]
-        log = await world.storage.read("claimed")
-        assert log is not None
-        assert len(log.records) == 2
-
-    await in_world(test)
+    world.clock.sleep = put_and_sleep  # type: ignore[method-assign]
+    log = await world.storage.read("claimed")
+    assert log is not None
+    assert len(log.records) == 2
 
 
 CONTEXTS: Final[Mapping[str, Typed]] = {
@@ -1071,31 +983,23 @@ CONTEXTS: Final[Mapping[str, Typed]] = {
 
 
 @pytest.mark.parametrize("values", CONTEXTS.values(), ids=CONTEXTS)
-async def test_a_damaged_context_is_named_and_deleted(values: Typed) -> None:
+async def test_a_damaged_context_is_named_and_deleted(world: World, values: Typed) -> None:
     """A damaged context is refused with one sentence, and can be deleted."""
-
-    async def test(world: World) -> None:
-        (item,) = [i for i in world.database.items() if i["SK"]["S"] == "CONTEXT"]
-        damaged = {name: item[name] for name in ("PK", "SK")} | values
-        world.database.put(damaged)
-        with pytest.raises(UnreadableTaskError, match="The state of context c is damaged: restore"):
-            await world.storage.contexts.load("c")
-        with pytest.raises(ConcurrencyError):
-            await world.storage.contexts.put("c", context_write({}, expected_version=9))
-        await delete_context(world.storage, "c")
-        assert await world.storage.contexts.load("c") == (None, 0)
-
-    await in_world(test)
+    (item,) = [i for i in world.database.items() if i["SK"]["S"] == "CONTEXT"]
+    damaged = {name: item[name] for name in ("PK", "SK")} | values
+    world.database.put(damaged)
+    with pytest.raises(UnreadableTaskError, match="The state of context c is damaged: restore"):
+        await world.storage.contexts.load("c")
+    with pytest.raises(ConcurrencyError):
+        await world.storage.contexts.put("c", context_write({}, expected_version=9))
+    await delete_context(world.storage, "c")
+    assert await world.storage.contexts.load("c") == (None, 0)
 
 
-async def test_a_commit_after_one_without_an_id_is_still_told_from_it() -> None:
+async def test_a_commit_after_one_without_an_id_is_still_told_from_it(world: World) -> None:
     """A stale writer loses to a commit whose id was lost, as to any other."""
-
-    async def test(world: World) -> None:
-        head = world.heads["waiting"]
-        await world.storage.commit(head, Commit(token="n", claims=True))
-        newer.remove_attributes(world.database, newer.event_key(head, 2), "commit_id")
-        with pytest.raises(ConcurrencyError):
-            await world.storage.commit(head, Commit(token="m", claims=True))
-
-    await in_world(test)
+    head = world.heads["waiting"]
+    await world.storage.commit(head, Commit(token="n", claims=True))
+    newer.remove_attributes(world.database, newer.event_key(head, 2), "commit_id")
+    with pytest.raises(ConcurrencyError):
+        await world.storage.commit(head, Commit(token="m", claims=True))
