@@ -11,10 +11,10 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
-from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.durable import DurableStorage, Opened
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.log import Log, Opened, task_of_head
 from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.fold import Log, task_of_head
 from a2a_serverless.tasks.head import TERMINAL
 from a2a_serverless_tools.contract import Storage
 from tests.contract.schedules import Schedule, ScheduledTable

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import LOOK_AT_ONCE, TaskKey
+from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import TaskKey
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database, new_scope
 from tests.support.messages import request

@@ -15,10 +15,10 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import Typed
 from a2a_serverless.storage.finding import HOUR_MS, created_in, find_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
-from a2a_serverless.storage.log import TaskKey
 from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, TurnOpened, encode_entries
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head, Spared
+from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.template import Template

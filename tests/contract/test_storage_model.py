@@ -26,7 +26,6 @@ from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult, list_tasks
-from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -34,6 +33,7 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     TurnOpened,
 )
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import KNOWN, Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage

@@ -8,7 +8,6 @@ from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
-from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -19,6 +18,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
 )
 from a2a_serverless.tasks.events import Cursor, incarnation_tag
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.turn import Turn, turn_of

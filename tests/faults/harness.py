@@ -17,8 +17,8 @@ import httpx
 from a2a.types import Task, TaskState
 
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
-from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import TERMINAL, Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from a2a_serverless.errors import A2AServerlessError
-from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -24,7 +23,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
 )
 from a2a_serverless.tasks.events import events_of
-from a2a_serverless.tasks.fold import Fold, Record
+from a2a_serverless.tasks.fold import Fold, Log, Record
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, advance, open_task
 from tests.model import reference

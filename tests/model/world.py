@@ -27,7 +27,6 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage import codec
 from a2a_serverless.storage.codec import event_items, head_item, released_values
-from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.table import Item, Update, changed, holds
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -39,7 +38,7 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.events import events_of
-from a2a_serverless.tasks.fold import Fold, Record
+from a2a_serverless.tasks.fold import Fold, Log, Record
 from a2a_serverless.tasks.head import AttemptEnd, Head, state_name
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing

@@ -15,7 +15,6 @@ from markdown_it.rules_block import StateBlock, table
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     MessageAppended,
@@ -25,7 +24,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
     Unknown,
 )
-from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.fold import Log, Record
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state
 from a2a_serverless.tasks.progress import Progress, progress_in
 

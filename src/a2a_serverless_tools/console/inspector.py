@@ -24,16 +24,15 @@ from a2a_serverless.http.intake import cancel
 from a2a_serverless.http.streams import Wait
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import Counted, Deleted, count_data, delete_data
-from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.storage.finding import HOUR_MS, Created, Due, created_in, due_tasks, find_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, count_tasks, newest_heads
-from a2a_serverless.storage.log import LOOK_AT_ONCE, Log, TaskKey
 from a2a_serverless.storage.survey import survey_task
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_tag
-from a2a_serverless.tasks.fold import Fold
+from a2a_serverless.tasks.fold import Fold, Log
 from a2a_serverless.tasks.head import KNOWN, Head, plain_state
-from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.tasks.repairs import overdue_cancel
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.console.letters import (

@@ -29,7 +29,6 @@ from a2a_serverless.storage.deletion import (
 )
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult, list_tasks
-from a2a_serverless.storage.log import TaskKey
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -38,7 +37,7 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
 )
 from a2a_serverless.tasks.head import KNOWN, Head
-from a2a_serverless.tasks.identity import Scope, check_context_id
+from a2a_serverless.tasks.identity import Scope, TaskKey, check_context_id
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.guard import POLL_S, Looks

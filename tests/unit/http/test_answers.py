@@ -27,8 +27,8 @@ from a2a_serverless.http.operations import (
 )
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import Replied, StatusChanged
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract import ArtifactWrite, Storage
 from tests.support.a2a_calls import JSONRPC, REST, Agent, message

@@ -23,10 +23,10 @@ from a2a.types import (
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import Log
 from a2a_serverless.storage.tail import Tail, TailEvent, poll_interval, settle
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.events import Cursor
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock, Timetable

@@ -176,7 +176,9 @@ class World:
 
     async def bury(self, head: Head, *, max_attempts: int = 3, copy_number: int = 0) -> str:
         """What becomes of the dead letter of a turn's run."""
-        letters = DeadLetters(self.storage, self.queue, retry=RetryPolicy(max_attempts=max_attempts))
+        letters = DeadLetters(
+            self.storage, self.queue, retry=RetryPolicy(max_attempts=max_attempts)
+        )
         operation = Operation.to_run(params_of(head, copy_number=copy_number))
         return await letters.handle(operation.model_dump_json())
 

@@ -11,7 +11,7 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import Log
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import LOST, SHUTDOWN, AttemptEnd
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import attempt

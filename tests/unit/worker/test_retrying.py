@@ -14,7 +14,7 @@ from a2a.utils.errors import UnsupportedOperationError
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import Log
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import FinalError
 from tests.support.workers import (

@@ -11,8 +11,8 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless.storage.deletion import count_data, delete_data, delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage

@@ -13,8 +13,8 @@ from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import CANCELED, REBASES
 from a2a_serverless.storage.finding import due_tasks
-from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.operations import Operation, OperationParams

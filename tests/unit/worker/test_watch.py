@@ -14,9 +14,9 @@ from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
 from a2a_serverless.errors import ConcurrencyError
-from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import LOOK_AT_ONCE, TaskKey
+from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.guard import Looks
 from tests.support.workers import Agent, Bench, InlineKeeper, PacedClock, complete

@@ -48,7 +48,6 @@ from a2a_serverless.storage.codec import (
     unless_canceled,
 )
 from a2a_serverless.storage.contexts import Contexts, context_conflict
-from a2a_serverless.storage.log import Log, Opened, TaskKey, task_of_head
 from a2a_serverless.storage.table import (
     NEW,
     Check,
@@ -68,11 +67,12 @@ from a2a_serverless.tasks.entries import (
     check_readable,
     encode_entries,
 )
-from a2a_serverless.tasks.fold import Record, check_history_length
+from a2a_serverless.tasks.fold import Log, Record, check_history_length, task_of_head
 from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.identity import (
     ANONYMOUS,
     Scope,
+    TaskKey,
     check_context_id,
     check_task_id,
     is_task_id,
@@ -103,6 +103,9 @@ INSERTS: Final = 5
 REBASES: Final = 5
 """How often a request to cancel is tried while other tasks take its task's id."""
 
+LOOK_AT_ONCE: Final = 100
+"""Tasks of one `look`: DynamoDB reads as many items in one request."""
+
 TORN_READS: Final = 10
 """How often a read goes on when HEAD and events do not fit together yet."""
 
@@ -115,6 +118,18 @@ class Observer:
     """Returns X-Ray's header of the writer, which the commit keeps."""
     ended: Callable[[Head, int], None] = lambda _, __: None
     """Is called by the process that ends a task, with HEAD and the milliseconds since creation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The task that a creation has made, or has found under a repeated key or id (`created` False).
+
+    `log` is that of a created task, so that the caller need not read what was just written.
+    """
+
+    head: Head
+    created: bool
+    log: Log | None = None
 
 
 class DurableStorage:

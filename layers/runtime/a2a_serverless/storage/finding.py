@@ -14,10 +14,9 @@ from typing import Final, TypeAlias
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import due_of, is_live
 from a2a_serverless.storage.durable import DurableStorage, readable_head
-from a2a_serverless.storage.log import TaskKey
 from a2a_serverless.storage.table import Check, Item, Key, Range
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.identity import Scope, is_task_id
+from a2a_serverless.tasks.identity import Scope, TaskKey, is_task_id
 
 HOUR_MS: Final = 3_600_000
 

@@ -1,4 +1,4 @@
-"""Folding a task's log into the Task that a client sees."""
+"""The log of a task, and folding it into the Task that a client sees."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from typing import Literal
 
 from a2a.types import Artifact, Message, SendMessageRequest, Task, TaskStatus
+from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import InvalidArgumentError, NewerReleaseError
@@ -21,9 +22,12 @@ from a2a_serverless.tasks.entries import (
     Restarted,
     StatusChanged,
     TurnOpened,
+    Unknown,
     copied,
+    has_time,
+    is_finite,
 )
-from a2a_serverless.tasks.head import AttemptEnd
+from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Step, merge_metadata
 
 
@@ -279,3 +283,74 @@ def bound(message: Message, task_id: str, context_id: str) -> Message:
     copy = copied(message)
     copy.task_id, copy.context_id = task_id, context_id
     return copy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """HEAD and the complete commits after a version, unbroken up to HEAD's version."""
+
+    head: Head
+    records: tuple[Record, ...]
+
+    @property
+    def needs_newer(self) -> bool:
+        """Return True if only a newer release may run or write the task."""
+        return self.head.needs_newer or any(
+            isinstance(entry, Unknown) and entry.is_critical
+            for record in self.records
+            for entry in record.entries
+        )
+
+    @property
+    def cannot_run(self) -> bool:
+        """Return True if no worker of this release can run the open turn.
+
+        The task needs a newer release, or the message that opened the turn cannot be read. For a
+        log read from its beginning.
+        """
+        return self.needs_newer or (self.head.turn_is_open and not self._has_opening)
+
+    @property
+    def _has_opening(self) -> bool:
+        return any(
+            isinstance(entry, TurnOpened)
+            for record in self.records
+            if record.version == self.head.turn
+            for entry in record.entries
+        )
+
+    def restores(self) -> int:
+        """Return how many artifacts come back when a claim starts the open turn over."""
+        fold = self.fold()
+        claim = Record(version=self.head.version + 1, entries=())
+        fold.apply(Restarted(self.head.turn_base), claim)
+        return len(fold.restored)
+
+    def fold(self) -> Fold:
+        """Return the fold of a log that was read from its beginning."""
+        return extend(Fold(self.head.task_id, self.head.context_id), self.records)
+
+
+def extend(fold: Fold, records: tuple[Record, ...]) -> Fold:
+    """Add the records that follow to a fold, and return it."""
+    for record in records:
+        fold.add(record)
+    return fold
+
+
+def task_of_head(head: Head) -> Task | None:
+    """Return the Task without history and artifacts; None when HEAD alone does not know it.
+
+    None also if HEAD's copy of status or metadata is damaged, or cannot be shown in an answer: the
+    log has both.
+    """
+    if head.status is None or head.metadata is None:
+        return None
+    task = Task(id=head.task_id, context_id=head.context_id)
+    try:
+        task.status.CopyFrom(TaskStatus.FromString(head.status))
+        if head.metadata:
+            task.metadata.ParseFromString(head.metadata)
+    except DecodeError:
+        return None
+    return task if has_time(task.status) and is_finite(task) else None

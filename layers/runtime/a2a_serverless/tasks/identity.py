@@ -12,11 +12,15 @@ import re
 import secrets
 import uuid
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from a2a_serverless.errors import InvalidArgumentError
 
 MAX_CONTEXT_ID_BYTES = 512
 MAX_KEY_BYTES = 512
+TaskKey: TypeAlias = tuple[str, str]
+"""The scope's digest and the id of a task."""
+
 _TASK_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 

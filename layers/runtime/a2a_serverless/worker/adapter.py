@@ -22,7 +22,6 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.fifo import DONE, LOST, FifoQueue, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.endings import cancel_task, end_task, gave_up
-from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import (
     MOST_INTERRUPTIONS,
     NEWER_DELAY_S,
@@ -36,6 +35,7 @@ from a2a_serverless.tasks.attempts import (
     on_delivery,
     waits_behind,
 )
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import SHUTDOWN, Head
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.operations import Operation

@@ -22,8 +22,8 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.fifo import FifoQueue, decode_message
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import REBASES, canceled, end_task, gave_up
-from a2a_serverless.storage.log import Log
 from a2a_serverless.tasks.attempts import RetryPolicy
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation

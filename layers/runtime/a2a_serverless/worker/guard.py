@@ -30,8 +30,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import Handle
-from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.log import LOOK_AT_ONCE, Log, TaskKey
+from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.tasks.attempts import (
     Refused,
     RetryPolicy,
@@ -40,8 +39,9 @@ from a2a_serverless.tasks.attempts import (
     on_lost_claim,
     on_refusal,
 )
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import AttemptEnd, Head
-from a2a_serverless.tasks.identity import new_token
+from a2a_serverless.tasks.identity import TaskKey, new_token
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.storing import is_still

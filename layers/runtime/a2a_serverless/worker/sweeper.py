@@ -24,8 +24,8 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task, end_task, never_started
 from a2a_serverless.storage.finding import Due, due_tasks
-from a2a_serverless.storage.log import TaskKey
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.repairs import is_given_up, overdue_cancel, overdue_turn
 from a2a_serverless.tasks.rules import Commit

@@ -15,7 +15,7 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.observability.tracing import log_context
 from a2a_serverless.queues.fifo import Handle
-from a2a_serverless.storage.log import Log
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.identity import caller_number
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Timing

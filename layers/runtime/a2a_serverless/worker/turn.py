@@ -13,9 +13,8 @@ from a2a.server.context import ServerCallContext
 from a2a.types import Message, Part, Role, SendMessageRequest, Task
 from google.protobuf.json_format import MessageToDict
 
-from a2a_serverless.storage.log import Log, extend
 from a2a_serverless.tasks.entries import Caller, TurnOpened
-from a2a_serverless.tasks.fold import Fold
+from a2a_serverless.tasks.fold import Fold, Log, extend
 from a2a_serverless.worker.translation import TurnView
 
 
