@@ -14,6 +14,7 @@
     ├── TaskNotCancelableError        the task has ended: there is nothing to cancel
     ├── ContextMismatchError          the message names another context than its task
     ├── IdempotencyConflictError      the key was used for another message
+    ├── RepeatedKeyError              the key has opened a turn already: go on with that turn
     ├── UnsupportedOperationError     the operation makes no sense in this state
     ├── ConcurrencyError              another writer was first: reload, decide again
     │   └── FencedError               another attempt owns the turn: stop, write nothing
@@ -123,6 +124,14 @@ class ContextMismatchError(A2AServerlessError):
 
 class IdempotencyConflictError(A2AServerlessError):
     """The idempotency key was used before with a different message."""
+
+
+class RepeatedKeyError(A2AServerlessError):
+    """A message with this idempotency key has opened a turn of the task already."""
+
+    def __init__(self, turn: int) -> None:
+        super().__init__()
+        self.turn = turn
 
 
 class UnsupportedOperationError(A2AServerlessError):

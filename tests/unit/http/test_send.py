@@ -99,13 +99,28 @@ class TestIdempotency:
     async def test_a_repeated_follow_up_opens_no_second_turn(
         self, agent: Agent, worker: ScriptedWorker
     ) -> None:
-        """A follow-up's key is that of the latest turn: the repetition waits for that turn."""
+        """Its answer is the task as it is, while it waits and after its end."""
         asked = await agent.send("ask")
         headers = {"Idempotency-Key": "key-2"}
-        first = await agent.send("go", taskId=asked.task["id"], headers=headers)
-        second = await agent.send("go", taskId=asked.task["id"], headers=headers)
-        assert first.task == second.task
-        assert len(worker.started) == 2
+        sent: dict[str, Any] = {"taskId": asked.task["id"], "headers": headers}
+        await agent.send("ask pay 100", **sent)
+        between = await agent.send("ask and 50 more", taskId=asked.task["id"])
+        assert (await agent.send("ask pay 100", **sent)).task == between.task
+        done = await agent.send("go", taskId=asked.task["id"])
+        assert (await agent.send("ask pay 100", **sent)).task == done.task
+        started = [turn.text for turn in worker.started]
+        assert started == ["ask", "ask pay 100", "ask and 50 more", "go"]
+
+    async def test_a_key_of_another_follow_up_is_an_error(
+        self, agent: Agent, worker: ScriptedWorker
+    ) -> None:
+        """Also where messages came in between: the key belongs to its message."""
+        asked = await agent.send("ask")
+        sent: dict[str, Any] = {"taskId": asked.task["id"], "headers": {"Idempotency-Key": "key-2"}}
+        await agent.send("ask pay 100", **sent)
+        await agent.send("ask", taskId=asked.task["id"])
+        assert (await agent.send("ask pay 200", **sent)).reason == "INVALID_PARAMS"
+        assert len(worker.started) == 3
 
     async def test_a_follow_up_after_whose_turn_the_agent_has_asked_again(
         self, agent: Agent, worker: ScriptedWorker

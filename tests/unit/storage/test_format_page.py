@@ -48,7 +48,7 @@ from tests.support.messages import agent_message, artifact, message, request
 from tests.support.workers import params_of
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/format.md").read_text(encoding="utf-8")
-ITEMS: Final = ("HEAD", "EVENT", "PUSH", "CONTEXT", "KEY", "SLOT", "COUNT", "GROUP")
+ITEMS: Final = ("HEAD", "EVENT", "SENT", "PUSH", "CONTEXT", "KEY", "SLOT", "COUNT", "GROUP")
 UNWRITTEN: Final = "nothing writes it yet"
 S = TaskState
 TRACE: Final = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"

@@ -17,6 +17,7 @@ from a2a_serverless.errors import (
     ConcurrencyError,
     ContextMismatchError,
     IdempotencyConflictError,
+    RepeatedKeyError,
     TaskNotCancelableError,
     TaskNotFoundError,
     TaskTerminalStateError,
@@ -149,6 +150,8 @@ class Intake:
                 head = await storage.commit(head, commit)
             except ConcurrencyError:
                 continue
+            except RepeatedKeyError as repeated:
+                return await self._rejoin(storage, head, repeated.turn, request, context)
             metrics.count("TurnsAccepted")
             await self._send(head, OperationParams.of(head, head.version))
             accepted_at = Cursor(head.version, 0, incarnation_tag(head.incarnation))
@@ -257,18 +260,18 @@ def _repeats_outcome(head: Head, request: SendMessageRequest) -> bool:
 
 
 def _repeated_turn(head: Head, request: SendMessageRequest, key: str | None) -> int | None:
-    """Return the turn that a copy of this follow-up has opened; None for a new message.
+    """Return the turn that a copy of this follow-up has opened, as far as HEAD tells; else None.
 
-    Some clients use one messageId for many messages: without a key, a copy must also have the same
-    content.
+    The key of an earlier follow-up is found by the commit. Some clients use one messageId for many
+    messages: without a key, a copy must also have the same content.
     """
-    has_key_of_latest = key is not None and key_digest(key) == head.key_digest
+    if key is not None and key_digest(key) == head.key_digest:
+        return 1
     is_same = (
         message_digest(request.message) == head.message_digest
         and content_digest(request.message) == head.content_digest
     )
-    is_of_open_turn = head.turn_is_open and is_same
-    return (head.next_turn or head.turn) if has_key_of_latest or is_of_open_turn else None
+    return (head.next_turn or head.turn) if head.turn_is_open and is_same else None
 
 
 # -- cancels ---------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from a2a_serverless.storage.layout import (
     hour_key,
     id_key,
     owner_of,
+    sent_sort,
     shard_of,
     status_key,
     task_partition,
@@ -426,6 +427,13 @@ def event_items(step: Step, body: bytes) -> list[Item]:
     ]
     parts[0] |= _of_the_commit(step)
     return parts
+
+
+def sent_item(head: Head, key_digest: str) -> Item:
+    """Return the item that says that a follow-up with this key has opened HEAD's latest turn."""
+    partition = task_partition(head.scope, head.task_id)
+    values = {"turn": head.version, "expires_at": seconds(head.expires_at)}
+    return Key(partition, sent_sort(head.incarnation, key_digest))._asdict() | values
 
 
 def _of_the_commit(step: Step) -> dict[str, str | int]:

@@ -29,7 +29,10 @@ from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import (
     CommitTooLargeError,
     ConditionFailedError,
+    RepeatedKeyError,
+    TaskNotAcceptingMessagesError,
     TaskNotFoundError,
+    TaskTerminalStateError,
     UnavailableError,
     UnreadableTaskError,
 )
@@ -44,6 +47,7 @@ from a2a_serverless.storage.codec import (
     noted,
     postponed,
     released_values,
+    sent_item,
     spared_values,
     unless_canceled,
 )
@@ -87,6 +91,7 @@ from a2a_serverless.tasks.rules import (
     Step,
     Timing,
     advance,
+    key_digest,
     marked,
     open_task,
 )
@@ -358,12 +363,18 @@ class DurableStorage:
             ConcurrencyError: another writer has committed since `head`.
             FencedError, TurnFinishedError, TaskTerminalStateError,
             TaskNotAcceptingMessagesError: the rules refuse it.
+            RepeatedKeyError: a commit with this idempotency key was made before, however long ago.
             CommitTooLargeError: more than 4 MB; nothing was written.
             UnavailableError: no answer within the retry budget; the outcome is unknown.
         """
         now_ms = self.clock.now_ms()
         trace = self.observer.trace()
-        step = advance(head, commit, now_ms=now_ms, timing=self.timing, trace=trace)
+        try:
+            step = advance(head, commit, now_ms=now_ms, timing=self.timing, trace=trace)
+        except (TaskTerminalStateError, TaskNotAcceptingMessagesError):
+            if commit.idempotency_key:
+                await self._check_key(head, key_digest(commit.idempotency_key))
+            raise
         body, push = body_of(step), _pushed(step)
         if head.has_expired(self.clock.now_ms()):
             raise TaskNotFoundError
@@ -412,6 +423,8 @@ class DurableStorage:
         if push is not None:
             update = await self.webhooks.with_inline(update, push)
             more.append(push_inline(push, head))
+        if step.key_digest:
+            more.append(Put(item=sent_item(head, step.key_digest), when=[NEW]))
         if step.context_write is not None:
             more.append(self.contexts.update(head.context_id, step.context_write))
         try:
@@ -425,15 +438,24 @@ class DurableStorage:
         The EVENT at the commit's version says so, and goes on to say so when others have
         committed since; HEAD would not.
         """
-        if 0 not in failed:
-            raise context_conflict(next(iter(failed.values())))
         head = step.head
+        if 0 not in failed:
+            if step.key_digest:
+                await self._check_key(head, step.key_digest)
+            raise context_conflict(next(iter(failed.values())))
         event = layout.event_sort(head.incarnation, head.version, 0)
         stored = await self.table.get(Key(self._partition(head.task_id), event))
         stored_id = stored.get("commit_id") if stored else None
         if is_applied(stored_id, step.commit_id):
             return
         raise conflict(self._live(failed[0]) or await self.head(head.task_id), head)
+
+    async def _check_key(self, head: Head, digest: str) -> None:
+        """Raise RepeatedKeyError if a follow-up with this key has opened a turn of the task."""
+        sort = layout.sent_sort(head.incarnation, digest)
+        sent = await self.table.get(Key(self._partition(head.task_id), sort))
+        if sent is not None:
+            raise RepeatedKeyError(sent["turn"])
 
     # -- cancels -------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ COUNT: Final = "COUNT#"
 PUSH: Final = "PUSH#"
 PUSH_END: Final = "PUSH$"
 """Behind every push configuration; `HEAD` is before the first."""
+SENT: Final = "SENT#"
 GROUP: Final = "GROUP#"
 
 
@@ -137,7 +138,12 @@ def incarnation_in(sort: str) -> str | None:
     return None if found is None else found[1]
 
 
-_OF_INCARNATION: Final = re.compile(rf"(?:{EVENTS}|{PUSH})([^#]+)#")
+_OF_INCARNATION: Final = re.compile(rf"(?:{EVENTS}|{PUSH}|{SENT})([^#]+)#")
+
+
+def sent_sort(incarnation: str, key_digest: str) -> str:
+    """Return the SK of the item that says which turn a follow-up with this key has opened."""
+    return f"{SENT}{incarnation}#{key_digest}"
 
 
 def push_sort(incarnation: str, config_id: str) -> str:

@@ -125,7 +125,7 @@ class Head:
     """The agent answered with a Message alone."""
 
     key_digest: str = ""
-    """Digest of the idempotency key of the latest turn; empty: it came without one."""
+    """Digest of the idempotency key that the task was created with; empty: without one."""
     message_digest: str = ""
     """Digest of the latest turn's messageId."""
     content_digest: str = ""

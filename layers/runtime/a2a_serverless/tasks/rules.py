@@ -154,6 +154,8 @@ class Step:
     trace: str | None = None
     """X-Ray's header of the writer: the webhook that notifies of the commit joins its trace."""
     context_write: ContextWrite | None = None
+    key_digest: str = ""
+    """Of the idempotency key with which the message of a follow-up came; empty: it had none."""
     push: TaskPushNotificationConfig | None = field(default=None, repr=False)
     """An inline configuration as the client sent it: stored with the commit, or not at all."""
 
@@ -182,8 +184,9 @@ def open_task(new: NewTask, *, now_ms: int, timing: Timing, trace: str | None = 
         turn=1,
         turn_base=1,
         due_at=now_ms + int(timing.waiting_s * 1000),
+        key_digest=key_digest(new.idempotency_key),
     )
-    head = _opened_by(head, new.request.message, new.idempotency_key)
+    head = _opened_by(head, new.request.message)
     return Step(
         head=head,
         entries=(TurnOpened(new.request, new.caller), StatusChanged(status)),
@@ -217,7 +220,7 @@ def advance(
     if commit.claims:
         after = _claimed(after, commit, now_ms, timing)
     if opens:
-        after = _opened(after, commit, entries, now_ms, timing)
+        after = _opened(after, entries, now_ms, timing)
     after, entries = _with_content(after, entries, now_ms)
     if commit.waits is not None:
         after = _waiting(after, commit.waits, timing)
@@ -237,6 +240,7 @@ def advance(
         ended=(left_by(head) if commit.claims else None) or commit.failed,
         trace=trace,
         context_write=commit.context_write,
+        key_digest=key_digest(commit.idempotency_key),
         push=commit.push,
     )
 
@@ -261,7 +265,7 @@ def expiry(now_ms: int, ttl_s: float) -> int:
 
 
 def key_digest(idempotency_key: str | None) -> str:
-    """Return HEAD's digest of an idempotency key; empty when there is none."""
+    """Return the digest of an idempotency key as it is stored; empty when there is none."""
     return digest("key", idempotency_key) if idempotency_key else ""
 
 
@@ -278,10 +282,9 @@ def content_digest(message: Message) -> str:
     return digest("content", content.SerializeToString(deterministic=True).hex())
 
 
-def _opened_by(head: Head, message: Message, idempotency_key: str | None) -> Head:
+def _opened_by(head: Head, message: Message) -> Head:
     return replace(
         head,
-        key_digest=key_digest(idempotency_key),
         message_digest=message_digest(message),
         content_digest=content_digest(message),
     )
@@ -394,11 +397,9 @@ def _waiting(head: Head, waits: Waits, timing: Timing) -> Head:
     )
 
 
-def _opened(
-    head: Head, commit: Commit, entries: Iterable[Entry], now_ms: int, timing: Timing
-) -> Head:
+def _opened(head: Head, entries: Iterable[Entry], now_ms: int, timing: Timing) -> Head:
     message = next(e.request.message for e in entries if isinstance(e, TurnOpened))
-    head = _opened_by(head, message, commit.idempotency_key)
+    head = _opened_by(head, message)
     if head.turn_is_open:
         # The running attempt keeps the task; the message's turn follows when it has returned.
         return replace(head, next_turn=head.version, status=_without_message(head.status))
