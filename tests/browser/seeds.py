@@ -194,60 +194,6 @@ def told_slowly(scribe: Scribe, task_id: str) -> Head:
     return head
 
 
-HOSTILE = (
-    "<script>window.pwned=1</script>",
-    "<img src=x onerror='window.pwned=1'>",
-    "<svg onload='window.pwned=1'></svg>",
-    "<svg><script>window.pwned=1</script></svg>",
-    "<iframe srcdoc='<script>parent.pwned=1</script>'></iframe>",
-    "<a href='javascript:window.pwned=1' id=hostile>click</a>",
-    "[click](javascript:window.pwned=1)",
-    "[click](JaVaScRiPt:window.pwned=1)",
-    "[click](&#106;avascript:window.pwned=1)",
-    "[click](data:text/html,<script>window.pwned=1</script>)",
-    "[click](vbscript:window.pwned=1)",
-    "![x](https://elsewhere.example/pixel.png)",
-    "![x](javascript:window.pwned=1)",
-    "<style>body{display:none}</style>",
-    "<body onload='window.pwned=1'>",
-    "<form action='https://elsewhere.example'><input name=x><button>go</button></form>",
-    "<meta http-equiv=refresh content='0;url=https://elsewhere.example'>",
-    "<div hx-get='/_console/tasks' hx-trigger='load' hx-swap='outerHTML' hx-target='body'>x</div>",
-    '"><script>window.pwned=1</script>',
-    "</textarea></title></pre><script>window.pwned=1</script>",
-    "{{ 7 * 7 }}{% print(1) %}",
-    "<details open ontoggle='window.pwned=1'>x</details>",
-    "[x]: javascript:window.pwned=1\n\n[x]",
-    "<https://a.example/'onmouseover='window.pwned=1>",
-)
-"""Contents that would run something, load something or take the page over."""
-
-HOSTILE_FILES = (
-    ("image/svg+xml", b"<svg xmlns='http://www.w3.org/2000/svg' onload='window.pwned=1'/>"),
-    ("text/html", b"<script>window.pwned=1</script>"),
-    ("image/png", b"<script>window.pwned=1</script>"),
-    ("text/html\r\nX-Bad: 1", b"<script>window.pwned=1</script>"),
-)
-
-
-def hostile(scribe: Scribe, task_id: str) -> None:
-    """A task in which every place that a client or an agent can fill is hostile."""
-    head = scribe.open(task_id, HOSTILE[0])
-    scribe.claim(head, "a", HOSTILE[1])
-    entries: list[Entry] = []
-    for number, text in enumerate(HOSTILE):
-        parts = [Part(text=text), Part(text=text, media_type="text/markdown")]
-        parts.append(Part(data=ParseDict({text: text}, Value())))
-        parts.append(Part(url=text, filename=text))
-        artifact = Artifact(artifact_id=f"{text} {number}", name=text, parts=parts)
-        entries.append(ArtifactWritten(artifact))
-    files = [Part(raw=raw, media_type=kind, filename=HOSTILE[1]) for kind, raw in HOSTILE_FILES]
-    entries.append(ArtifactWritten(Artifact(artifact_id="files", parts=files)))
-    scribe.commit(head, *entries, said(TaskState.TASK_STATE_WORKING, HOSTILE[2]), token="a")
-    end = AttemptEnd(token="a", reason=HOSTILE[3], correlation_id=HOSTILE[4])
-    done(scribe.storage.release(head, end))
-
-
 def large(scribe: Scribe, task_id: str, *, chunks: int = 3_200, attempts: int = 200) -> None:
     """A task with many attempts, whose last one has written many chunks."""
     head = scribe.open(task_id, "Write a long report.")

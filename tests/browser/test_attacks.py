@@ -26,6 +26,29 @@ pytestmark = pytest.mark.browser
 RUN = "window.pwned=1"
 
 MARKDOWN = (
+    f"<script>{RUN}</script>",
+    f"<img src=x onerror='{RUN}'>",
+    f"<svg onload='{RUN}'></svg>",
+    f"<svg><script>{RUN}</script></svg>",
+    "<iframe srcdoc='<script>parent.pwned=1</script>'></iframe>",
+    f"<a href='javascript:{RUN}' id=hostile>click</a>",
+    f"[click](javascript:{RUN})",
+    f"[click](JaVaScRiPt:{RUN})",
+    f"[click](&#106;avascript:{RUN})",
+    f"[click](data:text/html,<script>{RUN}</script>)",
+    f"[click](vbscript:{RUN})",
+    "![x](https://elsewhere.example/pixel.png)",
+    f"![x](javascript:{RUN})",
+    "<style>body{display:none}</style>",
+    f"<body onload='{RUN}'>",
+    "<form action='https://elsewhere.example'><input name=x><button>go</button></form>",
+    "<meta http-equiv=refresh content='0;url=https://elsewhere.example'>",
+    "<div hx-get='/_console/tasks' hx-trigger='load' hx-swap='outerHTML' hx-target='body'>x</div>",
+    f'"><script>{RUN}</script>',
+    f"</textarea></title></pre><script>{RUN}</script>",
+    f"<details open ontoggle='{RUN}'>x</details>",
+    f"[x]: javascript:{RUN}\n\n[x]",
+    f"<https://a.example/'onmouseover='{RUN}>",
     f"<javascript:{RUN}>",
     f"<JAVASCRIPT:{RUN}//https://a.example>",
     "<data:text/html;base64,PHNjcmlwdD53aW5kb3cucHduZWQ9MTwvc2NyaXB0Pg==>",
@@ -54,7 +77,7 @@ MARKDOWN = (
     f"<!DOCTYPE x [<!ENTITY y '<script>{RUN}</script>'>]>&y;",
     f"&lt;script&gt;{RUN}&lt;/script&gt; &#x3c;img src=x onerror={RUN}&#x3e;",
 )
-"""Links, images, tables, code and blocks of HTML in Markdown."""
+"""Links, images, tables, code and blocks of HTML in Markdown, and elements that run or load."""
 
 MARKUP = (
     f"<math><mtext><table><mglyph><style><img src=x onerror={RUN}>",
@@ -74,6 +97,7 @@ MARKUP = (
     f"+ADw-script+AD4-{RUN}+ADw-/script+AD4-",
     f"\u202e>tpircs/<{RUN}>tpircs<",
     f"<script\u2028>{RUN}</script\u2029>",
+    "{{ 7 * 7 }}{% print(1) %}",
     "{{ cycler.__init__.__globals__ }}{% include 'base.html' %}{#",
     "=cmd|' /C calc'!A0",
     '"}],"pwned":1,"x":[{"y":"',
@@ -101,8 +125,9 @@ FILES = (
     "image/png, text/html",
     "text/html\nX-Bad: 1",
     "",
+    "image/png",
 )
-"""Media types that a browser would run, or guess at."""
+"""Media types that a browser would run, or guess at; the last one is said to be an image."""
 
 HTML = (
     f"<svg xmlns='http://www.w3.org/2000/svg' onload='{RUN}'><script>{RUN}</script></svg>".encode()
@@ -142,10 +167,10 @@ def visit(browser: Browser, attacked: Site) -> Iterator[Visit]:
 
 
 FOREIGN = (
-    "main script, iframe, object, embed, base, main link, main style, main template, video, audio,"
-    " main [hx-get]:not(#live), form[action^=http], main [id=htmx], main [name=body], .bubble img"
+    "main script, iframe, object, embed, base, main link, main style, main meta, main template,"
+    " video, audio, main [hx-get]:not(#live), form[action^=http], main [id=htmx],"
+    " main [name=body], .bubble img"
 )
-
 
 SEEN = """foreign => {
   const all = selector => [...document.querySelectorAll(selector)];
@@ -157,6 +182,7 @@ SEEN = """foreign => {
     links: all('.bubble a').map(a => a.getAttribute('href')),
     width: document.documentElement.scrollWidth,
     tasks: all('h1.id').length,
+    texts: all('.bubble .text').map(e => e.innerText.trim()),
   };
 }"""
 
@@ -170,14 +196,14 @@ POST = """url => {
 
 
 def test_nothing_runs_anywhere(visit: Visit, attacked: Site) -> None:
-    """Half a hundred attacks at every place of a task: no script, no request, no broken page.
+    """Many attacks at every place of a task: no script, no request, no broken page.
 
     Those in Markdown are of the conversation alone; the others stand in names, too.
     """
     assert len(ATTACKS) > 50
     views = [(number, "conversation") for number in range(len(ATTACKS))]
     views += [(number, "timeline") for number in range(len(MARKDOWN), len(ATTACKS))]
-    views += [(number, "events") for number in range(0, len(ATTACKS), 9)]
+    views += [(number, view) for number in range(0, len(ATTACKS), 9) for view in ("events", "cost")]
     for number, view in views:
         visit.task(attacked, f"attack-{number}", view)
         found = visit.page.evaluate(SEEN, FOREIGN)
@@ -189,6 +215,8 @@ def test_nothing_runs_anywhere(visit: Visit, attacked: Site) -> None:
             assert link.startswith(("https://", own)), where
         assert found["width"] <= 400, where
         assert found["tasks"] == 1, where
+        if view == "conversation" and ATTACKS[number].isascii() and ATTACKS[number].isprintable():
+            assert ATTACKS[number].strip() in found["texts"], where
     assert visit.said == []
     assert all(url.startswith(visit.url) for url in visit.asked), visit.asked
 
@@ -204,7 +232,10 @@ def test_a_file_is_never_a_page(visit: Visit, attacked: Site) -> None:
     for number, kind in enumerate(FILES):
         answer = visit.context.request.get(f"{base}/{number}")
         assert answer.status == 200
-        assert answer.headers["content-type"] == "application/octet-stream", kind
+        assert answer.headers["content-type"] == (
+            kind if kind == "image/png" else "application/octet-stream"
+        )
+        assert "sandbox" in answer.headers["content-security-policy"]
         assert answer.headers["content-disposition"].startswith("attachment;"), kind
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "x-bad" not in answer.headers

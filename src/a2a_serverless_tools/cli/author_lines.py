@@ -180,7 +180,6 @@ def _block(error: BaseException) -> Text:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return an exception after those that led to it."""
     chain = [error]
     while True:
         earlier = chain[0].__cause__

@@ -88,7 +88,6 @@ def _add_dev(commands: Commands) -> None:
 
 
 def _dev(options: Namespace) -> int:
-    """Keep the stack up until SIGINT or SIGTERM."""
     from a2a_serverless.settings import load_settings
     from a2a_serverless.worker.environment import take_environment
     from a2a_serverless_tools.cli.author_lines import for_authors
@@ -126,7 +125,6 @@ def _dev(options: Namespace) -> int:
 
 
 def _asked_for(options: Namespace, file: Path) -> Options:
-    """Return how the command's arguments want the stack, without a console."""
     from a2a_serverless_tools.local.stack import Options
 
     agent = agent_spec(options.agent)
@@ -157,7 +155,7 @@ def beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGIA
 
     `lines` are what this process logs about tasks.
     """
-    from a2a_serverless_tools.console.app import Beside, Console
+    from a2a_serverless_tools.console.app import Console, with_console
     from a2a_serverless_tools.console.inspector import Inspector
     from a2a_serverless_tools.local.http_server import OwnAddress
 
@@ -171,7 +169,7 @@ def beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGIA
     console = Console(inspector, url=running.url, endpoint=running.url, card=running.card)
     consoles.append(console)
     port = int(running.url.rsplit(":", 1)[1])
-    return Beside(running.app, console, OwnAddress(console.app, port=port))
+    return with_console(running.app, console, OwnAddress(console.app, port=port))
 
 
 def _add_demo(commands: Commands) -> None:
@@ -188,7 +186,6 @@ def _add_demo(commands: Commands) -> None:
 
 
 def _demo(options: Namespace) -> int:
-    """Show tasks; return 1 if the client gets anything unexpected."""
     from a2a_serverless_tools.local.demo import DemoError, show
     from a2a_serverless_tools.local.dotenv import Dotenv
 
@@ -222,7 +219,6 @@ def _add_console(commands: Commands) -> None:
 
 
 def _console(options: Namespace) -> int:
-    """Serve until SIGINT or SIGTERM."""
     from a2a_serverless_tools.cli.places import inspector_of
     from a2a_serverless_tools.cli.serving import named_aws_errors, until_signal
     from a2a_serverless_tools.console.app import Console

@@ -78,7 +78,7 @@ async def _letters(options: Namespace) -> Letters:
         ConfigurationError: none of them has the queue.
     """
     from a2a_serverless_tools.cli.places import file_of, in_file, settings_of
-    from a2a_serverless_tools.console.letters import SqsLetters
+    from a2a_serverless_tools.console.letters import SqsLetters, letters_of
 
     settings = (await settings_of(options))[0]
     field, what = _QUEUES[options.queue], _WHAT[options.queue]
@@ -86,7 +86,8 @@ async def _letters(options: Namespace) -> Letters:
     if queue and not options.file:
         return SqsLetters(queue, what)
     if (file := file_of(options, settings)) is not None:
-        letters = (await in_file(file, settings)).letters(field)
+        inspector = await in_file(file, settings)
+        letters = letters_of(field, inspector.settings, inspector.backends)
         if letters is not None:
             return letters
     msg = f"A2A_{field.upper()} is not set, and no --stack is named: it has the {what}."

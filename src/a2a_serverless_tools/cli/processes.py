@@ -51,7 +51,6 @@ def _add_api(commands: Commands) -> None:
 
 
 def _api(options: Namespace) -> int:
-    """Serve until SIGINT or SIGTERM."""
     from a2a_serverless.http.app import create_app
     from a2a_serverless.http.card import load_card, load_extended_card
     from a2a_serverless.settings import load_settings

@@ -63,7 +63,6 @@ def _add_lock(commands: Commands) -> None:
 
 
 def _lock(options: Namespace) -> int:
-    """Write the locks of the project around the current folder."""
     from a2a_serverless_tools.scaffold.dependencies import Dependencies
 
     Dependencies(project_folder(Path.cwd()), options.find_links).lock()
@@ -140,7 +139,6 @@ def _add_bundle(commands: Commands) -> None:
 
 
 def _bundle(options: Namespace) -> int:
-    """Install the packages of the project around the current folder, or measure a built folder."""
     from a2a_serverless_tools.scaffold.dependencies import Dependencies, check_size
 
     if options.measure:

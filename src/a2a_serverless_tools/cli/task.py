@@ -14,7 +14,7 @@ from a2a_serverless_tools.cli.text import counting, refuse
 if TYPE_CHECKING:
     from a2a_serverless_tools.cli.task_text import View
     from a2a_serverless_tools.console.inspector import Inspector
-    from a2a_serverless_tools.console.lines import LogLine
+    from a2a_serverless_tools.console.lines import LogLine, Logs
     from a2a_serverless_tools.inspect.timeline import Timeline
 
 _SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{22}")
@@ -76,7 +76,7 @@ async def _show(options: Namespace) -> int:
     if fault is not None:
         return refuse(fault)
     inspector = await inspector_of(options)
-    if options.logs and not inspector.has_logs:
+    if options.logs and inspector.logs is None:
         return refuse("--logs reads the logs of a deployment: name it with --stack.")
     found = await inspector.timelines(options.id, options.scope)
     if len(found) != 1:
@@ -84,7 +84,7 @@ async def _show(options: Namespace) -> int:
     (shown,) = found
     if options.events or options.follow:
         await _tell_events(inspector, shown, is_followed=options.follow)
-    lines = await _lines(inspector, shown) if options.logs else []
+    lines = await _lines(inspector.logs, shown) if options.logs and inspector.logs else []
     if not options.events and not options.follow:
         _print(options, with_logs(shown, ((line.at, line.fields) for line in lines)), lines)
     if options.logs and not options.json:
@@ -114,16 +114,15 @@ def _print(options: Namespace, shown: Timeline, lines: Sequence[LogLine]) -> Non
 
 
 async def _tell_events(inspector: Inspector, shown: Timeline, *, is_followed: bool) -> None:
-    """Print the events, one on each line: the cursor, and the event as clients get it."""
     events = inspector.events(shown.task_id, shown.scope, is_followed=is_followed)
     async for line in events:
         print(json.dumps({"id": line.cursor, **line.event}), flush=is_followed)
 
 
-async def _lines(inspector: Inspector, shown: Timeline) -> list[LogLine]:
+async def _lines(logs: Logs, shown: Timeline) -> list[LogLine]:
     found: list[LogLine] = []
     with counting("reading the logs", prints_lines=False) as so_far:
-        async for line in inspector.lines(shown.task_id, shown.created_at or 0):
+        async for line in logs.about(shown.task_id, shown.created_at or 0):
             found.append(line)
             so_far(len(found))
     return found

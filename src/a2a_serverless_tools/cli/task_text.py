@@ -45,8 +45,6 @@ _TIMES: Final = re.compile(r"(.+_)?(at|since|until)")
 
 @dataclass(slots=True)
 class _Node:
-    """One line of a tree, and the nodes below it."""
-
     text: str
     below: list[_Node] = field(default_factory=list)
 
@@ -145,7 +143,6 @@ def _fields(shown: Timeline) -> Iterator[tuple[str, object]]:
 
 
 def _tree(shown: Timeline) -> list[_Node]:
-    """Return a node for each turn, with its attempts and versions below."""
     turns = [(turn, _Node(_turn_text(turn))) for turn in shown.turns]
     of_attempt = {
         version: (node, attempt, own)
@@ -172,7 +169,6 @@ def _tree(shown: Timeline) -> list[_Node]:
 
 
 def _deliveries(hook: Webhook) -> _Node:
-    """Return a node for a webhook, with its delivery attempts below."""
     below = [_Node(f"{_time(one.at)}  {delivery(one)}") for one in hook.deliveries]
     return _Node(f"deliveries to {hook.receiver} (id {hook.config_id})", below)
 

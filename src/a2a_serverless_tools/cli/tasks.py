@@ -16,6 +16,7 @@ from a2a_serverless_tools.cli.text import counting, printable, refuse, typed
 
 if TYPE_CHECKING:
     from a2a_serverless.storage.deletion import Counted, Deleted
+    from a2a_serverless.storage.durable import DurableStorage
     from a2a_serverless_tools.console.inspector import Inspector, Looked, TaskRow
     from a2a_serverless_tools.inspect.timeline import Timeline
 
@@ -260,7 +261,8 @@ async def _purge(options: Namespace) -> int:
     name = options.user or scope
     where = f"in {inspector.place}"
     whose = name if options.context is None else f"The context {options.context} of {name}"
-    counted = await _counted(inspector, scope, options.context)
+    storage = inspector.storage.for_scope(Scope(scope))
+    counted = await _counted(storage, options.context)
     if counted.is_nothing:
         print(printable(f"{whose} has nothing {where}: nothing is left to delete."))
         return 0
@@ -269,33 +271,33 @@ async def _purge(options: Namespace) -> int:
     print(printable(f"{whose} has {has} {where}{rest}."))
     if not options.yes and typed(f"Type {name} to delete it for good: ") != name:
         return refuse(f"Nothing was deleted: type {name}, or say --yes.")
-    deleted = await _deleted(inspector, scope, options.context, counted)
+    deleted = await _deleted(storage, options.context, counted)
     gone = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
     print(printable(f"Deleted {gone}: nothing is left."))
     return 0
 
 
-async def _counted(inspector: Inspector, scope: str, context_id: str | None) -> Counted:
+async def _counted(storage: DurableStorage, context_id: str | None) -> Counted:
+    from a2a_serverless.storage.deletion import count_data
+
     with counting("counting tasks", prints_lines=False) as found:
-        counted = await inspector.count_data(scope, context_id)
+        counted = await count_data(storage, context_id)
         while counted.after:
             found(counted.tasks)
-            counted += await inspector.count_data(scope, context_id, after=counted.after)
+            counted += await count_data(storage, context_id, after=counted.after)
     return counted
 
 
-async def _deleted(
-    inspector: Inspector, scope: str, context_id: str | None, counted: Counted
-) -> Deleted:
+async def _deleted(storage: DurableStorage, context_id: str | None, counted: Counted) -> Deleted:
     """Delete step by step; if a step fails, print how much is gone, and raise its error."""
-    from a2a_serverless.storage.deletion import Deleted
+    from a2a_serverless.storage.deletion import Deleted, delete_data
     from a2a_serverless_tools.inspect.wording import amounts
 
     deleted = Deleted(is_done=False)
     try:
         with counting("deleting tasks", total=counted.tasks, prints_lines=False) as gone:
             while not deleted.is_done:
-                deleted += await inspector.delete_data(scope, context_id)
+                deleted += await delete_data(storage, context_id)
                 gone(deleted.tasks)
     except BaseException:
         so_far = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
@@ -305,7 +307,6 @@ async def _deleted(
 
 
 def _fault(options: Namespace) -> str | None:
-    """Return what is wrong with the arguments; None if nothing is."""
     from a2a_serverless.errors import InvalidArgumentError
     from a2a_serverless.tasks.identity import check_context_id
 

@@ -6,7 +6,7 @@ import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from a2a.types import AgentCard
 from starlette.applications import Starlette
@@ -136,8 +136,8 @@ class Console:
         return (self._url, f"http://localhost:{port}", f"http://[::1]:{port}")
 
 
-class Beside:
-    """An ASGI application that serves the console beside the agent.
+def with_console(agent: ASGIApp, console: Console, guarded: ASGIApp) -> ASGIApp:
+    """Return an application that serves the console beside the agent.
 
     Args:
         agent: the application of the agent.
@@ -145,14 +145,10 @@ class Beside:
         guarded: the application of the console, behind its other guards.
     """
 
-    def __init__(self, agent: Any, console: Console, guarded: Any) -> None:
-        self._agent = agent
-        self._console = console
-        self._guarded = guarded
+    async def both(scope: Scope, receive: Receive, send: Send) -> None:
+        await (guarded if console.owns(scope) else agent)(scope, receive, send)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        chosen = self._guarded if self._console.owns(scope) else self._agent
-        await chosen(scope, receive, send)
+    return both
 
 
 class _Safe:

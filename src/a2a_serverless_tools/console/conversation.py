@@ -73,8 +73,6 @@ class _ShownPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Said:
-    """One message, artifact or status of a conversation."""
-
     kind: Literal["user", "agent", "artifact", "state", "note", "progress"]
     at: int | None
     version: int

@@ -23,7 +23,6 @@ from a2a_serverless.errors import (
 from a2a_serverless.http.intake import cancel
 from a2a_serverless.http.streams import Wait
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.deletion import Counted, Deleted, count_data, delete_data
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.storage.finding import HOUR_MS, Created, Due, created_in, due_tasks, find_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, count_tasks, newest_heads
@@ -35,15 +34,7 @@ from a2a_serverless.tasks.head import KNOWN, Head, plain_state
 from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.tasks.repairs import overdue_cancel
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.console.letters import (
-    Aside,
-    Depth,
-    Letters,
-    Working,
-    depth_of,
-    letters_of,
-)
-from a2a_serverless_tools.console.lines import LogLine, Logs
+from a2a_serverless_tools.console.lines import Logs
 from a2a_serverless_tools.inspect.timeline import Timeline, timeline
 from a2a_serverless_tools.inspect.wording import age, times
 
@@ -149,8 +140,6 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EventLine:
-    """One event as subscribers get it."""
-
     cursor: str
     event: Mapping[str, Any]
     """A StreamResponse as JSON."""
@@ -196,8 +185,7 @@ class Inspector:
         self.settings = settings
         self.place = place
         self.logs = logs
-        self.has_logs = logs is not None
-        self._backends = backends
+        self.backends = backends
 
     async def timelines(self, task_id: str, scope: str | None = None) -> list[Timeline]:
         """Return the task of `scope`; without a scope, all tasks with this id, ordered by scope."""
@@ -249,14 +237,6 @@ class Inspector:
         tail, _ = await Tail.resume(storage, task_id, last)
         async for told in tail.events(until=lambda head: head.is_terminal, deadline=math.inf):
             yield _EventLine(cursor=str(told.cursor), event=_as_response(told.event))
-
-    async def lines(self, task_id: str, since_ms: int) -> AsyncIterator[LogLine]:
-        """Yield what the functions have logged about a task from a time on, in order."""
-        if self.logs is None:
-            msg = f"{self.place[0].upper()}{self.place[1:]} alone has no logs: name the stack."
-            raise ConfigurationError(msg)
-        async for line in self.logs.about(task_id, since_ms):
-            yield line
 
     async def tasks(self, query: TaskQuery) -> _Rows:
         """Return one page of tasks; it looks at a bounded number, and may have fewer than asked.
@@ -328,11 +308,11 @@ class Inspector:
             TaskNotFoundError: there is no such task.
             TaskNotCancelableError: it has ended.
         """
-        if self._backends is None:
+        if self.backends is None:
             msg = f"A cancel needs the queue of {self.place}: set A2A_QUEUE, or name the stack."
             raise ConfigurationError(msg)
         tail = await cancel(
-            self._backends,
+            self.backends,
             Scope(scope),
             task_id,
             wait=Wait(None, _OPERATOR),
@@ -362,38 +342,6 @@ class Inspector:
                 " in the queue, and starts it then."
             )
         return await storage.postpone(head, due_at=storage.clock.now_ms(), sends=head.sends)
-
-    async def count_data(
-        self, scope: str, context_id: str | None = None, *, after: str = ""
-    ) -> Counted:
-        """Count the next part of a scope's data, or of one of its contexts.
-
-        `after` is the one that the step before returned; empty for the first step.
-
-        Raises:
-            UnavailableError: the table did not answer in time.
-        """
-        return await count_data(self.storage.for_scope(Scope(scope)), context_id, after=after)
-
-    async def delete_data(self, scope: str, context_id: str | None = None) -> Deleted:
-        """Delete a part of a scope's data, or of one of its contexts; call it until it is done.
-
-        Raises:
-            UnavailableError: the table did not answer in time; call it again.
-        """
-        return await delete_data(self.storage.for_scope(Scope(scope)), context_id)
-
-    def letters(self, aside: Aside) -> Letters | None:
-        """Return the messages set aside in a queue; None if there is no such queue."""
-        return letters_of(aside, self.settings, self._backends)
-
-    async def depth(self, working: Working) -> Depth | None:
-        """Return how full a queue of the workers is; None if it is not named here.
-
-        Raises:
-            ConfigurationError: it cannot be used; one sentence says why.
-        """
-        return await depth_of(working, self.settings, self._backends)
 
     async def open_turns(self, limit: int) -> _OpenTurns:
         """Return what is due of the first `limit` tasks at which the sweeper looks next."""
@@ -444,7 +392,6 @@ def event_lines(log: Log) -> Iterable[_EventLine]:
 
 
 def _as_response(event: Event) -> dict[str, Any]:
-    """Return an event as the JSON of a StreamResponse."""
     match event:
         case Task():
             response = StreamResponse(task=event)
@@ -459,7 +406,6 @@ def _as_response(event: Event) -> dict[str, Any]:
 
 
 def _row_of(head: Head) -> TaskRow:
-    """Return a task's row."""
     released = head.released if head.turn_is_open and head.was_released else None
     return TaskRow(
         scope=head.scope,

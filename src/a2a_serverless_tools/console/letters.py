@@ -123,8 +123,6 @@ def _on_table(
 
 
 class _TableLetters(Letters):
-    """The messages set aside in a queue on a table."""
-
     def __init__(self, queue: TableQueue[Operation]) -> None:
         self._queue = queue
 
@@ -145,8 +143,6 @@ class _TableLetters(Letters):
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A letter, and the receipt by which it is deleted or made visible again."""
-
     letter: Letter
     receipt: str
 

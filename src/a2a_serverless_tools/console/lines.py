@@ -126,7 +126,6 @@ class _AsBefore(logging.Filter):
 
 
 def _older(path: Path) -> Path:
-    """Return the file to which lines are moved when `path` is full."""
     return path.with_name(f"{path.name}.1")
 
 
@@ -153,5 +152,4 @@ def _line(record: logging.LogRecord) -> LogLine:
 
 
 def _simple(value: object) -> object:
-    """Return a value in the form that it has in JSON."""
     return value if isinstance(value, str | int | float | bool | None) else str(value)

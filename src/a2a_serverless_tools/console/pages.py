@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError, UnreadableTaskError
-from a2a_serverless.storage.deletion import Counted
+from a2a_serverless.storage.deletion import Counted, count_data, delete_data
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
@@ -128,7 +128,6 @@ class Pages:
     # -- one task ----------------------------------------------------------------------------
 
     async def _task(self, request: Request) -> Response:
-        """Show one of the pages about a task."""
         return await self._shown(request, "task.html")
 
     async def _live(self, request: Request) -> Response:
@@ -247,11 +246,9 @@ class Pages:
         return Response(found.raw, media_type=safe, headers=headers)
 
     async def _cancel(self, request: Request) -> Response:
-        """Cancel a task, if the form says that this was confirmed."""
         return await self._write(request, self._inspector.cancel, "The task is {}.")
 
     async def _resend(self, request: Request) -> Response:
-        """Make the open turn due, if the form says that this was confirmed."""
         return await self._write(
             request, self._inspector.resend, "The turn is due: the next sweep sends it."
         )
@@ -274,7 +271,6 @@ class Pages:
     # -- a caller's data ---------------------------------------------------------------------
 
     async def _purge(self, request: Request) -> Response:
-        """Show how much data there is, and the form to confirm."""
         whose = _Whose.of(request.query_params)
         whose.check()
         return self._purge_page(whose, counted=await self._counted(whose))
@@ -287,18 +283,22 @@ class Pages:
         if form.get("name") not in (whose.name, visible(whose.name)):
             said = f"Nothing was deleted: {whose.name} was not typed."
             return self._purge_page(whose, counted=await self._counted(whose), said=said)
-        deleted = await self._inspector.delete_data(whose.digest)
+        deleted = await delete_data(self._of(whose))
         before = form.get("gone", "")
         gone = (int(before) if before.isdecimal() else 0) + deleted.tasks
         return self._purge_page(whose, gone=gone, is_done=deleted.is_done, is_step=True)
 
     async def _counted(self, whose: _Whose) -> Counted:
-        counted = await self._inspector.count_data(whose.digest)
+        storage = self._of(whose)
+        counted = await count_data(storage)
         for _ in range(_COUNTS - 1):
             if not counted.after:
                 break
-            counted += await self._inspector.count_data(whose.digest, after=counted.after)
+            counted += await count_data(storage, after=counted.after)
         return counted
+
+    def _of(self, whose: _Whose) -> DurableStorage:
+        return self._inspector.storage.for_scope(Scope(whose.digest))
 
     def _purge_page(self, whose: _Whose, **values: Any) -> Response:
         place = self._inspector.place
@@ -307,8 +307,6 @@ class Pages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Whose:
-    """The owner of the data, as a form or a link names it."""
-
     user: str
     tenant: str
     scope: str

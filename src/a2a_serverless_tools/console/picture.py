@@ -25,8 +25,6 @@ _LETTER: Final = 6.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bar:
-    """A length of time in a lane."""
-
     x: float
     y: float
     width: float
@@ -38,8 +36,6 @@ class _Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mark:
-    """A moment, through all lanes or in one."""
-
     x: float
     y: float
     height: float
@@ -48,8 +44,6 @@ class _Mark:
 
 
 class _Scale:
-    """Turns times into places."""
-
     def __init__(self, start: int, end: int) -> None:
         self.start = start
         self.length = max(1, end - start)

@@ -11,7 +11,15 @@ from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless_tools.console.inspector import Inspector, TaskRow
-from a2a_serverless_tools.console.letters import ASIDE, WORKING, Aside, Working
+from a2a_serverless_tools.console.letters import (
+    ASIDE,
+    WORKING,
+    Aside,
+    Letters,
+    Working,
+    depth_of,
+    letters_of,
+)
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page
 
 SHOWN: Final = 50
@@ -65,7 +73,7 @@ class Queues:
             oldest=min((one.waits_since for one in unclaimed if one.waits_since), default=None),
             cancels=turns.cancels[:SHOWN],
             is_calm=is_calm and bool(depth) and not depth.waiting,
-            aside=await asyncio.gather(*map(self._letters, ASIDE)),
+            aside=await asyncio.gather(*map(self._aside, ASIDE)),
             deletable=_DELETABLE,
             now=now,
             said=self._notes.get(request.query_params.get("said", "")),
@@ -73,14 +81,15 @@ class Queues:
 
     async def _working(self, name: Working) -> Mapping[str, Any]:
         """Return how full a queue of the workers is; `depth` None: it is not named, or a fault."""
+        settings, backends = self._inspector.settings, self._inspector.backends
         try:
-            return {"what": WORKING[name], "depth": await self._inspector.depth(name)}
+            return {"what": WORKING[name], "depth": await depth_of(name, settings, backends)}
         except A2AServerlessError as error:
             return {"what": WORKING[name], "depth": None, "fault": str(error)}
 
-    async def _letters(self, name: Aside) -> Mapping[str, Any]:
+    async def _aside(self, name: Aside) -> Mapping[str, Any]:
         """Return the first messages of a queue; `count` None: there is none, or a fault."""
-        letters, queue = self._inspector.letters(name), {"name": name, "what": ASIDE[name]}
+        letters, queue = self._letters(name), {"name": name, "what": ASIDE[name]}
         if letters is None:
             return queue | {"count": None}
         try:
@@ -89,13 +98,13 @@ class Queues:
             return queue | {"count": None, "fault": str(error)}
         return queue | {"count": len(found), "letters": found[:SHOWN]}
 
+    def _letters(self, name: Aside) -> Letters | None:
+        return letters_of(name, self._inspector.settings, self._inspector.backends)
+
     async def _delete(self, request: Request) -> Response:
-        """Delete a message that was set aside, if the form says that this was confirmed."""
         form = await form_of(request)
         asked = request.path_params["queue"]
-        letters = next(
-            (self._inspector.letters(name) for name in _DELETABLE if name == asked), None
-        )
+        letters = next((self._letters(name) for name in _DELETABLE if name == asked), None)
         if form.get("confirmed") != "yes":
             said = "Nothing was done: it was not confirmed."
         elif letters is not None and await letters.delete(form.get("message", "")):

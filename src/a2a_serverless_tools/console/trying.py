@@ -110,7 +110,6 @@ class Trying:
         yield "GET", "/card", self._card_page
 
     async def _shown(self, request: Request) -> Response:
-        """Show the form for sending, and what a call has brought so far."""
         call = self._call(request)
         return page(
             "try.html",
@@ -132,7 +131,6 @@ class Trying:
         return page("wire.html", call=call, scope=await self._scope_of(call))
 
     async def _send(self, request: Request) -> Response:
-        """Begin a call with the values of the form."""
         form = await form_of(request)
         text, task_id = form.get("text", ""), form.get("task", "")
         if not text or not self.endpoint or (task_id and not is_task_id(task_id)):
@@ -169,7 +167,6 @@ class Trying:
         return found[0][0] if len(found) == 1 else ""
 
     async def _card_page(self, _: Request) -> Response:
-        """Show the card as clients get it, and its faults."""
         card, text = self._card, ""
         if self.endpoint:
             card, text = await _fetched(self.endpoint)
@@ -185,7 +182,6 @@ class Trying:
     def _begin_to_send(
         self, text: str, *, key: str, task_id: str = "", streams: bool = True
     ) -> Call:
-        """Begin to send a message; with `task_id` as a follow-up."""
         message: dict[str, Any] = {
             "messageId": str(uuid.uuid4()),
             "role": "ROLE_USER",
@@ -197,13 +193,11 @@ class Trying:
         return self._begin("POST", path, {"message": message}, key=key, task_id=task_id)
 
     def _resume(self, call: Call) -> Call:
-        """Begin to read the events of a call's task after the last one that has come."""
         more = {"Last-Event-ID": call.last_event_id} if call.last_event_id else {}
         path = f"/tasks/{call.task_id}:subscribe"
         return self._begin("GET", path, None, key=call.key, task_id=call.task_id, headers=more)
 
     def _cancel(self, call: Call) -> Call:
-        """Begin to cancel a call's task."""
         path = f"/tasks/{call.task_id}:cancel"
         return self._begin("POST", path, {}, key=call.key, task_id=call.task_id)
 

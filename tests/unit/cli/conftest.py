@@ -1,15 +1,28 @@
-"""A table on moto that the commands find by their environment."""
+"""The commands, in this process, and a table on moto that they find by their environment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import pytest
+from a2a.types import Message, Part, SendMessageRequest
+from botocore.stub import Stubber
 
 from a2a_serverless import aws, wiring
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless_tools import cli
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database
 from tests.support.emulators import CREDENTIALS, REGION
+
+ANN = Scope.of("", "ann")
+BOB = Scope.of("acme", "bob")
 
 START_MS = 1_795_313_640_000
 """2026-11-22T02:14:00Z"""
@@ -33,3 +46,66 @@ def database(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Iterator[Da
         monkeypatch.setattr(wiring, "SystemClock", lambda: clock)
         yield moto
     aws.forget_clients()
+
+
+@pytest.fixture
+def storage(database: Database, clock: ManualClock) -> DurableStorage:
+    """The table, in the scope of ann."""
+    return database.storage(clock=clock, scope=ANN)
+
+
+class Said(NamedTuple):
+    """The exit code of a command, and what it has said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Said]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command; not in a test's event loop, because it has its own."""
+
+    def running(*arguments: str) -> Said:
+        code = cli.main(arguments)
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return Said(code, said.out, said.err)
+
+    return running
+
+
+def wait(awaitable: Any) -> Any:
+    """Run to the end; a test of a command has no event loop."""
+    return asyncio.run(awaitable)
+
+
+def opened(storage: DurableStorage, task_id: str, context: str = "c") -> Head:
+    """A task with its first message."""
+    said = SendMessageRequest(message=Message(message_id=task_id, parts=[Part(text="hi")]))
+    head: Head = wait(storage.open_task(context, said, task_id=task_id)).head
+    return head
+
+
+def answering(outputs: dict[str, str] | None) -> Stubber:
+    """CloudFormation with one stack, or none."""
+    stub = Stubber(aws.client("cloudformation"))
+    if outputs is None:
+        message = "Stack with id gone does not exist"
+        stub.add_client_error("describe_stacks", "ValidationError", message)
+        return stub
+    stack = {
+        "StackName": "mine",
+        "CreationTime": datetime(2026, 11, 22, tzinfo=UTC),
+        "StackStatus": "CREATE_COMPLETE",
+        "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()],
+    }
+    stub.add_response("describe_stacks", {"Stacks": [stack]}, {"StackName": "mine"})
+    return stub

@@ -9,7 +9,7 @@ import pytest
 
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
-from a2a_serverless_tools import cli
+from tests.unit.cli.conftest import Run
 
 COMMANDS = [
     ("task", "t"),
@@ -21,22 +21,15 @@ COMMANDS = [
     ("undecodable", "show", "m"),
 ]
 
-Run = Callable[..., str]
+Say = Callable[..., str]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Say:
     """What a command says on stderr."""
     for name in ("A2A_TABLE", "A2A_AGENT", "A2A_UNDECODABLE_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"):
         monkeypatch.delenv(name, raising=False)
-
-    def run(*command: str) -> str:
-        cli.main(command)
-        said = capsys.readouterr().err
-        assert "Traceback" not in said
-        return said
-
-    return run
+    return lambda *command: run(*command).err
 
 
 @pytest.fixture
@@ -60,7 +53,7 @@ def made(file: Path) -> Path:
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(("here", "owner"), [("bot/docs", "bot"), ("bot", "bot"), ("bare", "bare")])
 def test_the_file_of_the_folder_or_project(
-    run: Run,
+    run: Say,
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
     command: tuple[str, ...],
@@ -74,7 +67,7 @@ def test_the_file_of_the_folder_or_project(
 
 @pytest.mark.parametrize("command", [*COMMANDS, ("console",)])
 def test_without_a_file_nothing_is_made(
-    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+    run: Say, home: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     """One sentence names the file that is looked for, and the ways out."""
     monkeypatch.chdir(home / "map/docs")
@@ -90,7 +83,7 @@ def test_without_a_file_nothing_is_made(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_file_that_is_named(
-    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+    run: Say, home: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     """It is opened wherever the command runs, also where the environment names a table."""
     named = made(home / "elsewhere/other.db")
@@ -105,7 +98,7 @@ def test_a_file_that_is_named(
     assert "--file and --stack name two places: leave one of them out." in both
 
 
-def test_an_option_before_a_verb(run: Run, home: Path) -> None:
+def test_an_option_before_a_verb(run: Say, home: Path) -> None:
     """It counts as one behind it."""
     named = str(home / "bot/.a2a/dev.db")
     before = run("tasks", "--file", named, "cancel", "t", "--yes")
@@ -114,7 +107,7 @@ def test_an_option_before_a_verb(run: Run, home: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_not_made(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wrong name in A2A_TABLE is told, and does not look like a table without tasks."""
     monkeypatch.setenv("A2A_TABLE", f"file:{tmp_path}/nope.db")

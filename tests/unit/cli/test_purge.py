@@ -2,74 +2,49 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from a2a.types import Message, Part, SendMessageRequest, TaskPushNotificationConfig
-from botocore.stub import Stubber
+from a2a.types import TaskPushNotificationConfig
 
-from a2a_serverless import aws
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage import deletion
 from a2a_serverless.storage.deletion import delete_data
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless_tools import cli
-from a2a_serverless_tools.console import inspector
 from a2a_serverless_tools.inspect.wording import amounts
 from a2a_serverless_tools.local.own_file import own_file
 from a2a_serverless_tools.local.stack import Options, Stack
-from tests.support.clocks import ManualClock
 from tests.support.databases import Database
+from tests.unit.cli.conftest import ANN, BOB, Run, opened, wait
 
-ANN = Scope.of("", "ann")
-BOB = Scope.of("acme", "bob")
 ROOT = Path(__file__).parents[3]
 AGENT = f"{ROOT / 'examples/echo_executor/agent.py'}:agent"
 KEY = "a-key-of-twenty-letters"
 CARD = ROOT / "examples/echo_executor/agent_card.json"
 
-Run = Callable[..., tuple[int, str, str]]
+
+@pytest.fixture
+def purge(run: Run) -> Run:
+    """The command `tasks purge`."""
+    return partial(run, "tasks", "purge")
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command: its exit code, stdout and stderr."""
-
-    def running(*arguments: str) -> tuple[int, str, str]:
-        code = cli.main(("tasks", "purge", *arguments))
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return code, said.out, said.err
-
-    return running
-
-
-@pytest.fixture
-def storage(database: Database, clock: ManualClock) -> DurableStorage:
+def storage(storage: DurableStorage) -> DurableStorage:
     """The storage of ann, who has two tasks in one context and one in another, and bob his own."""
-    storage = database.storage(clock=clock, scope=ANN)
     for context, task_id in (("a", "t-0"), ("a", "t-1"), ("b", "t-2")):
         opened(storage, task_id, context)
     hook = TaskPushNotificationConfig(task_id="t-0", id="h", url="https://hooks.example/")
     wait(storage.webhooks.put(hook))
     opened(storage.for_scope(BOB), "t-bob", "a")
     return storage
-
-
-def opened(storage: DurableStorage, task_id: str, context: str) -> None:
-    said = SendMessageRequest(message=Message(message_id=task_id, parts=[Part(text="hi")]))
-    wait(storage.open_task(context, said, task_id=task_id))
-
-
-def wait(awaitable: Any) -> Any:
-    return asyncio.run(awaitable)
 
 
 def items(database: Database, scope: Scope) -> list[str]:
@@ -96,12 +71,12 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
     return typing
 
 
-def test_all_of_a_caller(run: Run, database: Database, storage: DurableStorage) -> None:
+def test_all_of_a_caller(purge: Run, database: Database, storage: DurableStorage) -> None:
     """Counted, deleted with webhooks and stored counts; another caller keeps all; twice is fine."""
     wait(list_tasks(storage, ListTasksQuery(page_size=1)))  # stores a count
     assert f"COUNT#{ANN.digest}" in items(database, ANN)
     theirs = items(database, BOB)
-    code, out, err = run("--user", "ann", "--yes")
+    code, out, err = purge("--user", "ann", "--yes")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "ann has 3 tasks, no contexts with a state and 1 webhook in the table tasks.",
@@ -111,39 +86,39 @@ def test_all_of_a_caller(run: Run, database: Database, storage: DurableStorage) 
     assert items(database, BOB) == theirs
     assert wait(list_tasks(storage, ListTasksQuery(page_size=1))).total_size == 0
     again = "ann has nothing in the table tasks: nothing is left to delete.\n"
-    assert run("--user", "ann", "--yes") == (0, again, "")
+    assert purge("--user", "ann", "--yes") == (0, again, "")
 
 
-def test_one_context(run: Run, storage: DurableStorage) -> None:
+def test_one_context(purge: Run, storage: DurableStorage) -> None:
     """`purge --context` deletes one context of a caller or scope; other contexts stay."""
-    code, out, _ = run("--scope", ANN.digest, "--context", "a", "--yes")
+    code, out, _ = purge("--scope", ANN.digest, "--context", "a", "--yes")
     assert (code, "Deleted 2 tasks, no contexts with a state and 1 webhook:" in out) == (0, True)
     assert [wait(storage.head(t)) is None for t in ("t-0", "t-1", "t-2")] == [True, True, False]
-    out = run("--user", "bob", "--tenant", "acme", "--context", "b")[1]
+    out = purge("--user", "bob", "--tenant", "acme", "--context", "b")[1]
     assert out.startswith("The context b of bob has nothing")
     assert wait(storage.for_scope(BOB).head("t-bob")) is not None
 
 
 def test_nothing_is_deleted_without_the_name(
-    run: Run, database: Database, storage: DurableStorage, typed: Callable[[str], list[str]]
+    purge: Run, database: Database, storage: DurableStorage, typed: Callable[[str], list[str]]
 ) -> None:
     """`purge` deletes nothing unless the name is typed or --yes is given."""
     before = items(database, ANN)
-    code, out, err = run("--user", "ann")
+    code, out, err = purge("--user", "ann")
     assert (code, out.startswith("ann has 3 tasks")) == (2, True)
     assert err.endswith("Nothing was deleted: type ann, or say --yes.\n")
     for text in ("", "y", "yes", "Ann", "bob"):
         asked = typed(text)
-        assert run("--user", "ann")[0] == 2
+        assert purge("--user", "ann")[0] == 2
         assert asked == ["Type ann to delete it for good: "]
     assert items(database, ANN) == before
     typed("ann")
-    assert run("--user", "ann")[0] == 0
+    assert purge("--user", "ann")[0] == 0
     assert items(database, ANN) == []
 
 
 def test_an_interrupted_one_is_continued(
-    run: Run, database: Database, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+    purge: Run, database: Database, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted `purge` says how far it was, and the next one deletes the remains too."""
     steps = iter(range(10))
@@ -154,36 +129,17 @@ def test_an_interrupted_one_is_continued(
         return await delete_data(storage, context_id, limit=1)
 
     with monkeypatch.context() as failing:
-        failing.setattr(inspector, "delete_data", one_step)
-        code, _, err = run("--user", "ann", "--yes")
+        failing.setattr(deletion, "delete_data", one_step)
+        code, _, err = purge("--user", "ann", "--yes")
     assert code == 2
     so_far, cause = err.splitlines()
     assert so_far.startswith("Deleted ")
     assert so_far.endswith(" so far: run it again for the rest.")
     assert "No answer in time" in cause
     assert items(database, ANN)
-    code, out, _ = run("--user", "ann", "--yes")
+    code, out, _ = purge("--user", "ann", "--yes")
     assert "of 1 more there are remains" in out
     assert (code, items(database, ANN)) == (0, [])
-
-
-def test_the_table_of_a_stack(
-    run: Run, database: Database, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With --stack `purge` takes the table from the stack's outputs, not the environment."""
-    outputs = {"Table": database.table, "Queue": "work.fifo"}
-    stack = {
-        "StackName": "mine",
-        "CreationTime": datetime(2026, 11, 22, tzinfo=UTC),
-        "StackStatus": "CREATE_COMPLETE",
-        "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()],
-    }
-    stub = Stubber(aws.client("cloudformation"))
-    stub.add_response("describe_stacks", {"Stacks": [stack]}, {"StackName": "mine"})
-    monkeypatch.setenv("A2A_TABLE", "another")
-    with stub:
-        code, out, _ = run("--user", "ann", "--yes", "--stack", "mine", "--region", "us-east-1")
-    assert (code, "Deleted 3 tasks" in out, items(database, ANN)) == (0, True, [])
 
 
 @pytest.mark.parametrize(
@@ -198,32 +154,30 @@ def test_the_table_of_a_stack(
     ],
 )
 def test_what_cannot_be_asked(
-    run: Run, storage: DurableStorage, arguments: Any, named: str
+    purge: Run, storage: DurableStorage, arguments: Any, named: str
 ) -> None:
     """Wrong arguments end with one sentence and exit code 2; an empty context deletes nothing."""
-    code, out, err = run(*arguments, "--yes")
+    code, out, err = purge(*arguments, "--yes")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert named in err
     assert wait(storage.head("t-0")) is not None
 
 
-def test_a_name_before_the_word_is_refused(
-    storage: DurableStorage, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_before_the_word_is_refused(run: Run, storage: DurableStorage) -> None:
     """`tasks --user ann purge` is refused, and deletes no task of any caller."""
-    assert cli.main(("tasks", "--user", "ann", "purge", "--yes")) == 2
-    assert "name it behind the word purge" in capsys.readouterr().err
+    said = run("tasks", "--user", "ann", "purge", "--yes")
+    assert (said.code, "name it behind the word purge" in said.err) == (2, True)
     assert wait(storage.head("t-0")) is not None
 
 
 def test_a_bar_shows_how_far_it_is(
-    run: Run, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+    purge: Run, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a terminal a bar shows how many of the counted tasks are deleted."""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    code, _, err = run("--user", "ann", "--yes")
+    code, _, err = purge("--user", "ann", "--yes")
     assert (code, "deleting tasks" in err, "3/3" in err) == (0, True, True)
 
 
@@ -246,7 +200,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
         yield stack
 
 
-def test_what_a_caller_has_in_dev(run: Run, stack: Stack) -> None:
+def test_what_a_caller_has_in_dev(purge: Run, stack: Stack) -> None:
     """In `dev` `purge` counts and deletes a caller's tasks; its client then finds none."""
 
     def ask(user: str, method: str, path: str, **options: Any) -> Any:
@@ -260,16 +214,16 @@ def test_what_a_caller_has_in_dev(run: Run, stack: Stack) -> None:
         assert "task" in ask(user, "POST", "/message:send", json={"message": said})
     assert ask("ann", "GET", "/tasks")["totalSize"] == 2
     file = own_file(Path.cwd())
-    code, out, err = run("--user", "ann")
+    code, out, err = purge("--user", "ann")
     assert (code, out) == (
         2,
         f"ann has 2 tasks, no contexts with a state and no webhooks in the file {file}.\n",
     )
     assert ask("ann", "GET", "/tasks")["totalSize"] == 2
-    code, out, err = run("--user", "ann", "--yes")
+    code, out, err = purge("--user", "ann", "--yes")
     asked = f"file {file}\n"
     assert (code, err, "Deleted 2 tasks," in out) == (0, asked, True)
     assert ask("ann", "GET", "/tasks")["totalSize"] == 0
     assert ask("bob", "GET", "/tasks")["totalSize"] == 1
-    assert "nothing is left to delete" in run("--user", "ann", "--yes")[1]
-    assert run("--user", "bob", "--context", "other", "--yes")[1].startswith("The context other")
+    assert "nothing is left to delete" in purge("--user", "ann", "--yes")[1]
+    assert purge("--user", "bob", "--context", "other", "--yes")[1].startswith("The context other")

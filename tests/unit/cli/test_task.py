@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -31,9 +29,7 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
-from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools import cli
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
 from tests.support.newer import (
@@ -43,47 +39,24 @@ from tests.support.newer import (
     remove_attributes,
     set_attributes,
 )
+from tests.unit.cli.conftest import ANN, BOB, Run, Said, wait
 
 OPERATIONS = Path(__file__).parents[3] / "docs/operations.md"
 VERSION = re.compile(r"(\d{4}-\d\d-\d\dT\S+|at an unknown time) +\d+  ")
 TASK = "5f0c3c0e-8a52-4f0b-9d8a-0f6f3a6f2b11"
-ANN = Scope.of("", "ann")
-BOB = Scope.of("", "bob")
 COMPLETED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
 
 
-@dataclass(frozen=True)
-class Said:
-    """What a command has said, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Said]
-
-
 @pytest.fixture
-def run(database: Database, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`a2a-serverless task ...`; not in a test's event loop, because it has its own."""
+def run(database: Database, run: Run) -> Run:
+    """`a2a-serverless task ...`."""
 
     def running(*arguments: str) -> Said:
-        code = cli.main(("task", *arguments))
-        said = capsys.readouterr()
-        assert said.err.count("\n") == (1 if code else 0), said.err
-        return Said(code, said.out, said.err)
+        said = run("task", *arguments)
+        assert said.err.count("\n") == (1 if said.code else 0), said.err
+        return said
 
     return running
-
-
-@pytest.fixture
-def storage(database: Database, clock: ManualClock) -> DurableStorage:
-    return database.storage(clock=clock, scope=ANN)
 
 
 def opened(storage: DurableStorage) -> Head:
@@ -92,11 +65,6 @@ def opened(storage: DurableStorage) -> Head:
     opening = storage.open_task("conversation-7", said, task_id=TASK, caller=Caller("ann"))
     head: Head = wait(opening).head
     return head
-
-
-def wait(awaitable: Any) -> Any:
-    """Run to the end; a test of a command has no event loop."""
-    return asyncio.run(awaitable)
 
 
 def committed(storage: DurableStorage, head: Head, *entries: Any, **options: Any) -> Head:
@@ -538,12 +506,6 @@ def test_what_is_no_id_or_scope(run: Run, arguments: tuple[str, ...], named: str
     said = run(*arguments)
     assert (said.code, said.out) == (2, "")
     assert named in said.err
-
-
-def test_no_table_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table, a stack or a dev's file is asked for, and no queue."""
-    monkeypatch.delenv("A2A_TABLE")
-    assert "A2A_TABLE is not set, no --stack is named, and no dev has made" in run(TASK).err
 
 
 def test_a_table_that_does_not_exist(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from a2a.types import Message, Part, SendMessageRequest, TaskState, TaskStatus
+from a2a.types import TaskState, TaskStatus
 from botocore.stub import Stubber
 
 from a2a_serverless import aws
@@ -23,7 +21,6 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged, Unknown, encode_entries
 from a2a_serverless.tasks.head import AttemptEnd, Head
-from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools import cli
 from a2a_serverless_tools.console import letters
@@ -33,29 +30,9 @@ from a2a_serverless_tools.console.pages import VIEWS
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
 from tests.support.newer import append_to_body, event_key, head_key, remove_attributes
+from tests.unit.cli.conftest import ANN, BOB, Run, answering, opened, wait
 
-ANN = Scope.of("", "ann")
-BOB = Scope.of("acme", "bob")
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(database: Database, capsys: pytest.CaptureFixture[str]) -> Run:
-    """A command: its exit code, stdout and stderr."""
-
-    def running(*arguments: str) -> tuple[int, str, str]:
-        code = cli.main(arguments)
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return code, said.out, said.err
-
-    return running
-
-
-@pytest.fixture
-def storage(database: Database, clock: ManualClock) -> DurableStorage:
-    return database.storage(clock=clock, scope=ANN)
+pytestmark = pytest.mark.usefixtures("database")
 
 
 @pytest.fixture
@@ -68,16 +45,6 @@ def queue(database: Database, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("A2A_PUSH_DEAD_LETTER_QUEUE", "aside.fifo")
     monkeypatch.setattr(letters, "WAIT_S", 0)  # it has one server
     return str(url)
-
-
-def wait(awaitable: Any) -> Any:
-    return asyncio.run(awaitable)
-
-
-def opened(storage: DurableStorage, task_id: str) -> Head:
-    said = SendMessageRequest(message=Message(message_id=task_id, parts=[Part(text="hi")]))
-    head: Head = wait(storage.open_task("c", said, task_id=task_id)).head
-    return head
 
 
 def ended(storage: DurableStorage, head: Head, state: TaskState) -> None:
@@ -371,23 +338,6 @@ def test_a_damaged_task_is_left_alone(
     code, out, err = run("tasks", verb, "t", "--yes")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "context_id" in err
-
-
-def answering(outputs: dict[str, str] | None) -> Stubber:
-    """CloudFormation with one stack, or none."""
-    stub = Stubber(aws.client("cloudformation"))
-    if outputs is None:
-        message = "Stack with id gone does not exist"
-        stub.add_client_error("describe_stacks", "ValidationError", message)
-        return stub
-    stack = {
-        "StackName": "mine",
-        "CreationTime": datetime(2026, 11, 22, tzinfo=UTC),
-        "StackStatus": "CREATE_COMPLETE",
-        "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()],
-    }
-    stub.add_response("describe_stacks", {"Stacks": [stack]}, {"StackName": "mine"})
-    return stub
 
 
 def test_an_unknown_stack_and_one_without_outputs(run: Run) -> None:

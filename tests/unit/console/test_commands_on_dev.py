@@ -9,25 +9,18 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
-from a2a_serverless.settings import Settings
 from a2a_serverless_tools import cli
-from a2a_serverless_tools.cli import dev
 from a2a_serverless_tools.console import lines
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.lines import Keeping, KeptLines, kept_lines
-from a2a_serverless_tools.local.own_file import log_of
-from a2a_serverless_tools.local.stack import Options, Stack
+from tests.unit.console.conftest import Dev, developing
 from tests.unit.push.receivers import Receiver, status
 
-ROOT = Path(__file__).parents[3]
-AGENT = f"{ROOT / 'examples/echo_executor/agent.py'}:agent"
-CARD = ROOT / "examples/echo_executor/agent_card.json"
 OURS = "a2a_serverless.worker.attempt"
 
 Run = Callable[..., tuple[int, str, str]]
@@ -39,20 +32,15 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def running(file: Path) -> Iterator[tuple[Stack, Console]]:
+def running(file: Path) -> Iterator[Dev]:
     """`dev` that calls webhooks on this machine."""
-    consoles: list[Console] = []
-    with kept_lines(log_of(file)) as lines:
-        beside = partial(dev.beside, consoles, lines)
-        options = Options(agent=AGENT, card=CARD, file=file, beside=beside, push=True)
-        settings = Settings(auth="none", push_allowed_hosts="127.0.0.1")
-        with Stack(settings, options) as stack:
-            yield stack, consoles[0]
+    with developing(file, push=True, push_allowed_hosts="127.0.0.1") as made:
+        yield made
 
 
 @pytest.fixture
 def run(
-    running: tuple[Stack, Console],
+    running: Dev,
     file: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -87,7 +75,7 @@ def refused(url: str, run: Run) -> str:
     return task_id
 
 
-def test_a_notification_that_was_given_up(running: tuple[Stack, Console], run: Run) -> None:
+def test_a_notification_that_was_given_up(running: Dev, run: Run) -> None:
     """It is listed, shown and deleted; the task's logs tell of its delivery."""
     task_id = refused(running[0].url, run)
     letters = [json.loads(line) for line in run("notifications", "--json")[1].splitlines()]
@@ -119,12 +107,12 @@ def test_a_notification_that_was_given_up(running: tuple[Stack, Console], run: R
 
 
 async def undecodable(console: Console) -> None:
-    backends = console._inspector._backends
+    backends = console._inspector.backends
     assert backends is not None
     await backends.operations.keep_undecodable("<b>poison</b>", reason="no JSON")
 
 
-async def test_a_message_that_cannot_be_read(running: tuple[Stack, Console]) -> None:
+async def test_a_message_that_cannot_be_read(running: Dev) -> None:
     """The page of queues shows it escaped, and deletes it once that was confirmed."""
     stack, console = running
     await undecodable(console)

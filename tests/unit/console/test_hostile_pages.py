@@ -14,7 +14,6 @@ from google.protobuf.struct_pb2 import Value
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusChanged
-from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.conversation import LEFT_OUT, MOST_OF_ALL, MOST_TEXT, html_of
@@ -22,34 +21,17 @@ from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import MOST_OF_AN_EVENT
 from a2a_serverless_tools.console.rendering import visible
 from a2a_serverless_tools.console.trying import Call
-from tests.support.clocks import ManualClock
-from tests.support.memory import memory_storage
+from tests.unit.console.conftest import ANN, OWN, URL, visited
 
-URL = "http://127.0.0.1:8000"
-OWN = {"Origin": URL}
-ANN = Scope.of("", "ann")
 TURNED = "invoice\u202efdp.exe"
 """A name that a browser shows as invoiceexe.pdf, and what stands behind it backwards."""
 
 
 @pytest.fixture
-def storage() -> DurableStorage:
-    return memory_storage(scope=ANN, clock=ManualClock(1_795_313_640_000))
-
-
-@pytest.fixture
-def console(storage: DurableStorage) -> Console:
+async def person(storage: DurableStorage) -> AsyncIterator[httpx.AsyncClient]:
     inspector = Inspector(storage, Settings(), place="the table Tasks-Prod")
-    return Console(inspector, url=URL, endpoint="http://127.0.0.1:9")
-
-
-@pytest.fixture
-async def person(console: Console) -> AsyncIterator[httpx.AsyncClient]:
-    """A browser that has opened the console."""
-    transport = httpx.ASGITransport(app=console.app)
-    async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
-        assert (await client.get(console.open_url())).status_code == 303
-        yield client
+    async with visited(Console(inspector, url=URL, endpoint="http://127.0.0.1:9")) as one:
+        yield one
 
 
 async def written(storage: DurableStorage, *entries: Entry, user: str = "ann") -> str:

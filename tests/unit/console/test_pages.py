@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import httpx
@@ -30,45 +29,21 @@ from a2a_serverless_tools.console.lines import LogLine, Logs
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS
 from tests.support.clocks import ManualClock
-from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, request
 from tests.support.queues import take
-
-URL = "http://127.0.0.1:8000"
-ANN = Scope.of("acme", "ann")
-OWN = {"Origin": URL}
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(1_795_313_640_000)
-
-
-@pytest.fixture
-def storage(clock: ManualClock) -> DurableStorage:
-    return memory_storage(scope=ANN, clock=clock)
+from tests.unit.console.conftest import ANN, OWN, URL, visited
 
 
 @pytest.fixture
 async def person(storage: DurableStorage) -> AsyncIterator[httpx.AsyncClient]:
-    async with visited(inspector_of(storage)) as one:
+    async with visited(console_of(storage)) as one:
         yield one
 
 
-def inspector_of(storage: DurableStorage, logs: Logs | None = None) -> Inspector:
-    return Inspector(storage, Settings(), place="memory", logs=logs)
-
-
-@asynccontextmanager
-async def visited(
-    inspector: Inspector, *, card: AgentCard | None = None
-) -> AsyncIterator[httpx.AsyncClient]:
-    """A browser that has opened the console."""
-    console = Console(inspector, url=URL, card=card)
-    transport = httpx.ASGITransport(app=console.app)
-    async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
-        assert (await client.get(console.open_url())).status_code == 303
-        yield client
+def console_of(
+    storage: DurableStorage, *, logs: Logs | None = None, card: AgentCard | None = None
+) -> Console:
+    return Console(Inspector(storage, Settings(), place="memory", logs=logs), url=URL, card=card)
 
 
 # -- webhooks ----------------------------------------------------------------------------------
@@ -193,7 +168,7 @@ async def test_a_stacks_logs_are_read_when_a_person_asks(
         failed(clock.now_ms() + 15_100, 1, action="claimed"),
     ]
     clock.advance(60)
-    async with visited(inspector_of(storage, logs)) as person:
+    async with visited(console_of(storage, logs=logs)) as person:
         path = f"/_console/task/{ANN.digest}/t"
         plain = (await person.get(f"{path}?view=timeline")).text
         assert logs.asked == []
@@ -359,7 +334,7 @@ async def test_the_card_says_what_is_wrong_in_it(storage: DurableStorage) -> Non
     card.supported_interfaces.add(url="http://elsewhere.example", protocol_binding="JSONRPC")
     for name in ("one", "two"):
         card.skills.add(id="same", name=name, description="does it", tags=["x"][: name == "one"])
-    async with visited(inspector_of(storage), card=card) as person:
+    async with visited(console_of(storage, card=card)) as person:
         text = (await person.get("/_console/card")).text
     for fault in (
         "description is missing, and the protocol demands it.",
@@ -400,7 +375,7 @@ class Stack:
         return head
 
     async def page(self, path: str) -> str:
-        async with visited(self.inspector) as person:
+        async with visited(Console(self.inspector, url=URL)) as person:
             return (await person.get(f"/_console{path}")).text
 
 
@@ -541,7 +516,7 @@ async def test_a_page_grows_older_while_nothing_happens(clock: ManualClock) -> N
     head = await stack.send("t")
     await stack.backends.storage.commit(head, Commit(token="a", claims=True, worker="vm 20452"))
     path = f"/_console/task/{head.scope}/t"
-    async with visited(stack.inspector) as person:
+    async with visited(Console(stack.inspector, url=URL)) as person:
         text = (await person.get(path)).text
         (live,) = re.findall(r'hx-get="([^"]*)"', text)
         live = live.replace("&amp;", "&")

@@ -6,8 +6,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 from unittest.mock import AsyncMock
 
 import httpx
@@ -15,37 +13,28 @@ import pytest
 from a2a.types import Message, Part, SendMessageRequest
 from botocore.exceptions import ClientError
 
-from a2a_serverless.settings import Settings
-from a2a_serverless_tools.cli import dev
 from a2a_serverless_tools.console import inspector
-from a2a_serverless_tools.console.app import STATIC, Console
-from a2a_serverless_tools.console.lines import kept_lines
-from a2a_serverless_tools.local.stack import Options, Stack
+from a2a_serverless_tools.console.app import STATIC
+from a2a_serverless_tools.local.stack import Stack
+from tests.unit.console.conftest import Dev, developing
 
-ROOT = Path(__file__).parents[3]
-AGENT = f"{ROOT / 'examples/echo_executor/agent.py'}:agent"
-CARD = ROOT / "examples/echo_executor/agent_card.json"
 PAGES = ["/tasks", "/try", "/queues", "/card", "/find?id=x"]
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, Console]]:
-    """`dev` with its console."""
-    consoles: list[Console] = []
-    with kept_lines(tmp_path_factory.mktemp("dev") / "dev.log") as lines:
-        options = Options(agent=AGENT, card=CARD, beside=partial(dev.beside, consoles, lines))
-        with Stack(Settings(auth="none"), options) as stack:
-            yield stack, consoles[0]
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    with developing(tmp_path_factory.mktemp("dev") / "dev.db") as made:
+        yield made
 
 
 @pytest.fixture
-def http(running: tuple[Stack, Console]) -> Iterator[httpx.Client]:
+def http(running: Dev) -> Iterator[httpx.Client]:
     with httpx.Client(trust_env=False, base_url=running[0].url) as client:
         yield client
 
 
 @pytest.fixture
-def person(running: tuple[Stack, Console], http: httpx.Client) -> httpx.Client:
+def person(running: Dev, http: httpx.Client) -> httpx.Client:
     """A browser that has opened the printed URL."""
     assert http.get(running[1].open_url()).status_code == 303
     return http
@@ -63,7 +52,7 @@ def sent(stack: Stack, text: str = "a b c") -> str:
 # -- people ------------------------------------------------------------------------------------
 
 
-def test_the_printed_url_opens_it_once(running: tuple[Stack, Console], http: httpx.Client) -> None:
+def test_the_printed_url_opens_it_once(running: Dev, http: httpx.Client) -> None:
     """Its token is exchanged for a cookie that no script reads and no other site sends."""
     url = running[1].open_url()
     answer = http.get(url)
@@ -111,7 +100,7 @@ def test_another_host_or_origin_is_refused(person: httpx.Client, headers: dict[s
 
 
 def test_a_write_says_where_it_comes_from_and_that_it_is_meant(
-    running: tuple[Stack, Console], person: httpx.Client
+    running: Dev, person: httpx.Client
 ) -> None:
     """It is refused without Origin, does nothing unconfirmed, and is never a GET."""
     stack, console = running
@@ -129,9 +118,7 @@ def test_a_write_says_where_it_comes_from_and_that_it_is_meant(
     assert (now.version, now.cancel) == (head.version, None)
 
 
-def test_the_root_is_the_consoles_for_browsers_alone(
-    running: tuple[Stack, Console], person: httpx.Client
-) -> None:
+def test_the_root_is_the_consoles_for_browsers_alone(running: Dev, person: httpx.Client) -> None:
     """A client's request for it is the agent's, as deployed."""
     answer = person.get("/", headers={"Accept": "text/html,*/*"})
     assert answer.headers["location"] == "/_console"
@@ -182,7 +169,7 @@ def test_an_error_of_aws_is_a_sentence(
     assert "This cannot be shown" in answer.text
 
 
-def test_a_key_is_sent_and_not_shown(running: tuple[Stack, Console], person: httpx.Client) -> None:
+def test_a_key_is_sent_and_not_shown(running: Dev, person: httpx.Client) -> None:
     """The one that the operator gives, with the call and those that follow on it."""
     own = {"Origin": running[0].url}
     form = {"text": "hello", "key": "top-secret-key", "how": "send"}
@@ -195,9 +182,7 @@ def test_a_key_is_sent_and_not_shown(running: tuple[Stack, Console], person: htt
     assert "top-secret-key" not in shown + repr(call)
 
 
-def test_a_call_is_canceled_after_a_confirmation(
-    running: tuple[Stack, Console], person: httpx.Client
-) -> None:
+def test_a_call_is_canceled_after_a_confirmation(running: Dev, person: httpx.Client) -> None:
     """Without one no request goes over the wire: the page shows the same call again."""
     own = {"Origin": running[0].url}
     begun = person.post("/_console/try", data={"text": "hi", "how": "send"}, headers=own)
@@ -213,7 +198,7 @@ def test_a_call_is_canceled_after_a_confirmation(
     assert not answer.headers["location"].endswith(call_id)
 
 
-def test_a_token_is_sent_as_one(running: tuple[Stack, Console], person: httpx.Client) -> None:
+def test_a_token_is_sent_as_one(running: Dev, person: httpx.Client) -> None:
     """What begins with Bearer is the token of an issuer, and no key."""
     own = {"Origin": running[0].url}
     form = {"text": "hello", "key": "Bearer top-secret-token", "how": "send"}

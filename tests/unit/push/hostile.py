@@ -71,6 +71,8 @@ NUMBERS = [
 ]
 HOSTS = _HOSTS.split()
 
+_PORTS = "0 22 25 80 65536 99999999 -1 443:443 0x1bb"
+
 FORMS = [
     "",
     "example.com",
@@ -113,15 +115,7 @@ FORMS = [
     "https://[example.com]/",
     "https://[v1.example]/",
     "https://example.com:/",
-    "https://example.com:0/",
-    "https://example.com:22/",
-    "https://example.com:25/",
-    "https://example.com:80/",
-    "https://example.com:65536/",
-    "https://example.com:99999999/",
-    "https://example.com:-1/",
-    "https://example.com:443:443/",
-    "https://example.com:0x1bb/",
+    *(f"https://example.com:{port}/" for port in _PORTS.split()),
     "https://" + "a" * 64 + ".com/",
     "https://" + "a." * 130 + "com/",
     "https://example.com/" + "x" * 2048,

@@ -66,16 +66,6 @@ async def test_a_hostile_url_is_never_connected_to(url: str) -> None:
     assert network.asked == []
 
 
-async def test_no_hostile_url_reaches_a_server_on_this_machine(receiver: Receiver) -> None:
-    """No URL that leads to this machine is connected to, although a server listens there."""
-    for host in ("127.0.0.1", "127.1", "2130706433", "[::ffff:127.0.0.1]", "localhost", "x.a"):
-        for scheme in ("http", "https"):
-            url = f"{scheme}://{host}:{receiver.port}/"
-            outcome = await post(PushClient(NOBODY, resolve=at_home), url)
-            assert outcome.meaning == "never", url
-    assert receiver.connections == 0
-
-
 @pytest.mark.parametrize(
     ("url", "connected"),
     [
@@ -174,21 +164,6 @@ async def test_a_name_that_is_rebound_is_refused_at_connect(
     assert dns.asked == ["rebound.example"] * 2
 
 
-async def test_nobody_asks_again_between_check_and_connect(
-    receiver: Receiver,
-    rebinding: Callable[..., Rebinding],
-) -> None:
-    """The connection is made to the address that was checked, whatever the next answer were."""
-    dns = rebinding(hostile.PUBLIC, "127.0.0.1")
-    network = RecordingNetwork()
-    url = f"https://rebound.example:{receiver.port}/hook"
-    outcome = await post(PushClient(NOBODY, network=network), url)
-    assert outcome.meaning == "again"
-    assert network.asked == [(hostile.PUBLIC, receiver.port)]
-    assert receiver.connections == 0
-    assert dns.asked == ["rebound.example"]
-
-
 async def test_the_real_network_resolves_nothing(
     receiver: Receiver, rebinding: Callable[..., Rebinding]
 ) -> None:
@@ -197,14 +172,6 @@ async def test_the_real_network_resolves_nothing(
     outcome = await post(PushClient(LOCAL), f"http://hooks.example:{receiver.port}/")
     assert outcome.meaning == "delivered"
     assert dns.asked == ["hooks.example"]
-
-
-async def test_a_name_that_is_gone_may_come_back(rebinding: Callable[..., Rebinding]) -> None:
-    """After a DNS error the event is tried again."""
-    rebinding()
-    outcome = await post(PushClient(NOBODY), "https://gone.example/")
-    assert outcome.meaning == "again"
-    assert "host that is known" in outcome.reason
 
 
 async def test_a_redirect_is_not_followed() -> None:

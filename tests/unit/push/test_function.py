@@ -15,19 +15,15 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.observability import metrics
 from a2a_serverless.push.function import PushFunction
-from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
+from a2a_serverless.push.jobs import PushJob, PushQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
-from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import Slot, Slots
 from a2a_serverless.tasks.head import Head
-from a2a_serverless_tools.contract import Storage
-from tests.support.memory import commits_of, memory_keys, memory_storage
-from tests.support.messages import request
-from tests.support.queues import MemoryQueue, done, take
+from tests.support.queues import done, take
 from tests.unit.push.receivers import OK, Receiver, listening, status
-from tests.unit.push.world import COMPLETED, WORKING, config, stream_record
+from tests.unit.push.world import COMPLETED, WORKING, World, stream_record
 
 
 class LambdaContext:
@@ -44,36 +40,22 @@ class Source:
     """A function on real time, and what the event sources would pass to it."""
 
     def __init__(self, *, slots: Slots | None = None, **settings: Any) -> None:
-        defaults = {"push_allowed_hosts": "127.0.0.1", "push_events": "statuses"}
-        self.settings = Settings(**{**defaults, **settings})
-        self.storage = memory_storage()
-        self.waiting = MemoryQueue(PushJob)
-        self.queue = PushQueue(self.waiting, MemoryQueue(PushLetter))
-        self.keys = memory_keys()
-        self.committed = commits_of(self.storage)
-        self.function = PushFunction(
-            self.storage, self.queue, self.keys, self.settings, slots=slots
-        )
+        self.world = World(clock=SystemClock(), **{"push_issuer": "", **settings})
+        self.function = self.of(self.world.queue, slots=slots)
+
+    def of(self, queue: PushQueue, **options: Any) -> PushFunction:
+        """The function on a queue."""
+        world = self.world
+        return PushFunction(world.storage, queue, world.keys, world.settings, **options)
 
     def open(self, *urls: str) -> Head:
         """A task with a configuration for each URL; what is committed up to here is forgotten."""
-
-        async def make() -> Head:
-            head = (await self.storage.open_task("ctx", request())).head
-            for number, url in enumerate(urls, start=1):
-                own = config(url, f"hook-{number}", task_id=head.task_id)
-                await self.storage.webhooks.put(own)
-            return head
-
-        head = asyncio.run(make())
-        self.committed.clear()
+        head: Head = asyncio.run(self.world.open(*urls))
+        self.world.committed.clear()
         return head
 
     def say(self, head: Head, state: Any) -> None:
-        asyncio.run(self._update(head, state))
-
-    async def _update(self, head: Head, state: Any) -> None:
-        await Storage(self.storage).update_task(head.task_id, state)
+        asyncio.run(self.world.say(head, state))
 
     def tell(self, *urls: str) -> None:
         """Commit to a task with these receivers; their jobs are on the queue."""
@@ -82,13 +64,13 @@ class Source:
 
     def stream_event(self) -> dict[str, Any]:
         """What the table's stream has."""
-        records = [stream_record(c, n) for n, c in enumerate(self.committed, start=1)]
-        self.committed.clear()
+        records = [stream_record(c, n) for n, c in enumerate(self.world.committed, start=1)]
+        self.world.committed.clear()
         return {"Records": records}
 
     def jobs(self) -> list[Mapping[str, Any]]:
         """All jobs that are visible."""
-        return list(iter(lambda: take(self.waiting), None))
+        return list(iter(lambda: take(self.world.jobs), None))
 
     def handle(self, event: dict[str, Any], context: Any = None) -> list[str]:
         answer = self.function.handle(event, context or LambdaContext())
@@ -138,7 +120,7 @@ def test_from_a_commit_to_a_receiver(receiver: Receiver, source: Source) -> None
         assert source.handle({"Records": source.jobs()}) == []
         assert asyncio.all_tasks(source.function._loop) == set()
     assert receiver.states == ["WORKING", "COMPLETED"]
-    [published] = asyncio.run(source.keys.keys())
+    [published] = asyncio.run(source.world.keys.keys())
     claims = jwt.decode(
         receiver.requests[0].headers["x-a2a-signature"],
         jwt.PyJWK(dict(published.jwk)),
@@ -224,9 +206,9 @@ def test_an_undecodable_record_is_kept(receiver: Receiver, source: Source) -> No
     source.tell(receiver.url())
     assert source.handle({"Records": [bad, *source.jobs()]}) == []
     assert len(receiver.requests) == 1
-    assert [kept.body for kept in done(source.waiting.aside.waiting())] == ["no job"]
+    assert [kept.body for kept in done(source.world.jobs.aside.waiting())] == ["no job"]
     nowhere = PushQueue(SqsFifoQueue(PushJob, "https://queue.example/jobs.fifo"))
-    function = PushFunction(source.storage, nowhere, source.keys, source.settings)
+    function = source.of(nowhere)
     answer = function.handle({"Records": [bad]}, LambdaContext())
     assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}
     function.close()
@@ -240,7 +222,7 @@ def test_an_unforeseen_error_keeps_an_undecodable_record_alone(
     async def no_thread(*_: object, **__: object) -> bool:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(source.waiting, "keep_undecodable", no_thread)
+    monkeypatch.setattr(source.world.jobs, "keep_undecodable", no_thread)
     source.tell(receiver.url())
     [good] = source.jobs()
     bad = {**good, "messageId": "bad", "body": "no job"}
@@ -268,7 +250,7 @@ def test_a_receiver_has_his_time_and_no_more(receiver: Receiver) -> None:
     began = clock.monotonic()
     assert source.handle({"Records": [record]}, LambdaContext(0.5)) == [record["messageId"]]
     assert clock.monotonic() - began < 10
-    [push] = asyncio.run(source.storage.webhooks.all(head.task_id))
+    [push] = asyncio.run(source.world.storage.webhooks.all(head.task_id))
     assert push.failures == 1
     source.function.close()
 

@@ -339,16 +339,6 @@ def test_a_secret_that_is_no_key(text: str) -> None:
     assert not text or text[:20] not in str(refusal.value)
 
 
-def test_the_key_id_is_the_thumbprint() -> None:
-    """RFC 7638: the key's id is its thumbprint, which can be computed from the public key."""
-    jwk = signing_key(secret()).jwk
-    required = '{"crv":"%s","kty":"%s","x":"%s","y":"%s"}' % tuple(  # noqa: UP031 - braces
-        jwk[name] for name in ("crv", "kty", "x", "y")
-    )
-    digest = hashlib.sha256(required.encode()).digest()
-    assert jwt.utils.base64url_encode(digest).decode() == jwk["kid"]
-
-
 def test_a_private_key_is_not_shown() -> None:
     """Neither the key nor a token's secret is in a representation that a log might get."""
     key = signing_key(secret())

@@ -72,13 +72,13 @@ class World:
     def __init__(
         self,
         *,
-        clock: ManualClock | None = None,
+        clock: Any = None,
         storage: DurableStorage | None = None,
         **settings: Any,
     ) -> None:
         defaults = {"push_allowed_hosts": "127.0.0.1", "push_events": "statuses"}
         self.settings = Settings(**{**defaults, "push_issuer": "agent", **settings})
-        self.clock = clock or ManualClock()
+        self.clock: Any = clock or ManualClock()
         self.storage = storage or memory_storage(clock=self.clock)
         self.jobs = MemoryQueue(PushJob, visibility_s=90, clock=self.clock)
         self.letters = MemoryQueue(PushLetter, clock=self.clock)

@@ -211,8 +211,6 @@ class Deliverer:
 
 
 class _Delivery:
-    """The delivery of one job."""
-
     def __init__(self, deliverer: Deliverer, job: PushJob, budget: Budget) -> None:
         self._deliverer = deliverer
         self._job = job
@@ -469,8 +467,6 @@ class _Delivery:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """One request to make: its configuration and event."""
-
     push: Push
     notification: Notification
     event_id: str

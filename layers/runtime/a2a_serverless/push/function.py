@@ -127,8 +127,6 @@ class PushFunction(EventFunction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Committed:
-    """A commit, as a record names it."""
-
     number: str
     """The record's sequence number."""
     scope: str

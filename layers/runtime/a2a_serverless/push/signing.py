@@ -134,8 +134,6 @@ class SecretsManagerSecret:
 
 @dataclass(frozen=True, slots=True)
 class _SigningKey:
-    """A private key and its published part."""
-
     private: ec.EllipticCurvePrivateKey = field(repr=False)
     jwk: Mapping[str, str]
 

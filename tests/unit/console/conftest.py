@@ -1,0 +1,62 @@
+"""A storage in memory whose console a browser has opened, and `dev` with its console."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless_tools.cli import dev
+from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.lines import kept_lines
+from a2a_serverless_tools.local.own_file import log_of
+from a2a_serverless_tools.local.stack import Options, Stack
+from tests.support.clocks import ManualClock
+from tests.support.memory import memory_storage
+
+URL = "http://127.0.0.1:8000"
+OWN = {"Origin": URL}
+ANN = Scope.of("acme", "ann")
+ECHO = Path(__file__).parents[3] / "examples/echo_executor"
+
+Dev = tuple[Stack, Console]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_795_313_640_000)
+
+
+@pytest.fixture
+def storage(clock: ManualClock) -> DurableStorage:
+    """The storage of ann."""
+    return memory_storage(scope=ANN, clock=clock)
+
+
+@asynccontextmanager
+async def visited(console: Console) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser that has opened the console."""
+    transport = httpx.ASGITransport(app=console.app)
+    async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+        assert (await client.get(console.open_url())).status_code == 303
+        yield client
+
+
+@contextmanager
+def developing(file: Path, *, push: bool = False, **settings: Any) -> Iterator[Dev]:
+    """`dev` on a file, with its console."""
+    consoles: list[Console] = []
+    with kept_lines(log_of(file)) as lines:
+        beside = partial(dev.beside, consoles, lines)
+        agent, card = f"{ECHO / 'agent.py'}:agent", ECHO / "agent_card.json"
+        options = Options(agent=agent, card=card, file=file, beside=beside, push=push)
+        with Stack(Settings(auth="none", **settings), options) as stack:
+            yield stack, consoles[0]
