@@ -11,8 +11,7 @@ from a2a_serverless.observability import cold_start
 with cold_start():
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends
-    from a2a_serverless.worker.agents import deployed_agent
-    from a2a_serverless.worker.environment import take_environment
+    from a2a_serverless.worker.agents import deployed_agent, take_environment
     from a2a_serverless.worker.function import WorkerFunction
 
     settings = load_settings()

@@ -9,8 +9,7 @@ from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import ArtifactWritten
-from a2a_serverless.tasks.events import events_of
-from a2a_serverless.tasks.fold import Fold, Log
+from a2a_serverless.tasks.fold import Fold, Log, events_of
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from tests.support.messages import artifact, request

@@ -33,7 +33,7 @@ from a2a_serverless.storage.layout import INDEXES, event_sort, task_partition
 from a2a_serverless.storage.survey import survey_task
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.entries import TurnOpened
-from a2a_serverless.tasks.events import LAST
+from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.push import MAX_ANSWER_CHARS, MAX_CONFIGS, GivenUp, Push, checked

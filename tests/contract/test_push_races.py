@@ -24,7 +24,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import HEAD, INDEXES
 from a2a_serverless.storage.webhooks import PUTS
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
-from a2a_serverless.tasks.events import LAST
+from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage

@@ -17,11 +17,10 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     TurnOpened,
 )
-from a2a_serverless.tasks.events import Cursor, incarnation_tag
-from a2a_serverless.tasks.fold import Log
+from a2a_serverless.tasks.fold import Cursor, Log, incarnation_tag
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.turn import Turn, turn_of
+from a2a_serverless.worker.turn import TurnInput, turn_of
 from tests.support.messages import agent_message, artifact, request, said, texts
 
 
@@ -72,7 +71,7 @@ async def read(storage: DurableStorage, head: Head) -> Log:
     return log
 
 
-def turn_in(log: Log) -> Turn:
+def turn_in(log: Log) -> TurnInput:
     return turn_of(log, {})
 
 

@@ -8,8 +8,7 @@ from a2a.types import StreamResponse, TaskArtifactUpdateEvent
 from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.events import Event, events_of
-from a2a_serverless.tasks.fold import Fold
+from a2a_serverless.tasks.fold import Event, Fold, events_of
 
 
 async def log_of(storage: DurableStorage, task_id: str) -> list[tuple[str, dict[str, Any]]]:

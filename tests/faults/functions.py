@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from a2a_serverless import settings
-from a2a_serverless.worker import adapter, sharing
+from a2a_serverless.worker import adapter
+from a2a_serverless.worker import function as worker_function
 from tests.support.simulation.environments import Environments, Handler
 from tests.support.simulation.pumps import QueuePump
 from tests.support.simulation.sources import SqsSource
@@ -45,7 +46,7 @@ class Invocation:
 def main() -> int:
     """Feed the function until the process is ended."""
     if os.environ.get(HASTE):
-        sharing.SPARE_S = 1.5  # type: ignore[misc]
+        worker_function.SPARE_S = 1.5  # type: ignore[misc]
         settings.SHARED_SPARE_S = 3  # type: ignore[misc]
         defaults = adapter.WorkerAdapter.__init__.__kwdefaults__ or {}
         defaults["deadline_margin_s"] = 1.0

@@ -24,9 +24,8 @@ from a2a_serverless.tasks.identity import caller_number
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.agents import deployed_agent, pulling_agent
-from a2a_serverless.worker.dead_letters import DeadLetters
-from a2a_serverless.worker.sharing import flush_now_and_then
-from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless.worker.function import flush_now_and_then
+from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
 from tests.support.alarms import NAMESPACE, STACK, CloudWatch, alarms_of, rung
 from tests.support.messages import request
 from tests.support.workers import Agent, Bench, PacedClock, S, complete, params_of, status

@@ -22,8 +22,7 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     TurnOpened,
 )
-from a2a_serverless.tasks.events import events_of
-from a2a_serverless.tasks.fold import Fold, Log, Record
+from a2a_serverless.tasks.fold import Fold, Log, Record, events_of
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, advance, open_task
 from tests.model import reference

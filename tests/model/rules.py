@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from a2a_serverless.storage import codec
 from a2a_serverless.storage.codec import Commits, head_of
 from a2a_serverless.storage.table import Update
-from a2a_serverless.tasks import attempts, repairs, rules, storing
-from a2a_serverless.tasks.events import Event, events_of
-from a2a_serverless.tasks.fold import Fold, Record
+from a2a_serverless.tasks import attempts, rules
+from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_of
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import OperationParams
-from a2a_serverless.worker.translation import TurnView
+from a2a_serverless.worker.turn import TurnView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +27,8 @@ class Rules:
     # what a commit does
     open_task: Callable[..., rules.Step] = rules.open_task
     advance: Callable[..., rules.Step] = rules.advance
-    is_applied: Callable[..., bool] = storing.is_applied
-    conflict: Callable[..., Exception] = storing.conflict
+    is_applied: Callable[..., bool] = rules.is_applied
+    conflict: Callable[..., Exception] = rules.conflict
     committed: Callable[..., Update] = codec.committed
     head_of: Callable[..., Head] = head_of
 
@@ -50,22 +49,22 @@ class Rules:
     unless_canceled: Callable[[Update], Update] = codec.unless_canceled
 
     # cancels
-    check_open: Callable[..., Head] = storing.check_open
+    check_open: Callable[..., Head] = rules.check_open
     marked: Callable[..., Head] = rules.marked
     canceled: Callable[[Head], Update] = codec.canceled
     on_cancel: Callable[..., attempts.Canceled] = attempts.on_cancel
 
     # repairs
     postponed: Callable[..., Update] = codec.postponed
-    overdue_turn: Callable[..., OperationParams | None] = repairs.overdue_turn
-    repeated_turn: Callable[..., OperationParams | None] = repairs.repeated_turn
-    overdue_cancel: Callable[..., bool] = repairs.overdue_cancel
-    is_given_up: Callable[..., bool] = repairs.is_given_up
-    on_dead_letter: Callable[..., repairs.DeadLettered] = repairs.on_dead_letter
+    overdue_turn: Callable[..., OperationParams | None] = attempts.overdue_turn
+    repeated_turn: Callable[..., OperationParams | None] = attempts.repeated_turn
+    overdue_cancel: Callable[..., bool] = attempts.overdue_cancel
+    is_given_up: Callable[..., bool] = attempts.is_given_up
+    on_dead_letter: Callable[..., attempts.DeadLettered] = attempts.on_dead_letter
 
     # what readers see
     commits: type[Commits] = Commits
-    belonging_to: Callable[..., tuple[Record, ...] | None] = storing.belonging_to
+    belonging_to: Callable[..., tuple[Record, ...] | None] = belonging_to
     fold: type[Fold] = Fold
     events_of: Callable[[Record, Fold], Iterable[Event]] = events_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
+from a2a_serverless.tasks.attempts import DeadLettered
 from a2a_serverless.tasks.head import Head, is_interrupted
-from a2a_serverless.tasks.repairs import DeadLettered
 from tests.model.scenarios import Scenario
 from tests.model.state import Budget, Move, Op, Process, Seen, Service, State, Write
 from tests.model.store import (

@@ -20,16 +20,21 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage import codec
 from a2a_serverless.storage.codec import Commits
 from a2a_serverless.storage.table import Check, Update
-from a2a_serverless.tasks import attempts, repairs, rules, storing
-from a2a_serverless.tasks.attempts import Canceled, Delivered, Refused, RetryPolicy, Returned
+from a2a_serverless.tasks import attempts, rules
+from a2a_serverless.tasks.attempts import (
+    Canceled,
+    DeadLettered,
+    Delivered,
+    Refused,
+    RetryPolicy,
+    Returned,
+)
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted
-from a2a_serverless.tasks.events import Event, events_of
-from a2a_serverless.tasks.fold import Fold, Record
+from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_of
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.repairs import DeadLettered
 from a2a_serverless.tasks.rules import Commit, Step
-from a2a_serverless.worker.translation import TurnView
+from a2a_serverless.worker.turn import TurnView
 
 # -- rules.advance ---------------------------------------------------------------------------
 
@@ -285,23 +290,23 @@ def is_never_overdue(head: Head | None, *, now_ms: int) -> bool:
 
 
 def sends_the_same_copy(*args: Any, **kwargs: Any) -> OperationParams | None:
-    params = repairs.overdue_turn(*args, **kwargs)
+    params = attempts.overdue_turn(*args, **kwargs)
     return params and params.model_copy(update={"copy_number": 0})
 
 
 def sends_what_is_to_be_canceled(head: Head | None, **kwargs: Any) -> OperationParams | None:
-    return repairs.overdue_turn(head and replace(head, cancel=None), **kwargs)
+    return attempts.overdue_turn(head and replace(head, cancel=None), **kwargs)
 
 
 def buries_whatever_it_finds(head: Head | None, *args: Any, **kwargs: Any) -> DeadLettered:
-    wanted = repairs.on_dead_letter(head, *args, **kwargs)
+    wanted = attempts.on_dead_letter(head, *args, **kwargs)
     if wanted is DeadLettered.DROP and head is not None and not head.is_terminal:
         return DeadLettered.FAIL
     return wanted
 
 
 def buries_what_has_attempts_left(*args: Any, **kwargs: Any) -> DeadLettered:
-    wanted = repairs.on_dead_letter(*args, **kwargs)
+    wanted = attempts.on_dead_letter(*args, **kwargs)
     return DeadLettered.FAIL if wanted is DeadLettered.RESEND else wanted
 
 
@@ -311,12 +316,12 @@ def never_gives_up(*args: Any, **kwargs: Any) -> bool:
 
 
 def gives_up_claimed_turns(head: Head, **kwargs: Any) -> bool:
-    return repairs.is_given_up(replace(head, token=None, attempts=0), **kwargs)
+    return attempts.is_given_up(replace(head, token=None, attempts=0), **kwargs)
 
 
 def gives_up_at_once(head: Head, *, now_ms: int, **kwargs: Any) -> bool:
     del now_ms
-    return repairs.is_given_up(head, now_ms=10**15, **kwargs)
+    return attempts.is_given_up(head, now_ms=10**15, **kwargs)
 
 
 # -- the thread beside the agent's loop ------------------------------------------------------
@@ -389,13 +394,13 @@ class LeavesGaps(Commits):
 
 def stops_short(head: Head, records: Sequence[Record], reached: int) -> tuple[Record, ...] | None:
     del reached
-    return storing.belonging_to(head, records, head.version)
+    return belonging_to(head, records, head.version)
 
 
 def takes_what_is_beyond_head(
     head: Head, records: Sequence[Record], reached: int
 ) -> tuple[Record, ...] | None:
-    is_whole = storing.belonging_to(head, records, reached) is not None
+    is_whole = belonging_to(head, records, reached) is not None
     return tuple(records) if is_whole else None
 
 

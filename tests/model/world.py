@@ -37,8 +37,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
     encode_entries,
 )
-from a2a_serverless.tasks.events import events_of
-from a2a_serverless.tasks.fold import Fold, Log, Record
+from a2a_serverless.tasks.fold import Fold, Log, Record, events_of
 from a2a_serverless.tasks.head import AttemptEnd, Head, state_name
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing

@@ -22,9 +22,8 @@ from fastapi import FastAPI
 from a2a_serverless.push.function import PushFunction
 from a2a_serverless.push.keys import PARTITION
 from a2a_serverless.worker.adapter import WorkerAdapter
-from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.function import WorkerFunction
-from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
 
 Permission = tuple[str, str, str]
 """Function, action and resource, by their names in the template."""

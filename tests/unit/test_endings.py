@@ -17,8 +17,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.dead_letters import DeadLetters
-from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
 from tests.support.clocks import ManualClock
 from tests.support.workers import Agent, Bench, params_of, status_text
 from tests.unit.tasks.heads import opened

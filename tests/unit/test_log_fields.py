@@ -19,8 +19,7 @@ from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless.worker.dead_letters import DeadLetters, ids_in
-from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, ids_in
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request

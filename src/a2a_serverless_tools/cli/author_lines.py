@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from a2a_serverless.worker.agents import SET_VARIABLE, missing_variable
-from a2a_serverless.worker.failures import AgentFailedError
-from a2a_serverless.worker.frames import own_lines
+from a2a_serverless.worker.failures import AgentFailedError, own_lines
 from a2a_serverless_tools.cli import PlainLines
 from a2a_serverless_tools.cli.text import printable
 

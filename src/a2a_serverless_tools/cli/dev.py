@@ -89,7 +89,7 @@ def _add_dev(commands: Commands) -> None:
 
 def _dev(options: Namespace) -> int:
     from a2a_serverless.settings import load_settings
-    from a2a_serverless.worker.environment import take_environment
+    from a2a_serverless.worker.agents import take_environment
     from a2a_serverless_tools.cli.author_lines import for_authors
     from a2a_serverless_tools.cli.serving import until_signal
     from a2a_serverless_tools.console.lines import kept_lines

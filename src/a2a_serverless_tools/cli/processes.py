@@ -113,8 +113,7 @@ def _worker(options: Namespace) -> int:
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import open_backends
     from a2a_serverless.worker.adapter import WorkerAdapter
-    from a2a_serverless.worker.agents import pulling_agent
-    from a2a_serverless.worker.environment import take_environment
+    from a2a_serverless.worker.agents import pulling_agent, take_environment
     from a2a_serverless_tools.cli.serving import check, serve
     from a2a_serverless_tools.local.dotenv import Dotenv
 

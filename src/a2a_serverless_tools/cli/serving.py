@@ -18,8 +18,8 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, check_backends
+from a2a_serverless.worker.function import flush_now_and_then
 from a2a_serverless.worker.loops import run_to_end
-from a2a_serverless.worker.sharing import flush_now_and_then
 
 _HEALTH_S = 5.0
 """Seconds within which a health check has to send its request."""

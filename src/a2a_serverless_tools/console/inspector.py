@@ -28,11 +28,10 @@ from a2a_serverless.storage.finding import HOUR_MS, Created, Due, created_in, du
 from a2a_serverless.storage.listing import ListTasksQuery, count_tasks, newest_heads
 from a2a_serverless.storage.survey import survey_task
 from a2a_serverless.storage.tail import Tail
-from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_tag
-from a2a_serverless.tasks.fold import Fold, Log
+from a2a_serverless.tasks.attempts import overdue_cancel
+from a2a_serverless.tasks.fold import Cursor, Event, Fold, Log, events_of, incarnation_tag
 from a2a_serverless.tasks.head import KNOWN, Head, plain_state
 from a2a_serverless.tasks.identity import Scope, TaskKey
-from a2a_serverless.tasks.repairs import overdue_cancel
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.console.lines import Logs
 from a2a_serverless_tools.inspect.timeline import Timeline, timeline

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.worker.environment import check
+from a2a_serverless.worker.agents import check
 from a2a_serverless_tools.local.own_modules import content_of
 from a2a_serverless_tools.scaffold.source import project_around
 

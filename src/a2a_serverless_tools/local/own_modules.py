@@ -17,7 +17,7 @@ from types import CodeType, ModuleType
 from typing import Final
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.worker.frames import is_library
+from a2a_serverless.worker.failures import is_library
 
 SETTLED_MS: Final = 2000
 """The age of a file in milliseconds from which its time and size show a later change. File systems

@@ -25,8 +25,7 @@ from a2a.server.events import EventQueue
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.worker.agents import TurnAgents, handler_of, load_agent
-from a2a_serverless.worker.failures import AgentNotLoadedError, going_on
-from a2a_serverless.worker.frames import place
+from a2a_serverless.worker.failures import AgentNotLoadedError, going_on, place
 from a2a_serverless.worker.loops import called
 from a2a_serverless_tools.local.dotenv import Dotenv
 from a2a_serverless_tools.local.own_modules import OwnModules, SourceLoader, content_of

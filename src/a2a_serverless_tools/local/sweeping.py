@@ -11,8 +11,7 @@ from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from a2a_serverless.worker.dead_letters import DeadLetters
-from a2a_serverless.worker.sweeper import Sweeper, SweepReport
+from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, SweepReport
 from a2a_serverless_tools.local.background import repeat
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from a2a.types import Message, Part, Role, SendMessageConfiguration, SendMessage
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import Caller, copied
-from a2a_serverless.tasks.events import LAST, Cursor, incarnation_tag
+from a2a_serverless.tasks.fold import LAST, Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, new_context_id
 from a2a_serverless.tasks.operations import Operation

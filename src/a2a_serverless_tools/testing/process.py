@@ -21,7 +21,7 @@ from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller, TurnOpened
-from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation, OperationParams

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from a2a.helpers import get_data_parts, get_text_parts
 from a2a.types import Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
-from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.worker.turn import FileInfo, HistoryMessage, files_of, history_message

@@ -15,7 +15,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.streams import RETRY_MS, TOO_LONG
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
-from a2a_serverless.tasks.events import Cursor
+from a2a_serverless.tasks.fold import Cursor
 from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import JSONRPC, Agent, message
 from tests.support.asgi_streams import ServerEvent, live

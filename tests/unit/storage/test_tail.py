@@ -25,8 +25,7 @@ from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.tail import Tail, TailEvent, poll_interval, settle
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
-from a2a_serverless.tasks.events import Cursor
-from a2a_serverless.tasks.fold import Log
+from a2a_serverless.tasks.fold import Cursor, Log
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock, Timetable

@@ -53,14 +53,13 @@ from a2a_serverless.tasks.entries import (
     Unknown,
     encode_entries,
 )
-from a2a_serverless.tasks.events import Cursor, incarnation_tag
+from a2a_serverless.tasks.fold import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
-from a2a_serverless.worker.dead_letters import DeadLetters
-from a2a_serverless.worker.sweeper import Sweeper, SweepReport
+from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, SweepReport
 from tests.support import newer
 from tests.support.a2a_calls import JSONRPC, REST, Agent, Answer
 from tests.support.asgi_streams import live

@@ -9,12 +9,10 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.tasks.attempts import Canceled, on_cancel
+from a2a_serverless.tasks.attempts import Canceled, on_cancel, overdue_cancel, overdue_turn
 from a2a_serverless.tasks.head import TERMINAL, CancelMark, Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.repairs import overdue_cancel, overdue_turn
-from a2a_serverless.tasks.rules import Timing, marked
-from a2a_serverless.tasks.storing import check_open
+from a2a_serverless.tasks.rules import Timing, check_open, marked
 from tests.unit.tasks.heads import claimed, followed, moved, opened
 
 PAUSED = moved(claimed(), TaskState.TASK_STATE_INPUT_REQUIRED)

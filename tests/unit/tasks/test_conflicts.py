@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError
-from a2a_serverless.tasks.storing import conflict, is_applied, is_still
+from a2a_serverless.tasks.rules import conflict, is_applied, is_still
 from tests.unit.tasks.heads import claimed, opened
 
 

@@ -9,12 +9,14 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.tasks.attempts import (
+    DeadLettered,
     Delivered,
     Refused,
     RetryPolicy,
     attempts_started,
     may_give_up,
     on_current_turn,
+    on_dead_letter,
     on_delivery,
     on_lost_claim,
     on_refusal,
@@ -22,7 +24,6 @@ from a2a_serverless.tasks.attempts import (
 )
 from a2a_serverless.tasks.head import FORMAT, Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.repairs import DeadLettered, on_dead_letter
 from tests.unit.tasks.heads import asked, claimed, followed, moved, opened
 
 WAITS_FOR_CREDENTIALS = moved(claimed(), TaskState.TASK_STATE_AUTH_REQUIRED)

@@ -22,8 +22,7 @@ from a2a_serverless.tasks.entries import (
     decode_entries,
     encode_entries,
 )
-from a2a_serverless.tasks.events import Cursor, events_of, incarnation_tag
-from a2a_serverless.tasks.fold import Fold, Record
+from a2a_serverless.tasks.fold import Cursor, Fold, Record, events_of, incarnation_tag
 
 
 def message(text: str, message_id: str = "m", role: Role = Role.ROLE_USER) -> Message:

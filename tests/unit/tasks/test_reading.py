@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.storing import belonging_to
+from a2a_serverless.tasks.fold import Record, belonging_to
 from tests.unit.tasks.heads import opened
 
 HEAD = replace(opened(), version=4)

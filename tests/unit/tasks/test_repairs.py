@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from a2a.types import Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 
-from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.repairs import (
+from a2a_serverless.tasks.attempts import (
     is_given_up,
     overdue_turn,
     repeated_turn,
 )
+from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task
 
 TIMING = Timing(waiting_s=60, lease_s=900)

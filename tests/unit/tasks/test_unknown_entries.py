@@ -15,8 +15,7 @@ from a2a_serverless.tasks.entries import (
     decode_entries,
     encode_entries,
 )
-from a2a_serverless.tasks.events import events_of
-from a2a_serverless.tasks.fold import Fold, Record
+from a2a_serverless.tasks.fold import Fold, Record, events_of
 from tests.support.messages import agent_message, artifact
 from tests.support.newer import BODIES, UNKNOWN
 from tests.unit.tasks.test_fold import opening, working

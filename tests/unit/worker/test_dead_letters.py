@@ -19,8 +19,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.dead_letters import DeadLetters
-from a2a_serverless.worker.sweeper import Sweeper, SweepReport
+from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, SweepReport
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage

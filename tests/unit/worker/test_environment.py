@@ -22,7 +22,7 @@ from botocore.session import Session
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
-from a2a_serverless.worker.environment import RESERVED, check, take_environment
+from a2a_serverless.worker.agents import RESERVED, check, take_environment
 from a2a_serverless_tools.local.dotenv import Dotenv
 from a2a_serverless_tools.local.template import find_template
 

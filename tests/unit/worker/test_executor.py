@@ -26,7 +26,7 @@ from a2a.types import (
 
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.tasks.entries import ArtifactWritten
-from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.fold import Event
 from a2a_serverless.worker.context import TaskContext, Worker, WorkerExecutor
 from a2a_serverless_tools.contract import Storage
 from tests.support.messages import said

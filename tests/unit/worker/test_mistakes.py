@@ -23,8 +23,7 @@ from a2a_serverless import observability
 from a2a_serverless.worker import TaskContext, Worker, executor
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.executor import MANY_EVENTS
-from a2a_serverless.worker.failures import WrongCallError
-from a2a_serverless.worker.frames import place_of_error
+from a2a_serverless.worker.failures import WrongCallError, where
 from tests.support.observed import root_logger
 from tests.support.workers import Agent, Bench, S, artifact_texts, chunk, complete, status_text
 
@@ -442,7 +441,7 @@ async def test_a_cancel_that_no_client_asked_for(caplog: pytest.LogCaptureFixtur
     assert line.exc_info[1] is not None
     cause = line.exc_info[1].__cause__
     assert cause is not None
-    assert place_of_error(cause) == f"{HERE}, line {line_of('its own cancel')}"
+    assert where(cause) == f" ({HERE}, line {line_of('its own cancel')})"
 
 
 @pytest.mark.parametrize("method", ["request_input", "reply_directly", "emit_text_artifact"])

@@ -27,9 +27,8 @@ from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker.dead_letters import DeadLetters
 from a2a_serverless.worker.function import WorkerFunction
-from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
 from a2a_serverless_tools.local.template import Template
 from tests.support.messages import request
 from tests.support.queues import is_empty, take

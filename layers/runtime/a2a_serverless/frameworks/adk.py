@@ -27,7 +27,7 @@ from a2a_serverless.frameworks.conversation import (
     Messages,
     final_errors,
 )
-from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.fold import Event
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.executor import TurnQueue
 

@@ -21,7 +21,7 @@ from a2a_serverless.http.errors import quoted
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
-from a2a_serverless.tasks.events import Cursor
+from a2a_serverless.tasks.fold import Cursor
 from a2a_serverless.tasks.identity import Scope, digest
 
 EXTENSION_HEADERS = (HTTP_EXTENSION_HEADER, "X-A2A-Extensions")

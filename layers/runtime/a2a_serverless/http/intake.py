@@ -28,8 +28,9 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.tail import Tail, TailEvent
+from a2a_serverless.tasks.attempts import repeated_turn
 from a2a_serverless.tasks.entries import TurnOpened
-from a2a_serverless.tasks.events import Cursor, incarnation_tag
+from a2a_serverless.tasks.fold import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head, is_interrupted
 from a2a_serverless.tasks.identity import (
     Scope,
@@ -38,7 +39,6 @@ from a2a_serverless.tasks.identity import (
     new_context_id,
 )
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.repairs import repeated_turn
 from a2a_serverless.tasks.rules import Commit, content_digest, key_digest, message_digest
 from a2a_serverless.wiring import Backends
 

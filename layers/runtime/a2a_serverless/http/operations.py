@@ -58,8 +58,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import list_tasks
 from a2a_serverless.storage.tail import Tail, TailEvent
-from a2a_serverless.tasks.events import Event
-from a2a_serverless.tasks.fold import bound
+from a2a_serverless.tasks.fold import Event, bound
 from a2a_serverless.tasks.rules import terminal_error
 from a2a_serverless.wiring import Backends
 

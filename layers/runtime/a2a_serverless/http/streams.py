@@ -20,7 +20,7 @@ from starlette.responses import Response
 from a2a_serverless.http.errors import log_refusal, protocol_errors
 from a2a_serverless.storage.leases import Lease, StreamLeases
 from a2a_serverless.storage.tail import Tail, TailEvent, settle
-from a2a_serverless.tasks.events import Cursor, Event
+from a2a_serverless.tasks.fold import Cursor, Event
 from a2a_serverless.tasks.head import Head
 
 Json = dict[str, Any]

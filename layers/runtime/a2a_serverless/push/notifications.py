@@ -16,8 +16,7 @@ from google.protobuf import json_format
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Restarted
-from a2a_serverless.tasks.events import LAST, events_of
-from a2a_serverless.tasks.fold import Fold, Log
+from a2a_serverless.tasks.fold import LAST, Fold, Log, events_of
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1, Push

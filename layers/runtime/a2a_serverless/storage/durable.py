@@ -71,7 +71,7 @@ from a2a_serverless.tasks.entries import (
     check_readable,
     encode_entries,
 )
-from a2a_serverless.tasks.fold import Log, Record, check_history_length, task_of_head
+from a2a_serverless.tasks.fold import Log, Record, belonging_to, check_history_length, task_of_head
 from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.identity import (
     ANONYMOUS,
@@ -91,11 +91,13 @@ from a2a_serverless.tasks.rules import (
     Step,
     Timing,
     advance,
+    check_open,
+    conflict,
+    is_applied,
     key_digest,
     marked,
     open_task,
 )
-from a2a_serverless.tasks.storing import belonging_to, check_open, conflict, is_applied
 
 logger = logging.getLogger(__name__)
 

@@ -37,10 +37,9 @@ from a2a_serverless.storage.durable import DurableStorage, tell_left_out
 from a2a_serverless.storage.finding import head_keys, load_heads, readable_heads, stored
 from a2a_serverless.storage.layout import count_partition, count_sort, status_key
 from a2a_serverless.storage.table import Check, Item, Key, Range, Update
-from a2a_serverless.tasks.fold import Log, task_of_head
+from a2a_serverless.tasks.fold import Log, belonging_to, task_of_head
 from a2a_serverless.tasks.head import KNOWN, Head, is_terminal, state_name
 from a2a_serverless.tasks.identity import Scope, check_context_id, digest
-from a2a_serverless.tasks.storing import belonging_to
 
 FIRST_COMMITS: Final = 8
 """Commits of a listed task that are read together with those of others.

@@ -12,8 +12,7 @@ from a2a.types import Task, TaskArtifactUpdateEvent
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.events import Cursor, Event, events_of, incarnation_tag
-from a2a_serverless.tasks.fold import Fold, Log, extend
+from a2a_serverless.tasks.fold import Cursor, Event, Fold, Log, events_of, extend, incarnation_tag
 from a2a_serverless.tasks.head import Head
 
 FASTEST_POLL_S = 0.025

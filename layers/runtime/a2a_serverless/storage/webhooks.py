@@ -53,7 +53,7 @@ from a2a_serverless.storage.table import (
     beginning,
     key_of,
 )
-from a2a_serverless.tasks.events import LAST
+from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id, new_token
 from a2a_serverless.tasks.push import GivenUp, Push, check_room, checked, is_config_id, tallied

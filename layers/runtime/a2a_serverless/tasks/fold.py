@@ -1,13 +1,22 @@
-"""The log of a task, and folding it into the Task that a client sees."""
+"""The log of a task, and folding it into what a client sees: the Task, and the events."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from a2a.types import Artifact, Message, SendMessageRequest, Task, TaskStatus
+from a2a.types import (
+    Artifact,
+    Message,
+    SendMessageRequest,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct
 
@@ -28,6 +37,7 @@ from a2a_serverless.tasks.entries import (
     is_finite,
 )
 from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.identity import digest
 from a2a_serverless.tasks.rules import Step, merge_metadata
 
 
@@ -146,7 +156,7 @@ class Fold:
         `history_length`: None = all, 0 = none, n = the last n messages.
         """
         task = Task(id=self.task_id, context_id=self.context_id, status=self.status)
-        task.history.extend(limit_history(self.history, history_length))
+        task.history.extend(_limit_history(self.history, history_length))
         if include_artifacts:
             task.artifacts.extend(self.artifacts.values())
         if self.metadata.fields:
@@ -262,7 +272,7 @@ def _unmerge(metadata: Struct, update: Struct, before: Struct) -> None:
     merge_metadata(metadata, before)
 
 
-def limit_history(history: list[Message], length: int | None) -> list[Message]:
+def _limit_history(history: list[Message], length: int | None) -> list[Message]:
     """Return the last `length` messages, oldest first (A2A 1.0.1, section 3.2.4)."""
     check_history_length(length)
     if length is None:
@@ -354,3 +364,80 @@ def task_of_head(head: Head) -> Task | None:
     except DecodeError:
         return None
     return task if has_time(task.status) and is_finite(task) else None
+
+
+Event = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+
+LAST = 1_000_000_000
+"""An index beyond every event of a commit: the cursor of a whole version."""
+
+_CURSOR = re.compile(r"(\d{1,12})\.(\d{1,10})\.([A-Za-z0-9_-]{6})")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cursor:
+    """The last event a subscriber has: `index` counts the events of commit `version`."""
+
+    version: int
+    index: int
+    tag: str
+
+    def __str__(self) -> str:
+        """Return the SSE `id:`."""
+        return f"{self.version}.{self.index}.{self.tag}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor | None:
+        """Return the cursor in a `Last-Event-ID`; None if no cursor has this form."""
+        match = _CURSOR.fullmatch(text)
+        return cls(int(match[1]), int(match[2]), match[3]) if match else None
+
+
+def incarnation_tag(incarnation: str) -> str:
+    """Return six characters that identify an incarnation in a cursor without revealing it."""
+    return digest("cursor", incarnation)[:6]
+
+
+def events_of(record: Record, after: Fold) -> Iterator[Event]:
+    """Yield the events of one commit in order; `after` is the fold that includes the commit.
+
+    A restart yields the artifacts as they were when the turn began. They replace what the
+    subscriber has, and so take back the additions of dead attempts.
+    """
+    for entry in record.entries:
+        match entry:
+            case StatusChanged(status, metadata, _):
+                yield TaskStatusUpdateEvent(
+                    task_id=after.task_id,
+                    context_id=after.context_id,
+                    status=status,
+                    metadata=metadata,
+                )
+            case ArtifactWritten(artifact, append, last_chunk, metadata):
+                yield TaskArtifactUpdateEvent(
+                    task_id=after.task_id,
+                    context_id=after.context_id,
+                    artifact=artifact,
+                    append=append,
+                    last_chunk=last_chunk,
+                    metadata=metadata,
+                )
+            case Restarted():
+                for artifact in after.restored:
+                    yield TaskArtifactUpdateEvent(
+                        task_id=after.task_id, context_id=after.context_id, artifact=artifact
+                    )
+            case _:
+                pass
+
+
+def belonging_to(head: Head, records: Sequence[Record], reached: int) -> tuple[Record, ...] | None:
+    """Return the commits that lead up to HEAD; None: some are missing, so read on after `reached`.
+
+    `records` are complete commits in unbroken order. `reached` is the version of the last one; if
+    there are none, the version after which the read began. Commits beyond HEAD were made during the
+    read: the next read returns them, with their HEAD.
+    """
+    if reached < head.version:
+        return None
+    return tuple(record for record in records if record.version <= head.version)

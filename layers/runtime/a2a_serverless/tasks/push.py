@@ -12,7 +12,7 @@ from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.entries import copied
-from a2a_serverless.tasks.events import LAST
+from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import digest, is_task_id
 

@@ -47,7 +47,6 @@ from a2a_serverless.worker.failures import reason_of
 from a2a_serverless.worker.guard import Guard, Looks
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.loops import have_threads, limited, name_origins, survive_exits
-from a2a_serverless.worker.sharing import MOST_AT_ONCE
 from a2a_serverless.worker.telemetry import (
     count_failed,
     ids_of,
@@ -55,7 +54,7 @@ from a2a_serverless.worker.telemetry import (
     observed_cancel,
     observed_delivery,
 )
-from a2a_serverless.worker.turn import Turn, caller_of, canceled_turn_of, turn_of
+from a2a_serverless.worker.turn import TurnInput, caller_of, canceled_turn_of, turn_of
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +78,8 @@ _OFTEN = (
 )
 LONG_POLL_S = 20.0
 """Seconds of one poll in pull mode."""
+MOST_AT_ONCE = 10
+"""Deliveries that one poll brings at most."""
 PULL_LIMIT_S = 11.5 * 3600
 """The longest turn in pull mode: SQS lets a message be invisible for 12 hours at most."""
 
@@ -398,7 +399,7 @@ class _Delivery:
             until=self._limit(),
         )
 
-    def _attempt(self, guard: Guard, turn: Turn, agent: AgentExecutor) -> Attempt:
+    def _attempt(self, guard: Guard, turn: TurnInput, agent: AgentExecutor) -> Attempt:
         adapter = self._adapter
         return Attempt(
             agent=agent,

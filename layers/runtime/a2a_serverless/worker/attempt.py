@@ -50,9 +50,10 @@ from a2a_serverless.worker.failures import (
     client_text_of,
     comes_of_forgetting,
     is_final,
+    place_of_function,
     reason_of,
+    where,
 )
-from a2a_serverless.worker.frames import place_of_function, where
 from a2a_serverless.worker.guard import Guard
 from a2a_serverless.worker.loops import (
     StartedTasks,
@@ -65,8 +66,7 @@ from a2a_serverless.worker.loops import (
     limited,
 )
 from a2a_serverless.worker.services import Passing, Refusal, meaning_of, no_longer, waits
-from a2a_serverless.worker.translation import describe
-from a2a_serverless.worker.turn import Turn
+from a2a_serverless.worker.turn import TurnInput, describe
 from a2a_serverless.worker.writer import TurnWriter
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Attempt:
     """
 
     agent: AgentExecutor
-    turn: Turn
+    turn: TurnInput
     guard: Guard
     retry: RetryPolicy
     cancel_timeout_s: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import uuid
 from abc import ABC, abstractmethod
@@ -26,9 +27,14 @@ from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.tasks.progress import Progress
-from a2a_serverless.worker.arguments import refused_bytes, refused_data, refused_text
 from a2a_serverless.worker.executor import TurnQueue, notes_calls
-from a2a_serverless.worker.long_work import gathered, in_thread
+from a2a_serverless.worker.failures import (
+    refuse_function,
+    refuse_work,
+    refused_bytes,
+    refused_data,
+    refused_text,
+)
 from a2a_serverless.worker.loops import called
 from a2a_serverless.worker.turn import UserTurn
 
@@ -294,22 +300,52 @@ class TaskContext(UserTurn):
         that nothing runs on after the turn.
 
         >>> first, second = await ctx.gather(ctx.load_context(), ctx.load_context())
+
+        Raises:
+            WrongCallError: one of them cannot be awaited.
         """
-        return await gathered(*work)
+        refuse_work(work)
+        running: list[asyncio.Future[T]] = []
+        try:
+            for one in work:
+                running.append(asyncio.ensure_future(one))  # noqa: PERF401 - what was begun is ended
+            waiting = set(running)
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()  # an error or a cancel of one ends all
+            return [task.result() for task in running]
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
     async def run_sync(self, func: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function in a thread, and return what it returns.
 
         If it were called directly, it would hold up the event loop, and with it a cancel and the
         turns that share the worker. A cancel waits for the function's end, as long as a cancel may
-        take; a long function should look at `ctx.is_cancelled`.
+        take, and leaves the thread behind after that; a long function should look at
+        `ctx.is_cancelled`.
 
         >>> total = await ctx.run_sync(sum, [1, 2, 3])
 
         Raises:
             WrongCallError: `func` is an async function, or none.
         """
-        return await in_thread(func, *args, **kwargs)
+        refuse_function(func)
+        context = contextvars.copy_context()
+        running = asyncio.get_running_loop().run_in_executor(
+            None, lambda: context.run(func, *args, **kwargs)
+        )
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            try:
+                await asyncio.wait([running])
+            finally:
+                _leave(running)
+            raise
 
     # -- the conversation's state --------------------------------------------------------------
 
@@ -439,6 +475,14 @@ class WorkerExecutor(AgentExecutor):
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         await called(self._worker.cancel, TaskContext(context, _own(event_queue)))
+
+
+def _leave(running: asyncio.Future[T]) -> None:
+    """Log a thread that runs on; retrieve its exception, which asyncio would report as lost."""
+    running.add_done_callback(lambda done: done.cancelled() or done.exception())
+    if not running.done():
+        text = "A function of ctx.run_sync runs on in its thread after the turn was canceled"
+        logger.warning(text, extra={"action": "thread_left_behind"})
 
 
 def _own(queue: EventQueue) -> TurnQueue:

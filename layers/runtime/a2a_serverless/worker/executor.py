@@ -21,12 +21,12 @@ from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.tasks.attempts import Returned, on_return
 from a2a_serverless.tasks.entries import Entry
-from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import is_terminal
 from a2a_serverless.tasks.rules import ContextWrite
-from a2a_serverless.worker.frames import place
+from a2a_serverless.worker.failures import place
 from a2a_serverless.worker.loops import first_of
-from a2a_serverless.worker.translation import TurnView
+from a2a_serverless.worker.turn import TurnView
 from a2a_serverless.worker.writer import TurnWriter
 
 E = TypeVar("E", bound=Event)
@@ -42,7 +42,7 @@ MANY_EVENTS: Final = 10_000
 _RUNTIME: Final = __name__.partition(".")[0]
 
 
-class Call(NamedTuple):
+class _Call(NamedTuple):
     """A call of the agent: the method's name, and the line."""
 
     name: str
@@ -55,14 +55,14 @@ class Call(NamedTuple):
         return place(self.file, self.line)
 
 
-class Calls:
+class _Calls:
     """The calls of one attempt's agent that were made and not awaited yet, with their lines."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        self._made: dict[Coroutine[Any, Any, Any], Call] = {}
+        self._made: dict[Coroutine[Any, Any, Any], _Call] = {}
         self._most = FEW_CALLS
-        self._last: Call | None = None
+        self._last: _Call | None = None
 
     @property
     def last_place(self) -> str:
@@ -84,10 +84,10 @@ class Calls:
             self._most = max(FEW_CALLS, 2 * len(self._made))
         frame = sys._getframe(2)  # noqa: SLF001 - the one way to it
         if frame.f_globals.get("__name__", "").partition(".")[0] != _RUNTIME:
-            self._last = Call(name, frame.f_code.co_filename, frame.f_lineno)
+            self._last = _Call(name, frame.f_code.co_filename, frame.f_lineno)
             self._made[made] = self._last
 
-    def take_forgotten(self) -> list[Call]:
+    def take_forgotten(self) -> list[_Call]:
         """Return the calls that were not awaited, in their order, and forget them."""
         made, self._made = self._made, {}
         forgotten = [call for each, call in made.items() if not _has_begun(each)]
@@ -97,7 +97,7 @@ class Calls:
         return forgotten
 
 
-def noted(
+def _noted(
     kind: str,
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
     """Return a decorator that notes each call of an `async` method in its object's `_calls`.
@@ -127,7 +127,7 @@ def notes_calls(kind: type[T]) -> type[T]:
     """Decorate the class of an agent's `ctx`, so that calls of its `async` methods are noted."""
     for name, method in tuple(vars(kind).items()):
         if inspect.iscoroutinefunction(method) and not name.startswith("_"):
-            setattr(kind, name, noted("ctx")(method))
+            setattr(kind, name, _noted("ctx")(method))
     return kind
 
 
@@ -162,7 +162,7 @@ class TurnQueue(EventQueue):
         self._state: ContextWrite | None = None
         self._state_version: int | None = None
         self._taken = 0
-        self._calls = Calls()
+        self._calls = _Calls()
         self._stopping = asyncio.Event()
         self.fault: InvalidAgentEventError | None = None
         """The first event that no task can hold: it fails the task, even if the agent goes on."""
@@ -170,7 +170,7 @@ class TurnQueue(EventQueue):
         """Awaited after each event that was taken; the testing kit can stop the agent there."""
 
     @property
-    def calls(self) -> Calls:
+    def calls(self) -> _Calls:
         """Return the agent's calls, of this queue and of the `ctx` before it."""
         return self._calls
 
@@ -190,7 +190,7 @@ class TurnQueue(EventQueue):
         is_ended = self._is_over or on_return(self._view.state) is Returned.ENDED
         return is_ended and self.fault is None
 
-    @noted("event_queue")
+    @_noted("event_queue")
     async def enqueue_event(self, event: Event) -> None:
         """Log an event.
 
@@ -276,7 +276,7 @@ class TurnQueue(EventQueue):
             self.fault = self.fault or InvalidAgentEventError(msg, place=call.place)
             raise self.fault
 
-    def _log_forgotten(self, calls: list[Call]) -> None:
+    def _log_forgotten(self, calls: list[_Call]) -> None:
         for call in calls:
             extra = {"action": "never_awaited", "task_id": self._guard.head.task_id}
             logger.warning("%s was never awaited (%s)", call.name, call.place, extra=extra)

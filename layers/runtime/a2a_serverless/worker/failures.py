@@ -1,13 +1,21 @@
-"""The failures of an agent and of an attempt, and going on after one."""
+"""The failures of an agent and of an attempt: what is wrong, and where the author wrote it."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import logging
-from collections.abc import Iterator, Mapping
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from types import MappingProxyType
-from typing import Any
+from pathlib import Path, PurePath
+from types import FrameType, MappingProxyType
+from typing import Any, Final
 
+from a2a.types import Message, Part
 from a2a.utils import errors
 
 from a2a_serverless.errors import (
@@ -15,6 +23,60 @@ from a2a_serverless.errors import (
     InvalidAgentEventError,
     InvalidArgumentError,
 )
+
+_LIBRARIES: Final = (
+    *(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    f"{Path(__file__).parents[1]}/",
+    "/opt/python/",  # Lambda's layers
+    "/var/runtime/",
+    "/var/lang/",
+    "<frozen",
+)
+
+
+def is_library(file: str) -> bool:
+    """Return True if a file is Python's, a package's or this runtime's, and not the author's."""
+    return file.startswith(_LIBRARIES)
+
+
+def own_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame of the author's, from `frame` outwards; None if there is none."""
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def own_lines(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the author's lines of a traceback, the innermost last; empty if it has none."""
+    lines = traceback.extract_tb(error.__traceback__)
+    return [line for line in lines if not is_library(line.filename)]
+
+
+def _place_of_error(error: BaseException) -> str:
+    """Return `FILE, line N` of the author's innermost line of a traceback; empty without one."""
+    lines = own_lines(error)
+    return place(lines[-1].filename, lines[-1].lineno) if lines else ""
+
+
+def where(error: BaseException) -> str:
+    """Return ` (FILE, line N)` for an error that knows its `place`, or has a line of the author's.
+
+    Empty for others.
+    """
+    known = getattr(error, "place", "") or _place_of_error(error)
+    return f" ({known})" if known else ""
+
+
+def place_of_function(function: Callable[..., Any]) -> str:
+    """Return `FILE, line N` where a function begins; empty if it was not written in a file."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return "" if code is None else place(code.co_filename, code.co_firstlineno)
+
+
+def place(file: str, line: int | None) -> str:
+    """Return a line of a file as messages name it."""
+    return f"{file}, line {line}"
+
 
 REFUSALS = (
     errors.ContentTypeNotSupportedError,
@@ -59,7 +121,7 @@ class FinalError(Exception):
 
     def __init__(self, message: str = "", *, client_text: str = "") -> None:
         super().__init__(message or client_text)
-        self.client_text = sayable(client_text, MOST_CLIENT_TEXT)
+        self.client_text = _sayable(client_text, MOST_CLIENT_TEXT)
 
 
 class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
@@ -86,7 +148,7 @@ class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
                 " number from 0 on, and the reason as text: RetryLater(30, 'the index is built')."
             )
         self.after_s = float(after_s)
-        self.reason = sayable(" ".join(reason.split()), MOST_REASON)
+        self.reason = _sayable(" ".join(reason.split()), MOST_REASON)
         super().__init__(f"again in {self.after_s:g} s: {self.reason or 'no reason given'}")
 
 
@@ -125,14 +187,14 @@ class DeadlineError(A2AServerlessError):
     """The invocation's time is running out."""
 
 
-def sayable(text: str, most: int) -> str:
+def _sayable(text: str, most: int) -> str:
     """Return a text that can be stored: its first characters, without halves of characters."""
     return text[:most].encode(errors="replace").decode()
 
 
 def _short(value: object) -> str:
     try:
-        text = sayable(repr(value), _SHOWN + 1)
+        text = _sayable(repr(value), _SHOWN + 1)
     except ValueError:  # a number with too many digits
         text = type(value).__name__
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
@@ -184,3 +246,137 @@ def going_on(
         extra = {"action": action, **fields}
         # The line names the place of the block, not this one.
         log.log(level, text, extra=extra, exc_info=True, stacklevel=3)
+
+
+_ENDINGS_WITH_DATA = frozenset({"complete", "complete_json", "respond", "reply_directly"})
+_CONTEXT = f"{__name__.rpartition('.')[0]}.context"
+_BY_VALUE = "await ctx.emit_artifact(…, file_bytes=…, media_type=…)"
+
+
+def refused_text(value: object) -> WrongCallError:
+    """Return the error for a value that should be a text; call it from within a TaskContext."""
+    method = _method()
+    return _refused(method, "a text", value, _text_instead(method, value))
+
+
+def refused_bytes(value: object) -> WrongCallError:
+    """Return the error for a `file_bytes` of `emit_artifact` that is not of type bytes."""
+    way = "text.encode()" if isinstance(value, str) else "bytes(…)"
+    way = "path.read_bytes()" if isinstance(value, PurePath) else way
+    return _refused("emit_artifact", "bytes as file_bytes", value, f"write `file_bytes={way}`")
+
+
+def refused_data(value: object, error: Exception, wanted: str = "a JSON value") -> WrongCallError:
+    """Return the error for data that is no JSON value; it names the first part that is none.
+
+    `error` is the encoder's, for data of which each part is one: it may have no end.
+    """
+    try:
+        found = _no_json("data", value)
+    except RecursionError:
+        found = None
+    said = f"this is none: {error}"
+    if found is not None:
+        where, wrong = found
+        said = f"{where} is a {type(wrong).__name__}: {_json_instead(wrong)}."
+    return WrongCallError(f"ctx.{_method()} takes {wanted}, and {said}")
+
+
+def refuse_function(func: object) -> None:
+    """Raise WrongCallError unless `func` is a blocking function."""
+    if inspect.iscoroutinefunction(func):
+        name = getattr(func, "__name__", "it")
+        msg = f"ctx.run_sync takes a blocking function, and {name} is async: `await {name}(…)`."
+        raise WrongCallError(msg)
+    if not callable(func):
+        kind = type(func).__name__
+        raise WrongCallError(
+            f"ctx.run_sync takes a function and its arguments, and got a {kind}: write"
+            " `await ctx.run_sync(func, …)`, not `ctx.run_sync(func(…))`."
+        )
+
+
+def refuse_work(work: Sequence[object]) -> None:
+    """Raise WrongCallError unless all of `work` can be awaited; what was begun is closed."""
+    wrong = [one for one in work if not inspect.isawaitable(one)]
+    if not wrong:
+        return
+    inner = [one for each in wrong if isinstance(each, list | tuple | set) for one in each]
+    for one in (*work, *inner):
+        if inspect.iscoroutine(one):
+            one.close()  # else it would be named as one whose await was forgotten
+    kind = type(wrong[0]).__name__
+    way = "ctx.gather(fetch(…))" if callable(wrong[0]) else "ctx.gather(*work)"
+    msg = f"ctx.gather takes coroutines, one by one, and got a {kind}: write `await {way}`."
+    raise WrongCallError(msg)
+
+
+def _no_json(where: str, value: object) -> tuple[str, object] | None:
+    """Return the first part of a value that JSON does not have, and where it is."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return None
+    if isinstance(value, dict):
+        keys = ((f"a key of {where}", key) for key in value if not isinstance(key, str))
+        parts = ((f"{where}[{key!r}]", item) for key, item in value.items())
+        return next(keys, None) or _first_of(parts)
+    if isinstance(value, list):
+        return _first_of((f"{where}[{number}]", item) for number, item in enumerate(value))
+    return where, value
+
+
+def _first_of(parts: Iterable[tuple[str, object]]) -> tuple[str, object] | None:
+    found = (_no_json(where, item) for where, item in parts)
+    return next(filter(None, found), None)
+
+
+def _json_instead(value: object) -> str:
+    """Return what to write instead of a value that JSON does not have."""
+    if inspect.isawaitable(value):
+        return "await it first"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"for a file write `{_BY_VALUE}`, for its text `.decode()`"
+    if callable(getattr(value, "model_dump", None)):
+        return 'write `….model_dump(mode="json")`'
+    if dataclasses.is_dataclass(value):
+        return "write `dataclasses.asdict(…)`"
+    if isinstance(value, tuple | AbstractSet):
+        return "write `list(…)`"
+    return "write `str(…)`, or make it of dict, list, str, int, float, bool and None"
+
+
+def _refused(method: str, wanted: str, value: object, way: str) -> WrongCallError:
+    kind = "None" if value is None else f"a {type(value).__name__}"
+    return WrongCallError(f"ctx.{method} takes {wanted}, and got {kind}: {way}.")
+
+
+def _text_instead(method: str, value: object) -> str:
+    """Return how to write the call for a value that is not a text."""
+    by_text = f"`await ctx.{method}(…)`"
+    if value is None:
+        return f'the text is missing; if there may be none, write `await ctx.{method}(… or "")`'
+    if inspect.isawaitable(value):
+        return f"await it first, and pass what it gives to {by_text}"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"for a file write `{_BY_VALUE}`, for its text `.decode()`"
+    if isinstance(value, Part | Message):
+        return f"pass the text of a part, `part.text`, to {by_text}"
+    if isinstance(value, BaseException | PurePath):
+        return f"write `await ctx.{method}(str(…))`"
+    data = "complete_json" if method in _ENDINGS_WITH_DATA else "emit_data_artifact"
+    return f"for data write `await ctx.{data}(…)`, for its text `await ctx.{method}(str(…))`"
+
+
+def _method() -> str:
+    """Return the name of the method of the context that the agent has called.
+
+    The frames of the context's module stand together above this one; the outermost is the method.
+    """
+    frame, name = sys._getframe(), ""  # noqa: SLF001 - the one way to it
+    above = frame.f_back
+    while above is not None:
+        is_context = above.f_globals.get("__name__") == _CONTEXT
+        if name and not is_context:
+            break
+        name = above.f_code.co_name if is_context else name
+        above = above.f_back
+    return name

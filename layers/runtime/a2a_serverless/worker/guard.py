@@ -43,8 +43,7 @@ from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import TaskKey, new_token
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.tasks.storing import is_still
+from a2a_serverless.tasks.rules import Commit, is_still
 from a2a_serverless.worker.failures import StaleStateError, going_on
 from a2a_serverless.worker.keeper import Keeper, OnBlocked
 from a2a_serverless.worker.loops import call_in, first_of
@@ -77,7 +76,7 @@ _LOST: Final = f"The turn's write lost {MAX_REBASES} races."
 _OVER: Final = "The turn is over, or its task is gone."
 
 
-class LookedAt(Protocol):
+class _LookedAt(Protocol):
     """A task at which `Looks` looks."""
 
     @property
@@ -98,10 +97,10 @@ class Looks:
         self._log = log
         self._clock = clock
         self._interval_s = interval_s
-        self._tasks: set[LookedAt] = set()
+        self._tasks: set[_LookedAt] = set()
         self._next_at = 0.0
 
-    async def over(self, task: LookedAt, stop: asyncio.Event) -> None:
+    async def over(self, task: _LookedAt, stop: asyncio.Event) -> None:
         """Look at a task until `stop`; a duty of the keeper.
 
         The first of the duties that wake up looks at the tasks of all.
@@ -132,7 +131,7 @@ class Looks:
             seen = [task for task in self._tasks if task.key in looks]
             await asyncio.gather(*(self._tell(task, looks[task.key]) for task in seen))
 
-    async def _tell(self, task: LookedAt, head: Head | None) -> None:
+    async def _tell(self, task: _LookedAt, head: Head | None) -> None:
         with _going_on(task_id=task.key[1]):
             await task.on_look(head)
 

@@ -16,8 +16,7 @@ from contextvars import copy_context
 from typing import Any, Final
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.worker.failures import going_on
-from a2a_serverless.worker.frames import own_frame
+from a2a_serverless.worker.failures import going_on, own_frame
 from a2a_serverless.worker.loops import call_in, first_of
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.worker.failures import AgentFailedError, WrongMethodError
-from a2a_serverless.worker.frames import place_of_function
+from a2a_serverless.worker.failures import AgentFailedError, WrongMethodError, place_of_function
 
 T = TypeVar("T")
 

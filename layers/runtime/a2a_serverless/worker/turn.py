@@ -1,8 +1,9 @@
-"""The input of a turn: the user's message, and the task as it was when the turn began."""
+"""The input of a turn, and the translation of its agent's events to entries of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,12 +11,246 @@ from a2a.auth.user import User
 from a2a.helpers import get_data_parts, get_text_parts
 from a2a.server.agent_execution import RequestContext
 from a2a.server.context import ServerCallContext
-from a2a.types import Message, Part, Role, SendMessageRequest, Task
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.struct_pb2 import Struct
 
-from a2a_serverless.tasks.entries import Caller, TurnOpened
-from a2a_serverless.tasks.fold import Fold, Log, extend
-from a2a_serverless.worker.translation import TurnView
+from a2a_serverless.errors import InvalidAgentEventError
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Caller,
+    Entry,
+    MessageAppended,
+    MetadataMerged,
+    Replied,
+    StatusChanged,
+    TurnOpened,
+)
+from a2a_serverless.tasks.fold import Event, Fold, Log, Record, bound, extend
+from a2a_serverless.tasks.head import KNOWN, state_name
+from a2a_serverless.tasks.rules import merge_metadata
+
+
+class TurnView:
+    """The task as one attempt sees it: as its turn began, with the attempt's own entries.
+
+    `given` is the Task that the agent got with its request, None on a first turn. A Task that the
+    agent emits is a snapshot. If it has the given status, it is either the given Task, sent back at
+    the start, or the same question, asked again: the turn goes on, and its end decides (`kept`).
+
+    A message without parts does not count as one; its metadata joins the metadata of its event. For
+    equal keys the event's own value wins; in a Task the status message comes next, then the newest
+    message of the history.
+    """
+
+    def __init__(self, fold: Fold, given: Task | None) -> None:
+        self._fold = fold
+        self._given = given
+        self._has_emitted = False
+        self._sent_back: tuple[StatusChanged, ...] = ()
+        self.state: TaskState | None = None
+        """The last state that this attempt has emitted."""
+
+    def entries_of(self, event: Event | object) -> tuple[Entry, ...]:
+        """Return the entries to log for an event; the agent may change the event afterwards.
+
+        Raises:
+            InvalidAgentEventError: no A2A task can hold it; the message names the fault.
+        """
+        match event:
+            case Message():
+                entries = tuple(self._of_message(event))
+            case Task():
+                entries = tuple(self._of_task(event))
+            case TaskStatusUpdateEvent():
+                entries = (self._of_status(event),)
+            case TaskArtifactUpdateEvent():
+                entries = (self._of_artifact(event),)
+            case _:
+                msg = f"The agent emitted a {type(event).__name__}, which is no A2A event."
+                raise InvalidAgentEventError(msg)
+        self._has_emitted = True
+        if any(isinstance(entry, StatusChanged) for entry in entries):
+            self._sent_back = ()
+        self.add(entries)
+        return entries
+
+    def kept(self) -> tuple[Entry, ...]:
+        """Return the pause to log for an agent that returns after sending the given status back.
+
+        Empty if it has not sent the given status back, or has emitted another status since.
+        """
+        entries = self._sent_back
+        self.add(entries)
+        return entries
+
+    def replied(self, message: Message) -> tuple[Entry, ...]:
+        """Return the entries to log for a Message that ends the turn, also after task events."""
+        entries = _reply(message)
+        self.add(entries)
+        return entries
+
+    def add(self, entries: tuple[Entry, ...]) -> None:
+        """Take entries into the view."""
+        self._fold.add(Record(version=self._fold.version + 1, entries=entries))
+        for entry in entries:
+            if isinstance(entry, StatusChanged):
+                self.state = entry.status.state
+
+    def _of_message(self, message: Message) -> Iterator[Entry]:
+        """Yield the entries of a Message that is the turn's only event."""
+        if self._has_emitted:
+            msg = "The agent emitted a Message after task events; it has to use a status message."
+            raise InvalidAgentEventError(msg)
+        if message.task_id:
+            self._check_task_id(message.task_id, "Message")
+        if not message.parts:
+            raise InvalidAgentEventError("The agent emitted a message without parts.")
+        _check_parts(message.parts, "A message")
+        yield from _reply(self._completed(message))
+
+    def _of_task(self, task: Task) -> Iterator[Entry]:
+        """Yield entries for what is new in a Task; agents send the Task they got, or their own."""
+        self._check_task_id(task.id, "Task")
+        for message in task.history:
+            if message.parts and not self._has_message(message):
+                _check_parts(message.parts, "A message")
+                yield MessageAppended(self._completed(message))
+        for artifact in task.artifacts:
+            if self._fold.artifacts.get(artifact.artifact_id) != artifact:
+                yield ArtifactWritten(_checked(artifact))
+        metadata = self._news_of(_joined(task, *task.history, task.status.message))
+        if metadata.fields:
+            yield MetadataMerged(metadata)
+        if task.HasField("status"):
+            yield from self._of_snapshot(task.status)
+
+    def _of_snapshot(self, status: TaskStatus) -> Iterator[Entry]:
+        if self._given is not None and _says_the_same(status, self._given.status):
+            self._sent_back = (self._status(status),)
+        elif self._is_news(status):
+            yield self._status(status)
+
+    def _of_status(self, event: TaskStatusUpdateEvent) -> Entry:
+        self._check_task_id(event.task_id, "TaskStatusUpdateEvent")
+        metadata = _joined(event, event.status.message)
+        return self._status(event.status, metadata if metadata.fields else None)
+
+    def _of_artifact(self, event: TaskArtifactUpdateEvent) -> Entry:
+        """Return the entry of a chunk; the first chunk of a new artifact never appends.
+
+        So the artifact also starts over after a restart, as this view does.
+        """
+        self._check_task_id(event.task_id, "TaskArtifactUpdateEvent")
+        is_known = event.artifact.artifact_id in self._fold.artifacts
+        return ArtifactWritten(
+            _checked(event.artifact),
+            append=event.append and is_known,
+            last_chunk=event.last_chunk,
+            metadata=_copy(event.metadata) if event.HasField("metadata") else None,
+        )
+
+    def _status(self, status: TaskStatus, metadata: Struct | None = None) -> StatusChanged:
+        if status.state not in KNOWN:
+            raise InvalidAgentEventError("The agent emitted a status without a state.")
+        copy = TaskStatus(state=status.state)
+        if status.message.parts:
+            _check_parts(status.message.parts, "A message")
+            copy.message.CopyFrom(self._completed(status.message))
+        return StatusChanged(copy, metadata, archive=True)
+
+    def _check_task_id(self, task_id: str, kind: str) -> None:
+        if task_id != self._fold.task_id:
+            msg = f"The agent emitted a {kind} for another task than its own."
+            raise InvalidAgentEventError(msg)
+
+    def _has_message(self, message: Message) -> bool:
+        known = [*self._fold.history, self._fold.status.message]
+        if self._given is not None:
+            known.append(self._given.status.message)
+        if message.message_id:
+            return any(message.message_id == other.message_id for other in known)
+        return any(message.parts == other.parts for other in known)
+
+    def _is_news(self, status: TaskStatus) -> bool:
+        """Return True if a Task's status says more than the task's own."""
+        if status.state == TaskState.TASK_STATE_UNSPECIFIED:
+            return False
+        if status.state == TaskState.TASK_STATE_SUBMITTED and not status.message.parts:
+            return False
+        return not _says_the_same(status, self._fold.status)
+
+    def _news_of(self, metadata: Struct) -> Struct:
+        """Return the fields that the task's metadata lacks or has with another value."""
+        known, news = self._fold.metadata.fields, Struct()
+        for key, value in metadata.fields.items():
+            if key not in known or known[key] != value:
+                news.fields[key].CopyFrom(value)
+        return news
+
+    def _completed(self, message: Message) -> Message:
+        """Return a copy that names its task and context, with an id and a role."""
+        copy = bound(message, self._fold.task_id, self._fold.context_id)
+        copy.message_id = copy.message_id or str(uuid.uuid4())
+        if copy.role == Role.ROLE_UNSPECIFIED:
+            copy.role = Role.ROLE_AGENT
+        return copy
+
+
+def _reply(message: Message) -> tuple[Entry, ...]:
+    status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=message)
+    return Replied(message), StatusChanged(status, archive=True)
+
+
+def _says_the_same(status: TaskStatus, other: TaskStatus) -> bool:
+    """Return True if two statuses have the same state and the same message parts."""
+    return status.state == other.state and status.message.parts == other.message.parts
+
+
+def _checked(artifact: Artifact) -> Artifact:
+    if not artifact.artifact_id:
+        raise InvalidAgentEventError("The agent emitted an artifact without artifactId.")
+    _check_parts(artifact.parts, f"Artifact {artifact.artifact_id!r}")
+    copy = Artifact()
+    copy.CopyFrom(artifact)
+    return copy
+
+
+def _check_parts(parts: Iterable[Part], where: str) -> None:
+    if any(part.WhichOneof("content") is None for part in parts):
+        raise InvalidAgentEventError(f"{where} of the agent has a part without content.")
+
+
+def _joined(event: Task | TaskStatusUpdateEvent, *messages: Message) -> Struct:
+    """Return the metadata of `messages` without parts and of an event; later ones win, then it."""
+    joined = Struct()
+    for message in messages:
+        if not message.parts:
+            merge_metadata(joined, message.metadata)
+    merge_metadata(joined, event.metadata)
+    return joined
+
+
+def _copy(struct: Struct) -> Struct:
+    copy = Struct()
+    copy.CopyFrom(struct)
+    return copy
+
+
+def describe(state: TaskState | None) -> str:
+    """Return the name of a state for a sentence to the client."""
+    return "none" if state is None else state_name(state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +387,7 @@ class UserTurn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class TurnInput:
     """A turn of a task, ready for an attempt, or for a cancel on which no attempt works."""
 
     context: RequestContext
@@ -167,7 +402,7 @@ class Turn:
         return _cancel_context(self.log, self.state)
 
 
-def turn_of(log: Log, state: Mapping[str, str]) -> Turn:
+def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     """Return the current turn of a log that was read from its beginning.
 
     Entries of earlier attempts are left out: the turn is shown as it began. `state` becomes the
@@ -179,14 +414,14 @@ def turn_of(log: Log, state: Mapping[str, str]) -> Turn:
     extend(fold, log.records[head.turn - 1 : head.turn_base])
     request, caller = fold.opening(head.turn)
     context = _request_context(fold, caller, request=request, given=given, state=state)
-    return Turn(context=context, view=TurnView(fold, given), log=log, state=state)
+    return TurnInput(context=context, view=TurnView(fold, given), log=log, state=state)
 
 
-def canceled_turn_of(log: Log, state: Mapping[str, str]) -> Turn:
+def canceled_turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     """Return the current turn of a log for `cancel()` alone: with all that the log has."""
     context = _cancel_context(log, state)
     view = TurnView(log.fold(), context.current_task)
-    return Turn(context=context, view=view, log=log, state=state)
+    return TurnInput(context=context, view=view, log=log, state=state)
 
 
 def _cancel_context(log: Log, state: Mapping[str, str]) -> RequestContext:
@@ -201,7 +436,7 @@ def caller_of(log: Log) -> Caller:
     return next(entry.caller for entry in opening.entries if isinstance(entry, TurnOpened))
 
 
-class CallerUser(User):
+class _CallerUser(User):
     """The sender of the turn's message, as the API has authenticated it."""
 
     def __init__(self, name: str) -> None:
@@ -253,7 +488,7 @@ def _request_context(
     return RequestContext(
         ServerCallContext(
             state={"headers": dict(state or {})},
-            user=CallerUser(caller.user),
+            user=_CallerUser(caller.user),
             tenant=caller.tenant,
             requested_extensions=set(caller.extensions),
         ),

@@ -18,7 +18,7 @@ from a2a.types import (
 )
 from pydantic import BaseModel
 
-from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import is_terminal
 
 Json = dict[str, Any]

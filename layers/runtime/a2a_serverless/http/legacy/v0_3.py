@@ -41,7 +41,7 @@ from a2a_serverless.http.checks import NOT_BASE64, check_values, is_base64, refu
 from a2a_serverless.http.legacy.v0_1 import dumped
 from a2a_serverless.http.operations import task_of
 from a2a_serverless.http.streams import StreamEvent
-from a2a_serverless.tasks.events import Event
+from a2a_serverless.tasks.fold import Event
 
 Json = dict[str, Any]
 
