@@ -11,7 +11,7 @@ import pytest
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.leases import SLOTS_A_ROOM, Lease, Slot, Slots, StreamLeases
+from a2a_serverless.storage.leases import SLOTS_A_ROOM, Lease, Leases, Slot, Slots
 from a2a_serverless.storage.table import Table
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, new_scope
@@ -28,12 +28,12 @@ def slots(backend: Table, clock: ManualClock) -> Slots:
     return Slots(backend, clock=clock)
 
 
-def of_callers(slots: Slots, per_caller: int) -> StreamLeases:
+def of_callers(slots: Slots, per_caller: int) -> Leases:
     """Leases that count each caller's streams alone."""
-    return StreamLeases(slots, per_caller=per_caller, in_all=0)
+    return Leases(slots, per_caller=per_caller, in_all=0)
 
 
-async def taken(leases: StreamLeases, caller: str, count: int) -> list[Lease]:
+async def taken(leases: Leases, caller: str, count: int) -> list[Lease]:
     found = [await leases.take(caller, for_s=60) for _ in range(count)]
     return [lease for lease in found if lease is not None]
 
@@ -57,7 +57,7 @@ async def test_callers_do_not_take_each_others_places(slots: Slots, caller: str)
 async def test_all_callers_have_a_limit_together(slots: Slots, caller: str) -> None:
     """Beyond the common limit a caller is refused, and the refusal keeps none of its own slots."""
     free = [n for n in range(4) if n not in await slots.held("ALL#0")]
-    leases = StreamLeases(slots, per_caller=1, in_all=4)
+    leases = Leases(slots, per_caller=1, in_all=4)
     held = [await leases.take(f"{caller} {n}", for_s=60) for n in range(6)]
     try:
         assert len([lease for lease in held if lease is not None]) == len(free)
@@ -151,7 +151,7 @@ class Silent(Slots):
 async def test_a_table_that_does_not_answer_refuses_no_stream(caplog: Any) -> None:
     """The stream is not counted, the log says so, and no slot of all callers stays taken."""
     slots = Silent(MemoryTable(INDEXES))
-    lease = await StreamLeases(slots, per_caller=1, in_all=1).take("ann", for_s=60)
+    lease = await Leases(slots, per_caller=1, in_all=1).take("ann", for_s=60)
     assert lease is not None
     assert lease.slots == ()
     assert await slots.held("ALL#0") == set()

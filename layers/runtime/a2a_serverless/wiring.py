@@ -19,7 +19,7 @@ from a2a_serverless.queues.fifo import FifoQueue, M
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.leases import PLACES, Slots, StreamLeases
+from a2a_serverless.storage.leases import PLACES, Leases, Slots
 from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.operations import Operation
@@ -84,7 +84,7 @@ class Backends:
     dead_letters: TableQueue[Operation] | None = None
     """Operations whose deliveries ran out, if they are on the table."""
     push: _PushBackends | None = None
-    streams: StreamLeases | None = None
+    streams: Leases | None = None
     """Leases of open streams; None if they are not counted."""
 
     def quarantining(self) -> FifoQueue[Operation]:
@@ -284,10 +284,8 @@ def _unnamed(name: Name) -> ConfigurationError:
     return ConfigurationError(f"A2A_{name.upper()} is not set: it names {_NAMED[name]}.")
 
 
-def _leases(slots: Slots, settings: Settings) -> StreamLeases:
-    return StreamLeases(
-        slots, per_caller=settings.streams_per_caller, in_all=settings.streams_in_all
-    )
+def _leases(slots: Slots, settings: Settings) -> Leases:
+    return Leases(slots, per_caller=settings.streams_per_caller, in_all=settings.streams_in_all)
 
 
 def _push_on_table(settings: Settings, table: Table, clock: Clock) -> _PushBackends:

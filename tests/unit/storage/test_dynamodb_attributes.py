@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.storage.codec import due_of, seconds
+from a2a_serverless.storage.codec import seconds
 from a2a_serverless.storage.dynamodb import Typed, plain, typed
+from a2a_serverless.storage.finding import due_tasks
+from tests.support.clocks import ManualClock
+from tests.support.databases import Dictionaries
+from tests.support.messages import request
+from tests.support.newer import head_key, set_attributes
 
 ODD: Typed = {"f": {"N": "1.5"}, "t": {"BOOL": True}, "m": {"M": {}}, "l": {"SS": ["1"]}}
 
@@ -33,8 +38,12 @@ def test_what_was_read_is_written_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "due_at"), [({"due_at": 7}, 7), ({"due_at": 7.9}, 7), ({"due_at": "7"}, 0), ({}, 0)]
+    ("due_at", "shown"), [({"N": "7"}, 7), ({"N": "7.9"}, 7)], ids=["whole", "not whole"]
 )
-def test_an_item_of_the_due_index_has_a_time(item: dict[str, Any], due_at: int) -> None:
-    """An item is due at its millisecond, without a fraction; without a number it is due at once."""
-    assert due_of(item) == due_at
+async def test_an_item_of_the_due_index_has_a_time(due_at: Any, shown: int) -> None:
+    """An item is due at its millisecond, without a fraction."""
+    database = Dictionaries(ManualClock())
+    storage = database.storage()
+    head = (await storage.open_task("c", request())).head
+    set_attributes(database, head_key(head), {"due_at": due_at})
+    assert [due.due_at for due in await due_tasks(storage, 10)] == [shown]

@@ -18,7 +18,7 @@ from a2a.utils.errors import A2AError
 from starlette.responses import Response
 
 from a2a_serverless.http.errors import log_refusal, protocol_errors
-from a2a_serverless.storage.leases import Lease, StreamLeases
+from a2a_serverless.storage.leases import Lease, Leases
 from a2a_serverless.storage.tail import Tail, TailEvent, settle
 from a2a_serverless.tasks.fold import Cursor, Event
 from a2a_serverless.tasks.head import Head
@@ -92,7 +92,7 @@ class Wait:
     is_refused = False
     """True since a lease was asked for and there was none: the answer goes out as it is."""
 
-    def __init__(self, leases: StreamLeases | None, caller: str) -> None:
+    def __init__(self, leases: Leases | None, caller: str) -> None:
         self._leases = leases
         self._caller = caller
         self._lease: Lease | None = None

@@ -24,7 +24,7 @@ from a2a_serverless.errors import (
 logger = logging.getLogger(__name__)
 
 
-class Message(Protocol):
+class _Message(Protocol):
     """A queue's message: a pydantic model about one task, with ids and without content."""
 
     @property
@@ -51,7 +51,7 @@ class Message(Protocol):
         """Return the message behind a body."""
 
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=_Message)
 
 EventRecord = Mapping[str, Any]
 """A record of an event as Lambda passes it on; a received message has the form of SQS's records."""

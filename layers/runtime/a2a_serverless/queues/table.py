@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class _Kept:
     """A stored message, in the form for a person who looks at it."""
 
     message_id: str
@@ -228,7 +228,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-class TableHandle(Handle[M]):
+class _TableHandle(Handle[M]):
     """One receive of a message; it expires with its visibility, like the receipt of SQS."""
 
     def __init__(self, queue: TableQueue[M], record: EventRecord) -> None:
@@ -343,8 +343,8 @@ class TableQueue(FifoQueue[M]):
             for record in await self._next(1, LONGEST_WAIT_S):
                 yield record
 
-    def decode_record(self, record: EventRecord, *, removes: bool = False) -> TableHandle[M]:  # noqa: ARG002 - every `ack` does
-        return TableHandle(self, record)
+    def decode_record(self, record: EventRecord, *, removes: bool = False) -> _TableHandle[M]:  # noqa: ARG002 - every `ack` does
+        return _TableHandle(self, record)
 
     async def hide(self, record: EventRecord, seconds: float) -> bool:
         """Set the visibility of a delivery; return False if the delivery has expired."""
@@ -364,10 +364,10 @@ class TableQueue(FifoQueue[M]):
 
     # -- for a person --------------------------------------------------------------------------
 
-    async def waiting(self) -> list[Kept]:
+    async def waiting(self) -> list[_Kept]:
         """Return the messages that are left, delivered or not, in the order of the sends."""
         kept = [
-            Kept(
+            _Kept(
                 message_id=group.message_id(message),
                 sent_at=message.sent_at,
                 body=message.body,

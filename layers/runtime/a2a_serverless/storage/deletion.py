@@ -180,11 +180,17 @@ async def delete_data(
         if items >= limit:
             break
     # After the tasks: none of them can write a state any more.
-    states = sum([await _delete_context_item(storage, context) for context in contexts])
+    states = 0
+    for context in contexts:
+        key = layout.context_item(storage.scope.digest, context)
+        states += await storage.table.did(Delete(key=key, when=[STORED]))
     # An index may still name what is gone: that is nothing to delete.
     is_done = items + states == 0
     if is_done and context_id is None:  # after the tasks: a list stores a new count
-        is_done = await _delete_counts(storage, limit) == 0
+        wanted = Range(partition=layout.count_partition(storage.scope.digest), only=_KEYS)
+        counts = await storage.table.first(limit, wanted)
+        await storage.table.delete(map(key_of, counts))
+        is_done = not counts
     return Deleted(tasks=tasks, contexts=states, webhooks=webhooks, is_done=is_done)
 
 
@@ -204,11 +210,13 @@ async def count_data(
         InvalidArgumentError, UnavailableError: as `delete_data`.
     """
     stored = await _places(storage, context_id, limit, after)
-    webhooks = 0
+    webhooks, scope = 0, storage.scope.digest
     ids = [place.task_id for place in stored if place.task_id is not None]
     for start in range(0, len(ids), AT_ONCE):
         some = ids[start : start + AT_ONCE]
-        webhooks += sum(await asyncio.gather(*(_webhooks(storage, each) for each in some)))
+        pushes = [beginning(layout.task_partition(scope, one), layout.PUSH) for one in some]
+        found = await asyncio.gather(*map(storage.table.count, pushes))
+        webhooks += sum(matches.passed for matches in found)
     live = [place for place in stored if place.is_live]
     return Counted(
         tasks=sum(place.task_id is not None for place in live),
@@ -273,28 +281,6 @@ def _place(storage: DurableStorage, entry: Item, at: str) -> _Place:
         return _Place(context_id=context_id, is_live=lives, at=at)
     _, task_id = layout.owner_of(entry["PK"])
     return _Place(task_id=task_id, is_live=lives, at=at)
-
-
-async def _webhooks(storage: DurableStorage, task_id: str) -> int:
-    """Count the push configurations that are stored for a task."""
-    counted = await storage.table.count(
-        beginning(layout.task_partition(storage.scope.digest, task_id), layout.PUSH)
-    )
-    return counted.passed
-
-
-async def _delete_context_item(storage: DurableStorage, context_id: str) -> bool:
-    """Forget a context's state; return True if there was one."""
-    return await storage.table.did(
-        Delete(key=layout.context_item(storage.scope.digest, context_id), when=[STORED])
-    )
-
-
-async def _delete_counts(storage: DurableStorage, limit: int) -> int:
-    partition = layout.count_partition(storage.scope.digest)
-    counts = await storage.table.first(limit, Range(partition=partition, only=_KEYS))
-    await storage.table.delete(map(key_of, counts))
-    return len(counts)
 
 
 async def _erase(

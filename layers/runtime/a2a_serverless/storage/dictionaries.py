@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from a2a_serverless.clock import Waker
 from a2a_serverless.storage.table import (
     TABLE,
-    Delete,
     Index,
     Item,
     Key,
@@ -108,10 +107,6 @@ class MemoryTable(Table):
             for item in made:
                 for listener in [*self._listeners.values()] if item is not None else ():
                     listener(dict(item or {}))
-
-    async def delete(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            await self.write(Delete(key=key))
 
     @contextmanager
     def watch(self, partition: str) -> Iterator[Watch]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.codec import due_of, is_live
+from a2a_serverless.storage.codec import is_live
 from a2a_serverless.storage.durable import DurableStorage, readable_head
 from a2a_serverless.storage.table import Check, Item, Key, Range
 from a2a_serverless.tasks.head import Head
@@ -68,7 +68,8 @@ async def due_tasks(
 
 def _due(entry: Item) -> Due:
     scope, task_id = layout.owner_of(entry["PK"])
-    return Due(scope=Scope(scope), task_id=task_id, due_at=due_of(entry))
+    # The index has numbers alone; a damaged one may be no whole number.
+    return Due(scope=Scope(scope), task_id=task_id, due_at=int(entry["due_at"]))
 
 
 async def find_tasks(storage: DurableStorage, task_id: str) -> list[TaskKey]:

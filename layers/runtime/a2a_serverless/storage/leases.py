@@ -99,7 +99,7 @@ class Lease:
 
 
 class Leases:
-    """Leases of one kind of thing.
+    """Leases of one kind of thing: `noun` is its name in lines of the log.
 
     Args:
         slots: where they are stored.
@@ -107,8 +107,7 @@ class Leases:
         in_all: how many all callers together may have; 0: any number.
     """
 
-    noun: ClassVar[str]
-    """The name of what is leased, for lines of the log."""
+    noun: ClassVar[str] = "stream"
 
     def __init__(self, slots: Slots, *, per_caller: int, in_all: int) -> None:
         self._slots = slots
@@ -156,28 +155,19 @@ class Leases:
     async def _one_of(self, wanted: _Wanted) -> Slot | None:
         for _ in range(_GUESSES):
             slot = wanted.slot(random.randrange(wanted.size))  # noqa: S311 - a place, not a secret
-            if await self._claim(slot, wanted):
+            if await self._slots.claim(slot, wanted.token, until_ms=wanted.until_ms):
                 return slot
         tries = _TRIES
         for room, numbers in wanted.rooms():
             free = sorted(set(numbers) - await self._slots.held(room))
             random.shuffle(free)
-            for number in free[:tries]:
-                if await self._claim(Slot(room, number), wanted):
-                    return Slot(room, number)
+            for slot in (Slot(room, number) for number in free[:tries]):
+                if await self._slots.claim(slot, wanted.token, until_ms=wanted.until_ms):
+                    return slot
             tries -= min(tries, len(free))
             if not tries:
                 break
         return None
-
-    async def _claim(self, slot: Slot, wanted: _Wanted) -> bool:
-        return await self._slots.claim(slot, wanted.token, until_ms=wanted.until_ms)
-
-
-class StreamLeases(Leases):
-    """Leases of open streams."""
-
-    noun: ClassVar[str] = "stream"
 
 
 @dataclass(frozen=True, slots=True)

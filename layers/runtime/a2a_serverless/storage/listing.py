@@ -120,7 +120,10 @@ async def list_tasks(
     listing = Listing.of(query, storage.scope)
     found = await _newest(storage, listing, query.page_size + 1)
     heads = _affordable(found.heads[: query.page_size], query)
-    shown = await _shown(storage, heads, query)
+    logs = await _short_logs(storage, [head for head in heads if _needs_log(head, query)])
+    shown = await asyncio.gather(
+        *(_listed(storage, head, logs.get(head.task_id), query) for head in heads)
+    )
     places = [place for place, task in enumerate(shown) if task is not None]
     tasks = [task for task in shown if task is not None]
     count = fitting(tasks)
@@ -159,16 +162,6 @@ async def count_tasks(storage: DurableStorage, state: TaskState) -> int:
     """Return how many of the scope's tasks are in a state; as old as `total_size` may be."""
     listing = Listing.of(ListTasksQuery(status=state, page_size=1), storage.scope)
     return (await _newest(storage, listing, 1)).total
-
-
-async def _shown(
-    storage: DurableStorage, heads: Sequence[Head], query: ListTasksQuery
-) -> list[Task | None]:
-    """Return the tasks of listed HEADs, as `_listed` does."""
-    logs = await _short_logs(storage, [head for head in heads if _needs_log(head, query)])
-    return await asyncio.gather(
-        *(_listed(storage, head, logs.get(head.task_id), query) for head in heads)
-    )
 
 
 async def _listed(

@@ -30,7 +30,6 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.storage.dictionaries import some
 from a2a_serverless.storage.table import (
     NEVER_S,
-    Delete,
     Index,
     Item,
     Key,
@@ -169,10 +168,6 @@ class SqliteTable(Streamed):
         check_writes(writes)
         await self.patiently(lambda: self._write(writes))
         self._tell()
-
-    async def delete(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            await self.write(Delete(key=key))
 
     @contextmanager
     def watch(self, partition: str) -> Iterator[Watch]:
@@ -359,20 +354,25 @@ class SqliteTable(Streamed):
     def _rows(self, select: str, values: Sequence[Any]) -> Callable[[], list[Any]]:
         return lambda: self._connection.execute(select, values).fetchall()
 
-    def _write(self, writes: Sequence[Write]) -> None:
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
+            yield connection
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def _write(self, writes: Sequence[Write]) -> None:
+        with self._transaction() as connection:
             before = [self._get(write.key) for write in writes]
             after = outcome(writes, before, self._indexes)
             for write, item in zip(writes, after, strict=True):
                 self._store(write.key, item)
             if None in after:
                 connection.execute(_DELETED)
-            connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
 
     def _store(self, key: Key, item: Item | None) -> None:
         connection = self._connection
@@ -387,16 +387,10 @@ class SqliteTable(Streamed):
             )
 
     def _forget(self, before_s: int, limit: int) -> int:
-        connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with self._transaction() as connection:
             done = connection.execute(_FORGET, (before_s - NEVER_S, before_s - 1, limit)).rowcount
             if done:
                 connection.execute(_DELETED)
-            connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
         if done:
             connection.execute(f"PRAGMA incremental_vacuum({PAGES_FREED})").fetchall()
         return done

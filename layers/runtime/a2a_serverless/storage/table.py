@@ -295,7 +295,7 @@ def outcome(
 
     Raises:
         ConditionFailedError: with the items whose conditions fail, by the places of their writes.
-        RefusedError: as `changed` and `check_stored`.
+        RefusedError: as `changed` and `_check_stored`.
     """
     failed = {
         place: item
@@ -305,11 +305,11 @@ def outcome(
     if failed:
         raise ConditionFailedError(failed)
     after = [changed(item, write) for item, write in zip(before, writes, strict=True)]
-    check_stored(after, indexes)
+    _check_stored(after, indexes)
     return after
 
 
-def check_stored(items: Iterable[Item | None], indexes: Mapping[str, Index]) -> None:
+def _check_stored(items: Iterable[Item | None], indexes: Mapping[str, Index]) -> None:
     """Refuse items that are too large, or have values by which an index cannot sort.
 
     Raises:
@@ -320,7 +320,7 @@ def check_stored(items: Iterable[Item | None], indexes: Mapping[str, Index]) -> 
     for item in items:
         if item is None:
             continue
-        size = size_of(item)
+        size = _size_of(item)
         total += size
         if size > MAX_ITEM_BYTES:
             raise RefusedError(f"An item of {size} bytes exceeds {MAX_ITEM_BYTES} bytes.")
@@ -333,7 +333,7 @@ def check_stored(items: Iterable[Item | None], indexes: Mapping[str, Index]) -> 
         raise RefusedError(f"A transaction of {total} bytes exceeds {MAX_TRANSACTION_BYTES} bytes.")
 
 
-def size_of(item: Mapping[str, Any]) -> int:
+def _size_of(item: Mapping[str, Any]) -> int:
     """Return the bytes of an item, as DynamoDB counts them."""
     return sum([len(name.encode()) + _size(value) for name, value in item.items()])
 
@@ -465,9 +465,10 @@ class Table(ABC):
                 places of their writes.
         """
 
-    @abstractmethod
     async def delete(self, keys: Iterable[Key]) -> None:
         """Delete items, in no order and not as one step."""
+        for key in keys:
+            await self.write(Delete(key=key))
 
     @abstractmethod
     def watch(self, partition: str) -> AbstractContextManager[Watch]:

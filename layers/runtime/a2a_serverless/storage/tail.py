@@ -81,7 +81,7 @@ class Tail:
             tail = cls(source, log.head, log.fold(), [])
             return tail, tail.snapshot()
         tail = cls(source, log.head, Fold(log.head.task_id, log.head.context_id), [])
-        tail._skip(log, cursor)
+        extend(tail.fold, log.records[: cursor.version - 1])
         as_of = _task_at(log, cursor)
         tail._backlog.extend(d for d in tail._take(log) if d.cursor > cursor)
         return tail, TailEvent(cursor=cursor, event=as_of)
@@ -151,9 +151,6 @@ class Tail:
         if log is None:
             raise TaskNotFoundError
         self._backlog.extend(self._take(log))
-
-    def _skip(self, log: Log, cursor: Cursor) -> None:
-        extend(self.fold, log.records[: cursor.version - 1])
 
     def _take(self, log: Log) -> Iterator[TailEvent]:
         self.head = log.head

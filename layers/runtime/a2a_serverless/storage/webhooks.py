@@ -138,12 +138,14 @@ class Webhooks:
         waiting: set[tuple[int, tuple[str, ...]]] = set()
         if not is_task_id(task_id):
             return None
+        wanted = Range(partition=self._partition(task_id), first=HEAD, last=PUSH_END)
         for attempt in range(1, READS + 1):
-            item, found = await self._read_pushes(task_id)
+            found = await self.table.all(wanted)
+            item = found[0] if found and found[0]["SK"] == HEAD else None
             head = live_head(item, self.clock.now_ms())
             if item is None or head is None:
                 return None
-            own = [one for one in found if _names(one)[0] == head.incarnation]
+            own = [one for one in found[1:] if _names(one)[0] == head.incarnation]
             new = [one for one in own if _awaits_cursor(one, item)]
             if not new or (len(new) == 1 and await self._give_cursor(item, new[0])):
                 return _held_of(head, _writes(item), own)
@@ -180,9 +182,14 @@ class Webhooks:
                 config=config,
                 version=held.head.version,
             )
+            noted = Update(
+                key=head_key(held.head.scope, config.task_id),
+                values={"push_at": CopyOf("version")},  # the cursor of the new configuration
+                when=are(incarnation=held.head.incarnation),
+            )
             put = _put(new, held.head, write=held.writes + 1)
             try:
-                await self.table.write(_noted(held), put)
+                await self.table.write(_counted(noted, held), put)
             except ConditionFailedError:
                 continue
             after = await self._held(config.task_id)
@@ -243,14 +250,6 @@ class Webhooks:
         if head is not None:
             sort = push_sort(head.incarnation, config_id)
             await self.table.delete([Key(self._partition(task_id), sort)])
-
-    async def _read_pushes(self, task_id: str) -> tuple[Item | None, list[Item]]:
-        """Return HEAD and all configurations that are stored, by one Query."""
-        wanted = Range(partition=self._partition(task_id), first=HEAD, last=PUSH_END)
-        found = await self.table.all(wanted)
-        if not found or found[0]["SK"] != HEAD:
-            return None, []
-        return found[0], found[1:]
 
     async def surveyed(self, head: Head) -> list[Push]:
         """Return the configurations that can be read, as they are stored; write nothing.
@@ -313,17 +312,6 @@ def _counted(update: Update, held: _Held) -> Update:
     same = Check("push_writes", "absent") if is_first else Check("push_writes", "=", held.writes)
     values = {**update.values, "push_writes": Added(1)}
     return replace(update, values=values, when=[*update.when, same])
-
-
-def _noted(held: _Held) -> Update:
-    """Return HEAD's part of a put: the version that HEAD has becomes the cursor."""
-    head = held.head
-    update = Update(
-        key=head_key(head.scope, head.task_id),
-        values={"push_at": CopyOf("version")},
-        when=are(incarnation=head.incarnation),
-    )
-    return _counted(update, held)
 
 
 # -- items -----------------------------------------------------------------------------------------
