@@ -92,13 +92,3 @@ async def settled(
 
 def artifact_text(task: Task) -> str:
     return "".join(part.text for artifact in task.artifacts for part in artifact.parts)
-
-
-def last_state(events: list[StreamResponse]) -> int:
-    """The state that the last status of a stream shows."""
-    for event in reversed(events):
-        if event.HasField("status_update"):
-            return event.status_update.status.state
-        if event.HasField("task"):
-            return event.task.status.state
-    raise AssertionError(events)

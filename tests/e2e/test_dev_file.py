@@ -6,17 +6,14 @@ import resource
 import signal
 import sqlite3
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
-from tests.e2e.commands import Running, environment, run, running
+from tests.e2e.commands import run
 from tests.e2e.conftest import CARD
+from tests.e2e.devs import running_dev
 
 AGENT = """
 import asyncio
@@ -39,37 +36,6 @@ SOON_S = 25.0
 """Far below the minute for which a delivery is hidden from other workers."""
 
 
-class Client:
-    """A client of a running `dev`."""
-
-    def __init__(self, command: Running, http: httpx.Client) -> None:
-        self.command = command
-        self.http = http
-
-    def send(self, text: str, *, waits: bool = True) -> dict[str, Any]:
-        message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
-        body = {"message": message, "configuration": {"returnImmediately": not waits}}
-        answer = self.http.post("/message:send", json=body)
-        assert answer.status_code == 200, answer.text
-        task: dict[str, Any] = answer.json()["task"]
-        return task
-
-    def task(self, task_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.http.get(f"/tasks/{task_id}").json()
-        return found
-
-    def until(self, state: str, task_id: str) -> dict[str, Any]:
-        deadline = time.monotonic() + PATIENCE_S
-        while (task := self.task(task_id))["status"]["state"] != f"TASK_STATE_{state}":
-            assert time.monotonic() < deadline, (task, self.command.said())
-            time.sleep(0.02)
-        return task
-
-    def listed(self) -> set[str]:
-        answer = self.http.get("/tasks", params={"pageSize": 100}).json()
-        return {task["id"] for task in answer.get("tasks", ())}
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "agent.py").write_text(AGENT)
@@ -77,28 +43,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@contextmanager
-def dev(folder: Path, *options: str) -> Iterator[Client]:
-    """A `dev` in the folder; it may have been killed at the end."""
-    output = folder / f"{uuid.uuid4().hex}.log"
-    arguments = ("dev", "--port", "0", *options)
-    with running(*arguments, env=environment(), output=output, cwd=folder) as command:
-        url = command.wait_for(r"A2A at (\S+),")
-        headers = {"A2A-Version": "1.0"}
-        with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as http:
-            yield Client(command, http)
-
-
 def test_a_killed_dev_forgets_nothing(folder: Path) -> None:
     """All tasks are listed, and the turn that ran is run again at once, and completes once."""
-    with dev(folder) as first:
+    with running_dev(folder) as first:
         ended = [first.send(f"task {number}") for number in range(3)]
         held = first.send("hold", waits=False)["id"]
         first.until("WORKING", held)
         first.command.process.send_signal(signal.SIGKILL)
         first.command.process.wait(PATIENCE_S)
     (folder / "go").touch()
-    with dev(folder) as second:
+    with running_dev(folder) as second:
         began = time.monotonic()
         assert second.listed() == {held, *(task["id"] for task in ended)}
         assert [second.task(task["id"])["artifacts"] for task in ended] == [
@@ -114,7 +68,7 @@ def test_a_killed_dev_forgets_nothing(folder: Path) -> None:
     assert said.stderr == f"file {folder / '.a2a/dev.db'}\n"
     assert "state     completed" in said.stdout
     assert "attempt 2" in said.stdout
-    with dev(folder, "--fresh") as third:
+    with running_dev(folder, "--fresh") as third:
         assert third.listed() == set()
         assert third.send("again")["status"]["state"] == "TASK_STATE_COMPLETED"
     assert "No task matches" in run("tasks", "--state", "failed", cwd=folder).stderr
@@ -123,13 +77,13 @@ def test_a_killed_dev_forgets_nothing(folder: Path) -> None:
 
 def test_a_second_dev_on_the_file_is_refused(folder: Path) -> None:
     """Its sentence names the first one's address; another file is served beside it."""
-    with dev(folder) as first:
+    with running_dev(folder) as first:
         refused = run("dev", "--port", "0", cwd=folder)
         url = str(first.http.base_url).rstrip("/")
         sentence = f"{folder / '.a2a/dev.db'} is in use by the dev at {url}: end that one, or name"
         assert refused.returncode == 2
         assert refused.stderr == f"a2a-serverless: {sentence} another file with --file.\n"
-        with dev(folder, "--file", "other.db") as beside:
+        with running_dev(folder, "--file", "other.db") as beside:
             task = beside.send("beside")["id"]
             assert task not in first.listed()
 
@@ -143,7 +97,7 @@ def refusal(folder: Path, *options: str) -> str:
 
 def test_files_that_cannot_be_used(folder: Path) -> None:
     """One sentence each; what is in the file stays, and `--fresh` begins with another release's."""
-    with dev(folder) as first:
+    with running_dev(folder) as first:
         task = first.send("kept")["id"]
     file = folder / ".a2a/dev.db"
     with closing(sqlite3.connect(file)) as newer:
@@ -151,11 +105,11 @@ def test_files_that_cannot_be_used(folder: Path) -> None:
     assert "was written by a newer release: use that release, or another" in refusal(folder)
     with closing(sqlite3.connect(file)) as newer:
         newer.execute("PRAGMA user_version = 1")
-    with dev(folder) as again:
+    with running_dev(folder) as again:
         assert again.listed() == {task}
     with closing(sqlite3.connect(file)) as newer:
         newer.execute("PRAGMA user_version = 99")
-    with dev(folder, "--fresh") as emptied:
+    with running_dev(folder, "--fresh") as emptied:
         assert emptied.listed() == set()
     (folder / "notes.txt").write_text("no database " * 100)
     assert "is no SQLite file: name another one." in refusal(folder, "--file", "notes.txt")
@@ -166,7 +120,7 @@ def test_files_that_cannot_be_used(folder: Path) -> None:
 
 def test_a_disk_without_room(folder: Path) -> None:
     """A message is refused without details; with room again all tasks are there and go on."""
-    with dev(folder) as full:
+    with running_dev(folder) as full:
         task = full.send("before")["id"]
         process = full.command.process.pid
         size = (folder / ".a2a/dev.db-wal").stat().st_size

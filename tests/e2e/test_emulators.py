@@ -124,22 +124,3 @@ def test_provision_again_changes_nothing(provisioned: dict[str, str]) -> None:
     for line in again.stdout.splitlines():
         name, value = line.split("=", 1)
         assert provisioned[name] == value
-
-
-@pytest.mark.parametrize("command", [("api", "--card", CARD), ("worker", "--agent", AGENT)])
-@pytest.mark.parametrize("variable", ["A2A_TABLE", "A2A_QUEUE"])
-def test_missing_table_or_queue_is_named(
-    provisioned: dict[str, str],
-    fresh_names: dict[str, str],
-    command: tuple[str, ...],
-    variable: str,
-) -> None:
-    """A start without its table or queue ends with one sentence that names it."""
-    names = {**provisioned, variable: fresh_names[variable], "A2A_AUTH": "none"}
-
-    refused = run(*command, env=environment(**names))
-
-    assert refused.returncode == 2
-    assert fresh_names[variable] in refused.stderr
-    assert refused.stderr.count("\n") == 1
-    assert "Traceback" not in refused.stderr

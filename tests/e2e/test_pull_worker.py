@@ -24,7 +24,7 @@ from tests.e2e.commands import (
     running_first,
 )
 from tests.e2e.conftest import AGENT, CARD, names_of_queues, provision
-from tests.support.a2a_calls import message
+from tests.support.a2a_calls import Caller, message
 from tests.unit.push.receivers import Receiver
 
 pytestmark = pytest.mark.emulators
@@ -108,9 +108,8 @@ def test_the_first_process_of_a_container_drains(
             running("api", "--card", CARD, "--port", "0", env=env, output=tmp_path / "api.log")
         )
         first.wait_for("turns at a time")
-        url, version = api.wait_for(r"A2A at (\S+),"), {"A2A-Version": "1.0"}
-        http = processes.enter_context(httpx.Client(base_url=url, headers=version, timeout=60))
-        ends, stays = (_sent(http, "hold") for _ in range(2))
+        caller = processes.enter_context(Caller(api.wait_for(r"A2A at (\S+),")))
+        ends, stays = (caller.send("hold", waits=False)["id"] for _ in range(2))
         _until(lambda: _runs(tmp_path) == {ends, stays})
         os.kill(first_process(first), signal.SIGTERM)
         (tmp_path / f"release-{ends}").touch()
@@ -118,19 +117,10 @@ def test_the_first_process_of_a_container_drains(
         told = [json.loads(line) for line in first.said().splitlines() if line.startswith("{")]
         actions = {(line["task_id"], line["action"]) for line in told if "task_id" in line}
         assert {(ends, "turn_ended"), (stays, "shutdown")} <= actions
-        assert _state(http, ends) == "TASK_STATE_COMPLETED"
+        assert "COMPLETED" in str(caller.task(ends))
         (tmp_path / f"release-{stays}").touch()
         processes.enter_context(running(*worker, env=env, output=tmp_path / "other.log"))
-        _until(lambda: _state(http, stays) == "TASK_STATE_COMPLETED")
-
-
-def _sent(http: httpx.Client, text: str) -> str:
-    body = {"message": message(text), "configuration": {"returnImmediately": True}}
-    return str(http.post("/message:send", json=body).json()["task"]["id"])
-
-
-def _state(http: httpx.Client, task_id: str) -> str:
-    return str(http.get(f"/tasks/{task_id}").json()["status"]["state"])
+        caller.until("COMPLETED", stays)
 
 
 def _runs(folder: Path) -> set[str]:

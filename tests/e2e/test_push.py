@@ -18,7 +18,7 @@ import httpx
 import jwt
 import pytest
 
-from tests.e2e.commands import Running, environment, run, running
+from tests.e2e.commands import Running, environment, running
 from tests.e2e.conftest import AGENT, CARD
 from tests.support.a2a_calls import REST, Agent, Answer
 from tests.unit.push.receivers import OK, Receiver, Request, status
@@ -213,16 +213,6 @@ async def until_state(agent: Agent, sent: Answer, state: str) -> None:
     while (now := await agent.call("GetTask", {"id": sent.task["id"]})).state != state:
         assert time.monotonic() < deadline, f"still {now.state}"
         await asyncio.sleep(0.02)
-
-
-@pytest.mark.emulators
-def test_push_says_what_it_lacks(provisioned: dict[str, str]) -> None:
-    """Without its queue, or with one that is not there, the start ends with one sentence."""
-    for queue, named in (("", "A2A_PUSH_QUEUE is not set"), ("nowhere.fifo", "nowhere.fifo")):
-        refused = run("push", env=environment(**{**provisioned, "A2A_PUSH_QUEUE": queue}))
-        assert refused.returncode == 2, refused.stderr
-        assert named in refused.stderr
-        assert refused.stderr.count("\n") == 1, refused.stderr
 
 
 async def test_dev_tells_a_webhook_on_this_machine(tmp_path: Path) -> None:

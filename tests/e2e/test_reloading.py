@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.e2e.commands import Running, environment, run, running
+from tests.e2e.commands import run
 from tests.e2e.conftest import CARD
+from tests.e2e.devs import Dev, running_dev
 
 EDITS = 50
 MOST_S = 1.0
@@ -38,52 +35,15 @@ agent = Agent()
 """
 
 
-@dataclass(frozen=True)
-class Edited:
-    """A `dev` whose agent a test edits, and its client."""
-
-    command: Running
-    folder: Path
-    http: httpx.Client
-
-    def send(self, text: str = "hi", *, waits: bool = True) -> dict[str, Any]:
-        """The task of a message."""
-        message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
-        body = {"message": message, "configuration": {"returnImmediately": not waits}}
-        answer = self.http.post("/message:send", json=body)
-        task: dict[str, Any] = answer.json()["task"]
-        return task
-
-    def task(self, task_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.http.get(f"/tasks/{task_id}").json()
-        return found
-
-    def cancel(self, task_id: str) -> None:
-        self.http.post(f"/tasks/{task_id}:cancel", json={})
-
-    def wait(self, condition: str, task_id: str) -> dict[str, Any]:
-        """The task once its JSON matches."""
-        deadline = time.monotonic() + 60
-        while re.search(condition, json.dumps(task := self.task(task_id))) is None:
-            assert time.monotonic() < deadline, task
-            time.sleep(0.05)
-        return task
-
-
 @contextmanager
-def dev(folder: Path, files: dict[str, str], *options: str) -> Iterator[Edited]:
+def dev(folder: Path, files: dict[str, str], *options: str) -> Iterator[Dev]:
     """A `dev` in a folder with these files."""
-    for name, text in {"card.json": Path(CARD).read_text(), **files}.items():
+    for name, text in {"agent_card.json": Path(CARD).read_text(), **files}.items():
         (folder / name).write_text(text)
-    arguments = ("dev", "--agent", "agent.py:agent", "--card", "card.json", "--port", "0")
-    env = environment(A2A_RETRY_BASE_S="0.01", A2A_CANCEL_TIMEOUT_S="2", COLUMNS="80")
-    output = folder / "dev.log"
-    with running(*arguments, *options, env=env, output=output, cwd=folder) as command:
-        url = command.wait_for(r"A2A at (\S+),")
-        headers = {"A2A-Version": "1.0"}
-        with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as http:
-            yield Edited(command, folder, http)
-        assert command.end() == 0, command.said()
+    variables = {"A2A_RETRY_BASE_S": "0.01", "A2A_CANCEL_TIMEOUT_S": "2", "COLUMNS": "80"}
+    with running_dev(folder, *options, **variables) as edited:
+        yield edited
+        assert edited.command.end() == 0, edited.command.said()
 
 
 def text_of(task: dict[str, Any]) -> str:
@@ -112,7 +72,7 @@ def test_fifty_edits_in_a_row(tmp_path: Path) -> None:
     times = []
     with dev(tmp_path, {"agent.py": ECHO, "words.py": "WORD = 'edit 0'\n"}) as edited:
         held = edited.send("hold", waits=False)["id"]
-        edited.wait("holding", held)
+        edited.until("holding", held)
         for number in range(1, EDITS + 1):
             if is_broken := number % 5 == 0:
                 broken += 1
@@ -134,7 +94,7 @@ def test_fifty_edits_in_a_row(tmp_path: Path) -> None:
             else:
                 assert text_of(task) == f"edit {number}"
         (tmp_path / "go").touch()
-        assert text_of(edited.wait("COMPLETED", held)) == "edit 0"
+        assert text_of(edited.until("COMPLETED", held)) == "edit 0"
         said = edited.command.said()
     ends = (
         "turn 1 attempt 1 of 3: the task has failed, not tried again\n  The agent 'agent.py:agent'"
@@ -170,7 +130,7 @@ def test_variables_and_card_that_change(tmp_path: Path) -> None:
     with dev(tmp_path, files) as edited:
         assert text_of(edited.send()) == "first"
         (tmp_path / ".env").write_text("MODEL_KEY=second\n")
-        (tmp_path / "card.json").write_text(Path(CARD).read_text() + "\n")
+        (tmp_path / "agent_card.json").write_text(Path(CARD).read_text() + "\n")
         assert text_of(edited.send()) == "second"
         (tmp_path / ".env").write_text("OTHER_KEY=second\n")
         assert way_out in reason_of(edited.send())
@@ -180,7 +140,7 @@ def test_variables_and_card_that_change(tmp_path: Path) -> None:
     assert said.count("card.json changed: it is served as it was when dev was started;") == 1
     assert said.count(".env changed: turns that begin now run the agent of ") == 2
     (tmp_path / ".env").unlink()
-    refused = run("dev", "--agent", "agent.py:agent", "--card", "card.json", cwd=tmp_path)
+    refused = run("dev", cwd=tmp_path)
     assert (refused.returncode, way_out in refused.stderr) == (2, True)
 
 
@@ -253,13 +213,13 @@ def names(said: str, file: str, line: int, way_out: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def edited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edited]:
+def edited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     files = {"agent.py": ECHO, "words.py": "WORD = 'first'\n"}
     with dev(tmp_path_factory.mktemp("mistakes"), files) as stack:
         yield stack
 
 
-def awaited(edited: Edited, since: int, file: str, line: int, way_out: str) -> None:
+def awaited(edited: Dev, since: int, file: str, line: int, way_out: str) -> None:
     """Wait until `dev` has named a mistake."""
     deadline = time.monotonic() + 60
     while not names(said := edited.command.said()[since:], file, line, way_out):
@@ -268,7 +228,7 @@ def awaited(edited: Edited, since: int, file: str, line: int, way_out: str) -> N
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_named(edited: Edited, mistake: str) -> None:
+def test_a_mistake_is_named(edited: Dev, mistake: str) -> None:
     """What `dev` says of it has the file, the line and the way out; then it serves the repair."""
     text, way_out = MISTAKES[mistake]
     since = len(edited.command.said())
@@ -279,7 +239,7 @@ def test_a_mistake_is_named(edited: Edited, mistake: str) -> None:
     assert text_of(edited.send()) == "first"
 
 
-def test_a_missing_import_in_a_helper_is_named(edited: Edited) -> None:
+def test_a_missing_import_in_a_helper_is_named(edited: Dev) -> None:
     """With the helper's file and line; the task fails with the same sentence."""
     since = len(edited.command.said())
     (edited.folder / "words.py").write_text("WORD = 'x'\n\nimport reqeusts\n")
@@ -288,7 +248,7 @@ def test_a_missing_import_in_a_helper_is_named(edited: Edited) -> None:
     (edited.folder / "words.py").write_text("WORD = 'first'\n")
 
 
-def test_an_exception_in_cancel_is_named(edited: Edited) -> None:
+def test_an_exception_in_cancel_is_named(edited: Dev) -> None:
     """With its line, and what becomes of the task."""
     text = agent_of(
         "    async def handle(self, ctx):\n"
@@ -300,14 +260,14 @@ def test_an_exception_in_cancel_is_named(edited: Edited) -> None:
     since = len(edited.command.said())
     (edited.folder / "agent.py").write_text(text)
     held = edited.send(waits=False)["id"]
-    edited.wait("holding", held)
+    edited.until("holding", held)
     edited.cancel(held)
     way_out = r"cancel\(\) has raised, the task is canceled all the same[^~]*no attribute 'jobs'"
     awaited(edited, since, r"agent\.py", line_of(text), way_out)
     assert edited.task(held)["status"]["state"] == "TASK_STATE_CANCELED"
 
 
-def test_an_endless_output_is_named(edited: Edited) -> None:
+def test_an_endless_output_is_named(edited: Dev) -> None:
     """With the line that emits; a cancel ends it."""
     text = agent_of(
         "    async def handle(self, ctx):\n"
@@ -338,13 +298,13 @@ def test_state_in_a_global_is_named(tmp_path: Path) -> None:
 def test_a_wrong_card_is_named(tmp_path: Path) -> None:
     """The start is refused, with the line and the field that is perhaps meant."""
     card = Path(CARD).read_text().replace('"description"', '"descripton"', 1)
-    (tmp_path / "card.json").write_text(card)
+    (tmp_path / "agent_card.json").write_text(card)
     (tmp_path / "agent.py").write_text(agent_of("    async def handle(self, ctx): ...\n"))
-    refused = run("dev", "--agent", "agent.py:agent", "--card", "card.json", cwd=tmp_path)
+    refused = run("dev", cwd=tmp_path)
     assert refused.returncode == 2
     line = card[: card.index("descripton")].count("\n") + 1
     assert re.search(
-        rf"card card\.json is not a card: .*perhaps description is meant \(line {line}\)",
+        rf"card agent_card\.json is not a card: .*perhaps description is meant \(line {line}\)",
         refused.stderr,
     )
 

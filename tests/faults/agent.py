@@ -20,7 +20,7 @@ import os
 import signal
 import time
 
-from a2a_serverless.worker import FinalError, TaskContext, Worker
+from a2a_serverless.worker import TaskContext, Worker
 from tests.faults.ledger import Ledger
 
 ARTIFACT = "out"
@@ -91,23 +91,8 @@ class Faulty(Worker):
             raise RuntimeError("the password is hunter2")
         await self.chunks(ctx, 4, 0)
 
-    async def final(self, ctx: TaskContext) -> None:
-        raise FinalError("no attempt can help")
-
     async def silent(self, ctx: TaskContext) -> None:
         await asyncio.sleep(3600)
-
-    async def stubborn(self, ctx: TaskContext) -> None:
-        await ctx.emit_text_artifact("0", artifact_id=ARTIFACT, append=True)
-        ends_at = time.monotonic() + STUBBORN_S
-        while time.monotonic() < ends_at:
-            try:
-                await asyncio.sleep(0.15)
-            except asyncio.CancelledError:
-                self._ledger.note("swallowed", ctx.task_id)
-            if self._ledger.count(ctx.task_id, "swallowed"):
-                self._ledger.note("late chunk", ctx.task_id)
-                await ctx.emit_text_artifact("late", artifact_id="late", append=True)
 
     async def crash(self, ctx: TaskContext, seconds: float) -> None:
         await asyncio.sleep(seconds)

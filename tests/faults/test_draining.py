@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -14,7 +13,7 @@ import httpx
 import pytest
 
 from tests.faults.crowd import COMPLETED, at_rest, ends
-from tests.faults.harness import Emulators, numbers, operation_of, until
+from tests.faults.harness import Emulators, operation_of, until
 
 pytestmark = pytest.mark.emulators
 
@@ -68,26 +67,6 @@ async def test_a_spot_worker_gives_back_what_cannot_end(
         assert sorted(starts.values()) == [1] * (TURNS // 2) + [2] * (TURNS // 2)
         assert await other.end() == 0
         await at_rest(world, within_s=30)
-
-
-async def test_an_observed_worker_logs_json_and_metrics(
-    emulators: Emulators, tmp_path: Path
-) -> None:
-    """With a service's name a worker logs JSON objects, and writes its counts at the end."""
-    settings = {
-        "POWERTOOLS_SERVICE_NAME": "external",
-        "POWERTOOLS_METRICS_NAMESPACE": "A2AServerless",
-    }
-    async with emulators.world(tmp_path, **settings) as world:
-        worker = await world.start("worker")
-        head = await world.create("chunks 2 0")
-        await world.put(operation_of(head))
-        end = await world.end(head.task_id)
-        assert end.chunks == numbers(2)
-        assert await worker.end() == 0
-        lines = [json.loads(line) for line in worker.said().splitlines() if line.startswith("{")]
-        assert "turn_ended" in {line.get("action") for line in lines}
-        assert [line["Attempts"] for line in lines if "Attempts" in line] == [[1.0]]
 
 
 def free_port() -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -101,6 +104,48 @@ class Agent:
         if configuration is not None:
             params["configuration"] = configuration
         return await self.call("SendMessage", params, headers)
+
+
+class Caller:
+    """An agent at a URL, spoken to over HTTP+JSON by a test that does not await."""
+
+    def __init__(self, url: str) -> None:
+        headers = {"A2A-Version": "1.0"}
+        self.http = httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60)
+
+    def send(self, text: str = "hi", *, waits: bool = True) -> dict[str, Any]:
+        """Send a message; return its task, with `waits` as it is when its turn is over."""
+        said = message(text, messageId=uuid.uuid4().hex)
+        body = {"message": said, "configuration": {"returnImmediately": not waits}}
+        answer = self.http.post("/message:send", json=body)
+        assert answer.status_code == 200, answer.text
+        task: dict[str, Any] = answer.json()["task"]
+        return task
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.http.get(f"/tasks/{task_id}").json()
+        return found
+
+    def until(self, condition: str, task_id: str) -> dict[str, Any]:
+        """Return the task once its JSON matches."""
+        deadline = time.monotonic() + 60
+        while re.search(condition, json.dumps(task := self.task(task_id))) is None:
+            assert time.monotonic() < deadline, task
+            time.sleep(0.02)
+        return task
+
+    def cancel(self, task_id: str) -> None:
+        self.http.post(f"/tasks/{task_id}:cancel", json={})
+
+    def listed(self) -> set[str]:
+        answer = self.http.get("/tasks", params={"pageSize": 100}).json()
+        return {task["id"] for task in answer.get("tasks", ())}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
 
 
 def read(response: httpx.Response) -> Answer:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -13,14 +11,13 @@ from pydantic import SecretStr
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 from a2a_serverless_tools.local.stack import GATEWAY_HEADER_BYTES, Options, Stack
+from tests.support.a2a_calls import Caller
 
 ROOT = Path(__file__).parents[3]
 AGENT = f"{ROOT / 'functions' / 'worker' / 'agent.py'}:agent"
 CARD = ROOT / "functions" / "api" / "agent_card.json"
 MEETING = f"{Path(__file__).parent / 'meeting_agent.py'}:agent"
 TURNS = 3
-PATIENCE_S = 60
-POLL_S = 0.05
 KEY = "a-key-of-twenty-characters"
 FOREIGN = {"Origin": "https://elsewhere.example"}
 
@@ -41,21 +38,9 @@ def test_turns_share_a_local_worker() -> None:
     """One worker runs as many turns at a time as a deployed one."""
     settings = Settings(auth="none", worker_turns=5, turn_limit_s=60)
     options = Options(agent=MEETING, card=CARD, concurrency=1)
-    with Stack(settings, options) as stack, httpx.Client(trust_env=False, timeout=60) as http:
-        headers = {"A2A-Version": "1.0"}
-        sent = []
-        for number in range(TURNS):
-            message = {"messageId": f"m{number}", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
-            body = {"message": message, "configuration": {"returnImmediately": True}}
-            answer = http.post(f"{stack.url}/message:send", json=body, headers=headers)
-            sent.append(answer.json()["task"]["id"])
-        states: set[str] = set()
-        deadline = time.monotonic() + PATIENCE_S
-        while states != {"TASK_STATE_COMPLETED"}:
-            assert time.monotonic() < deadline, states
-            tasks = [http.get(f"{stack.url}/tasks/{each}", headers=headers).json() for each in sent]
-            states = {task["status"]["state"] for task in tasks}
-            time.sleep(POLL_S)
+    with Stack(settings, options) as stack, Caller(stack.url) as caller:
+        for task in [caller.send(waits=False) for _ in range(TURNS)]:
+            caller.until("COMPLETED", task["id"])
 
 
 EDITED = """
@@ -79,28 +64,14 @@ def test_an_edit_reaches_a_turn_beside_one_that_runs(tmp_path: Path) -> None:
     source.write_text(EDITED.replace("GATE", str(gate)))
     settings = Settings(auth="none", worker_turns=5, turn_limit_s=60)
     options = Options(agent=f"{source}:agent", card=CARD, concurrency=1, loads="changed")
-    with Stack(settings, options) as stack, httpx.Client(trust_env=False, timeout=60) as http:
-        headers = {"A2A-Version": "1.0"}
-
-        def send(text: str, *, waits: bool) -> Any:
-            message = {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}
-            body = {"message": message, "configuration": {"returnImmediately": not waits}}
-            return http.post(f"{stack.url}/message:send", json=body, headers=headers).json()["task"]
-
-        def until(state: str, task: Any) -> Any:
-            deadline = time.monotonic() + PATIENCE_S
-            while task["status"]["state"] != state:
-                assert time.monotonic() < deadline, task
-                time.sleep(POLL_S)
-                task = http.get(f"{stack.url}/tasks/{task['id']}", headers=headers).json()
-            return task
-
-        held = until("TASK_STATE_WORKING", send("hold", waits=False))
+    with Stack(settings, options) as stack, Caller(stack.url) as caller:
+        held = caller.send("hold", waits=False)["id"]
+        caller.until("WORKING", held)
         source.write_text(source.read_text().replace("first", "edited"))
-        quick = send("quick", waits=True)
+        quick = caller.send("quick")
         gate.touch()
-        held = until("TASK_STATE_COMPLETED", held)
-    answers = [task["artifacts"][0]["parts"][0]["text"] for task in (held, quick)]
+        ended = caller.until("COMPLETED", held)
+    answers = [task["artifacts"][0]["parts"][0]["text"] for task in (ended, quick)]
     assert answers == ["first", "edited"]
 
 
@@ -129,19 +100,10 @@ def test_an_agent_that_blocks_holds_up_no_other_turn(tmp_path: Path) -> None:
     source, gate = tmp_path / "agent.py", tmp_path / "gate"
     source.write_text(BLOCKING.replace("GATE", str(gate)))
     options = Options(agent=f"{source}:agent", card=CARD, concurrency=2)
-    with (
-        Stack(Settings(auth="none", blocking_limit_s=20), options) as stack,
-        httpx.Client(trust_env=False, timeout=60, headers={"A2A-Version": "1.0"}) as http,
-    ):
-
-        def send(text: str, *, waits: bool) -> Any:
-            message = {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}
-            body = {"message": message, "configuration": {"returnImmediately": not waits}}
-            return http.post(f"{stack.url}/message:send", json=body).json()["task"]
-
-        send("block", waits=False)
-        answered = send("quick", waits=True)
-        assert answered["status"]["state"] == "TASK_STATE_COMPLETED"
+    settings = Settings(auth="none", blocking_limit_s=20)
+    with Stack(settings, options) as stack, Caller(stack.url) as caller:
+        caller.send("block", waits=False)
+        assert caller.send("quick")["status"]["state"] == "TASK_STATE_COMPLETED"
         gate.touch()
 
 
