@@ -74,11 +74,7 @@ def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 
 
 def build(target: Path) -> Artefact:
-    """Run `make build`, which runs `sam build`, into `target`.
-
-    Raises:
-        RuntimeError: it failed; the message holds what it said.
-    """
+    """Run `make build`, which runs `sam build`, into `target`."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     environment |= {
         "LAMBDA_PYTHON": f"{sys.version_info.major}.{sys.version_info.minor}",

@@ -77,11 +77,7 @@ class Function:
 
     @contextmanager
     def started(self, output: Path, **variables: str) -> Iterator[Environment]:
-        """A cold start, through AWS's own runtime client; `variables` replace the function's.
-
-        Raises:
-            StartError: the function reported an error instead of waiting for events.
-        """
+        """A cold start, through AWS's own runtime client; `variables` replace the function's."""
         with runtime_api() as api, output.open("wb") as file:
             started_at = time.monotonic()
             process = subprocess.Popen(
@@ -120,11 +116,7 @@ class Environment:
         self.start_s = 0.0
 
     def invoke(self, event: Any) -> Any:
-        """What the handler returns for an event.
-
-        Raises:
-            HandlerError: what it raised.
-        """
+        """What the handler returns for an event."""
         self._api.invocations.put(Invocation(event=event, timeout_s=ANSWER_S, function=self.name))
         report = self.next_report(ANSWER_S)
         if report.kind == "error":

@@ -55,11 +55,7 @@ def last_release() -> str:
 
 
 def unpack(name: str, folder: Path) -> Release:
-    """Unpack a release into `folder`, with what it depends on; `name` is git's.
-
-    Raises:
-        NoReleaseError: git does not know it, or there is no git.
-    """
+    """Unpack a release into `folder`, with what it depends on; `name` is git's."""
     try:
         archive = _git("archive", "--format=tar", name, *PACKAGES, REQUIREMENTS)
     except OSError as error:

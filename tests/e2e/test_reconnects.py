@@ -1,6 +1,6 @@
 """Cut anywhere, continued anywhere: what a client gets in pieces is the log of the task.
 
-40 runs in the suite, 200 with A2A_FAULTS=long.
+20 runs in the suite, 200 with A2A_FAULTS=long.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.messages import agent_message, artifact, request
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(600)]
 
-RUNS = 200 if LONG else 40
+RUNS = 200 if LONG else 20
 AT_ONCE = 8
 CUTS = 15
 """Of one run; after that many the line holds."""

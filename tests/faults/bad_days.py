@@ -61,13 +61,6 @@ class BadDay:
     The first request of each operation meets one, and each later one with probability `rate`. The
     kinds take turns, and the operations begin with different ones: so each kind is met by a
     process that makes few requests.
-
-    Args:
-        process: its name in the record.
-        seed: of the choice.
-        rate: from 0 to 1.
-        record: the file to which `Met` are appended. Until it exists, see `begin`, nothing fails: a
-            process that cannot see its table at its start ends, which is no fault.
     """
 
     def __init__(self, process: str, seed: str, rate: float, record: Path) -> None:
@@ -107,11 +100,7 @@ class BadDay:
 
 
 def arm(process: str, variables: Mapping[str, str]) -> None:
-    """Make it the day that the variables ask for, if they do, for all clients of this process.
-
-    Raises:
-        KeyError, ValueError: they are not of the form above.
-    """
+    """Make it the day that the variables ask for, if they do, for all clients of this process."""
     if wanted := variables.get(DAY, ""):
         seed, _, rate = wanted.partition(":")
         day = BadDay(process, seed, float(rate), _record(process, variables))

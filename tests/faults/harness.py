@@ -129,9 +129,6 @@ class World:
         `options` are further arguments of its command.
 
         Returns when it has started.
-
-        Raises:
-            UnknownFaultPointError: there is no such point.
         """
         variables = dict(self.variables)
         if point:
@@ -163,11 +160,7 @@ class World:
         return running
 
     async def dies(self, victim: Running, point: str, *, within_s: float = SETTLE_S) -> None:
-        """Wait until the process died by its own hand at `point`.
-
-        Raises:
-            NotReachedError: it did not.
-        """
+        """Wait until the process died by its own hand at `point`."""
         mark = self._mark(point)
         try:
             code = await victim.ended(within_s)
@@ -338,11 +331,7 @@ class World:
         await until(is_noted, f"{what} of {task_id}")
 
     async def end(self, task_id: str, *, within_s: float = SETTLE_S) -> End:
-        """The task once it has ended and nothing of it is left: no message, no due time.
-
-        Raises:
-            AssertionError: it is stuck, lost, or its log breaks a rule.
-        """
+        """The task once it has ended and nothing of it is left: no message, no due time."""
         await self.state(task_id, *TERMINAL, within_s=within_s)
         return await self.look(task_id)
 
@@ -390,11 +379,7 @@ def lost_and_doubled(chunks: Sequence[str], expected: Sequence[str]) -> tuple[in
 async def until(
     condition: Callable[[], Awaitable[T | None]], what: str, within_s: float = SETTLE_S
 ) -> T:
-    """What `condition` returns once that is true.
-
-    Raises:
-        AssertionError: it was not, within the time.
-    """
+    """What `condition` returns once that is true."""
     deadline = time.monotonic() + within_s
     while not (found := await condition()):
         assert time.monotonic() < deadline, f"stuck: not {what} within {within_s:.0f} s"

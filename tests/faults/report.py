@@ -57,11 +57,7 @@ def table(rows: Iterable[Runs]) -> Iterator[str]:
 
 
 def check(rows: Sequence[Runs]) -> None:
-    """Fail unless all rows are clean; the failure shows the table, and what was noted.
-
-    Raises:
-        AssertionError: some run missed its point, or has not shown what it was to show.
-    """
+    """Fail unless all rows are clean; the failure shows the table, and what was noted."""
     notes = [f"{runs.name}: {note}" for runs in rows for note in runs.notes]
     assert all(runs.is_clean for runs in rows), "\n".join([*table(rows), *notes])
 

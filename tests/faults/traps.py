@@ -54,11 +54,7 @@ class UnknownFaultPointError(Exception):
 
 
 class Trap:
-    """Counts the passages of all threads, and ends the process at the one that was asked for.
-
-    Raises:
-        UnknownFaultPointError: there is no such point, or no such passage.
-    """
+    """Counts the passages of all threads, and ends the process at the one that was asked for."""
 
     def __init__(self, wanted: str, mark: str | None = None) -> None:
         name, _, passage = wanted.partition(":")
@@ -90,11 +86,7 @@ class Trap:
 
 
 def arm(variables: Mapping[str, str]) -> None:
-    """Set the trap that the variables ask for, if they do, in this process.
-
-    Raises:
-        UnknownFaultPointError: they do not name a point and a passage.
-    """
+    """Set the trap that the variables ask for, if they do, in this process."""
     if wanted := variables.get(POINT_VARIABLE, ""):
         faults.point = Trap(wanted, variables.get(MARK_VARIABLE))
 

@@ -16,11 +16,7 @@ Made: TypeAlias = pytest.Item | pytest.Collector | list[pytest.Item | pytest.Col
 
 
 def check(made: Made, fault: Callable[[pytest.Function], str | None]) -> Made:
-    """Return what was made.
-
-    Raises:
-        CollectError: `fault` has a sentence on one of the tests.
-    """
+    """Return what was made."""
     for item in made if isinstance(made, list) else [made]:
         if isinstance(item, pytest.Function) and (sentence := fault(item)) is not None:
             raise pytest.Collector.CollectError(f"{item.nodeid}: {sentence}")

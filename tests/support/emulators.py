@@ -83,12 +83,7 @@ def missing() -> str | None:
 
 @contextmanager
 def dynamodb_local() -> Iterator[Emulator]:
-    """Run DynamoDB Local for the block.
-
-    Raises:
-        EmulatorMissingError: Java or the archive is not there.
-        EmulatorStartError: it ended or did not answer within `START_SECONDS`.
-    """
+    """Run DynamoDB Local for the block."""
     port = _free_port()
     command = _dynamodb_local_command(port)
     folder = Path(command[command.index("-jar") + 1]).parent
@@ -98,12 +93,7 @@ def dynamodb_local() -> Iterator[Emulator]:
 
 @contextmanager
 def fauxqs() -> Iterator[Emulator]:
-    """Run the SQS emulator fauxqs for the block.
-
-    Raises:
-        EmulatorMissingError: Node.js or the package is not there.
-        EmulatorStartError: it ended or did not answer within `START_SECONDS`.
-    """
+    """Run the SQS emulator fauxqs for the block."""
     port = _free_port()
     with _running(
         "sqs", _fauxqs_command(), port, environment={"FAUXQS_PORT": str(port)}

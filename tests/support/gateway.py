@@ -43,17 +43,7 @@ def rest_event(
     domain: str = HOST,
     is_mapped: bool = False,
 ) -> dict[str, Any]:
-    """Return the event of a request: names of headers as sent, the path too, the query decoded.
-
-    Args:
-        method: the request's verb.
-        target: the path below the stage, and the query.
-        body: text; there are no binary types.
-        headers: those beside `Host` and what API Gateway adds.
-        stage: the stage's name.
-        domain: that of the request.
-        is_mapped: True if the domain is one's own, whose root is the stage.
-    """
+    """Return the event of a request: names of headers as sent, the path too, the query decoded."""
     path, _, query = target.partition("?")
     lines = dict(headers).items() if isinstance(headers, Mapping) else headers
     return proxy_event(
@@ -72,12 +62,7 @@ def rest_event(
 
 
 def adapted(event: Mapping[str, Any], *, server: str = "http://127.0.0.1:8080") -> httpx.Request:
-    """Return the request that the adapter makes of an event.
-
-    Args:
-        event: a REST API's.
-        server: the URL of the function's own server, without a path.
-    """
+    """Return the request that the adapter makes of an event."""
     target, headers = request_of(event, {})
     url = httpx.URL(server).copy_with(raw_path=target.encode())
     return httpx.Request(event["httpMethod"], url, headers=headers, content=event["body"])
@@ -96,13 +81,6 @@ def deployed(
 
     Unlike in a deployment, every path and method comes to this function, so that what the two have
     in common can be asked of both.
-
-    Args:
-        entrypoint: `api` is ApiFunction, `stream` StreamFunction.
-        settings: as for `create_app`.
-        backends: as for `create_app`.
-        card: as for `create_app`.
-        extended_card: as for `create_app`.
     """
     app = create_app(settings, backends, card, entrypoint=entrypoint, extended_card=extended_card)
     if entrypoint == "stream":

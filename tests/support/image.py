@@ -61,14 +61,7 @@ def _fits(name: str, pattern: str) -> bool:
 def build_stage(
     context: Path, root: Path, python: Path, *, pip_options: Sequence[str] = ()
 ) -> None:
-    """Run the build stage: `/build`, `/site` and `/app` are folders of `root`.
-
-    Args:
-        context: the project.
-        root: an empty folder.
-        python: an interpreter with pip, in place of the image's.
-        pip_options: for which platform it installs, where that is not this machine's.
-    """
+    """Run the build stage: `/build`, `/site` and `/app` are folders of `root`."""
     variables: dict[str, str] = {}
     for name, arguments in instructions(context):
         here = _FOLDERS.sub(f"{root}/", arguments)

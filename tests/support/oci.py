@@ -108,11 +108,7 @@ def write(context: Path, root: Path, folder: Path) -> None:
 
 
 def read(folder: Path) -> Image:
-    """Read an image layout.
-
-    Raises:
-        AssertionError: a blob is not the one that its descriptor names.
-    """
+    """Read an image layout."""
     assert json.loads((folder / "oci-layout").read_text()) == {"imageLayoutVersion": "1.0.0"}
     (named,) = json.loads((folder / "index.json").read_text())["manifests"]
     manifest = json.loads(_read(folder, named, _MANIFEST))

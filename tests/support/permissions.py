@@ -104,9 +104,6 @@ def _denied(stated: list[Json]) -> Iterator[tuple[str, str]]:
 
     What is denied to the code of functions, and not to Lambda itself, is left out: it is no call of
     ours that needs it.
-
-    Raises:
-        ValueError: a statement denies something else, or nothing at all.
     """
     for statement in stated:
         if statement["Effect"] != "Deny" or statement.get("Condition") == _OF_CODE:

@@ -73,11 +73,7 @@ class Answer:
 
 @dataclass
 class Recorder:
-    """An application before another one, that takes down what passes.
-
-    Args:
-        older: the version of JSON-RPC requests whose method is none of 1.0.
-    """
+    """An application before another one, that takes down what passes."""
 
     app: ASGIApp
     older: str = "0.3"

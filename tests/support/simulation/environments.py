@@ -57,11 +57,7 @@ class ThrottledError(Exception):
 
 
 class Concurrency:
-    """The invocations that run at the same time in an account, of all its functions together.
-
-    Args:
-        limit: the most invocations; 0: any number.
-    """
+    """The invocations that run at the same time in an account, of all its functions together."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -69,11 +65,7 @@ class Concurrency:
         self._lock = threading.Lock()
 
     def take(self, function: str) -> None:
-        """Count one more invocation, until it is given back.
-
-        Raises:
-            ThrottledError: `limit` invocations run already.
-        """
+        """Count one more invocation, until it is given back."""
         with self._lock:
             if self._limit and self._running >= self._limit:
                 msg = f"{function} is throttled: {self._limit} invocations run in this account."
@@ -87,16 +79,7 @@ class Concurrency:
 
 
 class Environments:
-    """Up to `limit` environments of one function, started as concurrent invocations need them.
-
-    Args:
-        name: the function's name.
-        make_handler: makes one environment's handler, in the thread that will call it; the
-            callbacks that it puts on the stack run when the environment ends.
-        limit: concurrent invocations; more of them wait.
-        timeout_s: the function's timeout, as its context shows it. It does not stop an invocation.
-        concurrency: the account's; None: its functions have no common limit.
-    """
+    """Up to `limit` environments of one function, started as concurrent invocations need them."""
 
     def __init__(
         self,
@@ -119,12 +102,7 @@ class Environments:
         self._closed = False
 
     def invoke(self, event: dict[str, Any]) -> Future[Any]:
-        """Return a future of the handler's answer to `event`.
-
-        Raises:
-            RuntimeError: the environments are closed.
-            ThrottledError: the account runs as many invocations as it may.
-        """
+        """Return a future of the handler's answer to `event`."""
         answer: Future[Any] = Future()
         with self._lock:
             if self._closed:

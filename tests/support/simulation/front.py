@@ -45,21 +45,7 @@ def front(
     template: Template | None = None,
     clock: Clock | None = None,
 ) -> Iterator[Gateway]:
-    """Yield the API as template.yaml has it, with both functions behind it, in one account.
-
-    Args:
-        settings: as for `create_app`.
-        backends: as for `create_app`.
-        card: as for `create_app`.
-        extended_card: as for `create_app`.
-        stage: as for `Gateway`.
-        template: the project's template; by default template.yaml with the defaults of its
-            parameters, and CorsOrigins from the settings.
-        clock: measures the requests per second.
-
-    Raises:
-        ConfigurationError: the settings or template.yaml cannot be used.
-    """
+    """Yield the API as template.yaml has it, with both functions behind it, in one account."""
 
     def app(entrypoint: Entrypoint) -> Any:
         return create_app(

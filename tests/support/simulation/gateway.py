@@ -69,19 +69,7 @@ _HOP_BY_HOP: Final = frozenset({"connection", "content-length", "keep-alive", "t
 
 
 class Gateway:
-    """An ASGI application that passes each request to the function of its route.
-
-    Args:
-        routes: where requests go.
-        refusals: the gateway's own answers by their type.
-        buffered: functions whose answers are passed on in one piece, by their names in the
-            template.
-        streamed: functions whose answers are passed on while they come.
-        stage: the first part of all paths, as in the API's own URL. Empty: the API stands at the
-            root, as on a custom domain.
-        throttle: counts requests, and decides which are too many; None: no request is.
-        idle_limit_s: seconds of silence after which a streamed answer is cut off.
-    """
+    """An ASGI application that passes each request to the function of its route."""
 
     def __init__(
         self,
@@ -193,19 +181,7 @@ def proxy_event(
     resource: str,
     path_parameters: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return API Gateway's event for a request.
-
-    Args:
-        method: the request's verb.
-        path: the path as sent, without the stage.
-        query: the query as sent.
-        headers: in the order in which they came, a repeated name once for each value.
-        body: the body as text, because the API has no binary types; None if there is none.
-        context: fields to add to the `requestContext`: `domainName`, `stage`, and `path`, which
-            includes the stage.
-        resource: the path in the route table.
-        path_parameters: the values of the variables in `resource`.
-    """
+    """Return API Gateway's event for a request."""
     listed = _listed(headers)
     queries = _listed(parse_qsl(query, keep_blank_values=True))
     return {
@@ -291,10 +267,6 @@ def response_of(answer: Any) -> Response:
     """Return status, headers and body of the function's answer.
 
     A body in base64 stays as it is: the API has no binary types.
-
-    Raises:
-        TypeError, KeyError, ValueError: the answer does not have the form that API Gateway accepts,
-            or is too long for Lambda.
     """
     if _size(answer) > PAYLOAD_LIMIT:
         raise ValueError(f"the answer is longer than {PAYLOAD_LIMIT} bytes")

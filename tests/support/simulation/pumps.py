@@ -31,10 +31,6 @@ class QueuePump:
 
     Records that the function does not report as failed are deleted. The others stay in the queue,
     and come again when their visibility ends, which the worker's back-off has set.
-
-    Args:
-        make_source: makes the source of records, in the event loop that runs the pump.
-        function: the function to invoke.
     """
 
     def __init__(self, make_source: Callable[[], EventSource], function: Environments) -> None:
@@ -77,11 +73,6 @@ class StreamPump:
 
     Records at which the function fails are tried again, and the shard's next records wait for them,
     as with Lambda for a day. A batch is not split, so that a record that always fails is noticed.
-
-    Args:
-        make_source: makes the source of records, in the event loop that runs the pump.
-        function: the function to invoke.
-        filter_: selects the records that the function gets; by default all.
     """
 
     def __init__(
@@ -125,12 +116,7 @@ class StreamPump:
 
 
 async def _failures(function: Environments, records: Records) -> set[Any]:
-    """Invoke the function; return the identifiers in its partial batch response.
-
-    Raises:
-        Exception: the function's, or of a malformed answer; then Lambda counts the whole batch as
-            failed.
-    """
+    """Invoke the function; return the identifiers in its partial batch response."""
     answer = await asyncio.wrap_future(function.invoke({"Records": records}))
     return {failure["itemIdentifier"] for failure in (answer or {}).get("batchItemFailures") or []}
 
@@ -146,14 +132,7 @@ def _unsettled(records: Records, failed: set[Any]) -> Records:
 
 
 class StreamFilter:
-    """Patterns; a record has to match one of them.
-
-    Args:
-        patterns: JSON texts; without any, every record passes.
-
-    Raises:
-        ConfigurationError: a pattern has a rule that is not known here.
-    """
+    """Patterns; a record has to match one of them."""
 
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         self._patterns = [_check(json.loads(pattern)) for pattern in patterns]
@@ -164,11 +143,7 @@ class StreamFilter:
 
 
 def _check(pattern: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a pattern whose rules are all known here.
-
-    Raises:
-        ConfigurationError: the meaning of a rule is not known.
-    """
+    """Return a pattern whose rules are all known here."""
     for value in pattern.values():
         if isinstance(value, dict):
             _check(value)

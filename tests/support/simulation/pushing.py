@@ -43,12 +43,6 @@ def pushing(
 
     The two sources have environments of their own: as on AWS, slow webhooks do not hold up the
     stream.
-
-    Args:
-        backends: the backends, including those of push.
-        settings: which events are pushed, allowed receivers, and for how long one may fail.
-        sources: the sources of the records.
-        concurrency: webhooks that are called at the same time.
     """
 
     def make_handler(environment: ExitStack) -> Handler:

@@ -41,16 +41,7 @@ _PSEUDO_PARAMETERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Where a request goes.
-
-    Args:
-        function: the function's name in the template.
-        streams: True if the function's answer is passed on while it comes.
-        timeout_s: how long API Gateway waits for the answer's end.
-        resource: the path in the route table, such as `/tasks/{task}`.
-        method: the route table's method that takes the request, such as `GET`, or `ANY`.
-        path_parameters: the request's values of the variables, decoded.
-    """
+    """Where a request goes."""
 
     function: str
     streams: bool
@@ -61,15 +52,7 @@ class Route:
 
 
 class Routes:
-    """The route table of an API.
-
-    Args:
-        paths: those of its OpenAPI document, resolved; each integration's URI names a function.
-
-    Raises:
-        ConfigurationError: API Gateway would not import `paths`, or would not stream an answer that
-            they call a stream.
-    """
+    """The route table of an API."""
 
     def __init__(self, paths: Mapping[str, Any]) -> None:
         self._root = _Node(resource="/")
@@ -85,28 +68,13 @@ class Routes:
 
     @classmethod
     def of(cls, template: Template, *, body: str = "DefinitionBody") -> Self:
-        """Return the routes of `RestApi`.
-
-        Args:
-            template: the project's template.
-            body: the property that has the OpenAPI document; SAM's transform calls it `Body`.
-        """
+        """Return the routes of `RestApi`."""
         return cls(_properties(template)[body]["paths"])
 
     def find(
         self, method: str, path: str, *, falls_back: bool = True, decodes: bool = True
     ) -> Route | None:
-        """Return where a request goes; None if API Gateway answers it itself.
-
-        Args:
-            method: the request's method.
-            path: the request's path, without the stage, percent-encoded.
-            falls_back: True to look for path and method together, as API Gateway does by others'
-                measurements: if the nearest node lacks the method, a more general path takes the
-                request. False to find the path first, and then to look for the method.
-            decodes: True to compare names with the decoded parts of the path. Whether API Gateway
-                does so is not documented; it only matters for an encoded colon.
-        """
+        """Return where a request goes; None if API Gateway answers it itself."""
         parts = [unquote(part) if decodes else part for part in _parts(path)]
         for node, values in self._root.matches(parts, {}, backtracks=falls_back):
             named = method.upper() if method.upper() in node.targets else _ANY
@@ -230,11 +198,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _target(resource: str, operation: Mapping[str, Any]) -> _Target:
-    """Return the function that an operation calls.
-
-    Raises:
-        ConfigurationError: its parts contradict each other about streaming.
-    """
+    """Return the function that an operation calls."""
     integration = operation.get(_INTEGRATION, {})
     named = _URI.search(integration.get("uri", ""))
     assert named is not None, f"{resource} has a method that calls no function"

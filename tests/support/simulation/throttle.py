@@ -18,13 +18,7 @@ class _Bucket:
 
 
 class Throttle:
-    """Counts requests by their route.
-
-    Args:
-        rate: requests that each method takes per second, in the long run.
-        burst: requests that each method takes at once.
-        clock: measures the seconds.
-    """
+    """Counts requests by their route."""
 
     def __init__(self, *, rate: float, burst: int, clock: Clock | None = None) -> None:
         self.rate = rate

@@ -20,14 +20,7 @@ from tests.support.simulation.environments import Concurrency, LocalContext
 
 
 class WebAdapter:
-    """A function that is an application behind the adapter.
-
-    Args:
-        name: the function's name.
-        app: the application.
-        timeout_s: the function's timeout, as the application learns it. It does not stop a request.
-        concurrency: the account's; None: its functions have no common limit.
-    """
+    """A function that is an application behind the adapter."""
 
     def __init__(
         self, name: str, app: ASGIApp, *, timeout_s: float, concurrency: Concurrency | None = None
@@ -38,16 +31,7 @@ class WebAdapter:
         self._concurrency = concurrency or Concurrency(0)
 
     async def invoke(self, event: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer an event; pass the answer to `send` while it comes.
-
-        Args:
-            event: the event of a REST API.
-            receive: tells when the client has left; the request's body is in the event.
-            send: takes ASGI's messages.
-
-        Raises:
-            ThrottledError: the account runs as many invocations as it may.
-        """
+        """Answer an event; pass the answer to `send` while it comes."""
         deadline = time.monotonic() + self._timeout_s
         context = LocalContext(function_name=self.name, deadline=deadline)
         body = (event["body"] or "").encode(errors="replace")
