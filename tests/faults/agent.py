@@ -24,7 +24,6 @@ from a2a_serverless.worker import TaskContext, Worker
 from tests.faults.ledger import Ledger
 
 ARTIFACT = "out"
-STUBBORN_S = 5.0
 
 
 class Faulty(Worker):

@@ -2,7 +2,7 @@
 
 `write` makes an image layout of what the Dockerfile copies into its last stage, with the
 configuration that this stage gives: without the base image, in which only a user gets a name.
-`read` believes nothing: it follows the digests. `faults` says what is wrong with an image.
+`faults` says what is wrong with an image.
 """
 
 from __future__ import annotations
@@ -109,19 +109,16 @@ def write(context: Path, root: Path, folder: Path) -> None:
 
 def read(folder: Path) -> Image:
     """Read an image layout."""
-    assert json.loads((folder / "oci-layout").read_text()) == {"imageLayoutVersion": "1.0.0"}
     (named,) = json.loads((folder / "index.json").read_text())["manifests"]
-    manifest = json.loads(_read(folder, named, _MANIFEST))
-    config = json.loads(_read(folder, manifest["config"], _CONFIG))
-    layers = [gzip.decompress(_read(folder, layer, _LAYER)) for layer in manifest["layers"]]
-    assert [_digest(layer) for layer in layers] == config["rootfs"]["diff_ids"]
+    manifest = json.loads(_read(folder, named))
     files, contents = dict[str, tarfile.TarInfo](), dict[str, bytes]()
-    for layer in layers:
-        with tarfile.open(fileobj=io.BytesIO(layer)) as archive:
+    for layer in manifest["layers"]:
+        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(_read(folder, layer)))) as archive:
             for entry in archive:
                 files[entry.name] = entry
                 if (file := archive.extractfile(entry)) is not None:
                     contents[entry.name] = file.read()
+    config = json.loads(_read(folder, manifest["config"]))
     return Image(platform=named["platform"], config=config, files=files, contents=contents)
 
 
@@ -217,9 +214,5 @@ def _blob(blobs: Path, media_type: str, content: bytes) -> Json:
     return {"mediaType": media_type, "digest": digest, "size": len(content)}
 
 
-def _read(folder: Path, descriptor: Json, media_type: str) -> bytes:
-    digest = descriptor["digest"]
-    content: bytes = (folder / "blobs" / digest.replace(":", "/")).read_bytes()
-    assert descriptor["mediaType"] == media_type
-    assert (len(content), _digest(content)) == (descriptor["size"], digest)
-    return content
+def _read(folder: Path, descriptor: Json) -> bytes:
+    return (folder / "blobs" / descriptor["digest"].replace(":", "/")).read_bytes()
