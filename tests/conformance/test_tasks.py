@@ -147,10 +147,11 @@ class TestListing:
 
 class TestCanceling:
     async def test_a_running_task(self, agent: ServedAgent) -> None:
-        """3.1.5: the answer is the canceled Task."""
+        """3.1.5: the answer is the canceled Task; what the agent says last is its end."""
         sent = await agent.send("obey", configuration=IMMEDIATELY)
         canceled = await agent.call("CancelTask", {"id": sent.task["id"]})
         assert canceled.state == "CANCELED"
+        assert canceled.task["status"]["message"]["parts"] == [{"text": "Stopped."}]
         assert (await agent.call("GetTask", {"id": sent.task["id"]})).task == canceled.task
 
     async def test_a_paused_task(self, agent: ServedAgent) -> None:

@@ -282,17 +282,3 @@ async def test_many_values_do_not_hold_the_loop(
     assert time.process_time() - start < 2
     assert answer.reason == "INVALID_PARAMS"  # there may not be so many parts, either
     assert ("more than 10000 values: send them in a file" in answer.message) is is_refused
-
-
-@pytest.mark.parametrize("entrypoint", ["api", "stream"])
-async def test_head_of_the_card(call: Any, entrypoint: Entrypoint) -> None:
-    """HEAD has the headers of GET, its tag among them, and no body."""
-    client = call(entrypoint).client
-    path = "/.well-known/agent-card.json"
-    got, head = await client.get(path), await client.head(path)
-    assert (got.status_code, head.status_code) == (200, 200)
-    assert head.content == b""
-    for name in ("etag", "cache-control", "content-type"):
-        assert head.headers[name] == got.headers[name]
-    known = await client.head(path, headers={"If-None-Match": got.headers["etag"]})
-    assert known.status_code == 304

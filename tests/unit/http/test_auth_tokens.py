@@ -10,7 +10,7 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +32,8 @@ from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import Agent, message
 from tests.support.clocks import ManualClock
 from tests.support.issuers import AUDIENCE, Issuer, private_key, public_jwk, running_issuer
+
+Shown = Callable[[str], Awaitable[str]]
 
 NOW = int(time.time())
 HOUR = 3600
@@ -79,8 +81,10 @@ async def who(authenticator: Authenticator, *authorization: str) -> str:
         return f"{error.status} {error.reason}"
 
 
-async def shown(authenticator: Authenticator, token: str) -> str:
-    return await who(authenticator, f"Bearer {token}")
+@pytest.fixture
+def shown(authenticator: Authenticator) -> Shown:
+    """Show a token; the principal, or why it was refused."""
+    return lambda token: who(authenticator, f"Bearer {token}")
 
 
 def alice(issuer: Issuer) -> str:
@@ -94,23 +98,21 @@ ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 
 
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, "EdDSA"])
-async def test_asymmetric_algorithms(
-    authenticator: Authenticator, issuer: Issuer, algorithm: str
-) -> None:
+async def test_asymmetric_algorithms(shown: Shown, issuer: Issuer, algorithm: str) -> None:
     """Every one that JWA has for public keys, with a key that says its algorithm or not."""
     said: dict[str, Any] = {"alg": algorithm, "use": "sig", "key_ops": ["verify"]}
     for fields in ({}, said):
         issuer.keys = [public_jwk("RS256", "r"), public_jwk(algorithm, "mine", **fields)]
         token = issuer.token(algorithm=algorithm, kid="mine")
-        assert await shown(authenticator, token) == alice(issuer)
+        assert await shown(token) == alice(issuer)
 
 
 async def test_issuer_and_subject_are_who_it_is(
-    authenticator: Authenticator, issuer: Issuer, settings: Settings, clock: ManualClock
+    shown: Shown, issuer: Issuer, settings: Settings, clock: ManualClock
 ) -> None:
     """A caller is its issuer and its subject, in exact case; name and email do not count."""
-    same = await shown(authenticator, issuer.token({"name": "root", "email": "a@b.example"}))
-    other = await shown(authenticator, issuer.token({"sub": "Alice"}))
+    same = await shown(issuer.token({"name": "root", "email": "a@b.example"}))
+    other = await shown(issuer.token({"sub": "Alice"}))
     assert same == alice(issuer)
     assert other != same
 
@@ -126,26 +128,22 @@ async def test_issuer_and_subject_are_who_it_is(
     ids=["just expired", "from the future", "several audiences", "no time of issue"],
 )
 async def test_clocks_may_differ_a_little(
-    authenticator: Authenticator, issuer: Issuer, claims: dict[str, Any]
+    shown: Shown, issuer: Issuer, claims: dict[str, Any]
 ) -> None:
     """A token is accepted with a clock off by up to 60 s, more audiences, or no time of issue."""
-    assert await shown(authenticator, issuer.token(claims)) == alice(issuer)
+    assert await shown(issuer.token(claims)) == alice(issuer)
 
 
 @pytest.mark.parametrize("kind", ["JWT", "jwt", "at+jwt", "application/at+jwt", None])
-async def test_types_of_token(
-    authenticator: Authenticator, issuer: Issuer, kind: str | None
-) -> None:
+async def test_types_of_token(shown: Shown, issuer: Issuer, kind: str | None) -> None:
     """An access token of RFC 9068, or one that does not say more than JWT."""
-    assert await shown(authenticator, issuer.token(headers={"typ": kind})) == alice(issuer)
+    assert await shown(issuer.token(headers={"typ": kind})) == alice(issuer)
 
 
-async def test_without_kid_the_only_key_is_meant(
-    authenticator: Authenticator, issuer: Issuer
-) -> None:
+async def test_without_kid_the_only_key_is_meant(shown: Shown, issuer: Issuer) -> None:
     """RFC 7515, section 4.1.4: `kid` is a hint; with several keys it has to be there."""
     issuer.keys = [public_jwk("ES256", "first"), public_jwk("RS256", "second")]
-    assert await shown(authenticator, issuer.token(kid=None)) == alice(issuer)
+    assert await shown(issuer.token(kid=None)) == alice(issuer)
 
 
 async def test_the_scheme_is_in_any_case(authenticator: Authenticator, issuer: Issuer) -> None:
@@ -205,13 +203,13 @@ BAD_CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("claims", "reason"), BAD_CLAIMS.values(), ids=BAD_CLAIMS)
 async def test_claims_that_open_nothing(
-    authenticator: Authenticator, issuer: Issuer, claims: dict[str, Any], reason: str
+    shown: Shown, issuer: Issuer, claims: dict[str, Any], reason: str
 ) -> None:
     """A rightly signed token with a missing, wrong, expired or malformed claim is refused."""
-    assert await shown(authenticator, issuer.token(claims)) == f"401 {reason}"
+    assert await shown(issuer.token(claims)) == f"401 {reason}"
 
 
-async def test_a_subject_is_a_text(authenticator: Authenticator, issuer: Issuer) -> None:
+async def test_a_subject_is_a_text(shown: Shown, issuer: Issuer) -> None:
     """A token whose `sub` is not a text, or is empty, is refused with 401."""
     for subject in (7, ["alice"], {"a": 1}):
         # PyJWT itself makes no such token.
@@ -219,36 +217,34 @@ async def test_a_subject_is_a_text(authenticator: Authenticator, issuer: Issuer)
         signed = jwt.api_jws.encode(
             json.dumps(payload).encode(), private_key("ES256"), "ES256", {"kid": "first"}
         )
-        assert await shown(authenticator, signed) == "401 MalformedToken"
-    assert await shown(authenticator, issuer.token({"sub": ""})) == "401 MissingClaim"
+        assert await shown(signed) == "401 MalformedToken"
+    assert await shown(issuer.token({"sub": ""})) == "401 MissingClaim"
 
 
-async def test_unsigned_tokens(authenticator: Authenticator, issuer: Issuer) -> None:
+async def test_unsigned_tokens(shown: Shown, issuer: Issuer) -> None:
     """`alg: none` in every spelling, with and without a signature, or no `alg` at all."""
     for name in ("none", "None", "NONE", "nOnE", "", None, ["ES256"], {"a": 1}, 5):
         for signature in (b"", b"x" * 64):
             token = forged({"alg": name, "kid": "first"}, issuer, signature)
-            assert await shown(authenticator, token) == "401 ForbiddenAlgorithm"
-    assert await shown(authenticator, forged({"kid": "first"}, issuer)) == "401 ForbiddenAlgorithm"
+            assert await shown(token) == "401 ForbiddenAlgorithm"
+    assert await shown(forged({"kid": "first"}, issuer)) == "401 ForbiddenAlgorithm"
 
 
-async def test_a_public_key_is_no_secret(authenticator: Authenticator, issuer: Issuer) -> None:
+async def test_a_public_key_is_no_secret(shown: Shown, issuer: Issuer) -> None:
     """Key confusion: HMAC with the public key, as PEM, as JWK or as the bytes of the set."""
     jwk = public_jwk("ES256", "first")
     for key in (pem(), pem().strip(), json.dumps(jwk).encode(), b""):
-        assert await shown(authenticator, confused(issuer, key)) == "401 ForbiddenAlgorithm"
+        assert await shown(confused(issuer, key)) == "401 ForbiddenAlgorithm"
 
 
-async def test_a_symmetric_key_of_the_issuer_is_not_used(
-    authenticator: Authenticator, issuer: Issuer
-) -> None:
+async def test_a_symmetric_key_of_the_issuer_is_not_used(shown: Shown, issuer: Issuer) -> None:
     """An `oct` key in the set verifies nothing, even when it is the only one."""
     issuer.keys = [{"kty": "oct", "k": segment(b"k" * 32), "kid": "first", "alg": "HS256"}]
-    assert await shown(authenticator, confused(issuer, b"k" * 32)) == "401 ForbiddenAlgorithm"
-    assert await shown(authenticator, issuer.token()) == "401 UnknownKid"
+    assert await shown(confused(issuer, b"k" * 32)) == "401 ForbiddenAlgorithm"
+    assert await shown(issuer.token()) == "401 UnknownKid"
 
 
-async def test_the_algorithm_is_the_keys(authenticator: Authenticator, issuer: Issuer) -> None:
+async def test_the_algorithm_is_the_keys(shown: Shown, issuer: Issuer) -> None:
     """A key for RS256 verifies nothing else; a curve verifies with its own hash alone."""
     issuer.keys = [
         public_jwk("RS256", "r", alg="RS256"),
@@ -256,7 +252,7 @@ async def test_the_algorithm_is_the_keys(authenticator: Authenticator, issuer: I
         public_jwk("RS256", "encryption", number=1, use="enc"),
         public_jwk("RS256", "wrapping", number=1, key_ops=["wrapKey"]),
     ]
-    assert await shown(authenticator, issuer.token(algorithm="RS256", kid="r")) == alice(issuer)
+    assert await shown(issuer.token(algorithm="RS256", kid="r")) == alice(issuer)
     for algorithm, number, kid in (
         ("PS256", 0, "r"),
         ("RS512", 0, "r"),
@@ -267,23 +263,23 @@ async def test_the_algorithm_is_the_keys(authenticator: Authenticator, issuer: I
         ("RS256", 1, "wrapping"),
     ):
         token = issuer.token(algorithm=algorithm, number=number, kid=kid)
-        assert await shown(authenticator, token) == "401 UnknownKid"
+        assert await shown(token) == "401 UnknownKid"
 
 
-async def test_signatures(authenticator: Authenticator, issuer: Issuer) -> None:
+async def test_signatures(shown: Shown, issuer: Issuer) -> None:
     """A signature by another key, of other content, cut off, empty or of zeros is refused."""
     good = issuer.token()
     head, body, signature = good.split(".")
     claims = segment({"iss": issuer.url, "aud": AUDIENCE, "sub": "bob", "exp": NOW + HOUR})
-    assert await shown(authenticator, issuer.token(number=1)) == "401 WrongSignature"
-    assert await shown(authenticator, f"{head}.{claims}.{signature}") == "401 WrongSignature"
-    assert await shown(authenticator, f"{head}.{body}.{signature[:-4]}") in {
+    assert await shown(issuer.token(number=1)) == "401 WrongSignature"
+    assert await shown(f"{head}.{claims}.{signature}") == "401 WrongSignature"
+    assert await shown(f"{head}.{body}.{signature[:-4]}") in {
         "401 WrongSignature",
         "401 MalformedToken",
     }
-    assert await shown(authenticator, f"{head}.{body}.") == "401 WrongSignature"
-    assert await shown(authenticator, f"{head}.{body}.{segment(bytes(64))}") == "401 WrongSignature"
-    assert await shown(authenticator, good) == alice(issuer)
+    assert await shown(f"{head}.{body}.") == "401 WrongSignature"
+    assert await shown(f"{head}.{body}.{segment(bytes(64))}") == "401 WrongSignature"
+    assert await shown(good) == alice(issuer)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +300,7 @@ async def test_signatures(authenticator: Authenticator, issuer: Issuer) -> None:
     ids=str,
 )
 async def test_headers_that_mean_more_than_we_know(
-    authenticator: Authenticator, issuer: Issuer, headers: dict[str, Any]
+    shown: Shown, issuer: Issuer, headers: dict[str, Any]
 ) -> None:
     """Critical extensions, encryption, nested tokens, tokens of other kinds."""
     good = issuer.token()
@@ -313,7 +309,7 @@ async def test_headers_that_mean_more_than_we_know(
     signature = private_key("ES256")
     algorithm = jwt.get_algorithm_by_name("ES256")
     token = f"{unsigned}.{segment(algorithm.sign(unsigned.encode(), signature))}"
-    assert await shown(authenticator, token) in {"401 UnsupportedToken", "401 MalformedToken"}
+    assert await shown(token) in {"401 UnsupportedToken", "401 MalformedToken"}
 
 
 @pytest.mark.parametrize("name", ["typ", "alg", "kid", "jwk", "crit", "x"])
@@ -323,7 +319,7 @@ async def test_headers_that_mean_more_than_we_know(
     ids=["lists", "many lists", "objects"],
 )
 async def test_nested_headers_cost_nothing(
-    authenticator: Authenticator, issuer: Issuer, name: str, nested: str
+    shown: Shown, issuer: Issuer, name: str, nested: str
 ) -> None:
     """Nested values in a header are refused within 0.2 s of CPU, however deep they are."""
     fields = {"alg": '"ES256"', "kid": '"first"', "typ": '"JWT"'} | {name: nested}
@@ -333,7 +329,7 @@ async def test_nested_headers_cost_nothing(
     status, reason, spent_s = "", "", [1.0]
     while len(spent_s) < 4 and min(spent_s) >= 0.2:  # the collector of garbage may have run, too
         start = time.process_time()
-        status, reason = (await shown(authenticator, token)).split()
+        status, reason = (await shown(token)).split()
         spent_s.append(time.process_time() - start)
     assert min(spent_s) < 0.2
     assert status == "401"
@@ -348,16 +344,16 @@ class Loud:
 
 
 async def test_a_type_that_is_no_text_is_never_put_into_words(
-    authenticator: Authenticator, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+    shown: Shown, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A `typ` that is not a text is refused and never converted to one, which may take long."""
     header = {"alg": "ES256", "kid": "first", "typ": Loud()}
     monkeypatch.setattr(jwt, "get_unverified_header", lambda _: header)
-    assert await shown(authenticator, issuer.token()) == "401 UnsupportedToken"
+    assert await shown(issuer.token()) == "401 UnsupportedToken"
 
 
 async def test_keys_that_a_token_brings_along_are_not_looked_at(
-    authenticator: Authenticator, issuer: Issuer
+    shown: Shown, issuer: Issuer
 ) -> None:
     """Keys named in `jku`, `x5u`, `jwk` or `x5c` are not used: the issuer's own keys decide."""
     evil = {
@@ -366,16 +362,13 @@ async def test_keys_that_a_token_brings_along_are_not_looked_at(
         "jwk": public_jwk("ES256", "first", number=1),
         "x5c": ["MIIB"],
     }
-    assert await shown(authenticator, issuer.token(number=1, headers=evil)) == "401 WrongSignature"
-    assert (
-        await shown(authenticator, issuer.token(number=1, kid="evil", headers=evil))
-        == "401 UnknownKid"
-    )
-    assert await shown(authenticator, issuer.token(headers=evil)) == alice(issuer)
+    assert await shown(issuer.token(number=1, headers=evil)) == "401 WrongSignature"
+    assert await shown(issuer.token(number=1, kid="evil", headers=evil)) == "401 UnknownKid"
+    assert await shown(issuer.token(headers=evil)) == alice(issuer)
     assert "/evil" not in issuer.asked
 
 
-async def test_what_is_no_token(authenticator: Authenticator, issuer: Issuer) -> None:
+async def test_what_is_no_token(shown: Shown, issuer: Issuer) -> None:
     """Garbage of every kind is refused and never an internal error; long garbage is not read."""
     head = segment({"alg": "ES256", "kid": "first"})
     for token in (
@@ -396,7 +389,7 @@ async def test_what_is_no_token(authenticator: Authenticator, issuer: Issuer) ->
         "x" * 20_000,
         f"{head}.{'A' * 20_000}.e30",
     ):
-        status, reason = (await shown(authenticator, token)).split()
+        status, reason = (await shown(token)).split()
         assert (status, reason) in {("401", "MalformedToken"), ("401", "WrongSignature")}
 
 
@@ -414,34 +407,34 @@ async def test_other_headers_than_one_bearer(authenticator: Authenticator, issue
 
 
 async def test_a_rotation_needs_no_restart(
-    authenticator: Authenticator, issuer: Issuer, clock: ManualClock
+    shown: Shown, issuer: Issuer, clock: ManualClock
 ) -> None:
     """A token with an unknown `kid` makes the keys be read again; the old ones go when they go."""
-    assert await shown(authenticator, issuer.token()) == alice(issuer)
+    assert await shown(issuer.token()) == alice(issuer)
     issuer.keys = [public_jwk("ES256", "first"), public_jwk("ES256", "second", number=1)]
     clock.advance(PAUSE_S)
     fresh = issuer.token(number=1, kid="second")
-    assert await shown(authenticator, fresh) == alice(issuer)
+    assert await shown(fresh) == alice(issuer)
     issuer.keys = [public_jwk("ES256", "second", number=1)]
-    assert await shown(authenticator, issuer.token()) == alice(issuer)
+    assert await shown(issuer.token()) == alice(issuer)
     clock.advance(MAX_AGE_S)
-    assert await shown(authenticator, issuer.token()) == "401 UnknownKid"
-    assert await shown(authenticator, fresh) == alice(issuer)
+    assert await shown(issuer.token()) == "401 UnknownKid"
+    assert await shown(fresh) == alice(issuer)
 
 
 async def test_unknown_ids_ask_the_issuer_once_in_a_while(
-    authenticator: Authenticator, issuer: Issuer, clock: ManualClock
+    shown: Shown, issuer: Issuer, clock: ManualClock
 ) -> None:
     """A hundred tokens at once, or one after the other: one request in 15 seconds for all."""
-    await shown(authenticator, issuer.token())
+    await shown(issuer.token())
     issuer.asked.clear()
     clock.advance(PAUSE_S)
     unknown = [issuer.token(kid=f"no-{number}", number=1) for number in range(100)]
-    outcomes = await asyncio.gather(*(shown(authenticator, token) for token in unknown))
+    outcomes = await asyncio.gather(*(shown(token) for token in unknown))
     assert set(outcomes) == {"401 UnknownKid"}
     for token in unknown:
         clock.advance(PAUSE_S / 101)
-        assert await shown(authenticator, token) == "401 UnknownKid"
+        assert await shown(token) == "401 UnknownKid"
     assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
 
 
@@ -457,14 +450,14 @@ async def test_unknown_ids_ask_the_issuer_once_in_a_while(
     ids=str,
 )
 async def test_an_odd_key_takes_no_other_with_it(
-    authenticator: Authenticator, issuer: Issuer, clock: ManualClock, odd: object
+    shown: Shown, issuer: Issuer, clock: ManualClock, odd: object
 ) -> None:
     """An odd key in the set is left out: good keys work, and the issuer is not asked more often."""
     issuer.keys = [odd, *issuer.keys]
-    assert await shown(authenticator, issuer.token()) == alice(issuer)
+    assert await shown(issuer.token()) == alice(issuer)
     issuer.asked.clear()
     for _ in range(20):
-        assert await shown(authenticator, issuer.token(kid="no", number=1)) == "401 UnknownKid"
+        assert await shown(issuer.token(kid="no", number=1)) == "401 UnknownKid"
     assert issuer.asked == []
 
 
@@ -474,7 +467,7 @@ async def test_an_odd_key_takes_no_other_with_it(
     ids=["broken", "gone", "no JSON", "no keys", "half", "endless"],
 )
 async def test_an_issuer_that_is_down(
-    authenticator: Authenticator,
+    shown: Shown,
     issuer: Issuer,
     clock: ManualClock,
     caplog: pytest.LogCaptureFixture,
@@ -482,17 +475,17 @@ async def test_an_issuer_that_is_down(
     body: bytes | None,
 ) -> None:
     """The issuer's keys stay good for a day, with a warning; after that every token gets 503."""
-    assert await shown(authenticator, issuer.token()) == alice(issuer)
+    assert await shown(issuer.token()) == alice(issuer)
     good_status, issuer.status, issuer.body = issuer.status, status, body
     clock.advance(MAX_AGE_S)
     with caplog.at_level(logging.WARNING, "a2a_serverless"):
-        assert await shown(authenticator, issuer.token()) == alice(issuer)
+        assert await shown(issuer.token()) == alice(issuer)
     assert [vars(record)["action"] for record in caplog.records] == ["refresh_failed"]
     clock.advance(KEEP_S)
-    assert await shown(authenticator, issuer.token()) == "503 IssuerUnavailable"
+    assert await shown(issuer.token()) == "503 IssuerUnavailable"
     issuer.status, issuer.body = good_status, None
     clock.advance(PAUSE_S)
-    assert await shown(authenticator, issuer.token()) == alice(issuer)
+    assert await shown(issuer.token()) == alice(issuer)
 
 
 async def test_an_issuer_that_was_never_there(client: httpx.AsyncClient, issuer: Issuer) -> None:
@@ -518,14 +511,14 @@ async def test_an_issuer_that_was_never_there(client: httpx.AsyncClient, issuer:
     ids=str,
 )
 async def test_discovery_is_not_believed_everything(
-    authenticator: Authenticator, issuer: Issuer, discovery: dict[str, Any]
+    shown: Shown, issuer: Issuer, discovery: dict[str, Any]
 ) -> None:
     """Another issuer's document, keys without TLS, or a redirection are as good as no answer."""
     issuer.discovery = {"jwks_uri": f"{issuer.url}/keys"} | {
         name: value.replace("ISSUER", issuer.url) if isinstance(value, str) else value
         for name, value in discovery.items()
     }
-    assert await shown(authenticator, issuer.token()) == "503 IssuerUnavailable"
+    assert await shown(issuer.token()) == "503 IssuerUnavailable"
 
 
 async def test_keys_without_discovery(issuer: Issuer, settings: Settings) -> None:
@@ -533,13 +526,11 @@ async def test_keys_without_discovery(issuer: Issuer, settings: Settings) -> Non
     direct = settings.model_copy(update={"oidc_jwks_url": f"{issuer.url}/keys"})
     authenticator = authenticator_of(direct, ManualClock())
     assert authenticator is not None
-    assert await shown(authenticator, issuer.token()) == alice(issuer)
+    assert await who(authenticator, f"Bearer {issuer.token()}") == alice(issuer)
     assert issuer.asked == ["/keys"]
 
 
-async def test_one_bad_key_does_not_take_the_others_with_it(
-    authenticator: Authenticator, issuer: Issuer
-) -> None:
+async def test_one_bad_key_does_not_take_the_others_with_it(shown: Shown, issuer: Issuer) -> None:
     """Unreadable, private and too short keys are left out; the good key still works."""
     short = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - that is the point
     algorithm = jwt.get_algorithm_by_name("RS256")
@@ -557,8 +548,8 @@ async def test_one_bad_key_does_not_take_the_others_with_it(
         {**private, "kid": "private"},
         public_jwk("ES256", "first"),
     ]
-    assert await shown(authenticator, issuer.token()) == alice(issuer)
-    assert await shown(authenticator, issuer.token(number=1, kid="private")) == "401 UnknownKid"
+    assert await shown(issuer.token()) == alice(issuer)
+    assert await shown(issuer.token(number=1, kid="private")) == "401 UnknownKid"
     with pytest.warns(jwt.InsecureKeyLengthWarning):
         weak = jwt.encode(
             {"iss": issuer.url, "aud": AUDIENCE, "sub": "alice", "exp": NOW + HOUR},
@@ -566,7 +557,7 @@ async def test_one_bad_key_does_not_take_the_others_with_it(
             "RS256",
             headers={"kid": "short"},
         )
-    assert await shown(authenticator, weak) == "401 UnknownKid"
+    assert await shown(weak) == "401 UnknownKid"
 
 
 # -- scope and tenant -----------------------------------------------------------------------------
@@ -586,11 +577,9 @@ class TestScope:
             {"scope": "a2a:call", "scp": ["a2a:read"]},
         ],
     )
-    async def test_it_is_there(
-        self, authenticator: Authenticator, issuer: Issuer, claims: dict[str, Any]
-    ) -> None:
+    async def test_it_is_there(self, shown: Shown, issuer: Issuer, claims: dict[str, Any]) -> None:
         """A scope is found in RFC 9068's claim or where other issuers write it."""
-        assert await shown(authenticator, issuer.token(claims)) == alice(issuer)
+        assert await shown(issuer.token(claims)) == alice(issuer)
 
     @pytest.mark.parametrize(
         "claims",
@@ -615,11 +604,9 @@ class TestTenant:
         return settings.model_copy(update={"oidc_tenant_claim": "org"})
 
     @pytest.mark.parametrize("org", [None, "", 5, ["acme"]])
-    async def test_a_token_without_one(
-        self, authenticator: Authenticator, issuer: Issuer, org: Any
-    ) -> None:
+    async def test_a_token_without_one(self, shown: Shown, issuer: Issuer, org: Any) -> None:
         """A token whose tenant is missing, empty or not a text is refused: there is no default."""
-        assert await shown(authenticator, issuer.token({"org": org})) == "401 NoTenant"
+        assert await shown(issuer.token({"org": org})) == "401 NoTenant"
 
     async def test_the_own_tenant(self, agent: Agent, issuer: Issuer, backends: Backends) -> None:
         """A caller may name its tenant or not: the task is the same, and its log has the tenant."""

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.operations import Entrypoint
+from a2a_serverless.http.streams import RETRY_MS, TOO_LONG
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
@@ -23,7 +24,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten, Entry, StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.support.a2a_calls import JSONRPC, Agent, message, read
+from tests.support.a2a_calls import Agent, message
 from tests.support.asgi_streams import LiveResponse, ServerEvent
 from tests.support.clocks import Timetable
 from tests.support.memory import PolledTable
@@ -88,6 +89,8 @@ async def test_a_ten_minute_task_is_streamed_in_pieces(
                 long.begin(payload(event)["task"]["id"])
             seen.append(event)
     assert long.clock.monotonic() == pytest.approx(limit_s)
+    assert response.comments[-1] == TOO_LONG
+    assert response.retry == str(RETRY_MS)
     task_id, streams = task_in(seen)["id"], 1
 
     while state_in(seen[-1]) != "TASK_STATE_COMPLETED":
@@ -126,10 +129,17 @@ async def test_a_resumed_stream_on_a_quiet_task_begins_at_once(
     assert not worker.gate.is_set()
 
 
-async def test_keep_alive_comes_every_15_seconds(
-    app: FastAPI, binding: str, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("set_s", [Settings().keep_alive_s, 7.0])
+async def test_keep_alive_comes_as_often_as_is_set(
+    backends: Backends,
+    card: AgentCard,
+    binding: str,
+    worker: ScriptedWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    set_s: float,
 ) -> None:
-    """While nothing happens a comment goes out each 15 s; no event, and no id of an event."""
+    """While nothing happens a comment goes out each 15 s, by default; no event, and no id."""
+    app = create_app(Settings(auth="none", keep_alive_s=set_s), backends, card, entrypoint="stream")
     waits: list[float] = []
     passed = asyncio.Semaphore(0)
 
@@ -153,7 +163,7 @@ async def test_keep_alive_comes_every_15_seconds(
             assert comment.count(b"\n") == 2
         worker.gate.set()
         seen += [event async for event in events]
-    assert set(waits) == {15.0}
+    assert set(waits) == {set_s}
     assert response.comments == []
     assert chunks(seen) == "Once upon a time."
 
@@ -265,27 +275,6 @@ async def test_who_has_left_is_not_read_for(
         while (head := await storage.head(task_id)) is None or not head.is_terminal:
             await storage.changed(task_id, head.version if head else 0, 5)
     assert head.state == COMPLETED
-
-
-@pytest.mark.parametrize("last_event_id", [None, "1.0.abcdef"])
-async def test_a_foreign_task_does_not_exist(
-    app: FastAPI, agent: Agent, binding: str, worker: ScriptedWorker, last_event_id: str | None
-) -> None:
-    """Another tenant's task is not found, with a cursor or without, before any stream begins."""
-    sent = await agent.send("wait", configuration={"returnImmediately": True})
-    task_id = sent.task["id"]
-    headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
-    if binding == JSONRPC:
-        params = {"id": task_id, "tenant": "stranger"}
-        answer = await agent.call("SubscribeToTask", params, headers)
-    else:
-        answer = read(
-            await agent.client.post(
-                f"/stranger/tasks/{task_id}:subscribe", headers={"A2A-Version": "1.0", **headers}
-            )
-        )
-    assert answer.reason == "TASK_NOT_FOUND"
-    assert "text/event-stream" not in answer.response.headers["content-type"]
 
 
 @pytest.mark.parametrize(

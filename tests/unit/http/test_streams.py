@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 
-import httpx
 import pytest
-from a2a.types import AgentCard
 from fastapi import FastAPI
 
-from a2a_serverless.http.app import create_app
-from a2a_serverless.http.streams import RETRY_MS, TOO_LONG
-from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.tasks.fold import Cursor
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import JSONRPC, Agent, message
-from tests.support.asgi_streams import ServerEvent, live
+from tests.support.a2a_calls import Agent, message
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.stream_calls import all_events, chunks, kinds, open_stream, payload
 
@@ -60,19 +53,6 @@ async def test_the_first_event_comes_before_the_agent_has_done_anything(
         assert response.headers["content-type"].startswith("text/event-stream")
         first = await anext(response.events())
         assert kinds([first]) == ["task"]
-
-
-async def test_events_come_as_they_happen(
-    app: FastAPI, binding: str, worker: ScriptedWorker
-) -> None:
-    """The working status arrives while the agent waits, the rest after it went on."""
-    params = {"message": message("wait")}
-    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
-        events = response.events()
-        early = [await anext(events), await anext(events)]
-        assert kinds(early) == ["task", "statusUpdate"]
-        worker.gate.set()
-        assert chunks([event async for event in events]) == "Once upon a time."
 
 
 class TestSubscriptions:
@@ -129,64 +109,6 @@ class TestSubscriptions:
         assert kinds(events) == ["task"]
         assert payload(events[0])["task"] == done.task
 
-    @pytest.mark.parametrize(
-        ("task", "last_event_id", "reason"),
-        [
-            ("nobody", None, "TASK_NOT_FOUND"),
-            ("nobody", "1.0.abcdef", "TASK_NOT_FOUND"),
-            ("finished", None, "UNSUPPORTED_OPERATION"),
-            ("finished", "garbage", "INVALID_PARAMS"),
-        ],
-    )
-    async def test_what_cannot_be_subscribed_to_is_refused_before_the_stream(
-        self,
-        agent: Agent,
-        worker: ScriptedWorker,
-        task: str,
-        last_event_id: str | None,
-        reason: str,
-    ) -> None:
-        """Unknown and finished tasks, and ids that were never one, get the protocol's error."""
-        done = await agent.send("go")
-        task_id = done.task["id"] if task == "finished" else task
-        headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
-        answer = await agent.call("SubscribeToTask", {"id": task_id}, headers)
-        assert answer.reason == reason
-
-
-async def test_a_quiet_stream_is_kept_alive(
-    backends: Backends, card: AgentCard, binding: str, worker: ScriptedWorker
-) -> None:
-    """A comment comes whenever `keep_alive_s` passed without an event."""
-    app = create_app(Settings(auth="none", keep_alive_s=0.01), backends, card, entrypoint="stream")
-    params = {"message": message("wait")}
-    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
-        events = response.events()
-        await anext(events)
-        await anext(events)
-        alive = await anext(response.chunks())
-        assert alive.startswith(b": ")
-
-
-async def test_a_buffered_stream_ends_resumably_at_its_limit(
-    backends: Backends, card: AgentCard, binding: str, worker: ScriptedWorker
-) -> None:
-    """A stream of ApiFunction ends at the blocking limit and is resumed from its last event."""
-    settings = Settings(auth="none", blocking_limit_s=0.1, stream_limit_s=100)
-    app = create_app(settings, backends, card, entrypoint="api")
-    params = {"message": message("wait")}
-    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
-        events = [event async for event in response.events()]
-    assert kinds(events)[0] == "task"
-    assert response.comments[-1] == TOO_LONG
-    assert response.retry == str(RETRY_MS)
-    worker.gate.set()
-    task = {"id": payload(events[0])["task"]["id"]}
-    while "TASK_STATE_COMPLETED" not in str(events[-1]):
-        last = {"Last-Event-ID": events[-1].id or ""}
-        events += (await all_events(app, binding, "SubscribeToTask", task, last))[1:]
-    assert chunks(events) == "Once upon a time."
-
 
 async def test_a_stream_ends_before_its_function_does(
     app: FastAPI, backends: Backends, binding: str, worker: ScriptedWorker
@@ -241,40 +163,3 @@ async def test_an_unforeseen_error_on_the_way_tells_nothing(
     assert [event.event for event in rest] == ["error"]
     assert "secret" not in str(rest)
     assert "Correlation id" in str(rest)
-
-
-class TestOlderDialect:
-    """0.3, through the SDK's compatibility layer."""
-
-    @staticmethod
-    async def stream(app: FastAPI, binding: str) -> AsyncIterator[ServerEvent]:
-        message_03 = {"kind": "message", "messageId": "m", "role": "user"}
-        if binding == JSONRPC:
-            params = {"message": {**message_03, "parts": [{"kind": "text", "text": "go"}]}}
-            body = {"jsonrpc": "2.0", "id": 1, "method": "message/stream", "params": params}
-            request = live(app, "POST", "/", body=body, headers={"A2A-Version": ""})
-        else:
-            body = {"message": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "go"}]}}
-            request = live(
-                app, "POST", "/v1/message:stream", body=body, headers={"A2A-Version": "0.3"}
-            )
-        async with request as response:
-            assert response.status == 200
-            async for event in response.events():
-                yield event
-
-    async def test_its_streams_have_ids_too(
-        self, app: FastAPI, binding: str, worker: ScriptedWorker
-    ) -> None:
-        """A 0.3 client streams a task, and each event says where to go on."""
-        events = [event async for event in self.stream(app, binding)]
-        assert len(events) == 5
-        assert all(Cursor.parse(event.id or "") for event in events)
-
-    async def test_its_errors_before_the_stream_are_answers(
-        self, client: httpx.AsyncClient
-    ) -> None:
-        """An unknown task is answered by 404, not by a stream that breaks."""
-        response = await client.post("/v1/tasks/nobody:subscribe", headers={"A2A-Version": "0.3"})
-        assert response.status_code == 404
-        assert "TASK_NOT_FOUND" in response.text

@@ -27,16 +27,6 @@ from tests.support.scripted_worker import ScriptedWorker
 IMMEDIATELY = {"returnImmediately": True}
 
 
-class TestGet:
-    async def test_a_task_is_read_from_any_process(
-        self, agent: Agent, agent_with: Callable[..., Agent], worker: ScriptedWorker
-    ) -> None:
-        """Another application on the same backends answers GetTask with the same task."""
-        sent = await agent.send("go")
-        elsewhere = agent_with(Settings(auth="none"))
-        assert (await elsewhere.call("GetTask", {"id": sent.task["id"]})).task == sent.task
-
-
 class TestList:
     @pytest.mark.parametrize("text", ["go", "ask"])
     async def test_a_task_has_the_same_fields_everywhere(
@@ -57,13 +47,6 @@ class TestList:
 
 
 class TestCancel:
-    async def test_the_agent_ends_its_task(self, agent: Agent, worker: ScriptedWorker) -> None:
-        """A running agent is told, and what it says at the end is the task's end (3.1.5)."""
-        sent = await agent.send("obey", configuration=IMMEDIATELY)
-        answer = await agent.call("CancelTask", {"id": sent.task["id"]})
-        assert answer.state == "CANCELED"
-        assert answer.task["status"]["message"]["parts"] == [{"text": "Stopped."}]
-
     async def test_an_agent_that_ignores_it_is_left_out(
         self,
         agent: Agent,
@@ -77,15 +60,6 @@ class TestCancel:
         answer = await hasty.call("CancelTask", {"id": sent.task["id"]})
         assert answer.state == "CANCELED"
         assert await due_tasks(backends.storage, 2**50) == []
-
-    async def test_a_queued_task_is_canceled_without_a_worker(
-        self, agent_with: Callable[..., Agent]
-    ) -> None:
-        """Without any worker the API cancels the task at the cancel's deadline."""
-        agent = agent_with(Settings(auth="none", cancel_timeout_s=0.05))
-        sent = await agent.send("go", configuration=IMMEDIATELY)
-        answer = await agent.call("CancelTask", {"id": sent.task["id"]})
-        assert answer.state == "CANCELED"
 
     async def test_a_queue_that_fails_does_not_stop_it(
         self,
