@@ -1,12 +1,13 @@
-"""The fields of server-sent events that the SDK's client skips: `id` and `retry`.
+"""The ids of events: those of a stream, which the SDK's client skips, and those a caller has.
 
-httpx calls `_see` with every response. If the request was made under a `Watch`, these
-fields of the response's body are noted there while the SDK reads it.
+httpx calls `_see` with every response. If the request was made under a `Watch`, the fields `id` and
+`retry` of the response's body are noted there while the SDK reads it.
 """
 
 from __future__ import annotations
 
 import codecs
+import hashlib
 import io
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +16,8 @@ from contextvars import ContextVar
 
 import httpx
 from a2a.client.errors import A2AClientError
+from a2a.types import Artifact, StreamResponse, Task, TaskState, TaskStatus
+from google.protobuf.message import Message
 
 LONGEST_ID = 4096
 """Characters of an id that can be sent back: gateways take headers of some kilobytes."""
@@ -191,3 +194,104 @@ def _can_be_sent(event_id: str) -> bool:
     """Return True if an id can be the value of an HTTP header, as `Last-Event-ID` is."""
     is_text = event_id.isascii() and event_id.isprintable()
     return is_text and bool(event_id) and event_id == event_id.strip()
+
+
+# -- what the caller has ---------------------------------------------------------------------
+
+
+class Known:
+    """The newest event that a caller has, and digests of everything before it.
+
+    `newest` is that event, `last_id` its id; each is None if there is none. `state` is the task's
+    newest state.
+    """
+
+    def __init__(self, last_id: str | None = None) -> None:
+        self.last_id = last_id
+        self.newest: StreamResponse | None = None
+        self._status = TaskStatus()
+        self._artifacts: dict[str, bytes] = {}
+        """A digest of the parts of each artifact."""
+        self._seen: dict[str, bytes] = {}
+        self._ids_are_unique = True
+
+    @property
+    def state(self) -> TaskState:
+        return self._status.state
+
+    def ends_at(self, event_id: str | None, opening: StreamResponse) -> bool:
+        """Return True if a stream with this opening goes on after the newest event.
+
+        Its id alone does not prove that: a server that numbers the events of each connection opens
+        every stream under the same id.
+        """
+        if event_id is None or event_id != self.last_id:
+            return False
+        if not opening.HasField("task"):
+            return opening == self.newest
+        return self._has_status(opening.task.status) and _digests(opening.task) == self._artifacts
+
+    def _has_status(self, status: TaskStatus) -> bool:
+        """Return True if `status` shows nothing new; a follow-up clears the message of a status."""
+        known = TaskStatus()
+        known.CopyFrom(self._status)
+        if not status.HasField("message"):
+            known.ClearField("message")
+        return status == known
+
+    def has(self, event_id: str | None, event: StreamResponse) -> bool:
+        """Return True if the server has sent this very event before, under the same id.
+
+        A server that gives one id to different events has no ids by which events are recognised.
+        """
+        if event.HasField("task") and self.ends_at(event_id, event):
+            return True
+        before = self._seen.get(event_id or "")
+        if before is None or before == _digest(event):
+            return before is not None
+        self._ids_are_unique = False
+        self._seen.clear()
+        return False
+
+    def forget_ids(self) -> None:
+        """Forget all ids: those that come may be given to other events."""
+        self._seen.clear()
+        self.last_id = None
+
+    def note_id(self, event_id: str | None, event: StreamResponse) -> None:
+        """Note that the caller has `event`, which came under this id."""
+        self.last_id = event_id
+        if event_id is not None and self._ids_are_unique:
+            self._seen[event_id] = _digest(event)
+
+    def take(self, event_id: str | None, event: StreamResponse) -> None:
+        """Note that the caller gets `event`."""
+        self.note_id(event_id, event)
+        self.newest = event
+        match event.WhichOneof("payload"):
+            case "task":
+                self._status.CopyFrom(event.task.status)
+                self._artifacts = _digests(event.task)
+            case "status_update":
+                self._status.CopyFrom(event.status_update.status)
+            case "artifact_update":
+                artifact = event.artifact_update.artifact
+                known = self._artifacts if event.artifact_update.append else {}
+                before = known.get(artifact.artifact_id, b"")
+                self._artifacts[artifact.artifact_id] = _extended(before, artifact)
+
+
+def _digests(task: Task) -> dict[str, bytes]:
+    return {artifact.artifact_id: _extended(b"", artifact) for artifact in task.artifacts}
+
+
+def _extended(digest: bytes, artifact: Artifact) -> bytes:
+    """Return the digest of all parts, given that of the parts before those of `artifact`."""
+    for part in artifact.parts:
+        digest = hashlib.blake2b(digest + _digest(part), digest_size=16).digest()
+    return digest
+
+
+def _digest(message: Message) -> bytes:
+    content = message.SerializeToString(deterministic=True)
+    return hashlib.blake2b(content, digest_size=16).digest()

@@ -52,13 +52,14 @@ from a2a_serverless.http.context import CallContext
 from a2a_serverless.http.errors import operation, protocol_errors
 from a2a_serverless.http.intake import Accepted, Intake, cancel
 from a2a_serverless.http.receivers import Receivers
-from a2a_serverless.http.streams import Limits, StreamEvent, StreamItems, TaskStream, Wait
+from a2a_serverless.http.streams import StreamEvent, StreamItems, Wait, followed
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import list_tasks
 from a2a_serverless.storage.tail import Tail, TailEvent
 from a2a_serverless.tasks.fold import Event, bound
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import terminal_error
 from a2a_serverless.wiring import Backends
 
@@ -136,8 +137,7 @@ class DurableRequestHandler:
         check_streaming(self._card)
         accepted = await self._accept(params, context)
         _trim(accepted.opening, self._length(params.configuration))
-        stream = self._stream(accepted.opening, accepted.tail, context)
-        async for item in stream.items(accepted.is_over, limits):
+        async for item in self._followed(accepted, accepted.is_over, limits, context):
             yield item
 
     @operation("subscribe_to_task")
@@ -161,12 +161,9 @@ class DurableRequestHandler:
         else:
             tail, opening = await Tail.resume(storage, params.id, cursor)
         _trim(opening, self._length())
-        stream = self._stream(opening, tail, context)
-        followed = Accepted(
-            turn=tail.fold.turn_at(opening.cursor.version), opening=opening, tail=tail
-        )
-        until = followed.is_over if context.ends_with_turn else attrgetter("is_terminal")
-        async for item in stream.items(until, limits):
+        turn = Accepted(turn=tail.fold.turn_at(opening.cursor.version), opening=opening, tail=tail)
+        until = turn.is_over if context.ends_with_turn else attrgetter("is_terminal")
+        async for item in self._followed(turn, until, limits, context):
             yield item
 
     # -- tasks ---------------------------------------------------------------------------------
@@ -274,28 +271,37 @@ class DurableRequestHandler:
             raise AnswerTooLargeError(task_id, advice)
         return response
 
-    def _stream(self, opening: TailEvent, tail: Tail, context: CallContext) -> TaskStream:
-        flush_s = self._settings.flush_ms / 1000
-        return TaskStream(opening, tail, wait=self._wait(context), flush_s=flush_s)
+    def _followed(
+        self,
+        turn: Accepted,
+        until: Callable[[Head], bool],
+        limits: tuple[float, float],
+        context: CallContext,
+    ) -> StreamItems:
+        return followed(
+            turn.opening,
+            turn.tail,
+            until,
+            deadline=limits[0],
+            stop=limits[1],
+            wait=self._wait(context),
+            flush_s=self._settings.flush_ms / 1000,
+        )
 
     def _wait(self, context: CallContext) -> Wait:
         return Wait(self._backends.streams, context.user_name)
 
-    def _stream_limits(self, context: CallContext) -> Limits:
-        """Return the limits of a stream that begins now."""
+    def _stream_limits(self, context: CallContext) -> tuple[float, float]:
+        """Return deadline and stop of a stream that begins now, see `streams.followed`."""
         limit_s = self._settings.stream_limit_s
         if self._entrypoint == "api":
             limit_s = self._settings.blocking_limit_s
-        stop_s = self._function_s(context) - _STOP_MARGIN_S
-        now = self._now()
-        return Limits(deadline=now + min(limit_s, stop_s), stop=now + stop_s)
-
-    def _function_s(self, context: CallContext) -> float:
-        """Return the seconds that the function has left; infinity if nothing stops it."""
+        stop_s, now = math.inf, self._now()
         stopped_at_ms = context.function_deadline_ms
-        if stopped_at_ms is None:
-            return math.inf
-        return (stopped_at_ms - self._backends.storage.clock.now_ms()) / 1000
+        if stopped_at_ms is not None:
+            left_ms = stopped_at_ms - self._backends.storage.clock.now_ms()
+            stop_s = left_ms / 1000 - _STOP_MARGIN_S
+        return now + min(limit_s, stop_s), now + stop_s
 
     def _storage(self, context: CallContext) -> DurableStorage:
         return self._backends.storage.for_scope(context.scope)

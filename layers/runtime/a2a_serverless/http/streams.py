@@ -69,18 +69,6 @@ class EarlyEnd:
 StreamItems = AsyncGenerator[StreamEvent | EarlyEnd]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """When a stream ends by itself, in monotonic seconds.
-
-    It does not wait after `deadline`. The events of a finished turn are still sent up to `stop`, a
-    margin before the function ends.
-    """
-
-    deadline: float
-    stop: float
-
-
 class Wait:
     """The wait of one answer: one of those that its caller, and all callers, may have at a time.
 
@@ -129,42 +117,41 @@ class Wait:
         return until(tail.head)
 
 
-class TaskStream:
-    """A stream: the opening event and those of a tail.
+async def followed(
+    opening: TailEvent,
+    tail: Tail,
+    until: Callable[[Head], bool],
+    *,
+    deadline: float,
+    stop: float,
+    wait: Wait,
+    flush_s: float,
+) -> StreamItems:
+    """Yield the opening event and those of a tail until HEAD satisfies `until`, or why it ends.
 
-    Args:
-        flush_s: the seconds from a commit of chunks to the next one, as the workers are set.
+    A stream takes a lease before it waits for the first time. If it gets none, it ends there. What
+    was committed until then has been delivered, so that a client that comes back makes progress.
+
+    In monotonic seconds: the stream does not wait after `deadline`; the events of a finished turn
+    are still sent up to `stop`, a margin before the function ends. `flush_s` are the seconds from a
+    commit of chunks to the next one, as the workers are set.
     """
-
-    def __init__(self, opening: TailEvent, tail: Tail, *, wait: Wait, flush_s: float) -> None:
-        self._opening = opening
-        self._tail = tail
-        self._wait = wait
-        self._flush_s = flush_s
-
-    async def items(self, until: Callable[[Head], bool], limits: Limits) -> StreamItems:
-        """Yield the events until HEAD satisfies `until`, and why the stream ends before.
-
-        A stream takes a lease before it waits for the first time. If it gets none, it ends there.
-        What was committed until then has been delivered, so that a client that comes back makes
-        progress.
-        """
-        yield StreamEvent(event=self._opening.event, cursor=self._opening.cursor)
-        deliveries = self._tail.events(
-            until=until,
-            deadline=limits.deadline,
-            stop=limits.stop,
-            may_wait=lambda: self._wait.begin(limits.deadline - self._tail.clock.monotonic()),
-            flush_s=self._flush_s,
-        )
-        try:
-            async for delivery in deliveries:
-                is_last = until(self._tail.head) and not self._tail.has_more
-                yield StreamEvent(event=delivery.event, cursor=delivery.cursor, is_last=is_last)
-            if self._tail.has_more or not until(self._tail.head):
-                yield EarlyEnd(TOO_MANY if self._wait.is_refused else TOO_LONG)
-        finally:
-            await self._wait.end()
+    yield StreamEvent(event=opening.event, cursor=opening.cursor)
+    deliveries = tail.events(
+        until=until,
+        deadline=deadline,
+        stop=stop,
+        may_wait=lambda: wait.begin(deadline - tail.clock.monotonic()),
+        flush_s=flush_s,
+    )
+    try:
+        async for delivery in deliveries:
+            is_last = until(tail.head) and not tail.has_more
+            yield StreamEvent(event=delivery.event, cursor=delivery.cursor, is_last=is_last)
+        if tail.has_more or not until(tail.head):
+            yield EarlyEnd(TOO_MANY if wait.is_refused else TOO_LONG)
+    finally:
+        await wait.end()
 
 
 async def event_source(
