@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.types import AgentCapabilities, AgentCard, AgentExtension, AgentSkill
+from a2a.types import AgentCard
 from starlette.types import ASGIApp
 
 from a2a_serverless.http.operations import Entrypoint
@@ -22,6 +22,7 @@ from a2a_serverless.wiring import Backends, memory_backends
 from tests.support.a2a_calls import JSONRPC, REST, Agent, target
 from tests.support.asgi_streams import ServerEvent, live
 from tests.support.gateway import deployed
+from tests.support.messages import storyteller
 from tests.support.scripted_worker import ScriptedWorker
 
 FUNCTIONS: tuple[Entrypoint, ...] = ("api", "stream")
@@ -79,17 +80,7 @@ def backends(settings: Settings) -> Backends:
 
 @pytest.fixture
 def card() -> AgentCard:
-    return AgentCard(
-        name="Storyteller",
-        description="Tells one story.",
-        version="1.0.0",
-        capabilities=AgentCapabilities(
-            streaming=True, extensions=[AgentExtension(uri="urn:test:extension")]
-        ),
-        default_input_modes=["text/plain"],
-        default_output_modes=["text/plain"],
-        skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
-    )
+    return storyteller("urn:test:extension")
 
 
 @pytest.fixture

@@ -16,9 +16,6 @@ import pytest
 import uvicorn
 from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
 from a2a.types import (
-    AgentCapabilities,
-    AgentCard,
-    AgentSkill,
     AuthenticationInfo,
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
@@ -49,17 +46,10 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless_tools.local.http_server import bind
 from tests.conformance.conftest import FUNCTIONS
 from tests.support.gateway import deployed
+from tests.support.messages import storyteller
 from tests.support.scripted_worker import ScriptedWorker
 
-CARD = AgentCard(
-    name="Storyteller",
-    description="Tells one story.",
-    version="1.0.0",
-    capabilities=AgentCapabilities(streaming=True),
-    default_input_modes=["text/plain"],
-    default_output_modes=["text/plain"],
-    skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
-)
+CARD = storyteller()
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.types import AgentCapabilities, AgentCard, AgentSkill
+from a2a.types import AgentCard
 from moto.backends import get_backend
 from pydantic import SecretStr
 from starlette.types import ASGIApp
@@ -37,6 +37,7 @@ from a2a_serverless_tools.contract import Storage
 from tests.conformance.conftest import FUNCTIONS, WAYS
 from tests.support.a2a_calls import JSONRPC, Agent, Answer, message, target
 from tests.support.gateway import deployed
+from tests.support.messages import storyteller
 from tests.support.simulation.simulated_aws import simulated_aws
 from tests.support.stream_calls import open_stream
 
@@ -325,15 +326,7 @@ def leave_out_stream(table: str) -> None:
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     """The functions over a simulated AWS, for all tests; each has its own tasks."""
-    card = AgentCard(
-        name="Storyteller",
-        description="Tells one story.",
-        version="1.0.0",
-        capabilities=AgentCapabilities(streaming=True),
-        default_input_modes=["text/plain"],
-        default_output_modes=["text/plain"],
-        skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
-    )
+    card = storyteller()
     extended = AgentCard()
     extended.CopyFrom(card)
     extended.description = "Tells another story to those it knows."

@@ -90,16 +90,6 @@ async def test_an_unknown_extension_is_ignored(agent: ServedAgent) -> None:
     assert "A2A-Extensions" not in answer.response.headers
 
 
-async def test_a_tenant_is_part_of_every_operation(agent: ServedAgent) -> None:
-    """4.4.6, 13.1: a task lives under its tenant, and nowhere else."""
-    sent = await agent.call("SendMessage", {"message": message("ask"), "tenant": "acme"})
-    task_id = sent.task["id"]
-    assert (await agent.call("GetTask", {"id": task_id, "tenant": "acme"})).reason == ""
-    assert (await agent.call("ListTasks", {"tenant": "acme"})).result["totalSize"] == 1
-    assert (await agent.call("CancelTask", {"id": task_id})).reason == "TASK_NOT_FOUND"
-    assert (await agent.call("CancelTask", {"id": task_id, "tenant": "acme"})).state == "CANCELED"
-
-
 class TestVersions:
     @pytest.mark.parametrize("version", ["99.0", "1.1", "0.2", "", "1", "one"])
     async def test_another_one(self, agent: ServedAgent, version: str) -> None:

@@ -91,40 +91,12 @@ async def test_the_server_makes_unique_ids(agent: ServedAgent) -> None:
     assert first.task["id"] != second.task["id"]
 
 
-async def test_a_part_of_a_type_that_is_not_taken(agent: ServedAgent) -> None:
-    """3.1.1: ContentTypeNotSupportedError for a part's media type; nothing is created."""
-    answer = await agent.send("", parts=[{"raw": "AAAA", "mediaType": "video/mp4"}])
-    assert answer.reason == "CONTENT_TYPE_NOT_SUPPORTED"
-    assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
-
-
-async def test_the_context_follows_from_the_task(agent: ServedAgent) -> None:
-    """3.4.3: a message that names its task alone stays in the task's context."""
-    asked = await agent.send("ask")
-    told = await agent.send("go", taskId=asked.task["id"])
-    assert told.task["contextId"] == asked.task["contextId"]
-    assert {m["contextId"] for m in told.task["history"]} == {asked.task["contextId"]}
-
-
-async def test_task_and_context_have_to_fit(agent: ServedAgent) -> None:
-    """3.4.3: a task and another context than its own are refused."""
-    asked = await agent.send("ask")
-    answer = await agent.send("go", taskId=asked.task["id"], contextId="another")
-    assert answer.reason == "INVALID_PARAMS"
-
-
 async def test_a_context_alone_opens_a_task_in_it(agent: ServedAgent) -> None:
     """3.4.1, 3.4.3: the client's context is kept, and a new task is made in it."""
     first = await agent.send("go", contextId="ours", messageId="m-1")
     second = await agent.send("go", contextId="ours", messageId="m-2")
     assert first.task["contextId"] == second.task["contextId"] == "ours"
     assert first.task["id"] != second.task["id"]
-
-
-async def test_a_context_that_is_not_taken_is_refused(agent: ServedAgent) -> None:
-    """3.4.1: a context id that is too long is an error, and is never replaced by another."""
-    answer = await agent.send("go", contextId="x" * 513)
-    assert answer.reason == "INVALID_PARAMS"
 
 
 @pytest.mark.parametrize(("asked", "kept"), [(None, 3), (0, None), (1, 1), (2, 2), (99, 3)])
@@ -157,16 +129,6 @@ async def test_a_paused_task_takes_messages(agent: ServedAgent) -> None:
     assert (again.state, told.state) == ("INPUT_REQUIRED", "COMPLETED")
 
 
-async def test_a_task_that_waits_for_credentials_takes_messages(
-    agent: ServedAgent, worker: ScriptedWorker
-) -> None:
-    """7.6.1: a message to a task in AUTH_REQUIRED is accepted."""
-    waiting = await agent.send("auth")
-    accepted = await agent.send("go", taskId=waiting.task["id"], configuration=IMMEDIATELY)
-    assert accepted.reason == ""
-    worker.gate.set()
-
-
 async def test_a_turn_reaches_the_agent_whole(agent: ServedAgent, worker: ScriptedWorker) -> None:
     """3.4.3, 4.1.4: output modes, referenced tasks and metadata come to the agent as sent."""
     params = {
@@ -180,13 +142,6 @@ async def test_a_turn_reaches_the_agent_whole(agent: ServedAgent, worker: Script
     assert list(request.configuration.accepted_output_modes) == ["text/plain", "image/png"]
     assert request.message.metadata["a"] == 1
     assert request.metadata["b"] is True
-
-
-async def test_an_inline_push_configuration_needs_push(agent: ServedAgent) -> None:
-    """3.3.4: PushNotificationNotSupportedError where the card does not offer it."""
-    push = {"taskPushNotificationConfig": {"url": "https://client.example/hook"}}
-    answer = await agent.send("go", configuration=push)
-    assert answer.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
 
 
 @pytest.mark.parametrize(
@@ -208,12 +163,6 @@ async def test_every_kind_of_part_comes_back_as_sent(
     """4.1.6: text, url, raw and data, with their names, types and metadata."""
     answer = await agent.send("", parts=[{"text": "go"}, part])
     assert answer.task["history"][0]["parts"][1] == part
-
-
-async def test_unknown_fields_are_ignored(agent: ServedAgent) -> None:
-    """5.7: unknown fields are ignored on every level, for clients of later versions."""
-    answer = await agent.send("go", mood="sunny", configuration={"speed": {"fast": True}})
-    assert answer.state == "COMPLETED"
 
 
 async def test_times_are_utc(agent: ServedAgent) -> None:

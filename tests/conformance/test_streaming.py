@@ -176,12 +176,6 @@ class TestSubscribing:
         """3.1.6: a subscription to an unknown task is TaskNotFoundError."""
         assert (await agent.call(SUBSCRIBE, {"id": "nobody"})).reason == "TASK_NOT_FOUND"
 
-    async def test_another_tenants_task_cannot_be_subscribed_to(self, agent: ServedAgent) -> None:
-        """13.1: it does not exist."""
-        task_id = await task_id_of(agent, "ask")
-        answer = await agent.call(SUBSCRIBE, {"id": task_id, "tenant": "acme"})
-        assert answer.reason == "TASK_NOT_FOUND"
-
 
 class TestWithoutTheCapability:
     @pytest.fixture

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_serverless import aws
@@ -29,6 +28,7 @@ from tests.e2e.flood_report import PROPERTY
 from tests.support.a2a_calls import message
 from tests.support.databases import LONG
 from tests.support.issuers import AUDIENCE, Issuer, running_issuer
+from tests.support.messages import storyteller
 from tests.support.simulation.simulated_aws import simulated_aws
 
 CLIENTS = 20
@@ -72,15 +72,7 @@ class Endpoint:
         return json.dumps(scanned, sort_keys=True, default=repr)
 
 
-CARD = AgentCard(
-    name="Storyteller",
-    description="Tells one story.",
-    version="1.0.0",
-    capabilities=AgentCapabilities(streaming=True),
-    default_input_modes=["text/plain"],
-    default_output_modes=["text/plain"],
-    skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
-)
+CARD = storyteller()
 
 
 @contextmanager

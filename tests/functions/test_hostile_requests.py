@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from pydantic import SecretStr
 
 from a2a_serverless.http.app import create_app
@@ -28,6 +27,7 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import memory_backends
 from tests.support.a2a_calls import message
 from tests.support.gateway import rest_event
+from tests.support.messages import storyteller
 from tests.support.simulation.web_adapter import WebAdapter
 
 KEY = "a-key-of-more-than-twenty-characters"
@@ -40,15 +40,7 @@ SETTINGS = Settings(
     cancel_timeout_s=0.01,
     push_queue="push",
 )
-CARD = AgentCard(
-    name="Storyteller",
-    description="Tells one story.",
-    version="1.0.0",
-    capabilities=AgentCapabilities(streaming=True, push_notifications=True),
-    default_input_modes=["text/plain"],
-    default_output_modes=["text/plain"],
-    skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
-)
+CARD = storyteller(pushes=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from pydantic import SecretStr
 
 from a2a_serverless import aws
@@ -27,6 +26,7 @@ from a2a_serverless.wiring import Backends, aws_backends, memory_backends
 from a2a_serverless_tools.cli import PlainLines
 from tests.support.a2a_calls import JSONRPC, REST, message, target
 from tests.support.gateway import rest_event
+from tests.support.messages import storyteller
 from tests.support.simulation.environments import Environments
 from tests.support.simulation.simulated_aws import simulated_aws
 
@@ -192,15 +192,7 @@ def filled(template: Any, value: str) -> Any:
     return json.loads(json.dumps(template).replace("<value>", quoted))
 
 
-CARD = AgentCard(
-    name="Storyteller",
-    description="Tells one story.",
-    version="1.0.0",
-    capabilities=AgentCapabilities(streaming=True),
-    default_input_modes=["text/plain"],
-    default_output_modes=["text/plain"],
-    skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
-)
+CARD = storyteller()
 SETTINGS = Settings(
     auth="api-key",
     api_keys=SecretStr(f"alice={KEY}"),

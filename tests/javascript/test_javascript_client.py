@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
@@ -16,6 +15,7 @@ from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless_tools.local.http_server import HttpServer, bind
 from tests.support.foreign_clients import install_javascript, told
 from tests.support.gateway import STAGE
+from tests.support.messages import storyteller
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.simulation.front import front
 
@@ -24,15 +24,7 @@ BINDINGS = ["JSONRPC", "HTTP+JSON"]
 # The client's numbers of the protocol's states.
 SUBMITTED, WORKING, COMPLETED, INPUT_REQUIRED = 1, 2, 3, 6
 
-CARD = AgentCard(
-    name="Storyteller",
-    description="Tells one story.",
-    version="1.0.0",
-    capabilities=AgentCapabilities(streaming=True),
-    default_input_modes=["text/plain"],
-    default_output_modes=["text/plain"],
-    skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
-)
+CARD = storyteller()
 
 
 @pytest.fixture(scope="session")

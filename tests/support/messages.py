@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import uuid
 
-from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, Task
+from a2a.types import (
+    AgentCapabilities,
+    AgentCard,
+    AgentExtension,
+    AgentSkill,
+    Artifact,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    Task,
+)
 
 from a2a_serverless_tools.contract import ArtifactWrite
 
@@ -47,3 +58,22 @@ def texts(task: Task, artifact_id: str) -> list[str]:
 def said(task: Task) -> list[str]:
     """The texts of a task's history."""
     return [part.text for m in task.history for part in m.parts]
+
+
+def storyteller(
+    *extensions: str, inputs: tuple[str, ...] = ("text/plain",), pushes: bool = False
+) -> AgentCard:
+    """The card of an agent that tells one story, and streams it."""
+    return AgentCard(
+        name="Storyteller",
+        description="Tells one story.",
+        version="1.0.0",
+        capabilities=AgentCapabilities(
+            streaming=True,
+            push_notifications=True if pushes else None,
+            extensions=[AgentExtension(uri=uri) for uri in extensions],
+        ),
+        default_input_modes=inputs,
+        default_output_modes=["text/plain"],
+        skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
+    )

@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
-from a2a.types import AgentCapabilities, AgentCard, AgentExtension, AgentSkill
+from a2a.types import AgentCard
 from fastapi import FastAPI
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
 from tests.support.a2a_calls import JSONRPC, REST, Agent
+from tests.support.messages import storyteller
 from tests.support.scripted_worker import ScriptedWorker
 
 
@@ -28,17 +29,7 @@ def backends(settings: Settings) -> Backends:
 
 @pytest.fixture
 def card() -> AgentCard:
-    return AgentCard(
-        name="Storyteller",
-        description="Tells one story.",
-        version="1.0.0",
-        capabilities=AgentCapabilities(
-            streaming=True, extensions=[AgentExtension(uri="urn:test:extension")]
-        ),
-        default_input_modes=["text/plain", "image/*"],
-        default_output_modes=["text/plain"],
-        skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
-    )
+    return storyteller("urn:test:extension", inputs=("text/plain", "image/*"))
 
 
 @pytest.fixture

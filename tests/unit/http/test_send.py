@@ -7,10 +7,8 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from a2a.types import SendMessageRequest
 
 from a2a_serverless.errors import NewerReleaseError, UnavailableError
-from a2a_serverless.http.intake import storable
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.finding import due_tasks
@@ -216,17 +214,6 @@ class TestSendingTheTurn:
         handle = await anext(aiter(backends.operations.deliveries()))
         assert handle.message.request_context == {"traceparent": "00-1-2-01"}
         assert handle.message.is_new_task
-
-
-def test_the_log_holds_no_push_credentials() -> None:
-    """The stored form of a request has no push configuration, whose token is a secret."""
-    request = SendMessageRequest()
-    request.configuration.task_push_notification_config.token = "secret"
-    request.configuration.return_immediately = True
-    stored = storable(request)
-    assert b"secret" not in stored.SerializeToString()
-    assert stored.configuration.return_immediately
-    assert request.configuration.task_push_notification_config.token == "secret"
 
 
 @pytest.mark.parametrize("context", [{}, {"contextId": "ours"}])

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any
 
 import httpx
-from a2a.types import AgentCapabilities, AgentCard, AgentSkill
 from pydantic import SecretStr
 
 from a2a_serverless.http.streams import TOO_MANY
@@ -18,21 +17,14 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless_tools.local.template import Template
 from tests.support.asgi_streams import LiveResponse, ServerEvent, live
+from tests.support.messages import storyteller
 from tests.support.simulation.front import ACCOUNT_CONCURRENCY, front
 from tests.support.simulation.gateway import Gateway
 
 STREAMS = ACCOUNT_CONCURRENCY
 OTHER = "other"
 CALLERS = [f"caller-{number}" for number in range(STREAMS)]
-CARD = AgentCard(
-    name="Storyteller",
-    description="Tells one story.",
-    version="1.0.0",
-    capabilities=AgentCapabilities(streaming=True),
-    default_input_modes=["text/plain"],
-    default_output_modes=["text/plain"],
-    skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
-)
+CARD = storyteller()
 UNLIMITED = {"streams_per_caller": 0, "streams_in_all": 0}
 
 

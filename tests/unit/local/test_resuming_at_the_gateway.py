@@ -9,7 +9,7 @@ from functools import partial
 import httpx
 import pytest
 from a2a.client import ClientConfig
-from a2a.types import AgentCapabilities, AgentCard, AgentSkill, ListTasksRequest, StreamResponse
+from a2a.types import ListTasksRequest, StreamResponse
 
 from a2a_serverless.client import ResumingClient, Retries, create_resuming_client
 from a2a_serverless.settings import Settings
@@ -17,7 +17,7 @@ from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless_tools.local.http_server import HttpServer, bind
 from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
-from tests.support.messages import request
+from tests.support.messages import request, storyteller
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.simulation import front
 from tests.support.simulation.gateway import Gateway
@@ -25,15 +25,7 @@ from tests.support.simulation.gateway import Gateway
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 SILENCE_S = 0.1
 STREAMS = 3
-CARD = AgentCard(
-    name="Storyteller",
-    description="Tells one story.",
-    version="1.0.0",
-    capabilities=AgentCapabilities(streaming=True),
-    default_input_modes=["text/plain"],
-    default_output_modes=["text/plain"],
-    skills=[AgentSkill(id="tell", name="Tell", description="A story.", tags=["story"])],
-)
+CARD = storyteller()
 
 
 @pytest.fixture

@@ -112,12 +112,12 @@ class Intake:
         derived = keyed_context_id(storage.scope, key) if key else new_context_id()
         opened = await storage.open_task(
             message.context_id or derived,
-            storable(request),
+            _storable(request),
             caller=context.caller(self._carried),
             task_id=chosen,
             idempotency_key=None if chosen else _creation_key(request, key),
             ttl_s=context.ttl_s,
-            push=inline_push(request),
+            push=_inline_push(request),
         )
         head, turn = opened.head, 1
         if opened.created and opened.log is not None:
@@ -135,7 +135,7 @@ class Intake:
         self, storage: DurableStorage, request: SendMessageRequest, context: CallContext
     ) -> Accepted:
         message, key = request.message, _header_key(context.idempotency_key)
-        turn_opened = TurnOpened(storable(request), context.caller(self._carried))
+        turn_opened = TurnOpened(_storable(request), context.caller(self._carried))
         for _ in range(REBASES):
             head = await storage.head(message.task_id)
             if head is None:
@@ -145,7 +145,7 @@ class Intake:
             turn = _repeated_turn(head, request, key)
             if turn is not None:
                 return await self._rejoin(storage, head, turn, request, context)
-            commit = Commit(entries=(turn_opened,), idempotency_key=key, push=inline_push(request))
+            commit = Commit(entries=(turn_opened,), idempotency_key=key, push=_inline_push(request))
             try:
                 head = await storage.commit(head, commit)
             except ConcurrencyError:
@@ -210,7 +210,7 @@ async def try_send(
     return True
 
 
-def storable(request: SendMessageRequest) -> SendMessageRequest:
+def _storable(request: SendMessageRequest) -> SendMessageRequest:
     """Return a copy for log and agent without its push configuration, which holds secrets."""
     copy = deepcopy(request)
     if copy.HasField("configuration"):
@@ -218,7 +218,7 @@ def storable(request: SendMessageRequest) -> SendMessageRequest:
     return copy
 
 
-def inline_push(request: SendMessageRequest) -> TaskPushNotificationConfig | None:
+def _inline_push(request: SendMessageRequest) -> TaskPushNotificationConfig | None:
     """Return the push configuration that came with a message, for the message's task."""
     configuration = request.configuration
     if not configuration.HasField("task_push_notification_config"):

@@ -60,13 +60,13 @@ class StreamEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyEnd:
+class _EarlyEnd:
     """The end of a stream whose turn or task goes on: a comment, which is no event, says why."""
 
     remark: str
 
 
-StreamItems = AsyncGenerator[StreamEvent | EarlyEnd]
+StreamItems = AsyncGenerator[StreamEvent | _EarlyEnd]
 
 
 class Wait:
@@ -149,7 +149,7 @@ async def followed(
             is_last = until(tail.head) and not tail.has_more
             yield StreamEvent(event=delivery.event, cursor=delivery.cursor, is_last=is_last)
         if tail.has_more or not until(tail.head):
-            yield EarlyEnd(TOO_MANY if wait.is_refused else TOO_LONG)
+            yield _EarlyEnd(TOO_MANY if wait.is_refused else TOO_LONG)
     finally:
         await wait.end()
 
@@ -193,7 +193,7 @@ async def _framed(items: StreamItems, show: Callable[[StreamEvent], Any]) -> Asy
     with protocol_errors("stream"):
         async with aclosing(items):
             async for item in items:
-                if isinstance(item, EarlyEnd):
+                if isinstance(item, _EarlyEnd):
                     yield {"comment": item.remark, "retry": RETRY_MS}
                 else:
                     data = json_utils.dumps(show(item)).translate(_UNICODE_LINE_ENDS)
