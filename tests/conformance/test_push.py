@@ -249,14 +249,6 @@ async def test_delete(agent: ServedAgent, task_id: str) -> None:
     assert await ids(agent, task_id) == ["other"]
 
 
-EVERY: list[tuple[str, dict[str, Any]]] = [
-    (CREATE, {"id": "mine", "url": URL}),
-    (GET, {"id": "mine"}),
-    (LIST, {}),
-    (DELETE, {"id": "mine"}),
-]
-
-
 class TestInline:
     async def test_a_new_task(self, agent: ServedAgent) -> None:
         """3.2.2: the configuration of a message is its task's from the beginning."""
@@ -331,19 +323,11 @@ class TestWithoutPush:
         assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
 
 
-ALICE = {"X-API-Key": "the-key-of-alice-0001"}
-BOB = {"X-API-Key": "the-key-of-bob-000002"}
-
-
-class TestCallers:
-    """Two callers with a key each."""
-
+class TestWithKeys:
     @pytest.fixture
     def settings(self) -> Settings:
-        keys = f"alice={ALICE['X-API-Key']}, bob={BOB['X-API-Key']}"
-        return Settings(
-            auth="api-key", api_keys=SecretStr(keys), blocking_limit_s=4, push_queue="pushes.fifo"
-        )
+        keys = SecretStr("alice=the-key-of-alice-0001")
+        return Settings(auth="api-key", api_keys=keys, push_queue="pushes.fifo")
 
     async def test_keys_are_for_everybody(self, agent: ServedAgent, backends: Backends) -> None:
         """13.2: receivers have no credentials; they may keep the set for five minutes."""
@@ -460,28 +444,6 @@ class TestOlderJsonRpc:
         """0.3, 7.8: nothing is deleted without the id of the configuration."""
         refused = await rpc(agent, f"{OLDER}delete", {"id": task_id})
         assert refused["error"]["code"] == -32602
-
-
-async def test_older_rest(agent: ServedAgent, task_id: str) -> None:
-    """0.3, 7.5 to 7.7: over HTTP+JSON set, get and list; the SDK has no route of 0.3 for delete."""
-    configs = f"/v1/tasks/{task_id}/pushNotificationConfigs"
-    config = {"id": "mine", "url": URL, "token": TOKEN}
-    body = {
-        "parent": f"tasks/{task_id}",
-        "configId": "mine",
-        "config": {"pushNotificationConfig": config},
-    }
-    made = await agent.client.post(configs, json=body)
-    assert made.json() == {
-        "name": f"tasks/{task_id}/pushNotificationConfigs/mine",
-        "pushNotificationConfig": {"id": "mine", "url": URL},
-    }
-    assert (await agent.client.get(f"{configs}/mine")).json() == made.json()
-    assert (await agent.client.get(configs)).json() == {"configs": [made.json()]}
-    body["config"]["pushNotificationConfig"] = {"url": [TOKEN]}  # type: ignore[index]
-    refused = await agent.client.post(configs, json=body)
-    assert refused.status_code == 400
-    assert TOKEN not in refused.text
 
 
 # -- secrets -----------------------------------------------------------------------------------

@@ -20,16 +20,7 @@ from google.protobuf.json_format import MessageToDict
 import tests.conformance.sample_executors as x
 from a2a_serverless.worker.attempt import NO_ENDING
 from tests.conformance.foreign_agents import ANSWERS, ROOT, as_here, observations, updates
-from tests.conformance.sides import (
-    Play,
-    Script,
-    Side,
-    cancels,
-    durable,
-    outcome,
-    says,
-    stock,
-)
+from tests.conformance.sides import Play, Script, Side, cancels, durable, outcome, says, stock
 from tests.support.asgi_streams import live
 
 DOC = Path(__file__).parents[2] / "docs/executors.md"

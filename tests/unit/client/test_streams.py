@@ -9,12 +9,7 @@ import httpx
 import pytest
 from a2a.client import A2AClientError, ClientCallContext
 from a2a.types import StreamResponse, SubscribeToTaskRequest, TaskState
-from a2a.utils.errors import (
-    A2AError,
-    InternalError,
-    TaskNotFoundError,
-    UnsupportedOperationError,
-)
+from a2a.utils.errors import A2AError, InternalError, TaskNotFoundError, UnsupportedOperationError
 
 from a2a_serverless.client import GaveUpError, Retries, event_ids
 from a2a_serverless.client.retries import Patience

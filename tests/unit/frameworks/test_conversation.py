@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.frameworks.conversation import (
-    MOST_WAITING,
-    Conversation,
-    Messages,
-    is_consent,
-)
+from a2a_serverless.frameworks.conversation import MOST_WAITING, Conversation, Messages, is_consent
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless_tools.contract import Storage
 from tests.support.workers import status_text

@@ -108,7 +108,7 @@ async def test_what_is_no_message(client: httpx.AsyncClient, message: Any, sente
 async def test_a_push_configuration_has_two_forms(
     client: httpx.AsyncClient, task_id: str, form: str
 ) -> None:
-    """A push configuration in either SDK's form is set, read, listed and deleted."""
+    """A push configuration in either SDK's form is set, shown without its secret, and deleted."""
     config = {
         "name": f"tasks/{task_id}/pushNotificationConfigs/mine",
         "pushNotificationConfig": {"id": "mine", "url": URL, "token": "secret"},
@@ -123,13 +123,24 @@ async def test_a_push_configuration_has_two_forms(
     assert name == config["name"]
     headers = {"A2A-Version": "0.3"}
     shown = await client.get(f"/v1/{name}", headers=headers)
-    assert shown.json()["pushNotificationConfig"]["url"] == URL
+    assert shown.json() == {**config, "pushNotificationConfig": {"id": "mine", "url": URL}}
+    assert shown.json() == made.json()
     listed = await client.get(f"/v1{configs}", headers=headers)
-    assert [one["name"] for one in listed.json()["configs"]] == [name]
+    assert listed.json() == {"configs": [made.json()]}
     deleted = await client.delete(f"/v1/{name}", headers=headers)
     assert (deleted.status_code, deleted.json()) == (200, {})
     listed = await client.get(f"/v1{configs}", headers=headers)
     assert listed.json().get("configs", []) == []
+
+
+async def test_a_wrong_push_configuration_shows_no_secret(
+    client: httpx.AsyncClient, task_id: str
+) -> None:
+    """400, and nothing of what was sent."""
+    body = {"config": {"pushNotificationConfig": {"url": ["secret"]}}}
+    refused = await post(client, f"/tasks/{task_id}/pushNotificationConfigs", body)
+    assert refused.status_code == 400
+    assert "secret" not in refused.text
 
 
 async def test_a_configuration_of_a_send(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:

@@ -19,12 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Mount, Route
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.http import (
-    CARD_PATHS,
-    HEALTH_PATH,
-    JWKS_PATH,
-    SUBMIT_PATH,
-)
+from a2a_serverless.http import CARD_PATHS, HEALTH_PATH, JWKS_PATH, SUBMIT_PATH
 from a2a_serverless.http.auth import authenticator_of
 from a2a_serverless.http.bindings import Endpoint, JsonRpc, Rest, route_of
 from a2a_serverless.http.card import deployed_card
@@ -154,9 +149,7 @@ def _add_card_routes(app: FastAPI, card_of: Callable[[Request], AgentCard]) -> N
 
     async def card(request: Request) -> Response:
         # It loads the models of 0.3, whose fields the card has as well.
-        from a2a.server.request_handlers.response_helpers import (  # noqa: PLC0415
-            agent_card_to_dict,
-        )
+        from a2a.server.request_handlers.response_helpers import agent_card_to_dict  # noqa: PLC0415
 
         content = agent_card_to_dict(card_of(request))
         # Weak, and without the signatures: two signatures of one card are different texts.

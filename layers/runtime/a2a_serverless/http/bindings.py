@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from a2a.types import AgentCard, GetExtendedAgentCardRequest, ListTasksRequest
 from a2a.utils import json_utils
-from a2a.utils.constants import (
-    A2A_JSON_MEDIA_TYPE,
-    PROTOCOL_VERSION_0_3,
-    PROTOCOL_VERSION_1_0,
-)
+from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import (
     A2AError,
@@ -37,12 +33,7 @@ from a2a_serverless.http.checks import (
     parsed,
     read_json,
 )
-from a2a_serverless.http.context import (
-    CallContext,
-    check_extensions,
-    check_version,
-    names_1_0,
-)
+from a2a_serverless.http.context import CallContext, check_extensions, check_version, names_1_0
 from a2a_serverless.http.errors import jsonrpc_error, protocol_errors, quoted, rest_error
 from a2a_serverless.http.operations import (
     OPERATIONS,

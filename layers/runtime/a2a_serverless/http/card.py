@@ -9,11 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from a2a.types import AgentCard, AgentInterface, StringList
-from a2a.utils.constants import (
-    PROTOCOL_VERSION_0_3,
-    PROTOCOL_VERSION_1_0,
-    TransportProtocol,
-)
+from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, TransportProtocol
 from a2a.utils.errors import InvalidParamsError
 from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf.json_format import Parse, ParseError
