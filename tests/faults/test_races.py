@@ -17,8 +17,7 @@ from a2a.types import TaskState
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import TaskNotCancelableError
-from a2a_serverless.http.intake import cancel
-from a2a_serverless.http.streams import Wait
+from a2a_serverless.http.intake import Wait, cancel
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.finding import due_tasks

@@ -10,8 +10,7 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
-from a2a_serverless.http.intake import cancel
-from a2a_serverless.http.streams import Wait
+from a2a_serverless.http.intake import Wait, cancel
 from a2a_serverless.storage.endings import CANCELED, never_started
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS

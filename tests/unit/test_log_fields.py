@@ -6,8 +6,7 @@ import pytest
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.http.intake import cancel
-from a2a_serverless.http.streams import Wait
+from a2a_serverless.http.intake import Wait, cancel
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage

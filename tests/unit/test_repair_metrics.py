@@ -16,8 +16,7 @@ from starlette.types import Scope as AsgiScope
 
 from a2a_serverless.errors import ConcurrencyError
 from a2a_serverless.http.function import observed
-from a2a_serverless.http.intake import cancel
-from a2a_serverless.http.streams import Wait
+from a2a_serverless.http.intake import Wait, cancel
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage

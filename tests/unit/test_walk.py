@@ -35,7 +35,7 @@ LEG = re.compile(r"\*\*(\w+): [^*]*\*\*\n(.*?)(?=\n\*\*|\Z)", re.DOTALL)
 STEP = re.compile(r"^\d+\. \[`([^`]*)`\]\(([^)]*)\) `([^`]*)`", re.MULTILINE)
 
 MOST_STEPS = 25
-MOST_MODULES = 46
+MOST_MODULES = 37
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
     UnsupportedOperationError,
 )
-from a2a_serverless.http.intake import cancel
-from a2a_serverless.http.streams import Wait
+from a2a_serverless.http.intake import Wait, cancel
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.storage.finding import HOUR_MS, Created, Due, created_in, due_tasks, find_tasks

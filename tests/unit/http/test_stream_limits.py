@@ -13,8 +13,9 @@ from a2a.types import AgentCard
 from fastapi import FastAPI
 
 from a2a_serverless.http.app import create_app
+from a2a_serverless.http.intake import LEASED_AFTER_S
 from a2a_serverless.http.operations import Entrypoint
-from a2a_serverless.http.streams import LEASED_AFTER_S, TOO_MANY
+from a2a_serverless.http.streams import TOO_MANY
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.leases import Slots
 from a2a_serverless.tasks.identity import Scope, digest

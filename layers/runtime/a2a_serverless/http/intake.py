@@ -1,13 +1,14 @@
-"""Accepting a message: it opens a task or a task's next turn, or repeats an earlier message."""
+"""What a caller begins: a message opens a task or its next turn, and is waited for; a cancel."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from a2a.types import SendMessageRequest, TaskPushNotificationConfig
 
@@ -23,11 +24,12 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
 )
 from a2a_serverless.http.context import CallContext
-from a2a_serverless.http.streams import Wait
+from a2a_serverless.http.errors import log_refusal
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
-from a2a_serverless.storage.tail import Tail, TailEvent
+from a2a_serverless.storage.leases import Lease, Leases
+from a2a_serverless.storage.tail import Tail, TailEvent, settle
 from a2a_serverless.tasks.attempts import repeated_turn
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import Cursor, incarnation_tag
@@ -267,6 +269,62 @@ def _repeated_turn(head: Head, request: SendMessageRequest, key: str | None) -> 
         and content_digest(request.message) == head.content_digest
     )
     return (head.next_turn or head.turn) if head.turn_is_open and is_same else None
+
+
+# -- waits -----------------------------------------------------------------------------------
+
+LEASED_AFTER_S: Final = 1.0
+"""Seconds that an answer in one piece waits before it takes a lease."""
+_GRACE_S: Final = 15.0
+"""Seconds of a lease beyond its wait's deadline, in which the answer ends and gives it back."""
+
+
+class Wait:
+    """The wait of one answer: one of those that its caller, and all callers, may have at a time.
+
+    Args:
+        leases: None if waits are not counted.
+        caller: the client's identity; empty where callers are not known.
+    """
+
+    is_refused = False
+    """True since a lease was asked for and there was none: the answer goes out as it is."""
+
+    def __init__(self, leases: Leases | None, caller: str) -> None:
+        self._leases = leases
+        self._caller = caller
+        self._lease: Lease | None = None
+
+    async def begin(self, for_s: float) -> bool:
+        """Take a lease for `for_s` seconds and some grace; False if there is none."""
+        if self._leases is None:
+            return True
+        self._lease = await self._leases.take(self._caller, for_s=for_s + _GRACE_S)
+        if self._lease is None:
+            log_refusal("TooManyStreams")
+            self.is_refused = True
+        return not self.is_refused
+
+    async def end(self) -> None:
+        """Give the lease back, even if the client has left and the answer is cancelled."""
+        if self._leases is not None and self._lease is not None:
+            await asyncio.shield(asyncio.ensure_future(self._leases.give_back(self._lease)))
+            self._lease = None
+
+    async def settle(self, tail: Tail, *, until: Callable[[Head], bool], deadline: float) -> bool:
+        """Follow the tail until HEAD satisfies `until`; False at the deadline, or if refused.
+
+        Take a lease if that takes longer than `LEASED_AFTER_S`: most answers need none.
+        """
+        soon = min(deadline, tail.clock.monotonic() + LEASED_AFTER_S)
+        if await settle(tail, until=until, deadline=soon) or soon == deadline:
+            return until(tail.head)
+        try:
+            if await self.begin(deadline - soon):
+                await settle(tail, until=until, deadline=deadline)
+        finally:
+            await self.end()
+        return until(tail.head)
 
 
 # -- cancels ---------------------------------------------------------------------------------

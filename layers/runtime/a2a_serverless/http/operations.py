@@ -50,9 +50,9 @@ from a2a_serverless.http.checks import (
 )
 from a2a_serverless.http.context import CallContext
 from a2a_serverless.http.errors import operation, protocol_errors
-from a2a_serverless.http.intake import Accepted, Intake, cancel
+from a2a_serverless.http.intake import Accepted, Intake, Wait, cancel
 from a2a_serverless.http.receivers import Receivers
-from a2a_serverless.http.streams import StreamEvent, StreamItems, Wait, followed
+from a2a_serverless.http.streams import StreamEvent, StreamItems, followed
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage

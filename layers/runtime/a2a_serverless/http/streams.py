@@ -1,4 +1,4 @@
-"""How an answer waits for a task: as a stream of events with their ids, or in one piece.
+"""One client's stream of a task: its events with their ids, and why it ends.
 
 It goes out as server-sent events that a client can resume: every event carries its cursor as `id:`.
 A stream that ends early says why in a comment, beside the field `retry`, which tells a client that
@@ -7,7 +7,6 @@ there is more. Lines end with LF, because some clients only find the end of an e
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ from a2a.utils import json_utils
 from a2a.utils.errors import A2AError
 from starlette.responses import Response
 
-from a2a_serverless.http.errors import log_refusal, protocol_errors
-from a2a_serverless.storage.leases import Lease, Leases
-from a2a_serverless.storage.tail import Tail, TailEvent, settle
+from a2a_serverless.http.errors import protocol_errors
+from a2a_serverless.http.intake import Wait
+from a2a_serverless.storage.tail import Tail, TailEvent
 from a2a_serverless.tasks.fold import Cursor, Event
 from a2a_serverless.tasks.head import Head
 
@@ -34,16 +33,10 @@ TOO_LONG: Final = (
 )
 """The comment at the end of a stream whose turn or task goes on."""
 
-LEASED_AFTER_S: Final = 1.0
-"""Seconds that an answer in one piece waits before it takes a lease."""
-
 RETRY_MS: Final = 200
 """The value of the field `retry` at the end of a stream that ends early."""
 
 _LINE_END: Final = "\n"
-
-_GRACE_S: Final = 15.0
-"""Seconds of a lease beyond its wait's deadline, in which the answer ends and gives it back."""
 
 _UNICODE_LINE_ENDS: Final = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 """JSON escapes of the characters that end a line in Unicode, and in the SDK's client, but not in
@@ -67,54 +60,6 @@ class _EarlyEnd:
 
 
 StreamItems = AsyncGenerator[StreamEvent | _EarlyEnd]
-
-
-class Wait:
-    """The wait of one answer: one of those that its caller, and all callers, may have at a time.
-
-    Args:
-        leases: None if waits are not counted.
-        caller: the client's identity; empty where callers are not known.
-    """
-
-    is_refused = False
-    """True since a lease was asked for and there was none: the answer goes out as it is."""
-
-    def __init__(self, leases: Leases | None, caller: str) -> None:
-        self._leases = leases
-        self._caller = caller
-        self._lease: Lease | None = None
-
-    async def begin(self, for_s: float) -> bool:
-        """Take a lease for `for_s` seconds and some grace; False if there is none."""
-        if self._leases is None:
-            return True
-        self._lease = await self._leases.take(self._caller, for_s=for_s + _GRACE_S)
-        if self._lease is None:
-            log_refusal("TooManyStreams")
-            self.is_refused = True
-        return not self.is_refused
-
-    async def end(self) -> None:
-        """Give the lease back, even if the client has left and the answer is cancelled."""
-        if self._leases is not None and self._lease is not None:
-            await asyncio.shield(asyncio.ensure_future(self._leases.give_back(self._lease)))
-            self._lease = None
-
-    async def settle(self, tail: Tail, *, until: Callable[[Head], bool], deadline: float) -> bool:
-        """Follow the tail until HEAD satisfies `until`; False at the deadline, or if refused.
-
-        Take a lease if that takes longer than `LEASED_AFTER_S`: most answers need none.
-        """
-        soon = min(deadline, tail.clock.monotonic() + LEASED_AFTER_S)
-        if await settle(tail, until=until, deadline=soon) or soon == deadline:
-            return until(tail.head)
-        try:
-            if await self.begin(deadline - soon):
-                await settle(tail, until=until, deadline=deadline)
-        finally:
-            await self.end()
-        return until(tail.head)
 
 
 async def followed(
