@@ -31,7 +31,7 @@ from a2a_serverless.storage.layout import count_partition, count_sort, status_ke
 from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult, list_tasks
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.identity import ANONYMOUS, Scope, new_incarnation, new_task_id
+from a2a_serverless.tasks.identity import ANONYMOUS, Scope, new_id, new_incarnation
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.template import Template
@@ -106,7 +106,7 @@ def metered(
     clock: Clock | None = None,
 ) -> Bench:
     """Return a bench on `client`, by default in a scope of its own."""
-    scope = scope or Scope.of("benchmark", new_task_id())
+    scope = scope or Scope.of("benchmark", new_id())
     storage = dynamo_storage(table, client=client, scope=scope, clock=clock or SystemClock())
     return Bench(storage, Meter(client, observer, table))
 
@@ -248,7 +248,7 @@ def echo_items(scope: str, *, at_ms: int) -> list[dict[str, Any]]:
     """Return HEAD and commits of a task whose agent has answered at once."""
     new = NewTask(
         scope=scope,
-        task_id=new_task_id(),
+        task_id=new_id(),
         context_id="context",
         incarnation=new_incarnation(),
         request=SendMessageRequest(message=message("hello")),
@@ -276,7 +276,7 @@ def echo_commit(text: str) -> Commit:
 
 def message(text: str) -> Message:
     """Return a user message."""
-    return Message(message_id=new_task_id(), role=Role.ROLE_USER, parts=[Part(text=text)])
+    return Message(message_id=new_id(), role=Role.ROLE_USER, parts=[Part(text=text)])
 
 
 def artifact(text: str) -> Artifact:

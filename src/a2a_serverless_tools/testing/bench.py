@@ -17,7 +17,7 @@ from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import Caller, copied
 from a2a_serverless.tasks.fold import LAST, Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.identity import Scope, new_context_id
+from a2a_serverless.tasks.identity import Scope, new_id
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import memory_backends, queue_on
 from a2a_serverless.worker.agents import load_agent
@@ -115,7 +115,7 @@ class AgentBench:
         caller, scope = Caller(user, tenant, tuple(extensions)), Scope.of(tenant, user)
         engine = self._process.engine
         if to is None:
-            context_id = context_id or new_context_id()
+            context_id = context_id or new_id()
             opening = engine.open(request, context_id=context_id, caller=caller, scope=scope)
         else:
             opening = engine.go_on(to.head, request, caller=caller, scope=scope)

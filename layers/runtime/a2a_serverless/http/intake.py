@@ -34,7 +34,7 @@ from a2a_serverless.tasks.attempts import repeated_turn
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head, is_interrupted
-from a2a_serverless.tasks.identity import Scope, digest, keyed_context_id, new_context_id
+from a2a_serverless.tasks.identity import Scope, digest, keyed_context_id, new_id
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, content_digest, key_digest, message_digest
 from a2a_serverless.wiring import Backends
@@ -106,7 +106,7 @@ class Intake:
         context.check_may_open()
         message, key = request.message, context.idempotency_key
         chosen = context.chosen_id
-        derived = keyed_context_id(storage.scope, key) if key else new_context_id()
+        derived = keyed_context_id(storage.scope, key) if key else new_id()
         opened = await storage.open_task(
             message.context_id or derived,
             _storable(request),

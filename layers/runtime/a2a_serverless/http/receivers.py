@@ -38,7 +38,8 @@ from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.push import Push, is_config_id, problems
+from a2a_serverless.tasks.identity import is_task_id
+from a2a_serverless.tasks.push import Push, problems
 from a2a_serverless.tasks.rules import check_writable
 from a2a_serverless.wiring import Backends
 
@@ -221,7 +222,7 @@ def _place(token: str) -> str:
         place = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
     except ValueError as error:
         raise PageTokenError from error
-    if not is_config_id(place):
+    if not is_task_id(place):
         raise PageTokenError
     return place
 

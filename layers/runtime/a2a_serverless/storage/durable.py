@@ -81,8 +81,8 @@ from a2a_serverless.tasks.identity import (
     check_task_id,
     is_task_id,
     keyed_task_id,
+    new_id,
     new_incarnation,
-    new_task_id,
 )
 from a2a_serverless.tasks.push import Push, inline_push
 from a2a_serverless.tasks.rules import (
@@ -332,7 +332,7 @@ class DurableStorage:
         if task_id is None:
             keyed = idempotency_key is not None
             key = idempotency_key or ""
-            task_id = keyed_task_id(self.scope, context_id, key) if keyed else new_task_id()
+            task_id = keyed_task_id(self.scope, context_id, key) if keyed else new_id()
         new = NewTask(
             scope=self.scope.digest,
             task_id=check_task_id(task_id),

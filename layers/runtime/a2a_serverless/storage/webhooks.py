@@ -56,7 +56,7 @@ from a2a_serverless.storage.table import (
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id, new_token
-from a2a_serverless.tasks.push import GivenUp, Push, check_room, checked, is_config_id, tallied
+from a2a_serverless.tasks.push import GivenUp, Push, check_room, checked, tallied
 from a2a_serverless.tasks.rules import check_writable
 
 logger = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ class Webhooks:
         from a task that only a newer release may write, because neither HEAD nor the log changes:
         so the client can always stop its webhook.
         """
-        if not is_task_id(task_id) or not is_config_id(config_id):
+        if not is_task_id(task_id) or not is_task_id(config_id):
             return
         item = await self.table.get(head_key(self.scope.digest, task_id))
         head = live_head(item, self.clock.now_ms())

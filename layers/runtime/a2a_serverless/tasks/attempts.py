@@ -256,20 +256,13 @@ def attempts_started(head: Head, *, is_claimed: bool) -> int:
     return head.attempts + (not is_claimed)
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
-    """A start after a fault that passes: in how many seconds, and HEAD's count of such starts."""
+def after_passing(spared: Spared, retry: RetryPolicy, *, asked_s: float = 0) -> Spared | None:
+    """Return HEAD's count of spared starts after a fault that passes; None: the task fails.
 
-    delay_s: float
-    spared: Spared
-
-
-def after_passing(spared: Spared, retry: RetryPolicy, *, asked_s: float = 0) -> Later | None:
-    """Return when a turn starts again after a fault that passes; None: its task fails.
-
-    All waits together are at most `retry.window_s`; the time in which the agent runs is no part of
-    them. `asked_s` is the wait that the service has asked for. The turn does not start earlier, and
-    not at all if that wait is longer than what is left of the window.
+    The turn starts again after the milliseconds that it adds to `waited`. All waits together are at
+    most `retry.window_s`; the time in which the agent runs is no part of them. `asked_s` is the
+    wait that the service has asked for. The turn does not start earlier, and not at all if that
+    wait is longer than what is left of the window.
     """
     faults, left_s = spared.faults + 1, left_of(spared, retry)
     if faults >= MOST_STARTS or left_s <= 0 or asked_s > left_s:
@@ -278,7 +271,7 @@ def after_passing(spared: Spared, retry: RetryPolicy, *, asked_s: float = 0) -> 
     spread_s = asked_s * (1 + retry.jitter() / 10)
     delay_s = min(left_s, max(spread_s, retry.passing_s(faults)))
     waited = spared.waited + int(delay_s * 1000)
-    return Later(delay_s, replace(spared, faults=faults, waited=waited))
+    return replace(spared, faults=faults, waited=waited)
 
 
 def left_of(spared: Spared, retry: RetryPolicy) -> float:

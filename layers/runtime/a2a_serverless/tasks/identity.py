@@ -57,13 +57,8 @@ ANONYMOUS = Scope.of("", "")
 """The scope of an endpoint without authentication."""
 
 
-def new_task_id() -> str:
-    """Return a random id; the server chooses it (A2A 1.0.1, section 3.4.2)."""
-    return str(uuid.uuid4())
-
-
-def new_context_id() -> str:
-    """Return a random id for a message without a context."""
+def new_id() -> str:
+    """Return a random id of a task or a context; the server chooses it (A2A 1.0.1, 3.4.2)."""
     return str(uuid.uuid4())
 
 

@@ -123,11 +123,6 @@ def tallied(pushes: Iterable[Push]) -> list[Push]:
     return [replace(push, url_refusals=refused[push.config.url]) for push in held]
 
 
-def is_config_id(config_id: str) -> bool:
-    """Return True if a configuration can have this id; it has the form of a task id."""
-    return is_task_id(config_id)
-
-
 def problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:
     """Yield the faults for which `config` cannot be stored or sent, as (JSON field, reason).
 
@@ -136,7 +131,7 @@ def problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:
     here. No reason quotes a value: it may be a secret.
     """
     auth = config.authentication
-    if config.id and not is_config_id(config.id):
+    if config.id and not is_task_id(config.id):
         yield "id", "must have 1 to 100 characters of A-Z a-z 0-9 . _ : -"
     if not config.url:
         yield "url", "is missing"

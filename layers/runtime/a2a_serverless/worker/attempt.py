@@ -27,7 +27,6 @@ from a2a_serverless.storage.endings import canceled, ending, gave_up, stated
 from a2a_serverless.tasks.attempts import (
     MOST_STARTS,
     Failed,
-    Later,
     RetryPolicy,
     Returned,
     after_passing,
@@ -37,7 +36,7 @@ from a2a_serverless.tasks.attempts import (
     on_return,
 )
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import AttemptEnd, is_terminal, plain_state
+from a2a_serverless.tasks.head import AttemptEnd, Spared, is_terminal, plain_state
 from a2a_serverless.tasks.rules import Commit, Waits
 from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.executor import TurnQueue
@@ -59,7 +58,6 @@ from a2a_serverless.worker.loops import (
     StartedTasks,
     called,
     contained,
-    end_started,
     end_tasks,
     error_of,
     first_of,
@@ -151,7 +149,7 @@ class Attempt:
             try:
                 error = await limited(asking, clock=self._clock, seconds=self.cancel_timeout_s)
             finally:
-                await self._end_started()
+                await self._started.end(clock=self._clock, fields=self.guard.ids())
             if error is not None:
                 self._log_raised(error)
             queue.shut()
@@ -191,7 +189,7 @@ class Attempt:
         finally:
             # Before the verdict: the agent stops before another attempt can begin.
             await self._end(execution, deadline)
-            await self._end_started()
+            await self._started.end(clock=self._clock, fields=self.guard.ids())
 
     async def _settle(self, execution: asyncio.Task[None], *, is_cancelled: bool) -> None:
         """Commit the end of the turn, or raise the reason why it cannot end."""
@@ -275,9 +273,6 @@ class Attempt:
             await self._clock.sleep(max(0, self.stop_at - self._clock.monotonic()))
             self.guard.stop(DeadlineError())
 
-    async def _end_started(self) -> None:
-        await end_started(self._started, clock=self._clock, fields=self._ids())
-
     async def _end(self, *tasks: asyncio.Task[None]) -> None:
         for _ in await end_tasks(*tasks, clock=self._clock):
             self._log(
@@ -313,9 +308,9 @@ class Attempt:
             "correlation_id": reference,
         }
         if isinstance(meaning, Passing) and retry.window_s:
-            later = after_passing(head.spared, retry, asked_s=asked_s)
-            if later is not None:
-                return await self._wait(error, meaning, later, end, fields)
+            spared = after_passing(head.spared, retry, asked_s=asked_s)
+            if spared is not None:
+                return await self._wait(error, meaning, spared, end, fields)
             why = no_longer(meaning, head.spared, retry)
         wanted = on_failure(
             attempts,
@@ -369,7 +364,7 @@ class Attempt:
         self,
         error: Exception,
         passing: Passing,
-        later: Later,
+        spared: Spared,
         end: AttemptEnd,
         fields: dict[str, Any],
     ) -> Verdict:
@@ -379,12 +374,13 @@ class Attempt:
         takes it back.
         """
         self._writer.discard()
-        until = self._clock.now_ms() + int(later.delay_s * 1000)
+        delay_s = (spared.waited - self.guard.head.spared.waited) / 1000
+        until = self._clock.now_ms() + int(delay_s * 1000)
         reason = f"{end.reason}: {passing.what}" if passing.what else end.reason
         end = replace(end, reason=reason, until=until)
         text = waits(passing, until)
         status = stated(self.guard.head, TaskState.TASK_STATE_WORKING, text)
-        self._writer.put(StatusChanged(status), waits=Waits(end=end, spared=later.spared))
+        self._writer.put(StatusChanged(status), waits=Waits(end=end, spared=spared))
         await self._writer.flush()
         self.guard.has_given_back = True
         metrics.count("Retries")
@@ -393,13 +389,13 @@ class Attempt:
             "retry_later",
             "%s Start %d of %d",
             text,
-            later.spared.faults,
+            spared.faults,
             MOST_STARTS,
             cause=error,
-            delay_s=later.delay_s,
+            delay_s=delay_s,
             **fields | {"reason": end.reason},
         )
-        return again(later.delay_s)
+        return again(delay_s)
 
     async def _release(self, end: AttemptEnd, delay_s: float) -> None:
         """Note in HEAD why the attempt ends, before its delivery goes back.
@@ -427,8 +423,5 @@ class Attempt:
         cause: BaseException | None = None,
         **fields: object,
     ) -> None:
-        extra = {"action": action, **self._ids(), **fields}
+        extra = {"action": action, **self.guard.ids(), **fields}
         logger.log(level, text, *args, extra=extra, exc_info=cause)
-
-    def _ids(self) -> dict[str, object]:
-        return self.guard.ids()

@@ -131,31 +131,30 @@ class StartedTasks:
         if isinstance(task, asyncio.Task):
             self._tasks.add(task)
 
-    def running(self) -> list[asyncio.Task[Any]]:
+    async def end(self, *, clock: Clock, fields: Mapping[str, object]) -> None:
+        """End the tasks that an agent has left running after its call; name them in the log, once.
+
+        So nothing of a turn runs on into the next invocation, for another caller. Tasks that are
+        being cancelled already are waited for, and not named. `fields` are added to the log lines.
+        """
+        names = sorted({_name_of(task) for task in self._running() if not task.cancelling()})
+        if names:
+            text = "Tasks that the agent had left running were ended with its turn: %s"
+            extra = {"action": "background_tasks_ended", **fields}
+            logger.warning(text, ", ".join(names), extra=extra)
+        deadline = clock.monotonic() + STOP_GRACE_S
+        for _ in range(ENDING_ROUNDS):  # the end of a task may start another one
+            running = self._running()
+            if not running:
+                return
+            grace_s = max(0.0, deadline - clock.monotonic())
+            if await end_tasks(*running, clock=clock, grace_s=grace_s):
+                break
+        extra = {"action": "agent_left_behind", **fields}
+        logger.error("A task that the agent has started does not stop", extra=extra)
+
+    def _running(self) -> list[asyncio.Task[Any]]:
         return [task for task in self._tasks if not task.done()]
-
-
-async def end_started(started: StartedTasks, *, clock: Clock, fields: Mapping[str, object]) -> None:
-    """End the tasks that an agent has left running after its call; name them in the log, once.
-
-    So nothing of a turn runs on into the next invocation, for another caller. Tasks that are being
-    cancelled already are waited for, and not named. `fields` are added to the log lines.
-    """
-    names = sorted({_name_of(task) for task in started.running() if not task.cancelling()})
-    if names:
-        text = "Tasks that the agent had left running were ended with its turn: %s"
-        extra = {"action": "background_tasks_ended", **fields}
-        logger.warning(text, ", ".join(names), extra=extra)
-    deadline = clock.monotonic() + STOP_GRACE_S
-    for _ in range(ENDING_ROUNDS):  # the end of a task may start another one
-        running = started.running()
-        if not running:
-            return
-        grace_s = max(0.0, deadline - clock.monotonic())
-        if await end_tasks(*running, clock=clock, grace_s=grace_s):
-            break
-    extra = {"action": "agent_left_behind", **fields}
-    logger.error("A task that the agent has started does not stop", extra=extra)
 
 
 def _name_of(task: asyncio.Task[Any]) -> str:
