@@ -8,7 +8,7 @@ import pytest
 
 from a2a_serverless.push.function import committed_by
 from a2a_serverless.push.notifications import PushEvents
-from a2a_serverless.push.signing import signing_key
+from a2a_serverless.push.signing import _signing_key
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import KNOWN, state_name
 from a2a_serverless_tools.local.sources import BATCH
@@ -129,7 +129,7 @@ def test_the_generated_secret_is_a_key(transformed: Json) -> None:
     """A text as long as Secrets Manager generates makes a signing key."""
     generated = transformed["SigningSecret"]["Properties"]["GenerateSecretString"]
     assert generated == {"PasswordLength": 64, "ExcludePunctuation": True}
-    assert signing_key("k" * generated["PasswordLength"]).kid
+    assert _signing_key("k" * generated["PasswordLength"]).kid
 
 
 @pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])

@@ -115,8 +115,8 @@ def _print(options: Namespace, shown: Timeline, lines: Sequence[LogLine]) -> Non
 
 async def _tell_events(inspector: Inspector, shown: Timeline, *, is_followed: bool) -> None:
     events = inspector.events(shown.task_id, shown.scope, is_followed=is_followed)
-    async for line in events:
-        print(json.dumps({"id": line.cursor, **line.event}), flush=is_followed)
+    async for cursor, event in events:
+        print(json.dumps({"id": cursor, **event}), flush=is_followed)
 
 
 async def _lines(logs: Logs, shown: Timeline) -> list[LogLine]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState
 from google.protobuf.json_format import MessageToDict
@@ -136,11 +136,8 @@ class _Rows:
     """None: the list is in the order of changes, and the page has all that match up to its end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _EventLine:
-    cursor: str
-    event: Mapping[str, Any]
-    """A StreamResponse as JSON."""
+EventLine: TypeAlias = tuple[str, Mapping[str, Any]]
+"""The cursor of an event, and the event as subscribers get it: a StreamResponse as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +214,7 @@ class Inspector:
 
     async def events(
         self, task_id: str, scope: str, *, is_followed: bool = False
-    ) -> AsyncIterator[_EventLine]:
+    ) -> AsyncIterator[EventLine]:
         """Yield the task's events from the first one on; `is_followed`: until it has ended.
 
         Raises:
@@ -234,7 +231,7 @@ class Inspector:
         last = Cursor(log.head.version, 1_000_000_000, incarnation_tag(log.head.incarnation))
         tail, _ = await Tail.resume(storage, task_id, last)
         async for told in tail.events(until=lambda head: head.is_terminal, deadline=math.inf):
-            yield _EventLine(cursor=str(told.cursor), event=_as_response(told.event))
+            yield str(told.cursor), _as_response(told.event)
 
     async def tasks(self, query: TaskQuery) -> _Rows:
         """Return one page of tasks; it looks at a bounded number, and may have fewer than asked.
@@ -378,15 +375,14 @@ def _oldest_looked_at(hour: int, before: str) -> int:
     return int(before.partition("#")[0]) if before else (hour + 1) * HOUR_MS
 
 
-def event_lines(log: Log) -> Iterable[_EventLine]:
+def event_lines(log: Log) -> Iterable[EventLine]:
     """Yield the events of a log that was read from its beginning, with their cursors."""
     fold = Fold(log.head.task_id, log.head.context_id)
     tag = incarnation_tag(log.head.incarnation)
     for record in log.records:
         fold.add(record)
         for index, event in enumerate(events_of(record, fold)):
-            cursor = Cursor(record.version, index, tag)
-            yield _EventLine(cursor=str(cursor), event=_as_response(event))
+            yield str(Cursor(record.version, index, tag)), _as_response(event)
 
 
 def _as_response(event: Event) -> dict[str, Any]:

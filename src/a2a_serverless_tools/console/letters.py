@@ -141,10 +141,8 @@ class _TableLetters(Letters):
         return await self._queue.forget(message_id)
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    letter: Letter
-    receipt: str
+_Held: TypeAlias = tuple[Letter, str]
+"""A letter, and the receipt by which it is deleted or made visible again."""
 
 
 class SqsLetters(Letters):
@@ -179,15 +177,15 @@ class SqsLetters(Letters):
         url = await self._url()
         found = await self._hold(url)
         await self._release(url, found)
-        letters = [held.letter for held in found]
+        letters = (letter for letter, _ in found)
         return sorted(letters, key=lambda letter: (letter.sent_at, letter.message_id))
 
     async def delete(self, message_id: str) -> bool:
         url = await self._url()
         found = await self._hold(url)
-        asked = [held for held in found if held.letter.message_id == message_id]
-        for held in asked:  # a FIFO queue takes no receipt that has expired
-            await self._call(self._client.delete_message, QueueUrl=url, ReceiptHandle=held.receipt)
+        asked = [held for held in found if held[0].message_id == message_id]
+        for _, receipt in asked:  # a FIFO queue takes no receipt that has expired
+            await self._call(self._client.delete_message, QueueUrl=url, ReceiptHandle=receipt)
         await self._release(url, [held for held in found if held not in asked])
         return bool(asked)
 
@@ -213,17 +211,17 @@ class SqsLetters(Letters):
         found: dict[str, _Held] = {}
         while len(found) < _MOST:
             page = await self._receive(url)
-            if all(held.letter.message_id in found for held in page):
+            if all(letter.message_id in found for letter, _ in page):
                 break
-            found |= {held.letter.message_id: held for held in page}
+            found |= {held[0].message_id: held for held in page}
         return list(found.values())
 
     async def _release(self, url: str, found: list[_Held]) -> None:
-        for held in found:
+        for _, receipt in found:
             await self._call(
                 self._client.change_message_visibility,
                 QueueUrl=url,
-                ReceiptHandle=held.receipt,
+                ReceiptHandle=receipt,
                 VisibilityTimeout=0,
             )
 
@@ -251,4 +249,4 @@ def _held(message: Mapping[str, Any]) -> _Held:
         body=message["Body"],
         attributes=attributes,
     )
-    return _Held(letter, message["ReceiptHandle"])
+    return letter, message["ReceiptHandle"]

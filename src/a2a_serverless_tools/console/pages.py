@@ -222,7 +222,7 @@ class Pages:
             before = request.query_params.get("before", "")
             end = int(before) if before.isdecimal() else len(lines)
             start = max(0, end - EVENTS)
-            shown_lines = [(line.cursor, *_json(line.event)) for line in lines[start:end]]
+            shown_lines = [(cursor, *_json(event)) for cursor, event in lines[start:end]]
             return {"lines": shown_lines[::-1], "older": start or None, "damage": ""}
         return {"talk": await asyncio.to_thread(conversation, log), "damage": ""}
 

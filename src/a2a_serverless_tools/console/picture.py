@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from a2a_serverless_tools.inspect.timeline import Timeline
 from a2a_serverless_tools.inspect.webhooks import Delivery, Webhook
@@ -21,26 +20,8 @@ _HOOKS: Final = 3
 """The first lane of webhooks."""
 _LETTER: Final = 6.6
 """The width of a letter of a label."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bar:
-    x: float
-    y: float
-    width: float
-    look: str
-    """The bar's class in the style sheet."""
-    title: str
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mark:
-    x: float
-    y: float
-    height: float
-    look: str
-    title: str
+_Shape: TypeAlias = Mapping[str, object]
+"""What the template draws: of a bar, a length of time in a lane, or a mark, a moment in lanes."""
 
 
 class _Scale:
@@ -83,15 +64,23 @@ def picture(shown: Timeline, now_ms: int) -> Mapping[str, Any] | None:
     }
 
 
-def _bar(scale: _Scale, lane: int, start: int, end: int, look: str, title: str, label: str) -> _Bar:
+def _bar(
+    scale: _Scale, lane: int, start: int, end: int, look: str, title: str, label: str
+) -> _Shape:
     x = scale.x(start)
     width = max(3.0, round(scale.x(end) - x, 1))
     fits = len(label) * _LETTER + 8 < width
     y = _TOP + _LANE * lane + (_LANE - _BAR) / 2
-    return _Bar(x=x, y=y, width=width, look=look, title=title, label=label if fits else "")
+    bar = {"x": x, "y": y, "width": width, "look": look, "title": title}
+    return bar | {"label": label if fits else ""}
 
 
-def _turns(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Bar]:
+def _mark(x: float, lane: int, look: str, title: str) -> _Shape:
+    y = _TOP + _LANE * lane + (_LANE - _BAR) / 2
+    return {"x": x, "y": y, "height": _BAR, "look": look, "title": title}
+
+
+def _turns(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Shape]:
     for turn in shown.turns:
         start = turn.opened_at if turn.opened_at is not None else scale.start
         look = "open" if turn.ended is None else "over"
@@ -100,7 +89,7 @@ def _turns(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Bar]:
         yield _bar(scale, 0, start, turn.ended_at or end, look, title, f"turn {turn.number}{by}")
 
 
-def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Bar]:
+def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Shape]:
     for turn in shown.turns:
         for attempt in turn.attempts:
             if attempt.started_at is None:
@@ -122,7 +111,7 @@ def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Bar]:
                 yield _bar(scale, 1, attempt.started_at, last, "was-alive", title, "")
 
 
-def _wait_for_the_next(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Bar]:
+def _wait_for_the_next(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Shape]:
     """Yield a bar from the end of an attempt that has given the open turn back, up to now."""
     given_back = shown.given_back
     if given_back is not None and given_back.at is not None:
@@ -131,7 +120,7 @@ def _wait_for_the_next(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Ba
         yield _bar(scale, 1, given_back.at, end, "waiting", title, f"waits {waits}")
 
 
-def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Bar]:
+def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Shape]:
     at_of = {commit.version: commit.at for commit in shown.commits}
     for lane, one in enumerate(shown.webhooks, _HOOKS):
         title, lost = webhook(one), one.given_up
@@ -151,7 +140,7 @@ def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Bar]:
             yield _bar(scale, lane, one.failing_since, end, "failing", title, label)
 
 
-def _waits(hook: Webhook, lane: int, scale: _Scale, end: int) -> Iterator[_Bar]:
+def _waits(hook: Webhook, lane: int, scale: _Scale, end: int) -> Iterator[_Shape]:
     """Yield a bar for the wait between each failed attempt and the next one."""
     for one, after in zip(hook.deliveries, (*hook.deliveries[1:], None), strict=True):
         if one.wait_ms is not None:
@@ -160,20 +149,19 @@ def _waits(hook: Webhook, lane: int, scale: _Scale, end: int) -> Iterator[_Bar]:
             yield _bar(scale, lane, one.at, until, "waiting", delivery(one), label)
 
 
-def _deliveries(shown: Timeline, scale: _Scale) -> Iterator[_Mark]:
+def _deliveries(shown: Timeline, scale: _Scale) -> Iterator[_Shape]:
     """Yield one mark for all deliveries at the same place that have ended alike."""
     for lane, hook in enumerate(shown.webhooks, _HOOKS):
         places: dict[tuple[int, str], list[Delivery]] = {}
         for one in hook.deliveries:
             look = "delivered" if one.result == "told" else "undelivered"
             places.setdefault((round(scale.x(one.at)), look), []).append(one)
-        y = _TOP + _LANE * lane + (_LANE - _BAR) / 2
         for (x, look), told in places.items():
             more = f", and {len(told) - 1} more" if len(told) > 1 else ""
-            yield _Mark(x=x, y=y, height=_BAR, look=look, title=delivery(told[0]) + more)
+            yield _mark(x, lane, look, delivery(told[0]) + more)
 
 
-def _commits(shown: Timeline, scale: _Scale) -> Iterator[_Mark]:
+def _commits(shown: Timeline, scale: _Scale) -> Iterator[_Shape]:
     """Yield one mark for all commits at the same place: a task may have thousands of them."""
     places: dict[int, list[int]] = {}
     for commit in shown.commits:
@@ -182,23 +170,17 @@ def _commits(shown: Timeline, scale: _Scale) -> Iterator[_Mark]:
     for x, versions in places.items():
         first, last = versions[0], versions[-1]
         title = f"version {first}" if first == last else f"versions {first} to {last}"
-        y = _TOP + _LANE * 2 + (_LANE - _BAR) / 2
-        yield _Mark(x=x, y=y, height=_BAR, look="commit", title=title)
+        yield _mark(x, 2, "commit", title)
 
 
 _MOMENTS: Final = {"cancel asked": "cancel", "took over": "takeover"}
 
 
-def _moments(shown: Timeline, scale: _Scale, height: float) -> Iterator[_Mark]:
+def _moments(shown: Timeline, scale: _Scale, height: float) -> Iterator[_Shape]:
     for one in shown.story:
         if one.what in _MOMENTS and one.at is not None:
-            yield _Mark(
-                x=scale.x(one.at),
-                y=_TOP,
-                height=height,
-                look=_MOMENTS[one.what],
-                title=sentence(one),
-            )
+            look, title = _MOMENTS[one.what], sentence(one)
+            yield {"x": scale.x(one.at), "y": _TOP, "height": height, "look": look, "title": title}
 
 
 def _ticks(scale: _Scale) -> Iterable[tuple[float, str]]:

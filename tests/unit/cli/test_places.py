@@ -72,7 +72,8 @@ def test_without_a_file_nothing_is_made(
     """One sentence names the file that is looked for, and the ways out."""
     monkeypatch.chdir(home / "map/docs")
     said = run(*command)
-    assert f"no dev has made a file {home / 'map/.a2a/dev.db'}: name" in said
+    assert "A2A_TABLE is not set, no --stack is named, and no dev has made" in said
+    assert f"a file {home / 'map/.a2a/dev.db'}: name the table" in said
     assert said.count("\n") == 1
     assert not (home / "map/.a2a").exists()
     missing = run(*command, "--file", "nowhere.db")

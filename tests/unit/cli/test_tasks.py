@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -22,7 +19,6 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged, Unknown, encode_entries
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools import cli
 from a2a_serverless_tools.console import letters
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.inspector import Inspector
@@ -428,33 +424,6 @@ def test_without_any_credentials(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 # -- the console ---------------------------------------------------------------------------------
-
-
-def test_the_console_of_a_table(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`console` prints one link, which opens the table's pages until a signal comes."""
-    opened(storage, "t")
-    seen: list[tuple[int, str]] = []
-
-    @contextmanager
-    def visited() -> Iterator[Any]:
-        class Ended:
-            def wait(self) -> None:
-                url = re.findall(r"http://\S+", capsys.readouterr().err)[0]
-                with httpx.Client(trust_env=False, follow_redirects=True) as client:
-                    seen.append((200, client.get(url).text))
-                    base = url.partition("/open?")[0]
-                    answer = client.get(f"{base}/task/{ANN.digest}/t")
-                    seen.append((answer.status_code, answer.text))
-
-        yield Ended()
-
-    monkeypatch.setattr("a2a_serverless_tools.cli.serving.until_signal", visited)
-    assert cli.main(["console"]) == 0
-    (_, listed), (code, shown) = seen
-    assert "the table tasks" in listed
-    assert (code, "no worker; the turn waits for one" in shown) == (200, True)
 
 
 def test_the_console_shows_what_can_be_read(storage: DurableStorage, database: Database) -> None:

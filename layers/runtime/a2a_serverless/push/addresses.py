@@ -54,16 +54,8 @@ _LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 _INNER_NAMES: Final = (
-    "corp",
-    "home",
-    "home.arpa",
-    "internal",
-    "intranet",
-    "lan",
-    "local",
-    "localdomain",
-    "localhost",
-    "private",
+    *("corp", "home", "home.arpa", "internal", "intranet", "lan", "local", "localdomain"),
+    *("localhost", "private"),
 )
 """Domains of private networks, at any address that they resolve to from here."""
 

@@ -52,11 +52,6 @@ class Outcome:
     """The pause that the receiver asked for, at most `_MAX_RETRY_AFTER_S`."""
 
     @classmethod
-    def not_sent(cls, reason: str) -> Self:
-        """Return the outcome of a request that must not, or cannot, be sent at all."""
-        return cls(meaning="never", reason=reason)
-
-    @classmethod
     def of_answer(cls, status: int, retry_after: str, *, now_ms: int) -> Self:
         """Return the outcome of an answer (A2A 1.0.1, section 4.3.3, leaves it to the agent).
 
@@ -132,9 +127,9 @@ class Session:
                 pool = await self._pool(receiver)
                 answer = await pool.handle_async_request(_request(receiver, headers, body))
         except InvalidArgumentError as error:
-            return Outcome.not_sent(str(error))
+            return Outcome(meaning="never", reason=str(error))
         except (httpcore.LocalProtocolError, httpcore.UnsupportedProtocol, UnicodeEncodeError):
-            return Outcome.not_sent("the configuration makes no valid request")
+            return Outcome(meaning="never", reason="the configuration makes no valid request")
         except (
             httpcore.NetworkError,
             httpcore.ProtocolError,

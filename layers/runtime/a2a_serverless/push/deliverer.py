@@ -294,7 +294,7 @@ class _Delivery:
             audience = Receiver.parse(push.config.url).origin
             body = notification.body(push)
         except InvalidArgumentError as error:
-            return Outcome.not_sent(str(error))
+            return Outcome(meaning="never", reason=str(error))
         signature = await self._deliverer.signer.sign(
             body, audience=audience, config=push.config, event_id=attempt.event_id
         )

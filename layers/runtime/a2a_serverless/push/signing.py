@@ -64,7 +64,7 @@ _PEM: Final = "-----BEGIN "
 _PURPOSE: Final = b"a2a-serverless push signing key"
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 """The order of P-256 (SEC 2, section 2.4.2): private keys are 1 to `_ORDER` - 1."""
-
+_OF_THIS_PROCESS: Final = secrets.token_urlsafe(48)
 
 Secrets: TypeAlias = Callable[[], Awaitable[tuple[str, ...]]]
 """Returns the current value of a secret, then the one before it if there is one.
@@ -76,7 +76,7 @@ Raises:
 
 async def process_secret() -> tuple[str, ...]:
     """Return a random secret, the same for everything in this process: for local use."""
-    return (_of_this_process(),)
+    return (_OF_THIS_PROCESS,)
 
 
 class SecretsManagerSecret:
@@ -143,7 +143,7 @@ class _SigningKey:
 
 
 @functools.lru_cache(maxsize=4)
-def signing_key(secret: str) -> _SigningKey:
+def _signing_key(secret: str) -> _SigningKey:
     """Return the P-256 key of a secret: every process makes the same one.
 
     A PEM private key is used as it is. Any other text is stretched by HKDF (RFC 5869) to 384 bits,
@@ -276,7 +276,7 @@ class Signer:
         refused: ConfigurationError | None = None
         for secret in secrets:
             try:
-                keys.append(signing_key(secret))
+                keys.append(_signing_key(secret))
             except ConfigurationError as error:
                 refused = error
                 extra = {"action": "signing_key_refused"}
@@ -284,11 +284,6 @@ class Signer:
         if refused is not None and not keys:
             raise refused
         return keys
-
-
-@functools.cache
-def _of_this_process() -> str:
-    return secrets.token_urlsafe(48)
 
 
 def _parsed(secret: str) -> ec.EllipticCurvePrivateKey:
