@@ -83,6 +83,8 @@ def needed(service: str, operation: str, request: Mapping[str, Any]) -> Iterator
                 yield f"dynamodb:{operation}", _written("dynamodb:BatchWriteItem", *write.values())
         case "dynamodb", _:
             yield f"dynamodb:{operation}", _written(f"dynamodb:{operation}", request)
+        case "sqs", "SendMessageBatch":
+            yield "sqs:SendMessage", _queue(request["QueueUrl"])
         case "sqs", "GetQueueUrl":
             return  # a deployed function is given URLs; names are for local use
         case "sqs", _:

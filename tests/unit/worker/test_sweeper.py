@@ -20,7 +20,7 @@ from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker import sweeper
-from a2a_serverless.worker.sweeper import Sweeper, SweepReport
+from a2a_serverless.worker.sweeper import BATCH, LANES, Sweeper, SweepReport
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
@@ -62,7 +62,7 @@ class Stack:
     def sweeper(self, **options: Any) -> Sweeper:
         return Sweeper(self.storage, self.queue, clock=self.clock, **options)
 
-    async def sweep(self, limit: int = 500, **options: Any) -> SweepReport:
+    async def sweep(self, limit: int | None = None, **options: Any) -> SweepReport:
         return await self.sweeper(**options).sweep(limit)
 
     async def open(self, scope: Scope = ANONYMOUS) -> Head:
@@ -415,17 +415,17 @@ async def test_a_turn_that_is_claimed_meanwhile_is_not_given_up(
 async def test_one_bad_task_holds_up_no_other(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A HEAD that cannot be read is logged and counted, and the next task is repaired."""
+    """An error about one task is logged and counted, and its neighbours are repaired."""
     bad, good = await stack.open(), await stack.open()
     stack.clock.advance(WAITING_S)
-    read = DurableStorage.head
+    postpone = DurableStorage.postpone
 
-    async def head(self: DurableStorage, task_id: str) -> Head | None:
-        if task_id == bad.task_id:
-            raise ValueError(task_id)
-        return await read(self, task_id)
+    async def postponed(self: DurableStorage, head: Head, **due: Any) -> bool:
+        if head.task_id == bad.task_id:
+            raise ValueError(head.task_id)
+        return await postpone(self, head, **due)
 
-    monkeypatch.setattr(DurableStorage, "head", head)
+    monkeypatch.setattr(DurableStorage, "postpone", postponed)
     assert await stack.sweep() == SweepReport(sent=1, failed=1)
     assert [op.params.task_id for op in stack.queue.sent] == [good.task_id]
     assert bad.task_id in {getattr(record, "task_id", "") for record in caplog.records}
@@ -450,8 +450,8 @@ async def test_a_thousand_waiting_tasks_cost_a_bounded_number_of_copies(stack: S
 
 async def test_a_run_ends_with_its_budget(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slow requests do not carry a run beyond the function's timeout; the next one goes on."""
-    for _ in range(5):
-        await stack.open()
+    at_once = LANES * BATCH
+    heads = [await stack.open() for _ in range(at_once + 20)]
     stack.clock.advance(WAITING_S)
     postpone = DurableStorage.postpone
 
@@ -460,8 +460,39 @@ async def test_a_run_ends_with_its_budget(stack: Stack, monkeypatch: pytest.Monk
         return await postpone(self, head, **due)
 
     monkeypatch.setattr(DurableStorage, "postpone", slow)
-    assert await stack.sweep(budget_s=25) == SweepReport(sent=3)
-    assert await stack.sweep(budget_s=25) == SweepReport(sent=2)
+    assert await stack.sweep(budget_s=25) == SweepReport(sent=at_once)
+    await stack.sweep(budget_s=25)
+    sent = {operation.params.task_id for operation in stack.queue.sent[: len(heads)]}
+    assert sent == {head.task_id for head in heads}
+
+
+async def test_a_batch_whose_heads_cannot_be_read_is_left_to_the_next_run(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its tasks are counted as failed, the other batches are repaired, and nothing is lost."""
+    for _ in range(2 * BATCH):
+        await stack.open()
+    stack.clock.advance(WAITING_S)
+    load, calls = stack.storage.table.load, [0]
+
+    async def down_once(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise UnavailableError
+        return await load(*args, **kwargs)
+
+    monkeypatch.setattr(stack.storage.table, "load", down_once)
+    assert await stack.sweep() == SweepReport(sent=BATCH, failed=BATCH)
+    assert "sweep_failed" in actions(caplog)
+    assert await stack.sweep() == SweepReport(sent=BATCH)
+
+
+async def test_an_outage_is_repaired_as_fast_as_time_allows(stack: Stack) -> None:
+    """A run does not end after a number of turns: each of 3,000 lost ones is sent by the first."""
+    for _ in range(3000):
+        await stack.open()
+    stack.clock.advance(WAITING_S)
+    assert await stack.sweep() == SweepReport(sent=3000)
 
 
 # -- cancels ---------------------------------------------------------------------------------

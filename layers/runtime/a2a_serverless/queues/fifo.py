@@ -6,9 +6,10 @@ of the group follows when it was acknowledged or given back, or when its visibil
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -192,6 +193,14 @@ class FifoQueue(ABC, Generic[M]):
     @abstractmethod
     async def send(self, message: M) -> None:
         """Enqueue a message, unless one with its deduplication id was sent within 5 minutes."""
+
+    async def send_all(self, messages: Sequence[M]) -> list[Exception | None]:
+        """Send up to 10 messages of different groups; return for each why it was not sent, or None.
+
+        Unlike other methods it raises nothing of the queue's.
+        """
+        sent = await asyncio.gather(*map(self.send, messages), return_exceptions=True)
+        return [outcome if isinstance(outcome, Exception) else None for outcome in sent]
 
     @abstractmethod
     async def pull(self, limit: int, wait_s: float) -> list[Handle[M]]:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -102,18 +102,27 @@ class SqsRequests:
             self.client.get_queue_attributes, QueueUrl=await self.url(), AttributeNames=["QueueArn"]
         )
 
-    async def send(self, body: str, **options: Any) -> None:
-        """Send a message; `options` are those of the API."""
-        await self._request(
-            self.client.send_message, QueueUrl=await self.url(), MessageBody=body, **options
+    async def send(self, **message: Any) -> None:
+        """Send a message, given as the API has it."""
+        await self._request(self.client.send_message, QueueUrl=await self.url(), **message)
+
+    async def send_all(self, messages: Sequence[Mapping[str, Any]]) -> dict[int, Exception]:
+        """Send up to 10 messages in one request; return the errors of those that were not sent."""
+        entries = [{"Id": str(place), **message} for place, message in enumerate(messages)]
+        answer = await self._request(
+            self.client.send_message_batch, QueueUrl=await self.url(), Entries=entries
         )
+        return {
+            int(failed["Id"]): UnavailableError(f"SQS did not take the message: {failed['Code']}.")
+            for failed in answer.get("Failed", ())
+        }
 
     async def keep(self, body: str, *, reason: str, message_id: str | None) -> None:
         """Send a body for a person to read, in a group of its own if the queue has groups."""
         own = digest("push-undecodable", message_id or body)  # the kind of stored messages' ids
         is_fifo = self.name.endswith(".fifo")
         await self.send(
-            body,
+            MessageBody=body,
             MessageAttributes={"reason": {"DataType": "String", "StringValue": reason}},
             **({"MessageGroupId": own, "MessageDeduplicationId": own} if is_fifo else {}),
         )
@@ -270,14 +279,15 @@ class SqsFifoQueue(FifoQueue[M]):
             await self._undecodable.check()
 
     async def send(self, message: M) -> None:
-        await self._requests.send(
-            message.model_dump_json(),
-            MessageGroupId=message.group,
-            # A send whose answer was lost is repeated with the same id: SQS keeps one message.
-            MessageDeduplicationId=message.deduplication_id,
-            # X-Ray links the invocation to it; the message itself carries the trace on.
-            MessageSystemAttributes=system_attributes(message.trace),
-        )
+        await self._requests.send(**_sent(message))
+
+    async def send_all(self, messages: Sequence[M]) -> list[Exception | None]:
+        """Send up to 10 messages in one request; return for each why it was not sent, or None."""
+        try:
+            failed = await self._requests.send_all([_sent(message) for message in messages])
+        except (ConfigurationError, UnavailableError) as error:
+            return [error] * len(messages)
+        return [failed.get(place) for place in range(len(messages))]
 
     async def keep_undecodable(
         self, body: str, *, reason: str, message_id: str | None = None
@@ -397,6 +407,18 @@ class SqsFifoQueue(FifoQueue[M]):
             extra={"action": "receive_failed", "failures": failures, "error": type(error).__name__},
         )
         await self._clock.sleep(pause_s(failures))
+
+
+def _sent(message: M) -> dict[str, Any]:
+    """Return a message as a request sends it."""
+    return {
+        "MessageBody": message.model_dump_json(),
+        "MessageGroupId": message.group,
+        # A send whose answer was lost is repeated with the same id: SQS keeps one message.
+        "MessageDeduplicationId": message.deduplication_id,
+        # X-Ray links the invocation to it; the message itself carries the trace on.
+        "MessageSystemAttributes": system_attributes(message.trace),
+    }
 
 
 def _record(message: MessageTypeDef) -> EventRecord:

@@ -33,6 +33,11 @@ class Due:
     due_at: int
 
     @property
+    def head(self) -> Key:
+        """Return the key of the task's HEAD."""
+        return layout.head_key(self.scope.digest, self.task_id)
+
+    @property
     def place(self) -> Place:
         """Return the task's place in the order of what is due, the longest overdue first."""
         return self.due_at, self.task_id, self.scope.digest

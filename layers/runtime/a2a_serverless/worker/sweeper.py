@@ -11,10 +11,11 @@ up, and sends the others again, because deliveries also run out in an outage.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -32,6 +33,7 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.batch import EventFunction, process_batch
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, decode_message
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.codec import live_head
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import (
     REBASES,
@@ -42,6 +44,7 @@ from a2a_serverless.storage.endings import (
     never_started,
 )
 from a2a_serverless.storage.finding import Due, due_tasks
+from a2a_serverless.storage.table import Item, Key
 from a2a_serverless.tasks.attempts import (
     DeadLettered,
     RetryPolicy,
@@ -65,8 +68,19 @@ LONGEST_WAIT_S = 3600
 GIVE_UP_S = 24 * 3600
 """Seconds for which a turn that no attempt has claimed is sent again; then its task fails."""
 
+NOT_REPAIRED: Final = "An overdue task was not repaired"
+
 STUCK_AFTER = 3
 """Repeated sends after which a turn counts as stuck: no worker has taken it, or none ended it."""
+
+BATCH = 10
+"""Tasks whose HEADs are read, and whose operations are sent, in one request each."""
+
+LANES = 8
+"""Batches that are repaired at the same time."""
+
+PAGE = 500
+"""Tasks that one look at the due index names at most."""
 
 BUDGET_S = 30
 """Seconds after which a run begins no new work: half of the function's timeout, because one
@@ -108,17 +122,34 @@ class _Run:
     """Tasks that the due index named."""
     unreadable: set[TaskKey] = field(default_factory=set)
 
+    def room(self, limit: int | None) -> int:
+        """Return how many tasks the next look may name: those "left" count towards no limit."""
+        done = self.counts.total() - self.counts["left"]
+        return PAGE if limit is None else min(PAGE, limit - done)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Copy:
+    """An operation to be sent again, after HEAD was postponed for it."""
+
+    params: OperationParams
+    head: Head
+    """HEAD with its due time and number of sends since the postponement."""
+    sends_before: int
+    fields: Fields
+
 
 class Sweeper:
     """Looks at what is overdue, in all scopes.
 
-    A run repairs at most `limit` tasks. An unfinished turn is sent again after 1, 2, 4, … times
-    `Timing.waiting_s`, at most `longest_wait_s` apart, so that copies of waiting operations do not
-    make a long queue much longer. Workers drop the copies of a finished turn. A turn that could not
-    be sent is tried again by the next run. Several runs at once do no harm.
+    A run goes on while its time lasts, in batches, several at a time. An unfinished turn is sent
+    again after 1, 2, 4, … times `Timing.waiting_s`, at most `longest_wait_s` apart, so that copies
+    of waiting operations do not make a long queue much longer. Workers drop the copies of a
+    finished turn. A turn that could not be sent is tried again by the next run. Several runs at
+    once do no harm.
 
     A task that cannot be read stays first in the due index until a person restores or deletes it.
-    A run goes past such tasks, and logs each once; they do not count towards `limit`.
+    A run goes past such tasks, and logs each once.
 
     Args:
         storage: the tasks.
@@ -146,8 +177,10 @@ class Sweeper:
         self._give_up_s = give_up_s
         self._budget_s = budget_s
 
-    async def sweep(self, limit: int = 500) -> SweepReport:
-        """Repair up to `limit` overdue tasks, the longest overdue first.
+    async def sweep(self, limit: int | None = None) -> SweepReport:
+        """Repair overdue tasks, the longest overdue first: `limit` at most, or as time allows.
+
+        Tasks that are "left" count towards no limit.
 
         Raises:
             UnavailableError: the due index did not answer; the next run tries again.
@@ -158,35 +191,41 @@ class Sweeper:
         logger.info("Swept", extra={"action": "sweep", "overdue": run.overdue, **run.counts})
         return report
 
-    async def _repair(self, run: _Run, limit: int) -> None:
-        """Repair up to `limit` tasks, not counting those that are "left"."""
+    async def _repair(self, run: _Run, limit: int | None) -> None:
         now_ms, after = self._clock.now_ms(), None
-        while True:
-            page = await due_tasks(self._storage, now_ms, limit=limit, after=after)
+        while (room := run.room(limit)) > 0 and self._clock.monotonic() < run.until:
+            page = await due_tasks(self._storage, now_ms, limit=room, after=after)
             run.overdue += len(page)
-            for due in page:
-                if self._clock.monotonic() >= run.until:
-                    return
-                run.counts[await self._swept(due, run)] += 1
-                if run.counts.total() - run.counts["left"] == limit:
-                    return
-            if len(page) < limit:
+            batches = (page[start : start + BATCH] for start in range(0, len(page), BATCH))
+            await asyncio.gather(*(self._lane(batches, run) for _ in range(LANES)))
+            if len(page) < room:
                 return
             after = page[-1]
 
-    async def _swept(self, due: Due, run: _Run) -> Swept:
+    async def _lane(self, batches: Iterator[list[Due]], run: _Run) -> None:
+        for batch in batches:
+            if self._clock.monotonic() >= run.until:
+                return
+            items: dict[Key, Item | None] = {}
+            with going_on(logger, logging.ERROR, NOT_REPAIRED, action="sweep_failed"):
+                items = await self._storage.table.load([due.head for due in batch])
+            if not items:
+                run.counts["failed"] += len(batch)
+                metrics.count("SweepFailures", len(batch))
+                continue
+            found = [self._swept(due, items[due.head], run) for due in batch]
+            swept = await asyncio.gather(*found)
+            copies = [each for each in swept if isinstance(each, _Copy)]
+            run.counts.update(each for each in swept if not isinstance(each, _Copy))
+            run.counts.update(await self._sent_again(copies))
+
+    async def _swept(self, due: Due, item: Item | None, run: _Run) -> Swept | _Copy:
         """Repair a task; log an error, so that it does not keep the others waiting."""
         fields: Fields = {"task_id": due.task_id}
-        swept: Swept = "failed"
-        with going_on(
-            logger,
-            logging.ERROR,
-            "An overdue task was not repaired",
-            action="sweep_failed",
-            fields=fields,
-        ):
+        swept: Swept | _Copy = "failed"
+        with going_on(logger, logging.ERROR, NOT_REPAIRED, action="sweep_failed", fields=fields):
             try:
-                swept = await self._repaired(due, fields)
+                swept = await self._repaired(due, item, fields)
             except UnreadableTaskError as error:
                 _tell_unreadable(due, error, run.unreadable)
                 return "left"
@@ -194,9 +233,9 @@ class Sweeper:
             metrics.count("SweepFailures")
         return swept
 
-    async def _repaired(self, due: Due, fields: Fields) -> Swept:
-        log = self._storage.for_scope(due.scope)
-        head, now_ms = await log.head(due.task_id), self._clock.now_ms()
+    async def _repaired(self, due: Due, item: Item | None, fields: Fields) -> Swept | _Copy:
+        log, now_ms = self._storage.for_scope(due.scope), self._clock.now_ms()
+        head = live_head(item, now_ms)
         if head is not None and overdue_cancel(head, now_ms=now_ms):
             return await self._end_cancel(log, head, fields)
         copy = overdue_turn(head, now_ms=now_ms)
@@ -208,7 +247,7 @@ class Sweeper:
             opened_at = await _opened_at(log, head)
             if self._is_given_up(head, opened_at):
                 return await self._give_up(log, head, opened_at, fields)
-        return await self._send_again(log, head, copy, fields)
+        return await self._postponed(log, head, copy, fields)
 
     async def _tell_age(self, log: DurableStorage, head: Head) -> None:
         """Report the age of a turn whose worker has left it, or lost its lease, to the metrics."""
@@ -216,50 +255,59 @@ class Sweeper:
         if opened_at is not None:
             metrics.time("AgeOfLeftTurns", self._clock.now_ms() - opened_at)
 
-    async def _send_again(
-        self, log: DurableStorage, head: Head, copy: OperationParams, fields: Fields
-    ) -> Swept:
-        sends = copy.copy_number
+    async def _postponed(
+        self, log: DurableStorage, head: Head, params: OperationParams, fields: Fields
+    ) -> Swept | _Copy:
+        sends = params.copy_number
         due_at = self._clock.now_ms() + int(self._wait_s(log, sends) * 1000)
         # Postponed first: of two runs only one sends. A crash in between only costs a wait.
         if not await log.postpone(head, due_at=due_at, sends=sends):
             return "passed"
         faults.point("after-postpone")
-        try:
-            await self._queue.send(Operation.to_run(copy))
-        except Exception:
-            await self._put_back(log, replace(head, due_at=due_at, sends=sends), head.sends, fields)
-            raise
+        after = replace(head, due_at=due_at, sends=sends)
+        return _Copy(params=params, head=after, sends_before=head.sends, fields=fields)
+
+    async def _sent_again(self, copies: Sequence[_Copy]) -> Counter[str]:
+        """Send a batch's operations; put back the turns of those that were not sent."""
+        if not copies:
+            return Counter()
+        errors = await self._queue.send_all([Operation.to_run(copy.params) for copy in copies])
+        for copy, error in zip(copies, errors, strict=True):
+            if error is None:
+                self._tell_sent(copy)
+        failed = [(copy, error) for copy, error in zip(copies, errors, strict=True) if error]
+        await asyncio.gather(*(self._put_back(copy, error) for copy, error in failed))
+        return Counter({"sent": len(copies) - len(failed), "failed": len(failed)})
+
+    def _tell_sent(self, copy: _Copy) -> None:
+        sends = copy.head.sends
         metrics.count("Resends")
         if sends >= STUCK_AFTER:
             metrics.count("StuckTurns")
-        logger.warning(
-            "An overdue turn was sent again",
-            extra={
-                "action": "resend",
-                "sends": sends,
-                "was_claimed": head.token is not None,
-                **fields,
-            },
-        )
-        return "sent"
+        was_claimed = copy.head.token is not None
+        extra = {"action": "resend", "sends": sends, "was_claimed": was_claimed, **copy.fields}
+        logger.warning("An overdue turn was sent again", extra=extra)
 
-    async def _put_back(self, log: DurableStorage, head: Head, sends: int, fields: Fields) -> None:
+    async def _put_back(self, copy: _Copy, error: Exception) -> None:
         """Make a turn due again whose copy was not sent, so that it does not wait twice as long.
 
         The turn is due now, behind turns that have been overdue for longer, so that it does not
         hold them up. The next run sends the same copy number, which the queue drops if it has taken
         the copy after all. A turn that has moved on meanwhile stays as it is.
         """
-        # If this fails too, the turn is sent after its wait; the caller raises the first error.
+        metrics.count("SweepFailures")
+        extra = {"action": "sweep_failed", **copy.fields}
+        logger.error(NOT_REPAIRED, extra=extra, exc_info=error)
+        log = self._storage.for_scope(Scope(copy.head.scope))
+        # If this fails too, the turn is sent after its wait.
         with going_on(
             logger,
             logging.WARNING,
             "A turn that was not sent waits on",
             action="put_back_failed",
-            fields=fields,
+            fields=copy.fields,
         ):
-            await log.postpone(head, due_at=self._clock.now_ms(), sends=sends)
+            await log.postpone(copy.head, due_at=self._clock.now_ms(), sends=copy.sends_before)
 
     def _is_given_up(self, head: Head, opened_at: int | None) -> bool:
         now_ms = self._clock.now_ms()
