@@ -11,7 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -53,6 +53,12 @@ class _Message(Protocol):
 
 
 M = TypeVar("M", bound=_Message)
+
+LONGEST_WAIT_S: Final = 20
+"""The longest wait of one pull, in seconds, as of a long poll of SQS."""
+
+MOST_AT_ONCE: Final = 10
+"""The most messages that one pull hands out, as of a receive of SQS."""
 
 EventRecord = Mapping[str, Any]
 """A record of an event as Lambda passes it on; a received message has the form of SQS's records."""
@@ -216,9 +222,11 @@ class FifoQueue(ABC, Generic[M]):
             ConfigurationError: there is no such queue.
         """
 
-    @abstractmethod
-    def deliveries(self) -> AsyncGenerator[Handle[M]]:
-        """Return deliveries as they come, one at a time, until `shutdown` (pull mode)."""
+    async def deliveries(self) -> AsyncGenerator[Handle[M]]:
+        """Yield deliveries as they come, one at a time, until `shutdown` (pull mode)."""
+        while not self.is_closed:
+            for handle in await self.pull(1, LONGEST_WAIT_S):
+                yield handle
 
     @abstractmethod
     async def shutdown(self) -> None:

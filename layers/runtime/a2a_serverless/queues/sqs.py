@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -25,21 +25,15 @@ from a2a_serverless.errors import (
     UnavailableError,
 )
 from a2a_serverless.observability.tracing import system_attributes
-from a2a_serverless.queues.fifo import EventRecord, FifoQueue, Handle, M
+from a2a_serverless.queues.fifo import MOST_AT_ONCE, EventRecord, FifoQueue, Handle, M
 from a2a_serverless.tasks.identity import digest
 
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
     from types_boto3_sqs.type_defs import MessageTypeDef
 
-LONG_POLL_S: Final = 20
-"""The longest time for which SQS holds a receive, in seconds."""
-
 SHORT_WAIT_S: Final = 2
 """The longest wait of a receive, in seconds, that is sent with the time-out of other requests."""
-
-MOST_AT_ONCE: Final = 10
-"""The most messages that SQS hands out in one receive."""
 
 ATTEMPT_ID_BYTES: Final = 16
 """Random bytes of a poll's ReceiveRequestAttemptId, written in hex. SQS allows 128 characters.
@@ -328,11 +322,6 @@ class SqsFifoQueue(FifoQueue[M]):
                 return [handle for handle in handles if handle is not None]
             await self._clock.sleep(min(SHORT_POLL_S, left_s))
         return []
-
-    async def deliveries(self) -> AsyncGenerator[Handle[M]]:
-        while not self.is_closed:
-            for handle in await self.pull(1, LONG_POLL_S):
-                yield handle
 
     def decode_record(self, record: EventRecord, *, removes: bool = False) -> SqsHandle[M]:
         return SqsHandle(self._requests, self.kind, record, removes=removes)

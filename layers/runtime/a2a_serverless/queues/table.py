@@ -23,7 +23,14 @@ from a2a_serverless.errors import (
     FullGroupError,
     UnavailableError,
 )
-from a2a_serverless.queues.fifo import EventRecord, FifoQueue, Handle, M
+from a2a_serverless.queues.fifo import (
+    LONGEST_WAIT_S,
+    MOST_AT_ONCE,
+    EventRecord,
+    FifoQueue,
+    Handle,
+    M,
+)
 from a2a_serverless.storage.layout import BY_DUE, GROUP, queue_partition
 from a2a_serverless.storage.table import Check, Item, Key, Put, Range, Table, Watch, are
 from a2a_serverless.tasks.identity import digest
@@ -41,12 +48,8 @@ MOST_BYTES: Final = 300_000
 RETENTION_S: Final = 14 * 86_400
 """Seconds that a group is kept after its last message was sent; as long as SQS at most."""
 
-MOST_AT_ONCE: Final = 10
-"""The most messages that one pull hands out; as SQS."""
-
-LONGEST_WAIT_S: Final = 20.0
 POLL_S: Final = 1.0
-"""Seconds between two looks at an idle queue, on a table that tells of writes or does not."""
+"""Seconds between two looks at an idle queue, on a table that does not tell of writes."""
 
 LEAST_WAIT_S: Final = 0.01
 """Seconds between two looks where the index shows a message that another has received."""
@@ -331,11 +334,6 @@ class TableQueue(FifoQueue[M]):
             if records or left_s <= 0:
                 return [handle for handle in handles if handle is not None]
         return []
-
-    async def deliveries(self) -> AsyncGenerator[Handle[M]]:
-        while not self.is_closed:
-            for handle in await self.pull(1, LONGEST_WAIT_S):
-                yield handle
 
     async def records(self) -> AsyncGenerator[EventRecord]:
         """Return deliveries as an SQS event source passes them to a function, until `shutdown`."""

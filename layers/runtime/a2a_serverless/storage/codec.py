@@ -195,19 +195,15 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
         due_at=values.get("due_at"),
         replied=bool(values.get("replied")),
         generation=values.get("generation", 0),
-        cancel=_cancel_of(values),
+        cancel=CancelMark(at=values["cancel_at"], by=values.get("cancel_by", ""))
+        if "cancel_at" in values
+        else None,
         released=_end_of(values, "released"),
         spared=_spared_of(values),
         alone=values.get("alone_for") == values["turn"],
         **{name: values[name] for name in _OPTIONAL if name in values}
         | ({} if is_known else {"needs": NEVER}),
     )
-
-
-def _cancel_of(values: Mapping[str, Any]) -> CancelMark | None:
-    if "cancel_at" not in values:
-        return None
-    return CancelMark(at=values["cancel_at"], by=values.get("cancel_by", ""))
 
 
 def _spared_of(values: Mapping[str, Any]) -> Spared:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from a2a_serverless.errors import ConditionFailedError, InvalidArgumentError, UnavailableError
@@ -66,12 +66,12 @@ class Counted:
 
     def __add__(self, later: Counted) -> Counted:
         """Return what both steps have counted, and where the later one ended."""
-        return Counted(
+        return replace(
+            later,
             tasks=self.tasks + later.tasks,
             contexts=self.contexts + later.contexts,
             webhooks=self.webhooks + later.webhooks,
             remains=self.remains + later.remains,
-            after=later.after,
         )
 
     @property
@@ -93,11 +93,11 @@ class Deleted:
 
     def __add__(self, later: Deleted) -> Deleted:
         """Return what both steps have deleted; done if the later one found nothing."""
-        return Deleted(
+        return replace(
+            later,
             tasks=self.tasks + later.tasks,
             contexts=self.contexts + later.contexts,
             webhooks=self.webhooks + later.webhooks,
-            is_done=later.is_done,
         )
 
 

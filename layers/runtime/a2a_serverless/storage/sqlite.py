@@ -167,7 +167,9 @@ class SqliteTable(Streamed):
     async def write(self, *writes: Write, exactly: bool = False, once: bool = False) -> None:  # noqa: ARG002 - no answer is lost
         check_writes(writes)
         await self.patiently(lambda: self._write(writes))
-        self._tell()
+        with _lock:
+            for waker in _wakers.get(self.path, ()):  # the waits of this process
+                waker.wake()
 
     @contextmanager
     def watch(self, partition: str) -> Iterator[Watch]:
@@ -396,12 +398,6 @@ class SqliteTable(Streamed):
         return done
 
     # -- watching ------------------------------------------------------------------------------
-
-    def _tell(self) -> None:
-        """End the waits of this process."""
-        with _lock:
-            for waker in _wakers.get(self.path, ()):
-                waker.wake()
 
     def version(self) -> int:
         """Return a number that changes with every commit of another connection than its own."""

@@ -35,15 +35,10 @@ SURVEYS: Final = 4
 _FIELDS: Final = {"status_key": "status_at", "created_key": "created_at"}
 """Names of HEAD's fields, where they are not the attribute's."""
 _PLACEHOLDERS: Final[Mapping[str, str | int]] = {
-    "context_id": "",
-    "incarnation": "",
-    "version": 0,
+    **{name: form() for name, form in REQUIRED.items()},
     "state": "TASK_STATE_UNSPECIFIED",
     "status_key": "0#",
     "created_key": "0#",
-    "expires_at": 0,
-    "turn": 0,
-    "turn_base": 0,
 }
 _TIME_KEY: Final = re.compile(r"\d{1,15}#.*", re.DOTALL)
 
