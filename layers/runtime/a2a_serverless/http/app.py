@@ -13,23 +13,19 @@ from typing import Any
 from a2a.types import AgentCard
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Mount, Route
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.http import CARD_PATHS, HEALTH_PATH, JWKS_PATH, SUBMIT_PATH
+from a2a_serverless.http import CARD_PATHS, HEALTH_PATH, JWKS_PATH
 from a2a_serverless.http.auth import authenticator_of
-from a2a_serverless.http.bindings import Endpoint, JsonRpc, Rest, route_of
+from a2a_serverless.http.bindings import Endpoint, protocol_routes, route_of
 from a2a_serverless.http.card import deployed_card
 from a2a_serverless.http.context import base_url
 from a2a_serverless.http.errors import http_error, internal_error, log_refusal, rest_error
 from a2a_serverless.http.middleware import (
-    Admission,
-    ErrorForm,
-    Negotiation,
-    browser_access,
+    add_middleware,
     former_form,
 )
 from a2a_serverless.http.openapi import describe
@@ -104,14 +100,9 @@ def create_app(
     _add_own_routes(app, backends)
     # From the author's card, because its signatures hold only if it is served unchanged.
     _add_card_routes(app, partial(deployed, as_written))
-    _add_protocol_routes(app, handler, card, settings)
-    # The last one that is added comes first.
-    app.add_middleware(Negotiation, card=card)
-    app.add_middleware(Admission, settings=settings, authenticator=authenticator, clock=clock)
-    app.add_middleware(ErrorForm)
-    if settings.cors_origins:
-        # Outermost, because a browser's preflight has no credentials, and must read refusals, too.
-        app.add_middleware(CORSMiddleware, **browser_access(settings.cors_origins))
+    app.router.routes.extend(protocol_routes(handler, card, settings))
+    describe(app)
+    add_middleware(app, card, settings, authenticator, clock)
     app.exception_handler(HTTPException)(_http_exception)
     app.add_exception_handler(Exception, _unforeseen)
     return app
@@ -173,23 +164,6 @@ def _has_seen(request: Request, tag: str) -> bool:
     """Return True if `If-None-Match` names the tag (RFC 9110, section 13.1.2)."""
     named = request.headers.get("if-none-match", "").split(",")
     return not {"*", f'"{tag}"'}.isdisjoint(one.strip().removeprefix("W/") for one in named)
-
-
-def _add_protocol_routes(
-    app: FastAPI, handler: DurableRequestHandler, card: AgentCard, settings: Settings
-) -> None:
-    """Add the routes of both bindings, and describe all routes."""
-    dialects = None
-    if settings.older_dialects:
-        from a2a_serverless.http.legacy.dialects import LegacyDialects  # noqa: PLC0415
-
-        dialects = LegacyDialects(handler, settings)
-    jsonrpc = JsonRpc(handler, card, settings, dialects)
-    for path in ("/", SUBMIT_PATH) if dialects else ("/",):
-        app.router.routes.append(route_of("POST", path, jsonrpc.answer))
-    # Last, because the routes of tenants take every path of two segments or more.
-    app.router.routes.extend(Rest(handler, card, settings).routes())
-    describe(app)
 
 
 def _head_of(endpoint: Endpoint) -> Endpoint:

@@ -24,12 +24,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 
-from a2a_serverless.http import V0_3_PREFIX
+from a2a_serverless.http import SUBMIT_PATH, V0_3_PREFIX
 from a2a_serverless.http.checks import (
     check_content_type,
     check_query,
     check_values,
-    drop_null_data,
     parsed,
     read_json,
 )
@@ -49,7 +48,23 @@ from a2a_serverless.tasks.identity import is_unicode
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class Rest:
+def protocol_routes(
+    handler: DurableRequestHandler, card: AgentCard, settings: Settings
+) -> list[BaseRoute]:
+    """Return the routes of both bindings, in the order in which they are to be tried."""
+    dialects = None
+    if settings.older_dialects:
+        from a2a_serverless.http.legacy.dialects import LegacyDialects  # noqa: PLC0415
+
+        dialects = LegacyDialects(handler, settings)
+    jsonrpc = _JsonRpc(handler, card, settings, dialects)
+    paths = ("/", SUBMIT_PATH) if dialects else ("/",)
+    # Last, because the routes of tenants take every path of two segments or more.
+    rest = _Rest(handler, card, settings).routes()
+    return [*(route_of("POST", path, jsonrpc.answer) for path in paths), *rest]
+
+
+class _Rest:
     """The routes of the operations in 1.0 and 0.3."""
 
     def __init__(self, handler: DurableRequestHandler, card: AgentCard, settings: Settings) -> None:
@@ -146,7 +161,6 @@ async def _body(request: Request, *, is_needed: bool) -> dict[str, Any]:
         raise InvalidRequestError(message=error.message) from error
     if not isinstance(value, dict):
         raise InvalidRequestError(message="The body is not a JSON object.")
-    drop_null_data(value)
     return value
 
 
@@ -194,7 +208,7 @@ _METHODS_0_3 = {operation.name_0_3: operation for operation in OPERATIONS if ope
 _Id = str | int | None
 
 
-class JsonRpc:
+class _JsonRpc:
     """The endpoint of the operations in 1.0 and 0.3.
 
     Args:
@@ -238,7 +252,6 @@ class JsonRpc:
                     dialects = None
                     _check_method(request, envelope)
                 check_extensions(request, self._card)
-                drop_null_data(envelope.get("params"))
                 if dialects is not None:
                     return await dialects.answer(request, envelope, request_id)
                 return await self._called(request, envelope, request_id)

@@ -28,7 +28,6 @@ from a2a.utils.errors import (
     ContentTypeNotSupportedError,
     InvalidParamsError,
     JSONParseError,
-    UnsupportedOperationError,
 )
 from a2a.utils.proto_utils import parse_params
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
@@ -145,12 +144,6 @@ def _invalid(field: str, problem: str) -> InvalidParamsError:
     return invalid_params(problem, (field, problem))
 
 
-def check_streaming(card: AgentCard) -> None:
-    """Refuse a stream that the card does not offer (section 3.3.4)."""
-    if not card.capabilities.streaming:
-        raise UnsupportedOperationError(message="The agent does not stream.")
-
-
 def _check_media_types(message: Message, card: AgentCard) -> None:
     modes = {*card.default_input_modes}
     modes.update(mode for skill in card.skills for mode in skill.input_modes)
@@ -184,7 +177,10 @@ def check_content_type(request: Request) -> None:
 
 
 def read_json(body: bytes) -> Any:
-    """Parse a JSON text.
+    """Parse the JSON text of a request.
+
+    `data: null` is left out of the parts of a message that have another content, in the value or in
+    its `params`: clients that write null for whatever they leave out mean nothing by it.
 
     Raises:
         JSONParseError: not JSON or UTF-8, nested too deeply, or a number that is infinite or NaN.
@@ -197,7 +193,23 @@ def read_json(body: bytes) -> Any:
     except (ValueError, RecursionError, OverflowError) as error:
         raise JSONParseError(message="The body is not valid JSON.") from error
     _check_size(value)
+    if isinstance(value, dict):
+        _drop_null_data(value)
+        _drop_null_data(value.get("params"))
     return value
+
+
+def _drop_null_data(params: Any) -> None:
+    # protobuf's parser would take the null for the part's content, and drop the text before it.
+    message = params.get("message") if isinstance(params, dict) else None
+    parts = message.get("parts") if isinstance(message, dict) else None
+    for part in parts if isinstance(parts, list) else ():
+        if (
+            isinstance(part, dict)
+            and part.get("data", ...) is None
+            and any(part.get(name) is not None for name in _BESIDE_DATA)
+        ):
+            del part["data"]
 
 
 def _check_size(value: Any) -> None:
@@ -229,23 +241,6 @@ def check_query(query: Mapping[str, str]) -> None:
     for name, value in query.items():
         with refusing(f"The query parameter {quoted(name)} is malformed."):
             parse_params(QueryParams({name: value}), ListTasksRequest())
-
-
-def drop_null_data(params: Any) -> None:
-    """Take `data: null` out of a message's parts that have another content.
-
-    Clients that write null for whatever they leave out mean nothing by it. protobuf's parser would
-    take it for the part's content, and drop the text before it.
-    """
-    message = params.get("message") if isinstance(params, dict) else None
-    parts = message.get("parts") if isinstance(message, dict) else None
-    for part in parts if isinstance(parts, list) else ():
-        if (
-            isinstance(part, dict)
-            and part.get("data", ...) is None
-            and any(part.get(name) is not None for name in _BESIDE_DATA)
-        ):
-            del part["data"]
 
 
 def check_values(value: Any, model: type[AnyMessage]) -> None:

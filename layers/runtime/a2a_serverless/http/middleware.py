@@ -13,7 +13,9 @@ from typing import Any, Final
 from a2a.types import AgentCard
 from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, VERSION_HEADER
 from a2a.utils.errors import A2A_REASON_TO_ERROR, JSON_RPC_ERROR_CODE_MAP
+from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -35,7 +37,26 @@ _TOO_MANY_REQUESTS: Final = 429
 _HEADERS_TOO_LARGE: Final = 431
 
 
-class Admission:
+def add_middleware(
+    app: Starlette,
+    card: AgentCard,
+    settings: Settings,
+    authenticator: Authenticator | None,
+    clock: Clock,
+) -> None:
+    """Put the middleware around an application: the last one that is added comes first.
+
+    Without an authenticator every request is let through, without a principal.
+    """
+    app.add_middleware(_Negotiation, card=card)
+    app.add_middleware(_Admission, settings=settings, authenticator=authenticator, clock=clock)
+    app.add_middleware(_ErrorForm)
+    if settings.cors_origins:
+        # Outermost, because a browser's preflight has no credentials, and must read refusals, too.
+        app.add_middleware(CORSMiddleware, **_browser_access(settings.cors_origins))
+
+
+class _Admission:
     """Checks the headers of a request, its caller, the caller's rate, and the body's length.
 
     Headers come first, so that no long credentials are read, and before any code that looks for an
@@ -43,9 +64,6 @@ class Admission:
 
     Answers to callers have `Cache-Control: no-store`: a cache between us and the clients does not
     look at `X-API-Key`, and would give one caller's answer to another.
-
-    Args:
-        authenticator: None lets every request through, without a principal.
     """
 
     def __init__(
@@ -198,7 +216,7 @@ class _Rate:
 # -- errors before 1.0 -----------------------------------------------------------------------
 
 
-class ErrorForm:
+class _ErrorForm:
     """Gives every error the form of before 1.0, unless its request is of 1.0.
 
     It stands before everything that refuses requests, so that an unknown path, a body that is too
@@ -269,7 +287,7 @@ def _with_code(body: bytes) -> bytes:
 # -- headers of answers ----------------------------------------------------------------------
 
 
-class Negotiation:
+class _Negotiation:
     """Sets the answer's media type and extensions.
 
     One rule gives every answer its type. A stream is `text/event-stream`. A result of HTTP+JSON 1.0
@@ -357,7 +375,7 @@ def origins_of(text: str) -> tuple[str, ...]:
     return origins
 
 
-def browser_access(text: str) -> dict[str, Any]:
+def _browser_access(text: str) -> dict[str, Any]:
     """Return the arguments of Starlette's CORSMiddleware for a setting, see `origins_of`.
 
     They say which pages may call, and what they may send and read (Fetch, CORS). Pages may not send

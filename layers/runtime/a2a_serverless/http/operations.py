@@ -44,7 +44,6 @@ from a2a_serverless.errors import AnswerTooLargeError, TaskNotFoundError
 from a2a_serverless.http.checks import (
     AsksForHistory,
     check_send,
-    check_streaming,
     history_length,
     list_query,
 )
@@ -134,7 +133,7 @@ class DurableRequestHandler:
     ) -> StreamItems:
         """Accept a message and stream its turn: the Task, then what happens (section 3.1.2)."""
         limits = self._stream_limits(context)
-        check_streaming(self._card)
+        self._check_streaming()
         accepted = await self._accept(params, context)
         _trim(accepted.opening, self._length(params.configuration))
         async for item in self._followed(accepted, accepted.is_over, limits, context):
@@ -151,7 +150,7 @@ class DurableRequestHandler:
         until=turn` the stream ends with the turn in which it opens, as the stream of a message.
         """
         limits = self._stream_limits(context)
-        check_streaming(self._card)
+        self._check_streaming()
         storage, cursor = self._storage(context), context.last_event_id
         if cursor is None:
             tail = await Tail.open(storage, params.id)
@@ -270,6 +269,10 @@ class DurableRequestHandler:
         if is_limited and _sent(bytes(response.body)) > MAX_ANSWER_BYTES:
             raise AnswerTooLargeError(task_id, advice)
         return response
+
+    def _check_streaming(self) -> None:
+        if not self._card.capabilities.streaming:  # section 3.3.4
+            raise UnsupportedOperationError(message="The agent does not stream.")
 
     def _followed(
         self,
