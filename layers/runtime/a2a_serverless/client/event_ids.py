@@ -93,7 +93,6 @@ class Watch:
 
 
 async def _see(response: httpx.Response) -> None:
-    """Show `response` to the watch under which its request was made, if there is one."""
     watch = _current.get()
     if watch is not None:
         watch.see(response)

@@ -345,7 +345,6 @@ class _Call:
     async def _numbered(
         self, watch: Watch, *, is_resumed: bool
     ) -> AsyncGenerator[tuple[str | None, StreamResponse], None]:
-        """Yield the events of one stream with their ids."""
         stream = aiter(self._open(is_resumed=is_resumed))
         try:
             while True:
@@ -428,7 +427,6 @@ class _Call:
         self.patience.progress()
 
     def _note_last_id(self) -> None:
-        """Put the id of the newest event where the user finds it."""
         if self.known.last_id is None:
             self._context.state.pop(_STATE_LAST_EVENT_ID, None)
         else:

@@ -113,7 +113,6 @@ class Patience:
         return self._clock.monotonic()
 
     def _left_s(self) -> float | None:
-        """Return the seconds until the call's time limit; None if it has none."""
         if self._retries.time_limit_s is None:
             return None
         return self._begun + self._retries.time_limit_s - self.now()
@@ -174,7 +173,6 @@ class Patience:
             raise self._over() from None
 
     def _check(self) -> None:
-        """Raise ExhaustedError if the call's time limit is reached."""
         left_s = self._left_s()
         if left_s is not None and left_s <= 0:
             raise self._over()

@@ -194,7 +194,6 @@ async def _answered(graph: Graph, config: RunnableConfig, answer: Any) -> Comman
 
 
 async def _stream(ctx: TaskContext, graph: Graph, given: Any, config: RunnableConfig) -> None:
-    """Run the graph, and send the text of its models."""
     answer = Answer(ctx)
     async for token, _ in graph.astream(given, config, stream_mode="messages"):
         if isinstance(token, AIMessage) and token.text:

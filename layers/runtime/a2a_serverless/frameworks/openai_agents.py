@@ -126,7 +126,6 @@ class _ConversationSession(SessionABC):  # type: ignore[misc] # its environment 
 
 
 async def _stream(ctx: TaskContext, run: RunResultStreaming) -> None:
-    """Await the run, and send the text of its models."""
     answer, number = Answer(ctx), 0
     async for event in run.stream_events():
         data = getattr(event, "data", None)
@@ -138,5 +137,4 @@ async def _stream(ctx: TaskContext, run: RunResultStreaming) -> None:
 
 
 def _question(item: Any) -> dict[str, Any]:
-    """Return a call that needs approval, as JSON."""
     return {"tool": item.name, "arguments": json.loads(item.arguments or "{}")}

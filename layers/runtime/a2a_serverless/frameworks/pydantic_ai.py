@@ -99,7 +99,6 @@ def _dumped(messages: list[ModelMessage]) -> list[Any]:
 
 
 def _asked(requests: DeferredToolRequests) -> list[dict[str, Any]]:
-    """Return the deferred calls as JSON."""
     calls = [(call, True) for call in requests.approvals] + [(c, False) for c in requests.calls]
     return [
         {
@@ -117,7 +116,6 @@ def _question(call: ToolCallPart) -> dict[str, Any]:
 
 
 def _results(waiting: dict[str, Any]) -> DeferredToolResults:
-    """Return the results of a run's deferred calls."""
     results = DeferredToolResults()
     for given in waiting["answers"]:
         answer = given["answer"]

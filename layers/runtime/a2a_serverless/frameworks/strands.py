@@ -106,7 +106,6 @@ async def _stream(ctx: TaskContext, agent: Agent, prompt: Any) -> Any:
 
 
 def _taken(agent: Agent) -> tuple[list[Any], dict[str, Any]]:
-    """Return an agent's messages, and the rest of its snapshot, as JSON."""
     snapshot = encode_bytes_values(agent.take_snapshot(preset="session").to_dict())
     return snapshot["data"].pop("messages"), snapshot
 

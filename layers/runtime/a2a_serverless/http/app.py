@@ -135,7 +135,6 @@ def _add_own_routes(app: FastAPI, backends: Backends) -> None:
 
 
 def _add_card_routes(app: FastAPI, card_of: Callable[[Request], AgentCard]) -> None:
-    """Add the paths of the card, as `card_of` returns it for a request."""
     last_modified = formatdate(usegmt=True)
 
     async def card(request: Request) -> Response:

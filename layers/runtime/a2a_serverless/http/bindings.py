@@ -294,7 +294,6 @@ class _JsonRpc:
 
 
 def _enveloped(request_id: _Id, result: Any) -> dict[str, Any]:
-    """Return a result in JSON-RPC's envelope."""
     return {"jsonrpc": "2.0", "id": request_id, "result": result}
 
 

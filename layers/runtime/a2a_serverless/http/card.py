@@ -173,15 +173,11 @@ def _can_be_named(way: AgentInterface) -> bool:
 
 
 def _interfaces(ways: Sequence[AgentInterface], base: str) -> list[AgentInterface]:
-    return [_at(base, way) for way in ways]
-
-
-def _at(base: str, way: AgentInterface) -> AgentInterface:
-    interface = deepcopy(way)
-    interface.url = base.rstrip("/")
-    if way.protocol_binding == _JSONRPC:
-        interface.url += "/"
-    return interface
+    interfaces = deepcopy(list(ways))
+    for interface in interfaces:
+        is_jsonrpc = interface.protocol_binding == _JSONRPC
+        interface.url = base.rstrip("/") + ("/" if is_jsonrpc else "")
+    return interfaces
 
 
 def _require_api_key(card: AgentCard) -> None:

@@ -240,7 +240,6 @@ def _header_key(key: str | None) -> str | None:
 
 
 def _addressed(request: SendMessageRequest, task_id: str) -> SendMessageRequest:
-    """Return a copy of `request` whose message names its task."""
     copy = deepcopy(request)
     copy.message.task_id = task_id
     return copy

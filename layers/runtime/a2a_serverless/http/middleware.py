@@ -98,7 +98,6 @@ class _Admission:
             await response_of(error, scope["path"])(scope, receive, send)
 
     def _check_headers(self, scope: Scope) -> None:
-        """Refuse too many bytes of headers, or of path and query, and malformed headers."""
         limit = self._longest_headers
         if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
             message = f"The headers are longer than {limit} bytes."

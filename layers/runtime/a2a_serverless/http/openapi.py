@@ -169,7 +169,6 @@ def _complete(path: str, verb: str, operation: dict[str, Any]) -> None:
 
 
 def _responses(path: str, verb: str) -> dict[str, Any]:
-    """Return every status of an operation, with the media types of its answers."""
     content: dict[str, Any] = {media_type: {"schema": {}} for media_type in _media_types(path)}
     responses: dict[str, Any] = {"200": {"description": "The result", "content": content}}
     if path in PUBLIC_PATHS:

@@ -396,7 +396,6 @@ def shown_page(found: ListTasksResponse) -> _Json:
 
 
 def _by_kind(event: Event) -> _Json:
-    """Return an event, or the result of a send, under the name of its kind."""
     return {_KINDS[type(event)]: MessageToDict(event)}
 
 

@@ -166,7 +166,6 @@ class Receivers:
         await self._check_url(config.url, at=_INLINE, must_resolve=False)
 
     async def _check_url(self, url: str, *, at: str = "", must_resolve: bool = True) -> None:
-        """Refuse a URL that may not be called, or whose host is unknown."""
         try:
             await check_receiver(url, self._allowed, must_resolve=must_resolve)
         except InvalidArgumentError as error:
@@ -178,7 +177,6 @@ class Receivers:
     async def _storage_with(
         self, task_id: str, context: CallContext
     ) -> tuple[DurableStorage, Head]:
-        """Return the caller's storage, and the task's HEAD in it."""
         storage = self._storage(context)
         head = await storage.head(task_id)
         if head is None:
@@ -247,7 +245,6 @@ def _check_config(config: TaskPushNotificationConfig, *, at: str = "") -> None:
 
 
 def _refused_config(found: Iterable[tuple[str, str]], *, at: str = "") -> InvalidParamsError:
-    """Return the error for a push configuration, with the problem of each field."""
     problems = [(f"{at}{field}", _sentence(why)) for field, why in found]
     first = ": ".join(problems[0])
     return invalid_params(f"The push configuration cannot be used: {first}", *problems)

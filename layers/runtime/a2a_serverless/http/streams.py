@@ -134,7 +134,6 @@ async def event_source(
 
 
 async def _framed(items: StreamItems, show: Callable[[StreamEvent], Any]) -> AsyncGenerator[Json]:
-    """Yield the fields of a server-sent event for each item."""
     with protocol_errors("stream"):
         async with aclosing(items):
             async for item in items:

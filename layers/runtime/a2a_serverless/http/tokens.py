@@ -130,7 +130,6 @@ class Tokens:
         return key
 
     def _claims(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
-        """Return the claims of a token with a valid signature, issuer, audience and times."""
         try:
             return jwt.decode(
                 token,
@@ -160,7 +159,6 @@ class Tokens:
 
 
 def _presented(headers: Headers) -> str:
-    """Return the request's only bearer token."""
     values = headers.getlist("authorization")
     if not values:
         raise RefusedError(

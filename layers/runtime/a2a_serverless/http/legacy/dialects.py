@@ -151,7 +151,6 @@ class LegacyDialects:
         return _Stream(self._handler.on_subscribe_to_task(request, context), Shapes().events)
 
     def _sent(self, params: _Params, context: CallContext) -> SendMessageRequest:
-        """Return the message for the task that `id` names: a new task, or its next turn."""
         if params.get("id") is not None:
             context.chosen_id = _text(params, "id")
         return _message_of(params)
@@ -183,7 +182,6 @@ class LegacyDialects:
         return [push for task in found.tasks for push in await self._pushes(task.id, context)]
 
     async def _pushes(self, task_id: str, context: CallContext) -> list[Json]:
-        """Return the task's configuration of 0.1, in a list that is empty without one."""
         request = ListTaskPushNotificationConfigsRequest(task_id=task_id)
         found = await self._handler.on_list_task_push_notification_configs(request, context)
         return [push_config(one) for one in found.configs if one.id == CONFIG_ID_OF_0_1]
