@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
-import sse_starlette.sse
 from a2a.types import AgentCard, TaskStatus
 from fastapi import FastAPI
 
@@ -141,17 +139,16 @@ async def test_keep_alive_comes_as_often_as_is_set(
     """While nothing happens a comment goes out each 15 s, by default; no event, and no id."""
     app = create_app(Settings(auth="none", keep_alive_s=set_s), backends, card, entrypoint="stream")
     waits: list[float] = []
-    passed = asyncio.Semaphore(0)
+    passed, really_sleep = asyncio.Semaphore(0), anyio.sleep
 
     async def sleep(seconds: float) -> None:
         if seconds < 1:  # the watcher of the process's end
-            await anyio.sleep(seconds)
+            await really_sleep(seconds)
             return
         waits.append(seconds)
         await passed.acquire()
 
-    by_the_clock = SimpleNamespace(**{**vars(anyio), "sleep": sleep})
-    monkeypatch.setattr(sse_starlette.sse, "anyio", by_the_clock)
+    monkeypatch.setattr(anyio, "sleep", sleep)
     params = {"message": message("wait")}
     async with open_stream(app, binding, "SendStreamingMessage", params) as response:
         events, quiet = response.events(), response.chunks()
