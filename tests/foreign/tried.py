@@ -24,3 +24,17 @@ async def tried(operation: str, call: Callable[[], Awaitable[Any]]) -> None:
 def outcome(state: str, *texts: str) -> str:
     """A task in words: its state, and what it has said."""
     return f"{state}: {''.join(texts)}"
+
+
+class Talk:
+    """Does what a client can do: those of these operations for which it has a method."""
+
+    OPERATIONS = (
+        *("card", "send", "stream", "get", "list", "question", "answer", "start"),
+        *("set push", "get push", "list push", "delete push", "subscribe", "unknown task"),
+    )
+
+    async def all(self) -> None:
+        for operation in self.OPERATIONS:
+            if (call := getattr(self, operation.replace(" ", "_"), None)) is not None:
+                await tried(operation, call)

@@ -215,4 +215,5 @@ def _blob(blobs: Path, media_type: str, content: bytes) -> Json:
 
 
 def _read(folder: Path, descriptor: Json) -> bytes:
-    return (folder / "blobs" / descriptor["digest"].replace(":", "/")).read_bytes()
+    content: bytes = (folder / "blobs" / descriptor["digest"].replace(":", "/")).read_bytes()
+    return content

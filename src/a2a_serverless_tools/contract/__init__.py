@@ -1,4 +1,8 @@
-"""The Storage contract of a2akit, on the types of the official SDK."""
+"""The contracts of a2akit over the engine, on the types of the official SDK; the engine uses none.
+
+`Storage` has tasks, `Broker` delivers operations at least once and one at a time for each task, and
+`CancelRegistry` has requests to cancel.
+"""
 
 from __future__ import annotations
 
@@ -225,42 +229,19 @@ class OperationHandle:
 
     @property
     def attempt(self) -> int:
-        """Return the deliveries of the operation so far, from 1.
-
-        SQS also counts receives whose invocation never ran (throttling). Attempts of the agent are
-        counted in HEAD, not here.
-        """
+        """Return the deliveries of the operation so far, as `Handle.attempt`."""
         return self._delivery.attempt
 
     async def ack(self) -> None:
-        """Remove the operation for good.
-
-        An expired delivery removes nothing: the operation comes again, and its next consumer drops
-        it as finished.
-
-        Raises:
-            UnavailableError: no answer within the retry budget; the operation may come again.
-        """
+        """Remove the operation for good, as `Handle.ack`."""
         await self._delivery.ack()
 
     async def nack(self, *, delay_seconds: float = 0) -> None:
-        """Give the operation back; it is delivered again after `delay_seconds` at the earliest.
-
-        An expired delivery has been given back already: nothing happens.
-
-        Raises:
-            UnavailableError: no answer within the retry budget; the operation comes back when its
-                visibility ends.
-        """
+        """Give the operation back for a later delivery, as `Handle.nack`."""
         await self._delivery.nack(delay_s=delay_seconds)
 
     async def extend(self, seconds: float) -> None:
-        """Keep the operation from others for `seconds` from now.
-
-        Raises:
-            ConcurrencyError: the delivery has expired; another worker may have the operation.
-            UnavailableError: no answer within the retry budget; the earlier lease still counts.
-        """
+        """Keep the operation from others for `seconds` from now, as `Handle.extend`."""
         await self._delivery.extend(seconds)
 
 
@@ -278,11 +259,7 @@ class Broker:
         self.queue = queue
 
     async def check(self) -> None:
-        """Check that the queues exist, so that a start can stop with one sentence.
-
-        Raises:
-            ConfigurationError: a queue does not exist; the sentence names it.
-        """
+        """Check that the queues exist, as `FifoQueue.check`."""
         await self.queue.check()
 
     async def run_task(
@@ -305,22 +282,11 @@ class Broker:
     async def cancel_task(
         self, params: OperationParams, *, request_context: Mapping[str, str] | None = None
     ) -> None:
-        """Enqueue the cancel of a task, behind the operations it already has.
-
-        Raises:
-            UnavailableError, ConfigurationError: as `run_task`; the sweeper ends the cancel at its
-                deadline.
-        """
+        """Enqueue the cancel of a task, behind its operations; raise what `run_task` raises."""
         await self.queue.send(Operation.to_cancel(params, request_context=request_context))
 
     async def keep_undecodable(self, body: str, *, reason: str) -> bool:
-        """Copy a message that cannot be read to a queue without consumers, for a person.
-
-        Return False if there is no such queue; the caller then leaves the message in its own.
-
-        Raises:
-            UnavailableError, ConfigurationError: as `run_task`; the message is still in its queue.
-        """
+        """Copy a message that cannot be read, as `FifoQueue.keep_undecodable`."""
         return await self.queue.keep_undecodable(body, reason=reason)
 
     async def shutdown(self) -> None:
@@ -334,14 +300,7 @@ class Broker:
                 yield OperationHandle(delivery)
 
     def decode_record(self, record: Mapping[str, Any]) -> OperationHandle:
-        """Return the delivery behind a record that an event source passed to the worker function.
-
-        `record` has the form of a record in an SQS event. `ack` of such a handle may do nothing,
-        because the event source deletes records that were not reported as failed.
-
-        Raises:
-            UndecodableMessageError: the record does not hold an operation; report it failed.
-        """
+        """Return the delivery behind a record of an event, as `FifoQueue.decode_record`."""
         return OperationHandle(self.queue.decode_record(record))
 
     async def __aenter__(self) -> Self:
@@ -373,11 +332,7 @@ class CancelScope:
         return self._requested.is_set()
 
     async def release(self) -> None:
-        """Stop watching; the request stays. Idempotent.
-
-        After the last scope of the process is released, nothing runs on in the background, where
-        Lambda would freeze it.
-        """
+        """Stop watching; the request stays, and nothing runs on in the background. Idempotent."""
         self._stop.set()
         await self._watching
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
@@ -17,7 +16,6 @@ from a2a.helpers import new_text_message
 from a2a.types import (
     AgentCard,
     GetTaskRequest,
-    Message,
     Part,
     Role,
     SendMessageRequest,
@@ -85,44 +83,48 @@ def show(out: TextIO, *, agent: str, card: Path, own: bool = False) -> None:
             raise DemoError(f"{type(error).__name__}: {error}") from error
 
 
-async def _show(
-    transcript: Transcript,
-    stack: Stack,
-    tasks: Callable[[_Agent, Transcript], Awaitable[None]],
-) -> None:
-    async with asyncio.timeout(_LIMIT_S), _Agent.at(stack.url) as agent:
-        transcript.fact("agent", f"{agent.card.name}, {stack.url}/.well-known/agent-card.json")
-        transcript.fact("client", f"a2a-sdk {version('a2a-sdk')}, streaming from {agent.url}")
-        await tasks(agent, transcript)
+_Tasks = Callable[[Client, AgentCard, "Transcript"], Awaitable[None]]
 
 
-async def _two_tasks(agent: _Agent, transcript: Transcript) -> None:
+async def _show(transcript: Transcript, stack: Stack, tasks: _Tasks) -> None:
+    # Without proxies of the environment: everything is on this machine.
+    http = httpx.AsyncClient(trust_env=False, timeout=_LIMIT_S)
+    async with asyncio.timeout(_LIMIT_S), http:
+        card = await A2ACardResolver(http, stack.url).get_agent_card()
+        client = ClientFactory(ClientConfig(httpx_client=http)).create(card)
+        url = card.supported_interfaces[0].url
+        transcript.fact("agent", f"{card.name}, {stack.url}/.well-known/agent-card.json")
+        transcript.fact("client", f"a2a-sdk {version('a2a-sdk')}, streaming from {url}")
+        await tasks(client, card, transcript)
+
+
+async def _two_tasks(client: Client, _: AgentCard, transcript: Transcript) -> None:
     transcript.heading("1  A task that streams its answer")
-    streamed = await _converse(agent, transcript, _STREAMED)
+    streamed = await _converse(client, transcript, _STREAMED)
     _expect(streamed, TaskState.TASK_STATE_COMPLETED)
 
     transcript.heading("2  A task that asks back, and goes on with the answer")
-    paused = await _converse(agent, transcript, _UNCLEAR)
+    paused = await _converse(client, transcript, _UNCLEAR)
     _expect(paused, TaskState.TASK_STATE_INPUT_REQUIRED)
-    resumed = await _converse(agent, transcript, _ANSWER, task=paused)
+    resumed = await _converse(client, transcript, _ANSWER, task=paused)
     _expect(resumed, TaskState.TASK_STATE_COMPLETED)
 
     transcript.plain("\n2 tasks completed: one streamed, one resumed after its question.")
 
 
-async def _examples(agent: _Agent, transcript: Transcript) -> None:
+async def _examples(client: Client, card: AgentCard, transcript: Transcript) -> None:
     """Send the examples of the card; the agent may end their tasks or ask back."""
-    said = [text for skill in agent.card.skills for text in skill.examples] or [_GREETING]
+    said = [text for skill in card.skills for text in skill.examples] or [_GREETING]
     good = TaskState.TASK_STATE_COMPLETED, *_INTERRUPTED
     for number, text in enumerate(said[:_MOST_EXAMPLES], 1):
         transcript.heading(f"{number}  An example of its card")
-        task = await _converse(agent, transcript, text)
+        task = await _converse(client, transcript, text)
         _expect(task, *good)
     transcript.plain(f"\n{min(len(said), _MOST_EXAMPLES)} of the card's examples were answered.")
 
 
 async def _converse(
-    agent: _Agent, transcript: Transcript, text: str, *, task: Task | None = None
+    client: Client, transcript: Transcript, text: str, *, task: Task | None = None
 ) -> Task:
     """Send one message, print the events, and compare them with the stored task."""
     transcript.client_says(text)
@@ -133,13 +135,13 @@ async def _converse(
         task_id=task.id if task else None,
         context_id=task.context_id if task else None,
     )
-    async for event in agent.send(said):
+    async for event in client.send_message(SendMessageRequest(message=said)):
         transcript.event(event)
         task_id = task_id or event.task.id or event.status_update.task_id
         if event.HasField("artifact_update"):
             chunks += 1
             streamed += _text_of(event.artifact_update.artifact.parts)
-    stored = await agent.load(task_id)
+    stored = await client.get_task(GetTaskRequest(id=task_id))
     if "".join(_text_of(artifact.parts) for artifact in stored.artifacts) != streamed:
         raise DemoError(f"the stored artifact of task {task_id} is not what was streamed.")
     summary = f"task {stored.id}, {_state_label(stored.status.state)}"
@@ -153,29 +155,6 @@ def _expect(task: Task, *states: TaskState) -> None:
     if task.status.state not in states:
         found, wanted = _state_label(task.status.state), " or ".join(map(_state_label, states))
         raise DemoError(f"task {task.id} is {found} instead of {wanted}.")
-
-
-class _Agent:
-    """The agent, with a client made from its card."""
-
-    def __init__(self, card: AgentCard, client: Client) -> None:
-        self.card = card
-        self.url = card.supported_interfaces[0].url
-        self._client = client
-
-    @classmethod
-    @asynccontextmanager
-    async def at(cls, url: str) -> AsyncIterator[_Agent]:
-        # Without proxies of the environment: everything is on this machine.
-        async with httpx.AsyncClient(trust_env=False, timeout=_LIMIT_S) as http:
-            card = await A2ACardResolver(http, url).get_agent_card()
-            yield cls(card, ClientFactory(ClientConfig(httpx_client=http)).create(card))
-
-    def send(self, message: Message) -> AsyncIterator[StreamResponse]:
-        return self._client.send_message(SendMessageRequest(message=message))
-
-    async def load(self, task_id: str) -> Task:
-        return await self._client.get_task(GetTaskRequest(id=task_id))
 
 
 class Transcript:

@@ -11,7 +11,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from typing import Any
 
-from tests.foreign.tried import outcome, tried
+from tests.foreign.tried import Talk, outcome, tried
 
 Json = dict[str, Any]
 
@@ -20,26 +20,14 @@ class FailedError(Exception):
     """What the command line said when it failed."""
 
 
-class Talk:
+class Client(Talk):
     def __init__(self, program: str, url: str, binding: str) -> None:
         self.program, self.url = program, url
         # JSON-RPC is what it takes by itself, from the card.
         self.how = ("--transport", "rest") if binding == "HTTP+JSON" else ()
         self.task: Json = {}
-        self.question: Json = {}
+        self.asked: Json = {}
         self.running: Json = {}
-
-    async def all(self) -> None:
-        await tried("card", self.card)
-        await tried("send", self.send)
-        await tried("stream", self.stream)
-        await tried("get", self.get)
-        await tried("list", self.list)
-        await tried("question", self.ask)
-        await tried("answer", self.answer)
-        await tried("start", self.start)
-        await tried("subscribe", self.subscribe)
-        await tried("unknown task", lambda: self.a2a("get", "task", self.url, "unknown"))
 
     async def started(self, *arguments: str) -> Process:
         options = ("--output", "json", *self.how)
@@ -83,12 +71,12 @@ class Talk:
         [page] = await self.a2a("list", "tasks", self.url, *filters, "--with-artifacts")
         return ",".join(str(task["id"] == self.task["id"]).lower() for task in page["tasks"])
 
-    async def ask(self) -> str:
-        self.question = await self.sent("ask")
-        return told(self.question)
+    async def question(self) -> str:
+        self.asked = await self.sent("ask")
+        return told(self.asked)
 
     async def answer(self) -> str:
-        return told(await self.sent("go", "--task", self.question["id"]))
+        return told(await self.sent("go", "--task", self.asked["id"]))
 
     async def start(self) -> str:
         self.running = await self.sent("obey", "--immediate")
@@ -109,6 +97,9 @@ class Talk:
     async def cancel(self) -> str:
         [task] = await self.a2a("cancel", self.url, self.running["id"])
         return told(task)
+
+    async def unknown_task(self) -> None:
+        await self.a2a("get", "task", self.url, "unknown")
 
 
 def documents(text: str) -> list[Json]:
@@ -135,7 +126,7 @@ def told(task: Json) -> str:
 
 
 async def main(url: str, binding: str, _receiver: str, program: str) -> None:
-    await Talk(program, url, binding).all()
+    await Client(program, url, binding).all()
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ from a2a.types import (
     TextPart,
 )
 
-from tests.foreign.tried import outcome, tried
+from tests.foreign.tried import Talk, outcome, tried
 
 
-class Talk:
+class PythonTalk(Talk):
     def __init__(self, http: httpx.AsyncClient, url: str, binding: str, receiver: str) -> None:
         self.http, self.url, self.binding, self.receiver = http, url, binding, receiver
 
@@ -46,17 +46,7 @@ class Talk:
         card = await A2ACardResolver(self.http, self.url).get_agent_card()
         self.whole = self.client(card, streaming=False)
         self.streaming = self.client(card, streaming=True)
-        await tried("card", self.card)
-        await tried("send", self.send)
-        await tried("stream", self.stream)
-        await tried("get", self.get)
-        await tried("question", self.ask)
-        await tried("answer", self.answer)
-        await tried("start", self.start)
-        await tried("set push", self.set_push)
-        await tried("get push", self.get_push)
-        await tried("subscribe", self.subscribe)
-        await tried("unknown task", lambda: self.whole.get_task(TaskQueryParams(id="unknown")))
+        await super().all()
 
     async def card(self) -> str:
         return str((await self.whole.get_card()).name)
@@ -86,12 +76,12 @@ class Talk:
     async def get(self) -> str:
         return told(await self.whole.get_task(TaskQueryParams(id=self.task.id)))
 
-    async def ask(self) -> str:
-        self.question = await self.sent("ask")
-        return told(self.question)
+    async def question(self) -> str:
+        self.asked = await self.sent("ask")
+        return told(self.asked)
 
     async def answer(self) -> str:
-        return told(await self.sent("go", self.question))
+        return told(await self.sent("go", self.asked))
 
     async def start(self) -> str:
         self.running = await self.sent("obey", blocking=False)
@@ -124,6 +114,9 @@ class Talk:
     async def cancel(self) -> str:
         return told(await self.whole.cancel_task(TaskIdParams(id=self.running.id)))
 
+    async def unknown_task(self) -> None:
+        await self.whole.get_task(TaskQueryParams(id="unknown"))
+
 
 def message(text: str, **names: Any) -> Message:
     parts = [Part(root=TextPart(text=text))]
@@ -142,7 +135,7 @@ def told(task: Task) -> str:
 
 async def main(url: str, binding: str, receiver: str) -> None:
     async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
-        await Talk(http, url, binding, receiver).all()
+        await PythonTalk(http, url, binding, receiver).all()
 
 
 if __name__ == "__main__":

@@ -29,13 +29,13 @@ from a2a.types import (
     TaskState,
 )
 
-from tests.foreign.tried import outcome, tried
+from tests.foreign.tried import Talk, outcome, tried
 
 
-class Talk:
+class PythonTalk(Talk):
     def __init__(self, http: httpx.AsyncClient, url: str, binding: str, receiver: str) -> None:
         self.http, self.url, self.binding, self.receiver = http, url, binding, receiver
-        self.task, self.question, self.running = Task(), Task(), Task()
+        self.task, self.asked, self.running = Task(), Task(), Task()
 
     async def client(self, *, streaming: bool) -> Client:
         config = ClientConfig(
@@ -49,20 +49,7 @@ class Talk:
     async def all(self) -> None:
         self.whole = await self.client(streaming=False)
         self.streaming = await self.client(streaming=True)
-        await tried("card", self.card)
-        await tried("send", self.send)
-        await tried("stream", self.stream)
-        await tried("get", self.get)
-        await tried("list", self.list)
-        await tried("question", self.ask)
-        await tried("answer", self.answer)
-        await tried("start", self.start)
-        await tried("set push", self.set_push)
-        await tried("get push", self.get_push)
-        await tried("list push", self.list_push)
-        await tried("delete push", self.delete_push)
-        await tried("subscribe", self.subscribe)
-        await tried("unknown task", lambda: self.whole.get_task(GetTaskRequest(id="unknown")))
+        await super().all()
 
     async def card(self) -> str:
         return (await A2ACardResolver(self.http, self.url).get_agent_card()).name
@@ -97,12 +84,12 @@ class Talk:
         listed = await self.whole.list_tasks(ListTasksRequest(context_id=self.task.context_id))
         return ",".join(str(task.id == self.task.id).lower() for task in listed.tasks)
 
-    async def ask(self) -> str:
-        self.question = await self.sent("ask")
-        return told(self.question)
+    async def question(self) -> str:
+        self.asked = await self.sent("ask")
+        return told(self.asked)
 
     async def answer(self) -> str:
-        return told(await self.sent("go", self.question))
+        return told(await self.sent("go", self.asked))
 
     async def start(self) -> str:
         self.running = await self.sent("obey", at_once=True)
@@ -141,6 +128,9 @@ class Talk:
     async def cancel(self) -> str:
         return told(await self.whole.cancel_task(CancelTaskRequest(id=self.running.id)))
 
+    async def unknown_task(self) -> None:
+        await self.whole.get_task(GetTaskRequest(id="unknown"))
+
 
 def name(state: TaskState) -> str:
     return TaskState.Name(state).removeprefix("TASK_STATE_").lower().replace("_", "-")
@@ -153,7 +143,7 @@ def told(task: Task) -> str:
 
 async def main(url: str, binding: str, receiver: str) -> None:
     async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
-        await Talk(http, url, binding, receiver).all()
+        await PythonTalk(http, url, binding, receiver).all()
 
 
 if __name__ == "__main__":

@@ -12,31 +12,15 @@ from typing import Any
 import httpx
 
 from tests.conformance.older_clients import SimpleA2A
-from tests.foreign.tried import outcome, tried
+from tests.foreign.tried import Talk, outcome, tried
 
 
-class Talk:
+class Client(Talk):
     def __init__(self, simple: SimpleA2A, receiver: str) -> None:
         self.simple, self.receiver = simple, receiver
         self.task: dict[str, Any] = {}
-        self.question: dict[str, Any] = {}
+        self.asked: dict[str, Any] = {}
         self.running = ""
-
-    async def all(self) -> None:
-        await tried("card", self.card)
-        await tried("send", self.send)
-        await tried("stream", self.stream)
-        await tried("get", self.get)
-        await tried("list", self.list)
-        await tried("question", self.ask)
-        await tried("answer", self.answer)
-        await tried("start", self.start)
-        await tried("set push", self.set_push)
-        await tried("get push", self.get_push)
-        await tried("list push", self.list_push)
-        await tried("delete push", self.delete_push)
-        await tried("subscribe", self.subscribe)
-        await tried("unknown task", lambda: self.simple.rpc_call("tasks/get", id="unknown"))
 
     async def card(self) -> str:
         return str((await self.simple.card())["name"])
@@ -57,12 +41,12 @@ class Talk:
         listed = await self.simple.list_tasks()
         return str(self.task["id"] in [task["id"] for task in listed]).lower()
 
-    async def ask(self) -> str:
-        self.question = await self.simple.send_task("ask")
-        return told(self.question)
+    async def question(self) -> str:
+        self.asked = await self.simple.send_task("ask")
+        return told(self.asked)
 
     async def answer(self) -> str:
-        return told(await self.simple.send_task("go", task_id=self.question["id"]))
+        return told(await self.simple.send_task("go", task_id=self.asked["id"]))
 
     async def start(self) -> str:
         """Leave the stream of a task that goes on; 0.1 has no other way to start one."""
@@ -97,6 +81,9 @@ class Talk:
     async def cancel(self) -> str:
         return told(await self.simple.rpc_call("tasks/cancel", id=self.running))
 
+    async def unknown_task(self) -> None:
+        await self.simple.rpc_call("tasks/get", id="unknown")
+
 
 def words(artifact: dict[str, Any]) -> str:
     return "".join(part.get("text", "") for part in artifact["parts"])
@@ -109,7 +96,7 @@ def told(task: dict[str, Any]) -> str:
 
 async def main(url: str, receiver: str) -> None:
     async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
-        await Talk(SimpleA2A(http), receiver).all()
+        await Client(SimpleA2A(http), receiver).all()
 
 
 if __name__ == "__main__":
