@@ -14,9 +14,8 @@ def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
 
     Into a pipe it writes no terminal codes, and no line is wider than a terminal.
     """
-    shown = run_anew(
-        "demo", env=environment(HOME=str(tmp_path), AWS_PROFILE="missing"), cwd=tmp_path
-    )
+    variables = {"HOME": str(tmp_path), "AWS_PROFILE": "missing", "AGENT_CHUNK_DELAY_S": "0.02"}
+    shown = run_anew("demo", env=environment(**variables), cwd=tmp_path)
 
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert shown.stderr == ""

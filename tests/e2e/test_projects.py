@@ -66,7 +66,7 @@ def test_demo_runs_in_an_empty_folder(
         program = installed(wheel, tmp_path / "env", python) / "a2a-serverless"
     empty = tmp_path / "empty"
     empty.mkdir()
-    shown = run([program, "demo"], cwd=empty)
+    shown = run([program, "demo"], cwd=empty, AGENT_CHUNK_DELAY_S="0.02")
     assert "2 tasks completed: one streamed, one resumed after its question." in shown
     assert str(program.parents[1]) in shown, "the path of the agent that was taken"
     assert list(empty.iterdir()) == []

@@ -312,6 +312,8 @@ def refused(document: Json, **chosen: str) -> list[str]:
             {"Auth": "none", "ExtendedCard": "card.json"},
             ["ExtendedCard needs Auth api-key or oidc"],
         ),
+        ({"VpcSubnetIds": "subnet-1"}, ["VpcSubnetIds needs VpcSecurityGroupIds"]),
+        ({"VpcSecurityGroupIds": "sg-1"}, ["VpcSecurityGroupIds needs VpcSubnetIds"]),
         ({"ExtendedCard": "card.json"}, []),
         ({}, []),
         (DOMAIN, []),

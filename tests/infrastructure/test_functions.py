@@ -144,30 +144,44 @@ def test_concurrency_can_be_bounded(
     assert document["Parameters"][parameter]["Default"] == 0
 
 
-@pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
-def test_a_callers_rate_can_be_bounded(document: Json, transformed: Json, function: str) -> None:
-    """Both endpoints have the setting for a caller's rate: off by default, fractions allowed."""
+ENDPOINTS = ("ApiFunction", "StreamFunction")
+CHOSEN: list[tuple[str, tuple[str, ...], Any]] = [
+    ("A2A_REQUESTS_PER_S", ENDPOINTS, {"Ref": "RequestsPerSecond"}),
+    ("A2A_STREAMS_PER_CALLER", ENDPOINTS, {"Ref": "StreamsPerCaller"}),
+    ("A2A_STREAMS_IN_ALL", ENDPOINTS, {"Ref": "StreamsInAll"}),
+    ("A2A_FLUSH_MS", (*ENDPOINTS, "WorkerFunction"), {"Ref": "FlushMs"}),
+    ("A2A_PUSH_QUEUE", (*ENDPOINTS, "PushFunction"), {"Ref": "PushQueue"}),
+    ("A2A_PUSH_EVENTS", (*ENDPOINTS, "PushFunction"), {"Ref": "PushEvents"}),
+    ("A2A_PUSH_ALLOWED_HOSTS", (*ENDPOINTS, "PushFunction"), {"Ref": "PushAllowedHosts"}),
+    ("A2A_WORKER_TURNS", ("WorkerFunction",), {"Ref": "WorkerTurns"}),
+    ("A2A_UNDECODABLE_QUEUE", ("WorkerFunction",), ""),
+    ("A2A_QUARANTINE_QUEUE", ("WorkerFunction",), {"Ref": "QuarantineQueue"}),
+]
+"""What a function's variable has to be; a worker sends to the quarantine alone, as what it cannot
+read stays for the redrive policy."""
+
+
+@pytest.mark.parametrize(("variable", "functions", "value"), CHOSEN)
+def test_what_is_chosen_reaches_the_functions(
+    transformed: Json, variable: str, functions: tuple[str, ...], value: Any
+) -> None:
+    """Functions that have to agree on a setting get it from one parameter or resource."""
+    assert [variables(transformed, each)[variable] for each in functions] == [value] * len(
+        functions
+    )
+
+
+def test_the_bounds_of_callers_are_parameters(document: Json) -> None:
+    """A caller's rate is off by default and may be a fraction; streams are always bounded."""
     parameter = document["Parameters"]["RequestsPerSecond"]
-    assert variables(transformed, function)["A2A_REQUESTS_PER_S"] == {"Ref": "RequestsPerSecond"}
     assert (parameter["Type"], parameter["MinValue"]) == ("Number", 0)
     rates = [
         load_settings({"A2A_REQUESTS_PER_S": text}).requests_per_s
         for text in (str(parameter["Default"]), "10", "0.5")
     ]
     assert rates == [0, 10, 0.5]
-
-
-@pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
-@pytest.mark.parametrize(
-    ("parameter", "variable"),
-    [("StreamsPerCaller", "A2A_STREAMS_PER_CALLER"), ("StreamsInAll", "A2A_STREAMS_IN_ALL")],
-)
-def test_open_streams_are_bounded(
-    document: Json, transformed: Json, function: str, parameter: str, variable: str
-) -> None:
-    """Both endpoints count streams by the same parameters, which are at least 1."""
-    assert variables(transformed, function)[variable] == {"Ref": parameter}
-    assert document["Parameters"][parameter]["MinValue"] == 1
+    for name in ("StreamsPerCaller", "StreamsInAll"):
+        assert document["Parameters"][name]["MinValue"] == 1
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

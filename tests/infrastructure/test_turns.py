@@ -64,19 +64,11 @@ def test_every_pair_of_timeouts_is_decided(document: Json) -> None:
 def test_the_worker_gets_what_was_chosen(transformed: Json) -> None:
     """Without TurnTimeout there is no variable: a turn may take as long as its worker has."""
     variables = transformed["WorkerFunction"]["Properties"]["Environment"]["Variables"]
-    assert variables["A2A_WORKER_TURNS"] == {"Ref": "WorkerTurns"}
     assert variables["A2A_TURN_LIMIT_S"]["Fn::If"] == [
         "HasTurnTimeout",
         {"Ref": "TurnTimeout"},
         {"Ref": "AWS::NoValue"},
     ]
-
-
-@pytest.mark.parametrize("name", ["ApiFunction", "StreamFunction", "WorkerFunction"])
-def test_streams_know_for_how_long_chunks_wait(transformed: Json, name: str) -> None:
-    """The worker lets them wait, and who follows a task looks for none before."""
-    variables = transformed[name]["Properties"]["Environment"]["Variables"]
-    assert variables["A2A_FLUSH_MS"] == {"Ref": "FlushMs"}
 
 
 @pytest.mark.parametrize(
@@ -92,10 +84,3 @@ def test_the_bounds_are_those_of_the_settings(
     for value in (chosen["MinValue"] - 1, chosen["MaxValue"] + 1):
         with pytest.raises(ConfigurationError, match=variable):
             load_settings({variable: str(value)})
-
-
-def test_a_worker_sends_to_the_quarantine_alone(transformed: Json) -> None:
-    """What it cannot read stays for the redrive policy; what must not share it is quarantined."""
-    variables = transformed["WorkerFunction"]["Properties"]["Environment"]["Variables"]
-    assert variables["A2A_UNDECODABLE_QUEUE"] == ""
-    assert variables["A2A_QUARANTINE_QUEUE"] == {"Ref": "QuarantineQueue"}
