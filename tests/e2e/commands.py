@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -112,6 +112,45 @@ def running(
     yield from _until_end(
         Running(forks.start(arguments, env=env, cwd=cwd, out=output, err=output), output)
     )
+
+
+READY = {
+    "api": r"A2A at (\S+),",
+    "worker": "turns at a time",
+    "push": "webhooks at a time",
+    "sweep": "sweeping",
+}
+"""What a command says when it has started; `api` its URL."""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """Commands that run beside each other, by their names; those that have started."""
+
+    commands: Mapping[str, Running]
+    url: str
+    folder: Path
+
+    def release(self, task_id: str) -> None:
+        """Let the probe agent that holds this task go on."""
+        (self.folder / f"release-{task_id}").touch()
+
+    def end(self) -> None:
+        assert {command.end() for command in self.commands.values()} == {0}
+
+
+@contextmanager
+def deployed(env: Mapping[str, str], folder: Path, **commands: Sequence[str]) -> Iterator[Deployed]:
+    """Commands with these arguments, such as `worker_2`, that write to files of the folder."""
+    with ExitStack() as stack:
+        started = {
+            name: stack.enter_context(
+                running(name.partition("_")[0], *arguments, env=env, output=folder / f"{name}.log")
+            )
+            for name, arguments in commands.items()
+        }
+        said = {n: one.wait_for(READY[n.partition("_")[0]]) for n, one in started.items()}
+        yield Deployed(started, said.get("api", ""), folder)
 
 
 @contextmanager

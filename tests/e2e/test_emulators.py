@@ -4,7 +4,6 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,44 +12,29 @@ from a2a.types import SendMessageRequest, Task, TaskState
 from a2a.utils.errors import InternalError
 
 from tests.e2e.clients import BINDINGS, artifact_text, client_at, settled
-from tests.e2e.commands import environment, run, running
-from tests.e2e.conftest import AGENT, CARD, Served, provision
+from tests.e2e.commands import Deployed, deployed, environment, run
+from tests.e2e.conftest import AGENT, CARD, provision
 from tests.support.messages import message
 
 pytestmark = pytest.mark.emulators
 
 TASKS = 200
 WARNING = re.compile(r"^\S+ \S+ (?:WARNING|ERROR) a2a_serverless\.worker", re.MULTILINE)
-WORKERS = 2
 
 
 @pytest.fixture
-def deployment(own_queues: dict[str, str], tmp_path: Path) -> Iterator[Served]:
+def deployment(own_queues: dict[str, str], tmp_path: Path) -> Iterator[Deployed]:
     """One `api` and two `worker` processes on the emulators."""
     env = environment(**own_queues, A2A_AUTH="none", PROBE_FOLDER=str(tmp_path))
-    with ExitStack() as processes:
-        workers = [
-            processes.enter_context(
-                running(
-                    *("worker", "--agent", AGENT, "--concurrency", "8"),
-                    env=env,
-                    output=tmp_path / f"worker-{number}.log",
-                )
-            )
-            for number in range(WORKERS)
-        ]
-        api = processes.enter_context(
-            running("api", "--card", CARD, "--port", "0", env=env, output=tmp_path / "api.log")
-        )
-        for worker in workers:
-            worker.wait_for("turns at a time")
-        url = api.wait_for(r"A2A at (\S+),")
-        yield Served(url=url, folder=tmp_path)
-        assert [process.end() for process in (api, *workers)] == [0] * (WORKERS + 1)
+    working = ("--agent", AGENT, "--concurrency", "8")
+    serving = ("--card", CARD, "--port", "0")
+    with deployed(env, tmp_path, worker_0=working, worker_1=working, api=serving) as started:
+        yield started
+        started.end()
 
 
 @pytest.mark.timeout(300)
-async def test_concurrent_tasks_each_run_once(deployment: Served) -> None:
+async def test_concurrent_tasks_each_run_once(deployment: Deployed) -> None:
     """200 tasks sent at once over both bindings complete, each by one run of the agent.
 
     Emulators that answer too late, on a machine that is busy, end an attempt: its worker says so,
@@ -77,7 +61,7 @@ async def test_concurrent_tasks_each_run_once(deployment: Served) -> None:
 
 def lost_attempts(folder: Path) -> int:
     """Count the workers' warnings and errors: attempts that failed, or lost their delivery."""
-    logs = [log.read_text(encoding="utf-8") for log in folder.glob("worker-*.log")]
+    logs = [log.read_text(encoding="utf-8") for log in folder.glob("worker_*.log")]
     return sum(len(WARNING.findall(log)) for log in logs)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.commands import environment, running
+from tests.e2e.commands import deployed, environment
 from tests.e2e.conftest import AGENT, CARD, Served
 from tests.support.foreign_clients import install_javascript, python_of, told
 
@@ -32,13 +32,9 @@ def api(own_queues: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
     """`a2a-serverless api` and `worker`, on emulators."""
     folder = tmp_path_factory.mktemp("api")
     env = environment(**own_queues, A2A_AUTH="none", PROBE_FOLDER=str(folder))
-    serving, working = ("api", "--card", CARD, "--port", "0"), ("worker", "--agent", AGENT)
-    with (
-        running(*serving, env=env, output=folder / "api.log") as served,
-        running(*working, env=env, output=folder / "worker.log") as worker,
-    ):
-        worker.wait_for("turns at a time")
-        yield Served(url=served.wait_for(r"A2A at (\S+),"), folder=folder)
+    serving, working = ("--card", CARD, "--port", "0"), ("--agent", AGENT)
+    with deployed(env, folder, api=serving, worker=working) as started:
+        yield Served(url=started.url, folder=folder)
 
 
 @pytest.fixture(params=["dev", pytest.param("api", marks=pytest.mark.emulators)])

@@ -33,7 +33,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.function import WorkerFunction
-from tests.e2e.commands import environment, running
+from tests.e2e.commands import deployed, environment
 from tests.e2e.conftest import AGENT, CARD
 from tests.support.a2a_calls import Agent
 from tests.support.gateway import rest_event
@@ -320,25 +320,23 @@ async def test_what_processes_say_of_a_task(own_queues: dict[str, str], tmp_path
         A2A_PUSH_RETRY_BASE_S="0.05",
         PROBE_FOLDER=str(tmp_path),
     )
-    commands = {"api": ("--card", CARD, "--port", "0"), "worker": ("--agent", AGENT), "push": ()}
     answers = iter([status(503)])
-    with Receiver(lambda _: next(answers, OK)) as receiver, ExitStack() as stack:
-        api, worker, push = started = [
-            stack.enter_context(
-                running(name, "-v", *arguments, env=env, output=tmp_path / f"{name}.log")
-            )
-            for name, arguments in commands.items()
-        ]
-        worker.wait_for("turns at a time")
-        push.wait_for("webhooks at a time")
-        url = api.wait_for(r"A2A at (\S+),")
+    verbose = {
+        "api": ("-v", "--card", CARD, "--port", "0"),
+        "worker": ("-v", "--agent", AGENT),
+        "push": ("-v",),
+    }
+    with (
+        Receiver(lambda _: next(answers, OK)) as receiver,
+        deployed(env, tmp_path, **verbose) as started,
+    ):
         configuration = {
             "url": receiver.url(path="/hook-path"),
             "token": "hook-token",
             "authentication": {"scheme": "Bearer", "credentials": "hook-secret"},
         }
         hook = {"taskPushNotificationConfig": configuration}
-        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
+        async with httpx.AsyncClient(base_url=started.url, trust_env=False, timeout=60) as http:
             agent = Agent(http)
             sent = await agent.send(PROBED[0], messageId="1", configuration=hook)
             asked = await agent.send("ask", messageId="2")
@@ -346,16 +344,13 @@ async def test_what_processes_say_of_a_task(own_queues: dict[str, str], tmp_path
             answered = await agent.send(PROBED[3], messageId="3", **ids)
         states = [sent.state, asked.state, answered.state]
         assert states == ["COMPLETED", "INPUT_REQUIRED", "COMPLETED"]
-        push.wait_for("Receiver told")
-        assert [process.end() for process in started] == [0, 0, 0]
-    assert "turn sent" in api.said()
-    assert "Turn ended" in worker.said()
-    assert "Receiver not told" in push.said()
-    assert {process.output.name: spoken(process.said(), PROBED) for process in started} == {
-        "api.log": [],
-        "worker.log": [],
-        "push.log": [],
-    }
+        started.commands["push"].wait_for("Receiver told")
+        started.end()
+    said = {name: command.said() for name, command in started.commands.items()}
+    assert "turn sent" in said["api"]
+    assert "Turn ended" in said["worker"]
+    assert "Receiver not told" in said["push"]
+    assert [spoken(text, PROBED) for text in said.values()] == [[]] * 3
 
 
 def test_a_pause_is_no_end(deployment: Deployment) -> None:

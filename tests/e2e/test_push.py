@@ -6,11 +6,9 @@ import asyncio
 import hashlib
 import hmac
 import json
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +16,20 @@ import httpx
 import jwt
 import pytest
 
-from tests.e2e.commands import Running, environment, running
+from tests.e2e.commands import Deployed, deployed, environment, running
 from tests.e2e.conftest import AGENT, CARD
 from tests.support.a2a_calls import REST, Agent, Answer
+from tests.support.emulators import free_port
 from tests.unit.push.receivers import OK, Receiver, Request, status
 
 SETTLE_S = 60.0
 ENDS = ["INPUT_REQUIRED", "COMPLETED"]
 
 
-@dataclass(frozen=True)
-class Deployment:
-    """`api`, `worker` and `push` on the emulators; the folder of the agent."""
-
-    url: str
-    push: Running
-    folder: Path
-
-    def release(self, task_id: str) -> None:
-        """Let the agent that holds this task go on."""
-        (self.folder / f"release-{task_id}").touch()
-
-
 @pytest.fixture(scope="module")
 def deployment(
     own_queues: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
+) -> Iterator[Deployed]:
     """The three processes, with every status pushed and retries after a second or two."""
     folder = tmp_path_factory.mktemp("push")
     env = environment(
@@ -54,23 +40,15 @@ def deployment(
         A2A_PUSH_RETRY_BASE_S="0.05",
         PROBE_FOLDER=str(folder),
     )
-    commands = {
-        "api": ("--card", CARD, "--port", "0"),
-        "worker": ("--agent", AGENT, "--concurrency", "8"),
-        "push": ("-v",),
-    }
-    with ExitStack() as stack:
-        started = {
-            name: stack.enter_context(
-                running(name, *arguments, env=env, output=folder / f"{name}.log")
-            )
-            for name, arguments in commands.items()
-        }
-        started["worker"].wait_for("turns at a time")
-        started["push"].wait_for("webhooks at a time")
-        url = started["api"].wait_for(r"A2A at (\S+),")
-        yield Deployment(url, started["push"], folder)
-        assert [process.end() for process in started.values()] == [0, 0, 0]
+    with deployed(
+        env,
+        folder,
+        api=("--card", CARD, "--port", "0"),
+        worker=("--agent", AGENT, "--concurrency", "8"),
+        push=("-v",),
+    ) as started:
+        yield started
+        started.end()
 
 
 @asynccontextmanager
@@ -96,20 +74,13 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.02)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def in_time_order(requests: list[Request]) -> list[str]:
     """Event ids by their first attempt."""
     return list(dict.fromkeys(request.event_id for request in requests))
 
 
 @pytest.mark.emulators
-async def test_a_receiver_that_was_down_is_told_everything(deployment: Deployment) -> None:
+async def test_a_receiver_that_was_down_is_told_everything(deployment: Deployed) -> None:
     """Down, then failing, then up: every transition, in each task's order, under one id each."""
     receiver = Receiver()
     receiver.port = free_port()
@@ -141,9 +112,9 @@ async def test_a_receiver_that_was_down_is_told_everything(deployment: Deploymen
             return str(asked.task["id"])
 
         task_ids = await asyncio.gather(*(one(number) for number in range(4)))
-        refusals = deployment.push.said().count("Receiver not told")
+        refusals = deployment.commands["push"].said().count("Receiver not told")
         await until(
-            lambda: deployment.push.said().count("Receiver not told") > refusals + 3,
+            lambda: deployment.commands["push"].said().count("Receiver not told") > refusals + 3,
             "tried while the receiver is down",
         )
         with receiver:
@@ -172,7 +143,7 @@ def task_id_of(request: Request) -> str:
 
 
 @pytest.mark.emulators
-async def test_a_slow_webhook_delays_no_task(deployment: Deployment) -> None:
+async def test_a_slow_webhook_delays_no_task(deployment: Deployed) -> None:
     """The webhook hangs from the first status on; the task and the next one of its client end."""
     go_on = asyncio.Event()
 

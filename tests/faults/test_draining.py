@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from tests.faults.crowd import COMPLETED, at_rest, ends
 from tests.faults.harness import Emulators, operation_of, until
+from tests.support.emulators import free_port
 
 pytestmark = pytest.mark.emulators
 
@@ -67,14 +67,6 @@ async def test_a_spot_worker_gives_back_what_cannot_end(
         assert sorted(starts.values()) == [1] * (TURNS // 2) + [2] * (TURNS // 2)
         assert await other.end() == 0
         await at_rest(world, within_s=30)
-
-
-def free_port() -> int:
-    """A port on which no process listens."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 async def health(port: int) -> int:

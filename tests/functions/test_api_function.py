@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.contract import Storage
+from tests.support.emulators import free_port
 from tests.support.gateway import HOST, adapted, rest_event
 from tests.support.messages import chunk
 from tests.support.simulation.simulated_aws import simulated_aws
@@ -250,13 +250,6 @@ def test_a_start_with_a_missing_piece_stops(
             monkeypatch.setenv(name, fine)
     with pytest.raises(ConfigurationError, match=complaint):
         load(module)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def missing() -> str | None:
 @contextmanager
 def dynamodb_local() -> Iterator[Emulator]:
     """Run DynamoDB Local for the block."""
-    port = _free_port()
+    port = free_port()
     command = _dynamodb_local_command(port)
     folder = Path(command[command.index("-jar") + 1]).parent
     with _running("dynamodb", command, port, cwd=folder) as emulator:
@@ -94,7 +94,7 @@ def dynamodb_local() -> Iterator[Emulator]:
 @contextmanager
 def fauxqs() -> Iterator[Emulator]:
     """Run the SQS emulator fauxqs for the block."""
-    port = _free_port()
+    port = free_port()
     with _running(
         "sqs", _fauxqs_command(), port, environment={"FAUXQS_PORT": str(port)}
     ) as emulator:
@@ -142,7 +142,8 @@ def _file(relative: Path, description: str) -> Path:
     return path
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port on which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
