@@ -80,6 +80,26 @@ async def test_one_look_serves_a_hundred_turns() -> None:
     assert len(moody.looks) == 3
 
 
+async def test_no_look_begins_while_another_is_under_way() -> None:
+    """A table that is slow, or away, gets one look at a time, however many turns run."""
+    clock, release, looks = PacedClock(), asyncio.Event(), list[float]()
+
+    class Slow:
+        async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Head | None]:
+            looks.append(clock.monotonic())
+            await release.wait()
+            return dict.fromkeys(tasks, SHOWN)
+
+    shared = Looks(cast("Any", Slow()), clock)
+    turns = [partial(shared.over, Task(f"t{n}", _ignore)) for n in range(3)]
+    async with InlineKeeper().over(*turns):
+        await clock.pass_time(5.5)
+        assert looks == [1]
+        release.set()
+        await clock.pass_time(1)
+        assert looks == [1, 6.5]
+
+
 async def test_a_turn_that_raises_does_not_blind_the_others() -> None:
     """If one turn raises at its look, the other turns still get theirs."""
     clock, moody, heard = PacedClock(), Moody(), asyncio.Event()

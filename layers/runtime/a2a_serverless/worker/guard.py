@@ -99,14 +99,16 @@ class Looks:
         self._interval_s = interval_s
         self._tasks: set[_LookedAt] = set()
         self._next_at = 0.0
+        self._looking = asyncio.Lock()
 
     async def over(self, task: _LookedAt, stop: asyncio.Event) -> None:
         """Look at a task until `stop`; a duty of the keeper.
 
-        The first of the duties that wake up looks at the tasks of all.
+        The first of the duties that wake up looks at the tasks of all; one look ends before the
+        next one begins.
         """
         if not self._tasks:
-            self._next_at = self._clock.monotonic() + self._interval_s
+            self._put_off()
         self._tasks.add(task)
         try:
             while True:
@@ -114,11 +116,18 @@ class Looks:
                 wait_s = max(0, next_at - self._clock.monotonic())
                 if await _stopped(self._clock, wait_s, stop):
                     return
-                if self._next_at == next_at:
-                    self._next_at = self._clock.monotonic() + self._interval_s
-                    await first_of(self._look_at_all(), stop.wait())
+                if self._next_at != next_at:
+                    continue
+                self._put_off()
+                if not self._looking.locked():
+                    async with self._looking:
+                        await first_of(self._look_at_all(), stop.wait())
+                    self._put_off()
         finally:
             self._tasks.discard(task)
+
+    def _put_off(self) -> None:
+        self._next_at = self._clock.monotonic() + self._interval_s
 
     async def _look_at_all(self) -> None:
         keys = list({task.key for task in self._tasks})
