@@ -60,12 +60,7 @@ class PushFunction(EventFunction):
     Several configurations are served at a time, each one's jobs in their order. A connection lives
     as long as a delivery.
 
-    Args:
-        storage: logs and configurations, seen through any scope.
-        queue: the jobs, and the events that were given up.
-        keys: publishes the public keys.
-        settings: which events are pushed, allowed receivers, and for how long one may fail.
-        slots: the slots of the places for slow requests; None: nothing is limited.
+    The arguments are those of `Deliverer`; `queue` also has the jobs.
 
     Raises:
         ConfigurationError: A2A_PUSH_ALLOWED_HOSTS cannot be parsed.
