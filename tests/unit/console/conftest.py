@@ -27,6 +27,8 @@ OWN = {"Origin": URL}
 ANN = Scope.of("acme", "ann")
 ECHO = Path(__file__).parents[3] / "examples/echo_executor"
 
+Person = httpx.AsyncClient
+"""A browser that has opened the console."""
 Dev = tuple[Stack, Console]
 
 
@@ -42,7 +44,7 @@ def storage(clock: ManualClock) -> DurableStorage:
 
 
 @asynccontextmanager
-async def visited(console: Console) -> AsyncIterator[httpx.AsyncClient]:
+async def visited(console: Console) -> AsyncIterator[Person]:
     """A browser that has opened the console."""
     transport = httpx.ASGITransport(app=console.app)
     async with httpx.AsyncClient(transport=transport, base_url=URL) as client:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 from google.protobuf.json_format import ParseDict
@@ -21,14 +20,14 @@ from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import MOST_OF_AN_EVENT
 from a2a_serverless_tools.console.rendering import visible
 from a2a_serverless_tools.console.trying import Call
-from tests.unit.console.conftest import ANN, OWN, URL, visited
+from tests.unit.console.conftest import ANN, OWN, URL, Person, visited
 
 TURNED = "invoice\u202efdp.exe"
 """A name that a browser shows as invoiceexe.pdf, and what stands behind it backwards."""
 
 
 @pytest.fixture
-async def person(storage: DurableStorage) -> AsyncIterator[httpx.AsyncClient]:
+async def person(storage: DurableStorage) -> AsyncIterator[Person]:
     inspector = Inspector(storage, Settings(), place="the table Tasks-Prod")
     async with visited(Console(inspector, url=URL, endpoint="http://127.0.0.1:9")) as one:
         yield one
@@ -56,7 +55,7 @@ def told(text: str) -> StatusChanged:
 
 
 async def test_a_link_puts_no_words_into_the_consoles_mouth(
-    storage: DurableStorage, person: httpx.AsyncClient
+    storage: DurableStorage, person: Person
 ) -> None:
     """A link in an artifact leads here with the reader's cookie: only own sentences are shown."""
     path = await written(storage)
@@ -71,7 +70,7 @@ async def test_a_link_puts_no_words_into_the_consoles_mouth(
 
 @pytest.mark.parametrize("view", ["conversation", "timeline", "events"])
 async def test_names_cannot_turn_what_stands_beside_them(
-    storage: DurableStorage, person: httpx.AsyncClient, view: str
+    storage: DurableStorage, person: Person, view: str
 ) -> None:
     """What turns a line's direction, and what a terminal would obey, is shown as it is written.
 
@@ -87,9 +86,7 @@ async def test_names_cannot_turn_what_stands_beside_them(
     assert not re.search("[\u202e\x1b\x07]", text)
 
 
-async def test_texts_keep_their_directions(
-    storage: DurableStorage, person: httpx.AsyncClient
-) -> None:
+async def test_texts_keep_their_directions(storage: DurableStorage, person: Person) -> None:
     """A message in Hebrew with an isolated number reads as its author wrote it."""
     path = await written(storage, told("\u05e9\u05dc\u05d5\u05dd \u2066<b>12</b>\u2069"))
     text = (await person.get(path)).text
@@ -104,7 +101,7 @@ def test_only_hidden_characters_are_replaced() -> None:
     assert visible(None) is None
 
 
-async def test_a_place_keeps_its_letters(person: httpx.AsyncClient) -> None:
+async def test_a_place_keeps_its_letters(person: Person) -> None:
     """The name of a table, which has capitals, is copied from the sentence about it."""
     text = (await person.get("/_console/find?id=unknown")).text
     assert "The table Tasks-Prod has no task" in text
@@ -114,7 +111,7 @@ async def test_a_place_keeps_its_letters(person: httpx.AsyncClient) -> None:
 
 
 async def test_a_long_conversation_is_shown_from_its_end(
-    storage: DurableStorage, person: httpx.AsyncClient
+    storage: DurableStorage, person: Person
 ) -> None:
     """However much an agent has said, a page has a bounded part of it, the newest."""
     path = await written(storage, *(told(f"message {n} {'x' * 99_000}") for n in range(20)))
@@ -126,7 +123,7 @@ async def test_a_long_conversation_is_shown_from_its_end(
 
 
 async def test_an_artifact_of_many_parts_is_shown_in_part(
-    storage: DurableStorage, person: httpx.AsyncClient
+    storage: DurableStorage, person: Person
 ) -> None:
     """Empty parts count, too: each is an element of the page."""
     files = (Part(raw=b"x", filename=f"file-{number}") for number in range(6_000))
@@ -138,9 +135,7 @@ async def test_an_artifact_of_many_parts_is_shown_in_part(
     assert LEFT_OUT in text
 
 
-async def test_a_short_conversation_is_whole(
-    storage: DurableStorage, person: httpx.AsyncClient
-) -> None:
+async def test_a_short_conversation_is_whole(storage: DurableStorage, person: Person) -> None:
     """Nothing is said to be missing."""
     path = await written(storage, told("one"), artifact(Part(text="two"), Part(raw=b"three")))
     text = (await person.get(path)).text
@@ -148,7 +143,7 @@ async def test_a_short_conversation_is_whole(
     assert LEFT_OUT not in text
 
 
-async def test_a_long_name_is_cut(storage: DurableStorage, person: httpx.AsyncClient) -> None:
+async def test_a_long_name_is_cut(storage: DurableStorage, person: Person) -> None:
     """A file's, an artifact's, and that of a file elsewhere."""
     long = "n" * 50_000
     path = await written(
@@ -159,9 +154,7 @@ async def test_a_long_name_is_cut(storage: DurableStorage, person: httpx.AsyncCl
     assert len(text) < 20_000
 
 
-async def test_a_large_event_is_shown_in_part(
-    storage: DurableStorage, person: httpx.AsyncClient
-) -> None:
+async def test_a_large_event_is_shown_in_part(storage: DurableStorage, person: Person) -> None:
     """Two hundred events of megabytes each would be a page that no browser opens."""
     path = await written(storage, artifact(Part(text="y" * 500_000)), told("small"))
     text = (await person.get(f"{path}?view=events")).text
@@ -201,7 +194,7 @@ def test_a_wire_is_remembered_from_its_end() -> None:
 
 
 @pytest.mark.parametrize("key", ["schlüssel", "Bearer a\u00a0b"])
-async def test_a_key_that_no_header_carries(person: httpx.AsyncClient, key: str) -> None:
+async def test_a_key_that_no_header_carries(person: Person, key: str) -> None:
     """Such as one with a space that was copied from a web page: a line says that it is not sent."""
     answer = await person.post("/_console/try", data={"text": "hi", "key": key}, headers=OWN)
     assert answer.status_code == 303
@@ -214,7 +207,7 @@ async def test_a_key_that_no_header_carries(person: httpx.AsyncClient, key: str)
 # -- lists -------------------------------------------------------------------------------------
 
 
-async def test_a_list_keeps_its_owner(person: httpx.AsyncClient) -> None:
+async def test_a_list_keeps_its_owner(person: Person) -> None:
     """What asks again for the rows, counts, filters or pages asks for the same owner's tasks."""
     text = (await person.get("/_console/tasks?user=ann&tenant=acme")).text
     (live,) = re.findall(r'hx-get="([^"]*)"', text)
@@ -228,9 +221,7 @@ async def test_a_list_keeps_its_owner(person: httpx.AsyncClient) -> None:
     ("asked", "every"),
     [("", "2s"), ("user=ann&state=failed", "2s"), ("state=failed", "30s"), ("state=none", "2s")],
 )
-async def test_a_search_is_repeated_seldom(
-    person: httpx.AsyncClient, asked: str, every: str
-) -> None:
+async def test_a_search_is_repeated_seldom(person: Person, asked: str, every: str) -> None:
     """A state over all callers is found by a look at 2,500 tasks, which costs money."""
     text = (await person.get(f"/_console/tasks?{asked}")).text
     assert f'hx-trigger="every {every}"' in text

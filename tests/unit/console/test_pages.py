@@ -6,7 +6,6 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-import httpx
 import pytest
 from a2a.types import AgentCard, TaskPushNotificationConfig, TaskState, TaskStatus
 
@@ -31,11 +30,11 @@ from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS
 from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, request
 from tests.support.queues import take
-from tests.unit.console.conftest import ANN, OWN, URL, visited
+from tests.unit.console.conftest import ANN, OWN, URL, Person, visited
 
 
 @pytest.fixture
-async def person(storage: DurableStorage) -> AsyncIterator[httpx.AsyncClient]:
+async def person(storage: DurableStorage) -> AsyncIterator[Person]:
     async with visited(console_of(storage)) as one:
         yield one
 
@@ -49,9 +48,7 @@ def console_of(
 # -- webhooks ----------------------------------------------------------------------------------
 
 
-async def test_webhooks_tell_of_refusals(
-    storage: DurableStorage, person: httpx.AsyncClient
-) -> None:
+async def test_webhooks_tell_of_refusals(storage: DurableStorage, person: Person) -> None:
     """Facts and timeline show a webhook's refusals and that its client has to set it again."""
     head = (await storage.open_task("c", request(), task_id="t")).head
     for name, refusals in (("gone", 10), ("picky", 3), ("fine", 0)):
@@ -83,7 +80,7 @@ async def test_webhooks_tell_of_refusals(
 
 
 async def test_a_notification_that_was_given_up_is_no_success(
-    storage: DurableStorage, person: httpx.AsyncClient, clock: ManualClock
+    storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
     """Facts, bar and story say so in red; nothing is tried again, so the page is at rest."""
     head = (await storage.open_task("c", request(), task_id="t")).head
@@ -110,7 +107,7 @@ async def test_a_notification_that_was_given_up_is_no_success(
 # -- progress ----------------------------------------------------------------------------------
 
 
-async def test_progress_is_one_bar(storage: DurableStorage, person: httpx.AsyncClient) -> None:
+async def test_progress_is_one_bar(storage: DurableStorage, person: Person) -> None:
     """Of a turn's progress the last one is a bar in conversation and facts; the end takes it out.
 
     The text beside it is escaped as everything else.
@@ -197,7 +194,7 @@ async def test_a_stacks_logs_are_read_when_a_person_asks(
 
 
 async def test_all_tasks_of_an_hour_can_be_paged_through(
-    storage: DurableStorage, person: httpx.AsyncClient
+    storage: DurableStorage, person: Person
 ) -> None:
     """Over all callers, the newest first, each once."""
     for number in range(120):
@@ -218,7 +215,7 @@ async def test_all_tasks_of_an_hour_can_be_paged_through(
 
 
 async def test_a_page_looks_at_a_bounded_number_of_hours(
-    storage: DurableStorage, person: httpx.AsyncClient, clock: ManualClock
+    storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
     """Where it finds nothing so far it says so, and the next one goes on."""
     await storage.open_task("c", request(), task_id="old")
@@ -246,7 +243,7 @@ def looked(text: str) -> tuple[int, str, str]:
 
 
 async def test_failures_of_all_are_found_by_their_change(
-    storage: DurableStorage, person: httpx.AsyncClient, clock: ManualClock
+    storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
     """Each page says which creations it has looked at, and leads on until every one was found.
 
@@ -278,7 +275,7 @@ async def test_failures_of_all_are_found_by_their_change(
 
 
 async def test_a_list_of_all_ends_with_the_time_to_live(
-    storage: DurableStorage, person: httpx.AsyncClient
+    storage: DurableStorage, person: Person
 ) -> None:
     """Behind it no link leads on, and the page says why; a caller's list needs no such words."""
     path, pages = "/_console/tasks?state=failed", 0
@@ -294,7 +291,7 @@ async def test_a_list_of_all_ends_with_the_time_to_live(
 
 
 async def test_a_list_shows_what_waits(
-    storage: DurableStorage, person: httpx.AsyncClient, clock: ManualClock
+    storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
     """A turn without a worker, for how long, and how often it was sent again; a claimed one not."""
 
@@ -315,7 +312,7 @@ async def test_a_list_shows_what_waits(
     assert (await notes())["runs"] == ["no worker for 5 s"]
 
 
-async def test_a_task_has_its_costs(storage: DurableStorage, person: httpx.AsyncClient) -> None:
+async def test_a_task_has_its_costs(storage: DurableStorage, person: Person) -> None:
     """So far, of all versions and of each, in write units and dollars."""
     await storage.open_task("c", request(), task_id="t")
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
@@ -346,7 +343,7 @@ async def test_the_card_says_what_is_wrong_in_it(storage: DurableStorage) -> Non
     assert "<h1>Half</h1>" in text
 
 
-async def test_a_console_that_knows_no_address_finds_no_fault(person: httpx.AsyncClient) -> None:
+async def test_a_console_that_knows_no_address_finds_no_fault(person: Person) -> None:
     """It has asked for no card: it says so, and how to see it."""
     text = (await person.get("/_console/card")).text
     assert "The card is not known here, as the agent's address is not" in text
@@ -554,7 +551,7 @@ async def test_a_wait_is_no_part_of_an_attempt(clock: ManualClock) -> None:
     [(TaskState.TASK_STATE_FAILED, "failed"), (TaskState.TASK_STATE_COMPLETED, "completed")],
 )
 async def test_the_mark_of_an_end_is_that_of_its_state(
-    storage: DurableStorage, person: httpx.AsyncClient, state: TaskState, look: str
+    storage: DurableStorage, person: Person, state: TaskState, look: str
 ) -> None:
     """The style sheet has no colour for an end as such: a failed task has no green dot."""
     await storage.open_task("c", request(), task_id="t")
@@ -572,7 +569,7 @@ async def test_the_mark_of_an_end_is_that_of_its_state(
 
 
 async def test_a_damaged_log_is_not_an_empty_one(
-    storage: DurableStorage, person: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    storage: DurableStorage, person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where something was said that cannot be read, the page does not say that nothing was."""
     await storage.open_task("c", request(), task_id="t")
@@ -593,9 +590,7 @@ async def test_a_damaged_log_is_not_an_empty_one(
 # -- all of a caller -----------------------------------------------------------------------------
 
 
-async def test_all_that_a_caller_has_is_deleted(
-    storage: DurableStorage, person: httpx.AsyncClient
-) -> None:
+async def test_all_that_a_caller_has_is_deleted(storage: DurableStorage, person: Person) -> None:
     """A purge shows counts, asks for the caller's name, and deletes all tasks of this caller."""
     for _ in range(3):
         await storage.open_task("c", request())
@@ -622,7 +617,7 @@ async def test_all_that_a_caller_has_is_deleted(
     assert (await list_tasks(other, ListTasksQuery())).total_size == 1
 
 
-async def test_what_cannot_be_purged(storage: DurableStorage, person: httpx.AsyncClient) -> None:
+async def test_what_cannot_be_purged(storage: DurableStorage, person: Person) -> None:
     """A purge without a caller, by another page's form or by GET deletes nothing."""
     await storage.open_task("c", request())
     for path in ("/_console/purge", "/_console/purge?scope=%2F", "/_console/purge?tenant=acme"):
