@@ -67,15 +67,25 @@ async def test_an_operation_arrives_as_it_was_sent(queues: TableQueues | SqsQueu
 
 
 @everywhere
-async def test_a_given_back_operation_comes_again(queues: TableQueues | SqsQueues) -> None:
-    """`nack()` redelivers at once, as the next attempt."""
+async def test_the_operations_of_a_task_come_one_at_a_time(
+    queues: TableQueues | SqsQueues,
+) -> None:
+    """What was given back comes again, and before the next one; another task waits for neither."""
     broker = queues.broker()
     async with consuming(broker) as consumer:
-        await broker.run_task(params())
-        for attempt in (1, 2, 3):
-            handle = await consumer.next()
-            assert handle.attempt == attempt
-            await handle.nack()
+        await broker.run_task(params("a"))
+        await (await consumer.next()).nack()
+        await broker.cancel_task(params("a"))
+        again = await consumer.next()
+        assert (again.operation.operation, again.attempt) == ("run", 2)
+        await again.extend(60)
+        await broker.run_task(params("b"))
+        other = await consumer.next()
+        assert other.operation.params.task_id == "b"
+        await again.ack()
+        cancel = await consumer.next()
+        assert (cancel.operation.operation, cancel.attempt) == ("cancel", 1)
+        assert cancel.operation.params.task_id == "a"
 
 
 @everywhere
@@ -89,58 +99,24 @@ async def test_a_delay_holds_its_own_task_alone(queues: TableQueues | SqsQueues)
         assert (await consumer.next()).operation.params.task_id == "other"
 
 
-@everywhere
-async def test_one_operation_of_a_task_at_a_time(queues: TableQueues | SqsQueues) -> None:
-    """A task's next operation waits for the end of the one before; another task's does not."""
-    broker = queues.broker()
-    async with consuming(broker) as consumer:
-        await broker.run_task(params("a"))
-        first = await consumer.next()
-        await broker.cancel_task(params("a"))
-        await broker.run_task(params("b"))
-        other = await consumer.next()
-        assert other.operation.params.task_id == "b"
-        await first.ack()
-        second = await consumer.next()
-        assert second.operation.operation == "cancel"
-        assert second.operation.params.task_id == "a"
-
-
-@everywhere
-async def test_an_acknowledged_operation_is_gone(queues: TableQueues | SqsQueues) -> None:
-    """After `ack()` the next operation of the task is the next one that was sent."""
-    broker = queues.broker()
-    async with consuming(broker) as consumer:
-        for turn in (1, 2, 3):
-            await broker.run_task(params(turn=turn))
-        for turn in (1, 2, 3):
-            handle = await consumer.next()
-            assert (handle.operation.params.turn, handle.attempt) == (turn, 1)
-            await handle.ack()
-
-
 @with_deduplication
 async def test_the_same_send_of_a_turn_counts_once(queues: TableQueues | SqsQueues) -> None:
-    """A repeated send is dropped, also after the first was done; a new copy number is not."""
+    """A repeated send is dropped, also after the first was done.
+
+    A new copy number is another send, and so is a cancel of the same turn.
+    """
     broker = queues.broker()
     async with consuming(broker) as consumer:
         await broker.run_task(params())
         await broker.run_task(params())
         await (await consumer.next()).ack()
-        await broker.run_task(params())
-        await broker.run_task(params(copy_number=1))
-        assert (await consumer.next()).operation.params.copy_number == 1
-
-
-@with_deduplication
-async def test_run_and_cancel_of_a_turn_are_two(queues: TableQueues | SqsQueues) -> None:
-    """A cancel is no repetition of the run of the same turn."""
-    broker = queues.broker()
-    async with consuming(broker) as consumer:
         await broker.run_task(params())
         await broker.cancel_task(params())
-        await (await consumer.next()).ack()
-        assert (await consumer.next()).operation.operation == "cancel"
+        await broker.run_task(params(copy_number=1))
+        cancel = await consumer.next()
+        assert cancel.operation.operation == "cancel"
+        await cancel.ack()
+        assert (await consumer.next()).operation.params.copy_number == 1
 
 
 @everywhere
@@ -180,10 +156,8 @@ async def test_a_record_is_a_delivery(queues: SqsQueues) -> None:
 
 
 @everywhere
-@pytest.mark.parametrize("body", ["", "{", "null", "[]", '{"operation": "run"}', None])
-async def test_a_bad_record_is_undecodable(
-    queues: TableQueues | SqsQueues, body: str | None
-) -> None:
+@pytest.mark.parametrize("body", ["{", '{"operation": "run"}'])
+async def test_a_bad_record_is_undecodable(queues: TableQueues | SqsQueues, body: str) -> None:
     """A body that is no operation raises the error that says so."""
     record: dict[str, Any] = {"messageId": "m", "receiptHandle": "r", "body": body}
     with pytest.raises(UndecodableMessageError):
