@@ -112,18 +112,14 @@ class _Rest:
         if operation.request is ListTasksRequest:
             check_values(dict(request.query_params), ListTasksRequest)
         check_query(request.query_params)
+        body = await _body(request, is_needed=operation.has_body)
         tenant, media_type = "", None
         if is_0_3:
             # It loads the models of 0.3, a tenth of a cold start.
             from a2a_serverless.http.legacy import v0_3  # noqa: PLC0415
 
-            v0_3.check_query(request.query_params)
-            asked = v0_3.read_request(
-                operation.name, request, await _body(request, is_needed=operation.has_body)
-            )
-            show, show_event = v0_3.shown_in_rest(operation.name), v0_3.shown_event_in_rest
+            asked, show, show_event = v0_3.over_rest(operation.name, request, body)
         else:
-            body = await _body(request, is_needed=operation.has_body)
             asked = _asked(request, operation, body)
             tenant, media_type = _tenant(request, body), A2A_JSON_MEDIA_TYPE
             show, show_event = operation.show, shown_event
@@ -262,17 +258,16 @@ class _JsonRpc:
         """Return the answer of the method in 1.0 or 0.3 that a request names."""
         method, params = envelope["method"], envelope.get("params", {})
         is_1_0 = method in _METHODS
-        if is_1_0:
-            operation = _METHODS[method]
-            asked = parsed(params, operation.request)
-            show, show_event = operation.show, shown_event
-        else:
+        if not is_1_0:
             # It loads the models of 0.3, a tenth of a cold start.
             from a2a_serverless.http.legacy import v0_3  # noqa: PLC0415
 
             operation = _METHODS_0_3[method]
-            asked = v0_3.read_params(operation.name, params)
-            show, show_event = v0_3.shown, v0_3.shown_event
+            asked, show, show_event = v0_3.over_jsonrpc(operation.name, params)
+        else:
+            operation = _METHODS[method]
+            asked = parsed(params, operation.request)
+            show, show_event = operation.show, shown_event
         context = CallContext(request, getattr(asked, "tenant", ""))
         answer = operation.handle(self._handler, asked, context)
         if not operation.streams:

@@ -50,6 +50,30 @@ _ROLES: Final = {"ROLE_USER": "user", "ROLE_AGENT": "agent"}
 _WHOLE: Final = re.compile("(-?[0-9]+)?")
 
 
+Form = tuple[AnyMessage, Callable[[Any], Any], Callable[[StreamEvent], Json]]
+"""The request of 1.0 for one of 0.3, and the functions that show its result, and its events."""
+
+
+def over_jsonrpc(name: str, params: Any) -> Form:
+    """Return the form of the operation `name` with these params over JSON-RPC.
+
+    Raises:
+        InvalidParamsError: 0.3 does not allow them, or 1.0 cannot express them.
+        InvalidRequestError: they are neither an object nor a list.
+    """
+    return _read_params(name, params), _shown, _shown_event
+
+
+def over_rest(name: str, request: Request, body: Json) -> Form:
+    """Return the form of the operation `name` over HTTP+JSON.
+
+    Raises:
+        InvalidParamsError: 0.3 does not allow the request, or 1.0 cannot express it.
+    """
+    _check_query(request.query_params)
+    return _read_request(name, request, body), _shown_in_rest(name), _shown_event_in_rest
+
+
 # -- requests over JSON-RPC ------------------------------------------------------------------
 
 _REQUESTS: Final[Mapping[str, tuple[type[BaseModel], Callable[[Any], AnyMessage]]]] = {
@@ -75,13 +99,7 @@ _REQUESTS: Final[Mapping[str, tuple[type[BaseModel], Callable[[Any], AnyMessage]
 """By operation: the request of 0.3, and its conversion to that of 1.0."""
 
 
-def read_params(name: str, params: Any) -> AnyMessage:
-    """Return the request of 1.0 for the params of the operation `name`.
-
-    Raises:
-        InvalidParamsError: 0.3 does not allow them, or 1.0 cannot express them.
-        InvalidRequestError: they are neither an object nor a list.
-    """
+def _read_params(name: str, params: Any) -> AnyMessage:
     match name:
         case "SendMessage" | "SendStreamingMessage":
             with _conversion("message"):
@@ -145,22 +163,13 @@ def _sentence_of(error: ValidationError) -> str:
 # -- requests over HTTP+JSON -----------------------------------------------------------------
 
 
-def check_query(query: Mapping[str, str]) -> None:
-    """Refuse a number in a form that 1.0 can read and the SDK's 0.3 cannot.
-
-    Raises:
-        InvalidParamsError: the number has an exponent.
-    """
+def _check_query(query: Mapping[str, str]) -> None:
+    """Refuse a number with an exponent, which 1.0 can read and the SDK's 0.3 cannot."""
     if not _WHOLE.fullmatch(query.get("historyLength", "")):
         raise refused_field("historyLength", "is not a whole number.", "Not a whole number.")
 
 
-def read_request(name: str, request: Request, body: Json) -> AnyMessage:
-    """Return the request of 1.0 for the operation `name` over HTTP+JSON.
-
-    Raises:
-        InvalidParamsError: 0.3 does not allow it, or 1.0 cannot express it.
-    """
+def _read_request(name: str, request: Request, body: Json) -> AnyMessage:
     task_id = request.path_params.get("id", "")
     match name:
         case "SendMessage" | "SendStreamingMessage":
@@ -170,7 +179,7 @@ def read_request(name: str, request: Request, body: Json) -> AnyMessage:
     named = {"id": task_id, "historyLength": request.query_params.get("historyLength") or None}
     if "push_id" in request.path_params:
         named["pushNotificationConfigId"] = request.path_params["push_id"]
-    return read_params(name, named)
+    return _read_params(name, named)
 
 
 def _sent_in_rest(body: Json) -> AnyMessage:
@@ -213,7 +222,7 @@ def _message_form(body: Json) -> Json:
     sent = {**message, "role": _ROLES.get(str(role), role)}
     if isinstance(parts, list):
         sent["parts"] = [_with_kind(part) for part in parts]
-    read_params("SendMessage", {"message": sent})
+    _read_params("SendMessage", {"message": sent})
     # Its result is optional only where its argument is.
     converted = cast("pb2_v03.Message", ToProto.message(types_v03.Message.model_validate(sent)))
     return {**body, name: MessageToDict(converted)} | _configuration(body)
@@ -245,14 +254,13 @@ def _push_form(body: Json, task_id: str) -> Json:
 # -- results ---------------------------------------------------------------------------------
 
 
-def shown(result: Any) -> Any:
-    """Return the JSON of a result over JSON-RPC."""
+def _shown(result: Any) -> Any:
     if isinstance(result, ListTaskPushNotificationConfigsResponse):
         return [dumped(_of_0_3(config)) for config in result.configs]
     return None if result is None else dumped(_of_0_3(result))
 
 
-def shown_event(item: StreamEvent) -> Json:
+def _shown_event(item: StreamEvent) -> Json:
     """Return the JSON of an event over JSON-RPC; the last status of a turn has `final`.
 
     The SDK's layer sets it only if the task has ended (0.3, section 7.2.2).
@@ -263,9 +271,7 @@ def shown_event(item: StreamEvent) -> Json:
     return event
 
 
-def shown_in_rest(name: str) -> Callable[[Any], Any]:
-    """Return the function that makes the JSON of a result of the operation `name`."""
-
+def _shown_in_rest(name: str) -> Callable[[Any], Any]:
     def show(result: Any) -> Any:
         match result:
             case Task() | Message():
@@ -282,13 +288,13 @@ def shown_in_rest(name: str) -> Callable[[Any], Any]:
                     )
                 )
             case _:
-                return shown(result)
+                return _shown(result)
 
     is_send = name == "SendMessage"
     return show
 
 
-def shown_event_in_rest(item: StreamEvent) -> Json:
+def _shown_event_in_rest(item: StreamEvent) -> Json:
     """Return the JSON of an event over HTTP+JSON, with `final` as over JSON-RPC."""
     event = _written(item.event, ToProto.stream_response)
     if item.is_last and "statusUpdate" in event:
