@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from time import monotonic
 from types import FrameType
 from typing import Any
 
@@ -35,6 +36,8 @@ LEG = re.compile(r"\*\*(\w+): [^*]*\*\*\n(.*?)(?=\n\*\*|\Z)", re.DOTALL)
 STEP = re.compile(r"^\d+\. \[`([^`]*)`\]\(([^)]*)\) `([^`]*)`", re.MULTILINE)
 
 MOST_STEPS = 25
+QUICK_S = 0.5
+"""A longer send, on a busy machine, is counted with the streams, and its turn is claimed."""
 MOST_MODULES = 37
 
 
@@ -113,7 +116,7 @@ class Greeter(Worker):
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    """A send whose process has answered one before: what is made once is made by then."""
+    """A quick send whose process has answered one before: what is made once is made by then."""
     trace = Trace()
     with trace.installed():
         asyncio.run(_send_twice(trace))
@@ -130,8 +133,14 @@ async def _send_twice(trace: Trace) -> None:
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             await _send(client)
-            with trace.running():
-                await _send(client)
+            is_quick, tries = False, 20
+            while not is_quick and tries:
+                tries -= 1
+                trace.entered.clear()
+                began = monotonic()
+                with trace.running():
+                    await _send(client)
+                is_quick = monotonic() - began < QUICK_S
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
