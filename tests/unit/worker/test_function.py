@@ -82,13 +82,6 @@ def undecodable(record: dict[str, Any], **attributes: str) -> dict[str, Any]:
     return {**record, "messageId": "bad", "body": "{}", "attributes": own}
 
 
-def test_one_record_is_one_turn(source: Source) -> None:
-    """The usual batch of one: the turn runs, and the record is done."""
-    head, record = source.send()
-    assert source.handle(record) == []
-    assert source.state(head) == S.TASK_STATE_COMPLETED
-
-
 def test_the_function_lives_through_many_invocations(source: Source) -> None:
     """Every invocation uses the same event loop, and leaves nothing running in it."""
     for _ in range(3):
@@ -114,36 +107,6 @@ def test_an_undecodable_record_harms_no_other(source: Source) -> None:
     bad = undecodable(record, MessageGroupId="other")
     assert source.handle(bad, record) == ["bad"]
     assert source.state(head) == S.TASK_STATE_COMPLETED
-
-
-def test_a_failure_returns_the_rest_of_its_group(source: Source) -> None:
-    """Records behind a failed one of their group are not run: FIFO order would be lost."""
-    head, record = source.send()
-    last = {**record, "messageId": "last"}
-    assert source.handle(undecodable(record), last, record) == ["bad", "last", record["messageId"]]
-    assert source.state(head) == S.TASK_STATE_SUBMITTED
-
-
-def test_groups_run_beside_each_other() -> None:
-    """A turn of one group may wait for a turn of another group of its batch."""
-    meeting = asyncio.Barrier(2)
-
-    async def meet(context: RequestContext, queue: EventQueue) -> None:
-        await meeting.wait()
-        await complete(context, queue)
-
-    source = Source(Agent(meet))
-    records = [source.send()[1] for _ in range(2)]
-    assert source.handle(*records) == []
-    source.function.close()
-
-
-def test_records_of_a_group_run_in_their_order(source: Source) -> None:
-    """Two operations of one task in one batch run one after the other."""
-    head, record = source.send("ask")
-    again = {**record, "messageId": "again"}
-    assert source.handle(record, again) == []
-    assert source.state(head) == S.TASK_STATE_INPUT_REQUIRED
 
 
 @pytest.mark.parametrize("event", [{}, {"Records": "x"}, {"detail-type": "Scheduled Event"}])

@@ -325,27 +325,6 @@ async def test_no_turn_starts_after_the_deadline() -> None:
     assert (await bench.head(task)).version == 1
 
 
-async def test_a_worker_that_shuts_down_gives_its_turns_back() -> None:
-    """Cancelling pull mode stops the agents; their operations are delivered again at once."""
-    clock = PacedClock()
-    stopped = []
-
-    async def interrupted(_context: RequestContext, _queue: EventQueue) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            stopped.append(True)
-
-    bench = Bench(Agent(interrupted), clock=clock)
-    await bench.send()
-    serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
-    await clock.pass_time(2)
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
-    assert stopped == [True]
-    assert (await bench.deliver()).attempt == 2
-
-
 async def test_pull_mode_runs_so_many_turns_at_a_time() -> None:
     """`concurrency` turns run beside each other; the rest waits in the queue until the end."""
     clock = PacedClock()

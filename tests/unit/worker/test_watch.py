@@ -19,7 +19,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.guard import Looks
-from tests.support.workers import Agent, Bench, InlineKeeper, PacedClock, complete
+from tests.support.workers import Agent, Bench, InlineKeeper, PacedClock, complete, guard_of
 from tests.unit.tasks.heads import asked, opened
 
 SHOWN = opened()
@@ -179,6 +179,35 @@ async def test_a_cancel_is_heard_at_the_next_look(monkeypatch: pytest.MonkeyPatc
     assert await working
     assert (await bench.task(head)).status.state == TaskState.TASK_STATE_CANCELED
     assert refused == []
+
+
+async def test_a_look_at_its_own_end_stops_no_agent() -> None:
+    """An agent that goes on after it has ended its turn comes to its own end."""
+    clock, cleaned = PacedClock(), list[float]()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await complete(context, queue)
+        await clock.sleep(3)
+        cleaned.append(clock.monotonic())
+
+    bench = Bench(Agent(execute), clock=clock)
+    await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(4)
+    assert await working
+    assert cleaned == [3]
+
+
+async def test_a_look_from_before_a_cancel_takes_nothing_back() -> None:
+    """A look that is older than what is known, though of the same version, changes nothing."""
+    bench = Bench(Agent(complete))
+    task = await bench.send()
+    guard = guard_of(bench.storage, task)
+    await bench.storage.request_cancel(task.task_id)
+    canceled = await bench.head(task)
+    for look in (canceled, task):
+        await guard.on_look(look)
+        assert guard.head == canceled
 
 
 async def _ignore(_head: Head | None) -> None:
