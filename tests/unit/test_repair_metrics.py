@@ -73,6 +73,21 @@ async def test_a_fenced_attempt_is_counted() -> None:
     assert seen.values("TimeToEnd") == []
 
 
+async def test_a_task_that_cannot_be_repaired_is_counted(
+    backends: Backends, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that the sweeper cannot repair counts as a failure of the sweep."""
+    await backends.storage.open_task("ctx", request())
+
+    async def broken(*_: object, **__: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(backends.operations, "send", broken)
+    with counted() as seen:
+        await sweep(backends, clock, after_s=7200)
+    assert seen.values("SweepFailures") == [1.0]
+
+
 async def test_a_cancel_without_the_agent_is_counted(backends: Backends) -> None:
     """A cancel that the API ends, because no agent did, counts as a forced cancel."""
     backends = memory_backends(Settings())
