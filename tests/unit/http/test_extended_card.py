@@ -64,6 +64,14 @@ async def test_it_is_promised_and_given(agent: Agent) -> None:
     assert answer.result["capabilities"]["extendedAgentCard"] is True
 
 
+async def test_nobody_else_gets_it(agent: Agent) -> None:
+    """13.3: a call without a key or with a wrong one gets 401 and nothing of the card."""
+    for headers in ({}, {"X-API-Key": "x" * 30}):
+        response = (await agent.call("GetExtendedAgentCard", {}, headers)).response
+        assert response.status_code == 401
+        assert "secret" not in response.text
+
+
 async def test_clients_of_0_3_get_it(client: httpx.AsyncClient) -> None:
     """A client of 0.3 gets the card with its skills by REST and by JSON-RPC."""
     plain = await client.get("/v1/card", headers=MINE)
