@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest import mock
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
@@ -100,6 +101,40 @@ async def test_a_message_arrives_as_it_was_sent(queues: TableQueues | SqsQueues)
         handle = await consumer.next()
         assert handle.message == Note(text="é", trace=TRACE)
         assert handle.attempt == 1
+
+
+@everywhere
+async def test_several_messages_are_sent_at_once(queues: TableQueues | SqsQueues) -> None:
+    """Each arrives once, and one that was sent before counts once."""
+    queue = queues.queue()
+    notes = [Note(task_id=str(number), text=str(number)) for number in range(10)]
+    await queue.send(notes[3])
+    assert await queue.send_all(notes) == [None] * 10
+    async with consuming(queue) as consumer:
+        handles = [await consumer.next() for _ in notes]
+    assert sorted(handle.message.text for handle in handles) == [note.text for note in notes]
+
+
+@on_sqs
+async def test_a_message_of_several_that_is_not_taken_is_told(queues: SqsQueues) -> None:
+    """SQS may refuse some of a batch: the others are sent. Where it does not answer, none is."""
+    real = queues.client.send_message_batch
+
+    def refusing_one(**request: Any) -> Any:
+        sent = [entry for entry in request["Entries"] if entry["Id"] != "1"]
+        answer = real(**request | {"Entries": sent})
+        return answer | {"Failed": [{"Id": "1", "Code": "InternalError", "SenderFault": False}]}
+
+    notes = [Note(task_id=str(number)) for number in range(3)]
+    queue = queues.queue(clock=ManualClock())
+    with mock.patch.object(queues.client, "send_message_batch", refusing_one):
+        first, second, third = await queue.send_all(notes)
+    assert (first, third) == (None, None)
+    assert isinstance(second, UnavailableError)
+    assert queues.depth() == (2, 0)
+    away = EndpointConnectionError(endpoint_url="x")
+    fail(queues.client, "SendMessageBatch", away, times=1000)
+    assert [type(error) for error in await queue.send_all(notes)] == [UnavailableError] * 3
 
 
 @everywhere

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from a2a_serverless_tools.console.lines import LogLine, Logs
     from a2a_serverless_tools.inspect.timeline import Timeline
 
-_SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{22}")
+_SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{32}")
 
 
 def _add(commands: Commands) -> None:
@@ -58,7 +58,7 @@ def fault_of(task_id: str, scope: str | None) -> str | None:
         return f"{task_id} is no task id: it has 1 to 100 characters of A-Z a-z 0-9 . _ : -"
     if scope is not None and not _SCOPE.fullmatch(scope):
         return (
-            f"--scope {scope} is no scope: it has 22 characters of A-Z a-z 0-9 _ -, as this"
+            f"--scope {scope} is no scope: it has 32 characters of A-Z a-z 0-9 _ -, as this"
             " command shows it without --scope."
         )
     return None

@@ -6,7 +6,8 @@ import json
 import re
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _Act: TypeAlias = "Callable[[Inspector, Timeline], Awaitable[int]]"
+_ROUNDS: Final = 5
+"""How often a deletion begins anew for what its caller has sent meanwhile."""
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 
 
@@ -94,10 +97,19 @@ def _add_purge(verbs: Commands) -> None:
     )
     owner = purge.add_mutually_exclusive_group()
     owner.add_argument("--user", metavar="NAME", help="the caller")
+    owner.add_argument("--subject", metavar="SUB", help="the caller with this claim in its tokens")
     owner.add_argument("--scope", metavar="SCOPE", help="the owner with this digest")
-    purge.add_argument("--tenant", metavar="NAME", default="", help="the caller's tenant")
+    purge.add_argument("--issuer", metavar="URL", help="the claim iss of the subject's tokens")
+    purge.add_argument("--tenant", metavar="NAME", help="only what the caller has in this tenant")
     purge.add_argument("--context", metavar="ID", help="only what belongs to this context")
     purge.add_argument("--yes", action="store_true", help="do not ask first")
+    purge.add_argument(
+        "--settle",
+        metavar="SECONDS",
+        type=float,
+        default=10,
+        help="look again this long after the last deletion, for what the index shows late (10)",
+    )
     purge.add_place(is_verb=True)
 
 
@@ -250,55 +262,90 @@ async def _resend(inspector: Inspector, shown: Timeline) -> int:
 
 async def _purge(options: Namespace) -> int:
     """Count, ask and delete; return 2 if nothing may or can be deleted."""
-    from a2a_serverless.tasks.identity import Scope
     from a2a_serverless_tools.cli.places import inspector_of
     from a2a_serverless_tools.inspect.wording import amounts
 
     if (fault := _fault(options)) is not None:
         return refuse(fault)
-    scope = Scope.of(options.tenant, options.user).digest if options.user else options.scope
     inspector = await inspector_of(options)
-    name = options.user or scope
+    name = options.user or options.subject or options.scope
     where = f"in {inspector.place}"
     whose = name if options.context is None else f"The context {options.context} of {name}"
-    storage = inspector.storage.for_scope(Scope(scope))
-    counted = await _counted(storage, options.context)
+    owned = await _owned(inspector.storage, options)
+    counted = await _counted(owned, options.context)
     if counted.is_nothing:
         print(printable(f"{whose} has nothing {where}: nothing is left to delete."))
         return 0
     has = amounts(counted.tasks, counted.contexts, counted.webhooks)
     rest = f"; of {counted.remains} more there are remains" if counted.remains else ""
-    print(printable(f"{whose} has {has} {where}{rest}."))
+    tenants = f", in {len(owned)} tenants" if len(owned) > 1 else ""
+    print(printable(f"{whose} has {has} {where}{tenants}{rest}."))
     if not options.yes and typed(f"Type {name} to delete it for good: ") != name:
         return refuse(f"Nothing was deleted: type {name}, or say --yes.")
-    deleted = await _deleted(storage, options.context, counted)
+    deleted = await _deleted(inspector.storage, options, counted)
     gone = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
+    if not deleted.is_done:
+        return refuse(
+            printable(
+                f"Deleted {gone}, and {name} has sent more meanwhile, {_ROUNDS} times in a row:"
+                " take the caller's key away first, and run it again."
+            )
+        )
     print(printable(f"Deleted {gone}: nothing is left."))
     return 0
 
 
-async def _counted(storage: DurableStorage, context_id: str | None) -> Counted:
-    from a2a_serverless.storage.deletion import count_data
+async def _owned(storage: DurableStorage, options: Namespace) -> list[DurableStorage]:
+    """Return the storage of each scope that the arguments name: by default of every tenant."""
+    from a2a_serverless.storage.deletion import scopes_of
+    from a2a_serverless.tasks.identity import Scope, oidc_principal
 
+    if options.scope is not None:
+        return [storage.for_scope(Scope(options.scope))]
+    user = options.user or oidc_principal(options.issuer, options.subject)
+    own = Scope.of(options.tenant or "", user)
+    scopes = [own] if options.tenant is not None else await scopes_of(storage, own.person)
+    return [storage.for_scope(scope) for scope in scopes]
+
+
+async def _counted(owned: Iterable[DurableStorage], context_id: str | None) -> Counted:
+    from a2a_serverless.storage.deletion import Counted, count_data
+
+    counted = Counted()
     with counting("counting tasks", prints_lines=False) as found:
-        counted = await count_data(storage, context_id)
-        while counted.after:
-            found(counted.tasks)
-            counted += await count_data(storage, context_id, after=counted.after)
+        for storage in owned:
+            step = await count_data(storage, context_id)
+            counted += step
+            while step.after:
+                found(counted.tasks)
+                step = await count_data(storage, context_id, after=step.after)
+                counted += step
     return counted
 
 
-async def _deleted(storage: DurableStorage, context_id: str | None, counted: Counted) -> Deleted:
-    """Delete step by step; if a step fails, print how much is gone, and raise its error."""
+async def _deleted(storage: DurableStorage, options: Namespace, counted: Counted) -> Deleted:
+    """Delete step by step; if a step fails, print how much is gone, and raise its error.
+
+    It is done when a look `--settle` seconds later finds nothing: the index by which data is found
+    lags behind. After `_ROUNDS` such looks it is not done.
+    """
     from a2a_serverless.storage.deletion import Deleted, delete_data
     from a2a_serverless_tools.inspect.wording import amounts
 
     deleted = Deleted(is_done=False)
     try:
         with counting("deleting tasks", total=counted.tasks, prints_lines=False) as gone:
-            while not deleted.is_done:
-                deleted += await delete_data(storage, context_id)
-                gone(deleted.tasks)
+            for _ in range(_ROUNDS):
+                for owned in await _owned(storage, options):
+                    deleted = replace(deleted, is_done=False)
+                    while not deleted.is_done:
+                        deleted += await delete_data(owned, options.context)
+                        gone(deleted.tasks)
+                await storage.clock.sleep(options.settle)
+                left = await _counted(await _owned(storage, options), options.context)
+                deleted = replace(deleted, is_done=left.is_nothing)
+                if deleted.is_done:
+                    break
     except BaseException:
         so_far = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
         print(f"Deleted {so_far} so far: run it again for the rest.", file=sys.stderr)
@@ -310,10 +357,12 @@ def _fault(options: Namespace) -> str | None:
     from a2a_serverless.errors import InvalidArgumentError
     from a2a_serverless.tasks.identity import check_context_id
 
-    if not options.user and options.scope is None:
+    if not options.user and not options.subject and options.scope is None:
         return "purge deletes what one caller has: name it behind the word purge, with --user."
-    if options.tenant and not options.user:
+    if options.tenant is not None and options.scope is not None:
         return "--tenant is part of a caller's name: leave it out, or give --user, too."
+    if (options.issuer is None) is not (options.subject is None):
+        return "--subject and --issuer name a caller together: give both, as its tokens have them."
     if options.context is not None:
         try:
             check_context_id(options.context)

@@ -46,7 +46,7 @@ _DAY_MS: Final = 24 * HOUR_MS
 _STEPS: Final = 50
 """The most reads for one page of all tasks; each looks at as many tasks as the page shows."""
 _PLACE: Final = re.compile(
-    r"(?P<hour>[0-9]{1,7})/(?P<before>([0-9]{15}#[A-Za-z0-9._:-]{1,100}#[A-Za-z0-9_-]{22})?)"
+    r"(?P<hour>[0-9]{1,7})/(?P<before>([0-9]{15}#[A-Za-z0-9._:-]{1,100}#[A-Za-z0-9_-]{32})?)"
 )
 _OPERATOR: Final = "operator"
 """The user who has asked for a cancel, as HEAD then names it."""

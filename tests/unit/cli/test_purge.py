@@ -17,11 +17,13 @@ from a2a_serverless.storage import deletion
 from a2a_serverless.storage.deletion import delete_data
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
-from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.identity import Scope, oidc_principal
+from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.inspect.wording import amounts
 from a2a_serverless_tools.local.own_file import own_file
 from a2a_serverless_tools.local.stack import Options, Stack
 from tests.support.databases import Database
+from tests.support.messages import request
 from tests.unit.cli.conftest import ANN, BOB, Run, opened, wait
 
 ROOT = Path(__file__).parents[3]
@@ -32,8 +34,8 @@ CARD = ROOT / "examples/echo_executor/agent_card.json"
 
 @pytest.fixture
 def purge(run: Run) -> Run:
-    """The command `tasks purge`."""
-    return partial(run, "tasks", "purge")
+    """The command `tasks purge`, for an index that does not lag behind."""
+    return partial(run, "tasks", "purge", "--settle", "0")
 
 
 @pytest.fixture
@@ -87,6 +89,56 @@ def test_all_of_a_caller(purge: Run, database: Database, storage: DurableStorage
     assert wait(list_tasks(storage, ListTasksQuery(page_size=1))).total_size == 0
     again = "ann has nothing in the table tasks: nothing is left to delete.\n"
     assert purge("--user", "ann", "--yes") == (0, again, "")
+
+
+def test_every_tenant_of_a_caller(purge: Run, database: Database, storage: DurableStorage) -> None:
+    """Without --tenant nothing is left in any, with it the others stay; a subject is found, too."""
+    subject = oidc_principal("https://issuer.example", "ann@example.com")
+    scopes = [Scope.of(tenant, "ann") for tenant in ("", "acme", "umbrella")]
+    oidc = [Scope.of(tenant, subject) for tenant in ("", "acme")]
+    for number, scope in enumerate([*scopes[1:], *oidc]):
+        opened(storage.for_scope(scope), f"t-{number + 10}", "c")
+        wait(Storage(storage.for_scope(scope)).update_context("c", {"said": "my secret"}))
+    theirs = items(database, BOB)
+    code, out, _ = purge("--user", "ann", "--tenant", "acme", "--yes")
+    assert (code, "has 1 task, 1 context with a state" in out) == (0, True)
+    assert [bool(items(database, scope)) for scope in scopes] == [True, False, True]
+    code, out, _ = purge("--user", "ann", "--yes")
+    assert code == 0
+    assert "has 4 tasks, 1 context with a state and 1 webhook in the table tasks, in 2 ten" in out
+    assert not any(items(database, scope) for scope in scopes)
+    assert all(items(database, scope) for scope in oidc)
+    named = ("--subject", "ann@example.com", "--issuer", "https://issuer.example")
+    assert purge(*named, "--yes")[0] == 0
+    assert not any(items(database, scope) for scope in oidc)
+    assert items(database, BOB) == theirs
+    found = database.client.scan(TableName=database.table)["Items"]
+    assert "my secret" not in str(found)
+
+
+@pytest.mark.parametrize("rounds", [1, 99])
+def test_what_comes_late_is_deleted_too(
+    purge: Run,
+    database: Database,
+    storage: DurableStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    rounds: int,
+) -> None:
+    """A second look finds it; of a caller who goes on sending the command says so, and ends."""
+    sent = iter(range(rounds))
+
+    async def one_step(storage: DurableStorage, context_id: str | None = None) -> Any:
+        done = await delete_data(storage, context_id)
+        if done.is_done and (number := next(sent, None)) is not None:
+            await storage.open_task("late", request(), task_id=f"late-{number}")
+        return done
+
+    monkeypatch.setattr(deletion, "delete_data", one_step)
+    code, out, err = purge("--user", "ann", "--yes")
+    if rounds == 1:
+        assert (code, "Deleted 4 tasks" in out, items(database, ANN)) == (0, True, [])
+    else:
+        assert (code, "ann has sent more meanwhile" in err) == (2, True)
 
 
 def test_one_context(purge: Run, storage: DurableStorage) -> None:
@@ -150,6 +202,8 @@ def test_an_interrupted_one_is_continued(
         (("--context", "c"), "purge deletes what one caller has: name it"),
         (("--scope", "x"), "--scope x is no scope"),
         (("--scope", ANN.digest, "--tenant", "t"), "--tenant is part of a caller's name"),
+        (("--subject", "ann"), "--subject and --issuer name a caller together"),
+        (("--user", "ann", "--issuer", "i"), "--subject and --issuer name a caller together"),
         (("--user", "ann", "--context", ""), "--context: A context id must have 1 to"),
     ],
 )

@@ -24,7 +24,7 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.context import Principal
 from a2a_serverless.http.errors import RefusedError
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.identity import digest, is_unicode
+from a2a_serverless.tasks.identity import is_unicode, oidc_principal
 
 _LEEWAY_S = 60
 """Seconds by which the issuer's clock may differ from ours."""
@@ -111,9 +111,8 @@ class Tokens:
         missing = self._scopes - _scopes(claims)
         if missing:
             raise self._forbidden()
-        return Principal(
-            digest("principal", "oidc", claims["iss"], claims["sub"]), tenant=self._tenant(claims)
-        )
+        principal = oidc_principal(claims["iss"], claims["sub"])
+        return Principal(principal, tenant=self._tenant(claims))
 
     async def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK:
         try:

@@ -22,7 +22,9 @@ from a2a_serverless.storage.layout import (
     head_key,
     hour_key,
     id_key,
+    in_scope,
     owner_of,
+    scope_key,
     sent_sort,
     shard_of,
     status_key,
@@ -55,8 +57,8 @@ def head_item(head: Head) -> Item:
     """Return HEAD as an item. Defaults are left out: every commit pays by the KB."""
     shard = shard_of(head.task_id)
     values: dict[str, str | int | bytes | None] = {
-        "scope_key": f"{head.scope}#{shard}",
-        "status_key": status_key(head.status_at, head.task_id),
+        "scope_key": scope_key(head.scope, shard),
+        "status_key": in_scope(head.scope, status_key(head.status_at, head.task_id)),
         "context_key": context_key(head.scope, head.context_id),
         "created_key": status_key(head.created_at, head.task_id),
         "id_key": hour_key(head.created_at, shard),
@@ -290,7 +292,7 @@ NEVER: Final = 1_000_000
 
 
 def _time_of(sort_key: str) -> int:
-    return int(sort_key.split("#", 1)[0])
+    return int(sort_key.split("#")[-2])
 
 
 # -- HEAD: updates, with the condition under which each is stored ------------------------------

@@ -32,7 +32,7 @@ from a2a_serverless.storage.table import (
     beginning,
     key_of,
 )
-from a2a_serverless.tasks.identity import check_context_id, is_task_id, new_incarnation
+from a2a_serverless.tasks.identity import Scope, check_context_id, is_task_id, new_incarnation
 
 ITEMS_A_STEP: Final = 1000
 """Items that one step deletes, by default: a few seconds on DynamoDB."""
@@ -54,14 +54,14 @@ FENCES: Final = 5
 class Counted:
     """A step of counting: what the storage holds, as `delete_data` would delete it."""
 
-    tasks: int
+    tasks: int = 0
     """Tasks that exist."""
-    contexts: int
+    contexts: int = 0
     """Contexts with a state of their own."""
-    webhooks: int
-    remains: int
+    webhooks: int = 0
+    remains: int = 0
     """Tasks and states that are still stored but not found any more: expired, or half deleted."""
-    after: str
+    after: str = ""
     """The place behind which the next step goes on; empty: this was the last step."""
 
     def __add__(self, later: Counted) -> Counted:
@@ -250,14 +250,30 @@ async def _places(
     return places
 
 
+async def scopes_of(storage: DurableStorage, person: str) -> list[Scope]:
+    """Return the scopes in which a person (`Scope.person`) has tasks or states, one a tenant.
+
+    The index lags behind: what was written a moment ago may be missing.
+    """
+    tenants = set()
+    for shard in range(layout.SHARDS):
+        wanted = Range(partition=layout.scope_key(person, shard), index=layout.BY_SCOPE)
+        while found := await storage.table.first(1, wanted):
+            tenant = found[0]["status_key"].partition("#")[0]
+            tenants.add(tenant)
+            wanted = replace(wanted, first=layout.whole_scope(person + tenant)[1])
+    return [Scope(person + tenant) for tenant in sorted(tenants)]
+
+
 async def _places_in_scope(storage: DurableStorage, limit: int, after: str) -> list[_Place]:
     """Return what the index by scope has, shard by shard; `after` is `<shard>:<status_key>`."""
     first, _, behind = after.partition(":")
+    start, end = layout.whole_scope(storage.scope.digest)
     places: list[_Place] = []
     for shard in range(int(first or 0), layout.SHARDS):
-        scope_key = layout.scope_keys(storage.scope.digest)[shard]
+        key = layout.scope_key(storage.scope.digest, shard)
         room = limit - len(places)
-        found = await _entries(storage, layout.BY_SCOPE, scope_key, room, behind)
+        found = await _entries(storage, layout.BY_SCOPE, key, room, behind or start, end)
         places += [_place(storage, e, f"{shard}:{e['status_key']}") for e in found]
         behind = ""
         if len(places) >= limit:
@@ -266,11 +282,16 @@ async def _places_in_scope(storage: DurableStorage, limit: int, after: str) -> l
 
 
 async def _entries(
-    storage: DurableStorage, index: str, value: str, limit: int, behind: str
+    storage: DurableStorage,
+    index: str,
+    value: str,
+    limit: int,
+    behind: str,
+    last: str | None = None,
 ) -> list[Item]:
     """Return the first `limit` entries of an index's partition, also of what has expired."""
     sort = layout.INDEXES[index].sort
-    wanted = Range(partition=value, index=index, first=behind or None)
+    wanted = Range(partition=value, index=index, first=behind or None, last=last)
     return await storage.table.first(limit, wanted, lambda entry: entry[sort] != behind)
 
 

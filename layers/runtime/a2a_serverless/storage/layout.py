@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from a2a_serverless.storage.table import Index, Key
-from a2a_serverless.tasks.identity import digest
+from a2a_serverless.tasks.identity import Scope, digest
 
 SHARDS: Final = 4
 """Partitions of a scope's listing and of the due index, each good for 1,000 writes a second."""
@@ -81,11 +81,11 @@ def context_item(scope: str, context_id: str) -> Key:
 def context_owner(scope: str, context_id: str) -> dict[str, str]:
     """Return the attributes of a context's item by which the index by scope finds it.
 
-    Its place is before every task's: no listing, of this release or an earlier one, reads it.
+    Its place is before every task's of the scope: no listing reads it.
     """
     return {
-        "scope_key": f"{scope}#{shard_of(context_id)}",
-        "status_key": f"{_BEFORE_TASKS}{CONTEXT}#{context_id}",
+        "scope_key": scope_key(scope, shard_of(context_id)),
+        "status_key": in_scope(scope, f"{_BEFORE_TASKS}{CONTEXT}#{context_id}"),
     }
 
 
@@ -93,12 +93,11 @@ def context_in(entry: Mapping[str, Any]) -> str | None:
     """Return the context of an entry of the index by scope; None if the entry is a task's."""
     if not entry["PK"].startswith("CONTEXT#"):
         return None
-    status_key: str = entry["status_key"]
-    return status_key.removeprefix(f"{_BEFORE_TASKS}{CONTEXT}#")
+    return place_in(entry).removeprefix(f"{_BEFORE_TASKS}{CONTEXT}#")
 
 
 _BEFORE_TASKS: Final = "!"
-"""Sorts before the digits with which a task's `status_key` begins."""
+"""Sorts before the digits with which a task's place in its scope begins."""
 
 
 @lru_cache(maxsize=1024)
@@ -151,9 +150,30 @@ def push_sort(incarnation: str, config_id: str) -> str:
     return f"{PUSH}{incarnation}#{config_id}"
 
 
+def scope_key(scope: str, shard: int) -> str:
+    """Return a key of the index by scope: a person's scopes share a partition, tenant by tenant."""
+    return f"{Scope(scope).person}#{shard}"
+
+
 def scope_keys(scope: str) -> list[str]:
     """Return keys of the index by scope, one for each shard."""
-    return [f"{scope}#{shard}" for shard in range(SHARDS)]
+    return [scope_key(scope, shard) for shard in range(SHARDS)]
+
+
+def in_scope(scope: str, place: str) -> str:
+    """Return the `status_key` of a place in a scope, as `status_key` returns one."""
+    return f"{Scope(scope).tenant}#{place}"
+
+
+def place_in(entry: Mapping[str, Any]) -> str:
+    """Return the place in its scope of an entry of the index by scope."""
+    status_key: str = entry["status_key"]
+    return status_key.partition("#")[2]
+
+
+def whole_scope(scope: str) -> tuple[str, str]:
+    """Return what every `status_key` of a scope is between."""
+    return in_scope(scope, ""), f"{Scope(scope).tenant}$"
 
 
 def due_key(shard: int) -> str:

@@ -210,7 +210,7 @@ async def _newest(storage: DurableStorage, listing: Listing, limit: int) -> _Fou
         found = readable_heads(items, storage.clock.now_ms())
         heads |= {head.task_id: head for head in listing.page(found)}
         if candidates:
-            before = candidates[-1]["status_key"]
+            before = layout.place_in(candidates[-1])
     newest = listing.page(heads.values())[:limit]
     total = listing.total_size
     if total is None:
@@ -289,7 +289,7 @@ async def _candidates(
         storage.table.first(
             limit,
             replace(_by_scope(storage, scope_key, listing, before), only=("status_key",)),
-            lambda entry: before is None or entry["status_key"] < before,
+            lambda entry: before is None or layout.place_in(entry) < before,
         )
         for scope_key in layout.scope_keys(storage.scope.digest)
     ]
@@ -302,14 +302,15 @@ def _by_scope(
     storage: DurableStorage, scope_key: str, listing: Listing, before: str | None
 ) -> Range:
     """Return one shard of the index by scope, newest first."""
+    scope = storage.scope.digest
     when = [Check("expires_at", ">", storage.clock.now_ms() // 1000)]
     if listing.state is not None:
         when.append(Check("state", "=", state_name(listing.state)))
     return Range(
         partition=scope_key,
         index=layout.BY_SCOPE,
-        first=listing.since,
-        last=before,
+        first=layout.in_scope(scope, listing.since),
+        last=layout.whole_scope(scope)[1] if before is None else layout.in_scope(scope, before),
         when=when,
         newest_first=True,
     )

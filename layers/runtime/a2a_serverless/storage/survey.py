@@ -40,7 +40,7 @@ _PLACEHOLDERS: Final[Mapping[str, str | int]] = {
     "status_key": "0#",
     "created_key": "0#",
 }
-_TIME_KEY: Final = re.compile(r"\d{1,15}#.*", re.DOTALL)
+_TIME_KEY: Final = re.compile(r"(?:[\w-]*#)?\d{1,15}#.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

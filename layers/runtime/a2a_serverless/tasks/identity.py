@@ -18,6 +18,8 @@ from a2a_serverless.errors import InvalidArgumentError
 
 MAX_CONTEXT_ID_BYTES = 512
 MAX_KEY_BYTES = 512
+PERSON_CHARS = 16
+"""Characters of a scope that name the principal: 96 bits of a digest, as those that name both."""
 TaskKey: TypeAlias = tuple[str, str]
 """The scope's digest and the id of a task."""
 
@@ -36,13 +38,30 @@ def digest(kind: str, *fields: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The owner of a task: tenant and authenticated principal, known by their digest alone."""
+    """The owner of a task: tenant and authenticated principal, known by their digest alone.
+
+    It is 16 characters of the principal and 16 of both: the scopes of one person begin alike.
+    """
 
     digest: str
 
     @classmethod
     def of(cls, tenant: str, principal: str) -> Scope:
-        return cls(digest("scope", tenant, principal))
+        both = digest("scope", tenant, principal)
+        return cls(digest("person", principal)[:PERSON_CHARS] + both[:PERSON_CHARS])
+
+    @property
+    def person(self) -> str:
+        return self.digest[:PERSON_CHARS]
+
+    @property
+    def tenant(self) -> str:
+        return self.digest[PERSON_CHARS:]
+
+
+def oidc_principal(issuer: str, subject: str) -> str:
+    """Return the name of the caller with a token: a digest that names no person."""
+    return digest("principal", "oidc", issuer, subject)
 
 
 def caller_number(user: str) -> int:
