@@ -42,7 +42,7 @@ EXPECTED: Mapping[str, set[str]] = {
         "dynamodb.UpdateItem",
         "sqs.DeleteMessage",
         "sqs.ReceiveMessage",
-        "sqs.SendMessage",
+        "sqs.SendMessageBatch",
     },
 }
 """Requests that have to meet a fault: UpdateItem is the sweeper's postponement."""

@@ -9,7 +9,6 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.intake import Wait, cancel
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
-from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.webhooks import Webhooks
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
@@ -101,7 +100,7 @@ async def test_the_line_of_a_repair_that_failed(
             queue_down.setattr(backends.operations, "send", refuse)
             clock.advance(7200)
             await sweeper.sweep()
-        monkeypatch.setattr(DurableStorage, "head", refuse)
+        monkeypatch.setattr(backends.storage.table, "load", refuse)
         clock.advance(7200)
         await sweeper.sweep()
     unread = {"task_id": head.task_id, "context_id": None, "turn": None}

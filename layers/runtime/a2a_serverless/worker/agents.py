@@ -29,7 +29,6 @@ from typing import Any, Final
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless import aws
 from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.observability import metrics
@@ -70,6 +69,9 @@ def take_environment(
     variables = dict(_checked(_pairs(settings.agent_environment), "A2A_AGENT_ENVIRONMENT"))
     if settings.agent_secret:
         place = f"The secret {settings.agent_secret}"
+        # It needs boto3, which agents without a secret, on a table of their own, can do without.
+        from a2a_serverless import aws  # noqa: PLC0415
+
         text = aws.SecretText(settings.agent_secret).read_now()
         variables |= _checked(_members(text, place), place)
     if not _HOMES.isdisjoint(variables):

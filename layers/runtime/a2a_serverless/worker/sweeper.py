@@ -68,6 +68,7 @@ LONGEST_WAIT_S = 3600
 GIVE_UP_S = 24 * 3600
 """Seconds for which a turn that no attempt has claimed is sent again; then its task fails."""
 
+NOT_READ: Final = "Overdue tasks were not read, this one and those behind it"
 NOT_REPAIRED: Final = "An overdue task was not repaired"
 
 STUCK_AFTER = 3
@@ -207,7 +208,8 @@ class Sweeper:
             if self._clock.monotonic() >= run.until:
                 return
             items: dict[Key, Item | None] = {}
-            with going_on(logger, logging.ERROR, NOT_REPAIRED, action="sweep_failed"):
+            fields: Fields = {"task_id": batch[0].task_id, "tasks": len(batch)}
+            with going_on(logger, logging.ERROR, NOT_READ, action="sweep_failed", fields=fields):
                 items = await self._storage.table.load([due.head for due in batch])
             if not items:
                 run.counts["failed"] += len(batch)
