@@ -379,6 +379,17 @@ class TestRepetition:
             await client.send("ask", task=Seen("mine"))
         assert len(worker.started) == 3
 
+    async def test_of_a_first_message_with_a_key(
+        self, agent: ServedAgent, client: Client01, worker: ScriptedWorker
+    ) -> None:
+        """With its key the first message is no answer, whatever was said in between."""
+        for key, text in [("one", "ask first"), ("two", "ask again"), ("one", "ask first")]:
+            agent.client.headers["Idempotency-Key"] = key
+            await client.send(text, task=Seen("mine"))
+        assert len(worker.started) == 2
+        with pytest.raises(RpcError):
+            await client.send("something else", task=Seen("mine"))
+
     async def test_another_message_to_a_finished_task(self, client: Client01) -> None:
         """Another message to a finished task is refused, and does not replace the task as E20 does.
 

@@ -112,7 +112,7 @@ class Intake:
             _storable(request),
             caller=context.caller(self._carried),
             task_id=chosen,
-            idempotency_key=None if chosen else _creation_key(request, key),
+            idempotency_key=_header_key(key) if chosen else _creation_key(request, key),
             ttl_s=context.ttl_s,
             push=_inline_push(request),
         )
