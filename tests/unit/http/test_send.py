@@ -140,6 +140,18 @@ class TestIdempotency:
         assert again.state == "SUBMITTED"
         assert len(again.task["history"]) == 1
 
+    async def test_the_same_words_under_another_key_are_another_message(
+        self, agent: Agent, worker: ScriptedWorker
+    ) -> None:
+        """The answer to an agent that waits within its turn says what was said before."""
+        first = await agent.send("auth", headers={"Idempotency-Key": "key-1"})
+        assert first.state == "AUTH_REQUIRED"
+        sent: dict[str, Any] = {"taskId": first.task["id"], "configuration": IMMEDIATELY}
+        for _ in range(2):
+            answer = await agent.send("auth", headers={"Idempotency-Key": "key-2"}, **sent)
+            said = [each for each in answer.task["history"] if each["role"] == "ROLE_USER"]
+            assert len(said) == 2
+
     @pytest.mark.parametrize("flags", [0, CRITICAL], ids=["skipped", "critical"])
     @pytest.mark.parametrize("follows_up", [False, True])
     async def test_a_repetition_that_cannot_be_compared_is_refused(

@@ -258,11 +258,12 @@ def _repeats_outcome(head: Head, request: SendMessageRequest) -> bool:
 def _repeated_turn(head: Head, request: SendMessageRequest, key: str | None) -> int | None:
     """Return the turn that a copy of this follow-up has opened, as far as HEAD tells; else None.
 
-    The key of an earlier follow-up is found by the commit. Some clients use one messageId for many
-    messages: without a key, a copy must also have the same content.
+    With a key the key alone tells: that of an earlier follow-up is found by the commit. Some
+    clients use one messageId for many messages: without a key, a copy must also have the same
+    content.
     """
-    if key is not None and key_digest(key) == head.key_digest:
-        return 1
+    if key is not None:
+        return 1 if key_digest(key) == head.key_digest else None
     is_same = (
         message_digest(request.message) == head.message_digest
         and content_digest(request.message) == head.content_digest
