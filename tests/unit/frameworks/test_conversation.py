@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -127,6 +128,30 @@ async def test_a_question_of_a_full_conversation_can_be_answered() -> None:
     assert await kept(talk) == full | {"ended": ["one", "yes"], "waiting": {}}
     _, refused = await talk.say("?")
     assert status_text(refused).startswith("The state of this conversation would have 400000")
+
+
+class Whole(Worker):
+    """Asks about what ends with "?", and keeps the whole conversation until it is answered."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        conversation = await Conversation.load(ctx, "whole")
+        now = (conversation.waiting or conversation.ended or "") + conversation.answer
+        if conversation.waiting is None and ctx.user_text.endswith("?"):
+            await conversation.ask("Sure?", now)
+        else:
+            await conversation.end(now)
+            await ctx.complete()
+
+
+async def test_what_a_question_has_kept_makes_room_for_its_answer() -> None:
+    """An answer is refused only if the conversation would be too long when the task has ended."""
+    talk = Talk(Whole())
+    await talk.say("x" * 160_000)
+    waits, _ = await talk.say("?")
+    assert len(json.dumps(await kept(talk))) > 320_000
+    task = await talk.answer(waits, "y" * 100_000)
+    assert task.status.state == S.TASK_STATE_COMPLETED
+    assert len((await kept(talk))["ended"]) == 260_001
 
 
 def test_messages_that_were_rewritten_replace_the_others() -> None:

@@ -64,7 +64,7 @@ class Conversation:
         Raises:
             FinalError: the state was not stored by this framework's adapter.
             StateTooLargeError: what is kept has no room for the message, or an earlier answer had
-                none.
+                none. What a task has kept with its question makes room for the answer.
         """
         state = await ctx.load_context() or {"framework": framework, "ended": None, "waiting": {}}
         if not isinstance(state, dict) or state.get("framework") != framework:
@@ -78,9 +78,11 @@ class Conversation:
         refused = state.get("refused", 0)
         conversation = cls(ctx, framework, state["ended"], waiting, others, refused)
         said = json.dumps(conversation.answer, ensure_ascii=False).encode(errors="replace")
-        size = len(json.dumps(state)) + int(len(said) * growth)
+        size = len(json.dumps({**state, "waiting": others})) + int(len(said) * growth)
         if waiting is None:
             size = max(size, refused)
+        else:  # what it kept may be the whole conversation, and then replaces what has ended
+            size += max(0, len(json.dumps(waiting)) - len(json.dumps(state["ended"])))
         if size > StateTooLargeError.LIMIT - _MARK_BYTES:
             raise StateTooLargeError(size)
         return conversation
