@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from a2a.server.agent_execution import RequestContext
@@ -19,7 +20,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker.guard import RENEW_AFTER, Guard
+from a2a_serverless.worker.guard import RENEW_AFTER, RETRY_AFTER, Guard
 from tests.support.queues import is_empty
 from tests.support.workers import (
     Agent,
@@ -71,11 +72,11 @@ class Delivery(Handle[Operation]):
 
 @asynccontextmanager
 async def kept(
-    handle: Delivery, *, visibility_s: float = BEAT_S, until: float | None = None
+    handle: Delivery, *, visibility_s: float = BEAT_S, **options: Any
 ) -> AsyncIterator[Guard]:
     """Keep a delivery during the block."""
     storage = memory_backends(Settings()).storage
-    guard = guard_of(storage, opened(), handle=handle, visibility_s=visibility_s, until=until)
+    guard = guard_of(storage, opened(), handle=handle, visibility_s=visibility_s, **options)
     async with guard.keeping_delivery():
         yield guard
 
@@ -100,6 +101,34 @@ async def test_an_expired_delivery_is_lost() -> None:
     async with kept(Delivery(None, ConcurrencyError())) as guard, asyncio.timeout(WAIT_S):
         await guard.stopped.wait()
         assert guard.is_lost
+
+
+async def test_an_expired_delivery_is_lost_at_once() -> None:
+    """Its turn is stopped without another wait, because another worker may have it by now."""
+    slept = []
+
+    class Noting(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            slept.append(seconds)
+            await super().sleep(seconds)
+
+    handle = Delivery(None, ConcurrencyError())
+    async with kept(handle, clock=Noting()) as guard, asyncio.timeout(WAIT_S):
+        await guard.stopped.wait()
+    assert BEAT_S * RETRY_AFTER not in slept
+
+
+async def test_a_delivery_counts_from_when_it_was_asked_for() -> None:
+    """A first extension that is answered late does not count for longer."""
+
+    class Late(Delivery):
+        async def extend(self, lease_s: float) -> None:
+            await asyncio.sleep(0.1)
+            await super().extend(lease_s)
+
+    asked_at = time.monotonic()
+    async with kept(Late(), visibility_s=60) as guard:
+        assert guard._counts_until < asked_at + 0.75 * 60 + 0.1
 
 
 @pytest.mark.parametrize(

@@ -425,9 +425,9 @@ class Guard:
         if self.handle is None:
             yield
             return
-        seconds = self._seconds()
+        asked_at, seconds = self.clock.monotonic(), self._seconds()
         await self.handle.extend(seconds)
-        self._counts_until = self._end_of(self.clock.monotonic(), seconds)
+        self._counts_until = self._end_of(asked_at, seconds)
         async with self.keeper.over(partial(self._beat, self.handle)):
             yield
 
@@ -449,9 +449,11 @@ class Guard:
             pause_s = self._left_s() if is_last else min(pause_s, self._left_s())
             if await _stopped(self.clock, max(0, pause_s), stop):
                 return
-            if self._left_s() <= 0 or self.is_lost:
+            if self._left_s() <= 0:
                 return
             is_renewed = await self._renew(handle, stop)
+            if self.is_lost:
+                return
             pause_s = self.visibility_s * (RENEW_AFTER if is_renewed else RETRY_AFTER)
 
     async def _renew(self, handle: Handle[Operation], stop: asyncio.Event) -> bool:
