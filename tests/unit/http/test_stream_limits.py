@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from time import monotonic
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -13,15 +14,20 @@ from a2a.types import AgentCard
 from fastapi import FastAPI
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.intake import LEASED_AFTER_S
+from a2a_serverless.http.intake import LEASED_AFTER_S, Wait
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.http.streams import TOO_MANY
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.leases import Slots
+from a2a_serverless.storage.tail import Tail, settle
 from a2a_serverless.tasks.identity import Scope, digest
 from a2a_serverless.wiring import Backends, memory_backends
 from tests.support.a2a_calls import Agent, message
 from tests.support.asgi_streams import LiveResponse, ServerEvent
+from tests.support.clocks import ManualClock
+from tests.support.memory import PolledTable
+from tests.support.messages import request
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.stream_calls import all_events, kinds, open_stream, payload
 
@@ -181,6 +187,21 @@ async def test_a_long_blocking_send_is_counted_until_its_answer(
         worker.gate.set()
         assert (await waiting).state == "COMPLETED"
     assert not await slots.held(room)
+
+
+async def test_a_wait_is_as_quiet_as_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it begins to count, after a second, it does not begin to poll anew."""
+    reads = []
+    for waits in (settle, Wait(None, "").settle):
+        clock = ManualClock()
+        storage = DurableStorage(PolledTable(clock), clock=clock)
+        task_id = (await storage.open_task("context", request())).head.task_id
+        tail = await Tail.open(storage, task_id)
+        asked = AsyncMock(side_effect=storage.read)
+        monkeypatch.setattr(storage, "read", asked)
+        await waits(tail, until=lambda head: head.is_terminal, deadline=clock.monotonic() + 25)
+        reads.append(asked.await_count)
+    assert reads[1] <= reads[0] + 1
 
 
 async def test_a_cancel_above_the_limit_is_answered_before_its_end(

@@ -316,15 +316,16 @@ class Wait:
 
         Take a lease if that takes longer than `LEASED_AFTER_S`: most answers need none.
         """
-        soon = min(deadline, tail.clock.monotonic() + LEASED_AFTER_S)
-        if await settle(tail, until=until, deadline=soon) or soon == deadline:
-            return until(tail.head)
         try:
-            if await self.begin(deadline - soon):
-                await settle(tail, until=until, deadline=deadline)
+            return await settle(
+                tail,
+                until=until,
+                deadline=deadline,
+                may_wait=lambda: self.begin(deadline - tail.clock.monotonic()),
+                free_s=LEASED_AFTER_S,
+            )
         finally:
             await self.end()
-        return until(tail.head)
 
 
 # -- cancels ---------------------------------------------------------------------------------

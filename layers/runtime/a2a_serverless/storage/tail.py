@@ -105,21 +105,24 @@ class Tail:
         deadline: float,
         stop: float = math.inf,
         may_wait: Callable[[], Awaitable[bool]] | None = None,
+        free_s: float = 0,
         flush_s: float = 0,
     ) -> AsyncIterator[TailEvent]:
         """Yield events as they are committed, until HEAD satisfies `until` and all were delivered.
 
         `deadline` and `stop` are in monotonic seconds. The iteration ends at `deadline`, even if a
         slow reader has not taken all events yet; but once HEAD satisfies `until`, the remaining
-        events are still delivered up to `stop`. `may_wait` is asked once, before the first wait;
-        False ends the iteration. The tail can be continued after that. `flush_s`: the seconds from
-        a commit of chunks to the next one, as the workers are set.
+        events are still delivered up to `stop`. `may_wait` is asked once, before the first wait
+        that goes beyond `free_s` from the start; False ends the iteration. The tail can be
+        continued after that. `flush_s`: the seconds from a commit of chunks to the next one, as the
+        workers are set.
 
         Raises:
             TaskNotFoundError: the task was deleted or has expired.
         """
         clock = self._source.clock
         last_news, quiet_s = clock.monotonic(), 0.0
+        free_until = last_news + free_s
         while True:
             news = bool(self._backlog)
             while self._backlog:
@@ -132,12 +135,12 @@ class Tail:
             now = clock.monotonic()
             if until(self.head) or now >= deadline:
                 return
-            if may_wait is not None:
+            if may_wait is not None and now >= free_until:
                 if not await may_wait():
                     return
                 may_wait = None
             last_news = now if news else last_news
-            wait_s = deadline - now
+            wait_s = (deadline if may_wait is None else min(deadline, free_until)) - now
             if not self._source.wakes:
                 wait_s = min(wait_s, poll_interval(now - last_news, quiet_s))
             await self._source.changed(self.head.task_id, self.head.version, wait_s)
@@ -176,9 +179,20 @@ def poll_interval(silence_s: float, quiet_s: float = 0) -> float:
     return min(SLOWEST_POLL_S, wait_s)
 
 
-async def settle(tail: Tail, *, until: Callable[[Head], bool], deadline: float) -> bool:
-    """Follow the tail, dropping its events, until HEAD satisfies `until`; False at the deadline."""
-    async for _ in tail.events(until=until, deadline=deadline):
+async def settle(
+    tail: Tail,
+    *,
+    until: Callable[[Head], bool],
+    deadline: float,
+    may_wait: Callable[[], Awaitable[bool]] | None = None,
+    free_s: float = 0,
+) -> bool:
+    """Follow the tail, dropping its events, until HEAD satisfies `until`; False at the deadline.
+
+    `may_wait` and `free_s` are as for `Tail.events`.
+    """
+    waits = tail.events(until=until, deadline=deadline, may_wait=may_wait, free_s=free_s)
+    async for _ in waits:
         pass
     return until(tail.head)
 
