@@ -32,12 +32,22 @@ FULL = replace(
     released=AttemptEnd(token="token", reason="ValueError", correlation_id="0123", at=7, until=9),
     spared=Spared(faults=2, waited=300_000, interruptions=1),
     alone=True,
+    left="share",
+    left_at=1_700_000_500_000,
 )
+WOKEN = replace(FULL, left="", woken=True)
 
 
 @pytest.mark.parametrize(
     "head",
-    [SMALL, FULL, replace(FULL, status=None, metadata=None), replace(FULL, due_at=None, token=None)]
+    [
+        SMALL,
+        FULL,
+        WOKEN,
+        replace(FULL, left="conversation"),
+        replace(FULL, status=None, metadata=None),
+        replace(FULL, due_at=None, token=None),
+    ]
     + [replace(FULL, state=state) for state in sorted(KNOWN)],
 )
 def test_head_comes_back_as_it_was(head: Head) -> None:
@@ -47,8 +57,12 @@ def test_head_comes_back_as_it_was(head: Head) -> None:
 
 def test_no_field_of_head_is_forgotten() -> None:
     """Every field of HEAD has a value here that its item must carry."""
-    differing = {f.name for f in fields(Head) if getattr(SMALL, f.name) != getattr(FULL, f.name)}
-    fixed = {f.name for f in fields(Head)} - differing
+    names = {f.name for f in fields(Head)}
+    fixed = {
+        name
+        for name in names
+        if getattr(SMALL, name) == getattr(FULL, name) == getattr(WOKEN, name)
+    }
     assert fixed == {
         "scope",
         "task_id",

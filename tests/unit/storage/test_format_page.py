@@ -110,7 +110,11 @@ async def write_everything(database: Database, written: Written) -> None:
     hook = TaskPushNotificationConfig(url="https://example.com/hook")
     opened = await storage.open_task("c", request("go"), idempotency_key="key", push=hook)
     written.look()
-    head = await run_turns(storage, opened.head, written)
+    assert await storage.leave(opened.head, "share")
+    written.look()
+    head = await storage.wake(await newest(storage, opened.head))
+    assert head is not None
+    head = await run_turns(storage, head, written)
     await storage.webhooks.put(
         TaskPushNotificationConfig(id="own", task_id=head.task_id, url=hook.url)
     )
@@ -215,7 +219,8 @@ def test_a_heads_required_attributes_are_those_that_are_always_there() -> None:
         (
             "HEAD",
             codec.HEAD_FORMS,
-            {"PK", "SK", "id_key", "scope_key", "context_key", "due_key", "push_at", "push_writes"},
+            {"PK", "SK", "id_key", "scope_key", "context_key", "due_key", "line_at"}
+            | {"push_at", "push_writes"},
         ),
         (
             "EVENT",

@@ -15,6 +15,8 @@ from a2a.types import TaskState
 
 from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.storage.layout import (
+    OUT,
+    WAITING,
     context_key,
     due_key,
     event_position,
@@ -23,6 +25,7 @@ from a2a_serverless.storage.layout import (
     hour_key,
     id_key,
     in_scope,
+    out_key,
     owner_of,
     scope_key,
     sent_sort,
@@ -30,10 +33,11 @@ from a2a_serverless.storage.layout import (
     status_key,
     task_partition,
 )
-from a2a_serverless.storage.table import Check, Item, Key, Update, are
+from a2a_serverless.storage.table import Check, Item, Key, Update, When, are
 from a2a_serverless.tasks.entries import CRITICAL, Entry, Unknown, decode_entries
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, CancelMark, Head, Spared, state_name
+from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Step
 
 Forms = Mapping[str, type | UnionType]
@@ -97,7 +101,25 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
         values["alone_for"] = head.turn
     if head.spared != Spared():
         values |= spared_values(head, head.spared)
+    if head.left or head.woken:
+        values |= line_values(head)
     return values
+
+
+def line_values(head: Head) -> dict[str, str | int | bytes | None]:
+    """Return the attributes of a HEAD whose turn is left, or was woken for a share."""
+    values: dict[str, str | int | bytes | None] = {"left_turn": head.turn, "left_at": head.left_at}
+    person, place = Scope(head.scope).person, status_key(head.left_at, head.task_id)
+    if head.left:
+        values["left"] = head.left
+    if head.left == "share":
+        values |= {"line_key": WAITING, "line_at": f"{person}#{place}"}
+    elif head.woken:
+        values |= {"line_key": out_key(person), "line_at": place}
+    return values
+
+
+_LINE: Final = ("left", "left_turn", "left_at", "line_key", "line_at")
 
 
 def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
@@ -203,9 +225,18 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
         released=_end_of(values, "released"),
         spared=_spared_of(values),
         alone=values.get("alone_for") == values["turn"],
+        **_line_of(values),
         **{name: values[name] for name in _OPTIONAL if name in values}
         | ({} if is_known else {"needs": NEVER}),
     )
+
+
+def _line_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    if values.get("left_turn") != values["turn"]:
+        return {}
+    is_woken = values.get("line_key", "").startswith(OUT)
+    left, left_at = values.get("left", ""), values.get("left_at", 0)
+    return {"left": left, "left_at": left_at, "woken": is_woken}
 
 
 def _spared_of(values: Mapping[str, Any]) -> Spared:
@@ -272,6 +303,10 @@ HEAD_FORMS: Final[Forms] = {
     "spared_faults": int,
     "spared_waited": int,
     "alone_for": int,
+    "left": str,
+    "left_turn": int,
+    "left_at": int,
+    "line_key": str,
     "spared_interruptions": int,
 }
 """The forms of all attributes that are read."""
@@ -282,7 +317,7 @@ _INFORMING: Final = frozenset(
     {"size", "cancel_by"}
     | {"released", "released_reason", "released_id", "released_at", "released_until"}
     | {"spared_for", "spared_faults", "spared_waited", "spared_interruptions"}
-    | {"alone_for"}
+    | {"alone_for", "left", "left_turn", "left_at", "line_key"}
 )
 """Attributes that only inform: the task is run and written with or without them."""
 
@@ -316,10 +351,14 @@ def committed(before: Head, after: Head) -> Update:
     when: list[Check] = are(**{name: old[name] for name in ("incarnation", "version", "state")})
     if before.cancel is None:
         when.append(NO_CANCEL)
+    removed = {name: None for name in old if name not in new}
+    if after.token != before.token or not after.turn_is_open:
+        # The turn may have been left since HEAD was read, which is no commit.
+        removed |= {name: None for name in _LINE if name not in new}
     return Update(
         key=head_key(before.scope, before.task_id),
         values=changed,
-        remove=[name for name in old if name not in new],
+        remove=[*removed],
         when=when,
     )
 
@@ -346,6 +385,27 @@ def postponed(head: Head, *, due_at: int, sends: int) -> Update:
         values={"due_at": due_at, "sends": sends},
         when=[*is_same, has_sends, NO_CANCEL],
     )
+
+
+def left(before: Head, after: Head) -> Update:
+    """Return the update that leaves an unclaimed turn: refused if HEAD has changed since."""
+    when = [*are(incarnation=before.incarnation, version=before.version), NO_CANCEL]
+    when.append(Check("left", "=", before.left) if before.left else Check("left", "absent"))
+    return _in_line(before, {**line_values(after), "due_at": after.due_at}, when)
+
+
+def woken(before: Head, after: Head) -> Update:
+    """Return the update that wakes a left turn: refused if another has, or HEAD has changed."""
+    values: dict[str, Any] = {"due_at": after.due_at, "sends": after.sends}
+    if after.woken:
+        values |= line_values(after)
+    is_same = are(incarnation=before.incarnation, version=before.version, left=before.left)
+    return _in_line(before, values, [*is_same, NO_CANCEL])
+
+
+def _in_line(head: Head, values: Mapping[str, Any], when: When) -> Update:
+    removed = [name for name in _LINE if name not in values]
+    return Update(key=head_key(head.scope, head.task_id), values=values, remove=removed, when=when)
 
 
 def noted(head: Head, token: str, values: Mapping[str, Any]) -> Update:

@@ -36,7 +36,7 @@ from a2a_serverless.errors import (
     UnavailableError,
     UnreadableTaskError,
 )
-from a2a_serverless.storage import layout
+from a2a_serverless.storage import codec, layout
 from a2a_serverless.storage.codec import (
     Commits,
     canceled,
@@ -72,7 +72,7 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Log, Record, belonging_to, check_history_length, task_of_head
-from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
+from a2a_serverless.tasks.head import AttemptEnd, Head, Reason, Spared
 from a2a_serverless.tasks.identity import (
     ANONYMOUS,
     Scope,
@@ -95,8 +95,10 @@ from a2a_serverless.tasks.rules import (
     conflict,
     is_applied,
     key_digest,
+    leaving,
     marked,
     open_task,
+    waking,
 )
 
 logger = logging.getLogger(__name__)
@@ -502,6 +504,27 @@ class DurableStorage:
         the caller has sent nothing.
         """
         return await self.table.did(self._living(postponed(head, due_at=due_at, sends=sends)))
+
+    async def leave(self, head: Head, reason: Reason, *, at: int | None = None) -> bool:
+        """Take an unclaimed turn off the queue: from now on it stands in the table alone.
+
+        The caller acknowledges the turn's message afterwards. `at` is the turn's place among those
+        of its caller, by default now. False when HEAD has changed since it was read, has expired,
+        or is to be canceled.
+        """
+        now_ms = self.clock.now_ms()
+        after = leaving(head, reason, at=now_ms if at is None else at, now_ms=now_ms)
+        return await self.table.did(self._living(codec.left(head, after)))
+
+    async def wake(self, head: Head) -> Head | None:
+        """Put a left turn on the queue again, of which the caller sends the copy `sends` of HEAD.
+
+        None when it is not left any more, or not as `head` says. If the copy is not sent, the
+        sweeper sends one.
+        """
+        after = waking(head, now_ms=self.clock.now_ms(), timing=self.timing)
+        is_woken = await self.table.did(self._living(codec.woken(head, after)))
+        return after if is_woken else None
 
     async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
         """Move the due time of a turn that the attempt with `token` still owns, without a commit.

@@ -37,7 +37,7 @@ INDEXES: Final[Mapping[str, Index]] = {
 }
 """The indexes of the table, as template.yaml has them.
 
-Nothing is in the last three yet: an update of a stack adds one at a time, and without entries they
+Nothing is in the last two yet: an update of a stack adds one at a time, and without entries they
 cost nothing. docs/indexes.md names their users.
 """
 
@@ -50,6 +50,9 @@ PUSH_END: Final = "PUSH$"
 """Behind every push configuration; `HEAD` is before the first."""
 SENT: Final = "SENT#"
 GROUP: Final = "GROUP#"
+WAITING: Final = "WAIT"
+"""The `line_key` of all turns that wait for a share of the workers, caller by caller."""
+OUT: Final = "OUT#"
 
 
 def task_partition(scope: str, task_id: str) -> str:
@@ -174,6 +177,11 @@ def place_in(entry: Mapping[str, Any]) -> str:
 def whole_scope(scope: str) -> tuple[str, str]:
     """Return what every `status_key` of a scope is between."""
     return in_scope(scope, ""), f"{Scope(scope).tenant}$"
+
+
+def out_key(person: str) -> str:
+    """Return the `line_key` of the turns of a caller that were woken and have not ended."""
+    return f"{OUT}{person}"
 
 
 def due_key(shard: int) -> str:

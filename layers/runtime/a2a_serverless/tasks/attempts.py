@@ -102,6 +102,8 @@ def on_delivery(
         return Delivered.QUARANTINE
     if is_cancel:
         return Delivered.CANCEL
+    if head.left:  # an earlier copy: the turn gets another one when it is woken
+        return Delivered.DROP
     is_first = receives == 1 and params.copy_number == 0
     return Delivered.START if is_first and head.token is None else Delivered.CLAIM
 
@@ -396,20 +398,25 @@ def is_given_up(head: Head, *, opened_at: int | None, now_ms: int, give_up_s: fl
 
     `opened_at` is when the turn became the current one, in milliseconds: the time of the commit
     `head.turn_base`. A turn whose time is unknown (None) is never given up. A turn that needs a
-    newer release is not given up either: it waits for a worker of that release.
+    newer release is not given up either: it waits for a worker of that release. The time for which
+    a turn was left does not count.
     """
-    if opened_at is None or not head.turn_is_open or head.needs_newer:
+    if opened_at is None or not head.turn_is_open or head.needs_newer or head.left:
         return False
     was_claimed = head.token is not None or head.attempts > 0
-    return not was_claimed and opened_at + int(give_up_s * 1000) <= now_ms
+    since = max(opened_at, head.left_at)
+    return not was_claimed and since + int(give_up_s * 1000) <= now_ms
 
 
 def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
     """Return the operation of `turn` once more, for a client that repeats its message.
 
-    None if a worker has the turn, or had it: the due index watches such a turn.
+    None if a worker has the turn, or had it: the due index watches such a turn. None also if the
+    turn is left: it gets its next copy when it is woken.
     """
-    if head is None or head.turn != turn or not head.turn_is_open or head.token is not None:
+    if head is None or head.turn != turn or not head.turn_is_open:
+        return None
+    if head.token is not None or head.left:
         return None
     return OperationParams.of(head, turn, head.sends)
 

@@ -6,7 +6,7 @@ A2A 1.0.1, section 4.1.3, says what the states mean for a task and its turn.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from a2a.types import TaskState
 
@@ -70,6 +70,9 @@ class Spared:
     """Starts whose worker was told to stop."""
 
 
+Reason: TypeAlias = Literal["", "share", "conversation"]
+"""What a turn waits for that is `Head.left`; empty: it is not."""
+
 LOST: Final = "lost"
 """The reason of an attempt that said nothing at its end: its process died, or was cut off."""
 SHUTDOWN: Final = "shutdown"
@@ -120,7 +123,14 @@ class Head:
     """The time at which the sweeper looks at the task; None: it does not have to. Of a task that is
     being canceled: the deadline, which only the task's end moves."""
     sends: int = 0
-    """Copies of the current turn's operation that the sweeper has sent."""
+    """Copies of the current turn's operation that were sent after the first."""
+    left: Reason = ""
+    """Why the current turn has no message on the queue: it stands in the table until it is woken.
+    Only a turn that no attempt has claimed can be left."""
+    woken: bool = False
+    """The current turn has waited for a share of the workers, and has one until it ends."""
+    left_at: int = 0
+    """Since when the current turn is left, in milliseconds, or since when it is woken."""
     replied: bool = False
     """The agent answered with a Message alone."""
 

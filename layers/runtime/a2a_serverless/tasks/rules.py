@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from a2a.types import (
     Message,
@@ -46,12 +47,16 @@ from a2a_serverless.tasks.head import (
     AttemptEnd,
     CancelMark,
     Head,
+    Reason,
     Spared,
     is_interrupted,
     is_terminal,
     state_name,
 )
 from a2a_serverless.tasks.identity import digest, new_token
+
+LEFT_MS: Final = 3_600_000
+"""Milliseconds after which the sweeper looks at a turn that is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +309,31 @@ def marked(head: Head, *, by: str, now_ms: int, timing: Timing) -> Head:
     return replace(head, cancel=CancelMark(at=now_ms, by=by), due_at=deadline)
 
 
+def leaving(head: Head, reason: Reason, *, at: int, now_ms: int) -> Head:
+    """Return HEAD with its open turn left, for `reason`: its message may be acknowledged.
+
+    `at` is the turn's place among those of its caller, the earliest first, in milliseconds. The
+    sweeper looks at the turn in an hour, if nothing has woken it by then.
+    """
+    due_at = now_ms + LEFT_MS
+    return replace(head, left=reason, left_at=at, woken=False, due_at=due_at)
+
+
+def waking(head: Head, *, now_ms: int, timing: Timing) -> Head:
+    """Return HEAD with its left turn on the queue again: send number `sends` has to be sent.
+
+    A turn that has waited for a share has one from now on, to its end.
+    """
+    return replace(
+        head,
+        left="",
+        woken=head.left == "share",
+        left_at=now_ms if head.left == "share" else 0,
+        sends=head.sends + 1,
+        due_at=now_ms + int(timing.waiting_s * 1000),
+    )
+
+
 def expiry(now_ms: int, ttl_s: float) -> int:
     """Return the expiry of an item made now: milliseconds at a whole second, rounded up.
 
@@ -428,6 +458,7 @@ def _claimed(head: Head, commit: Commit, now_ms: int, timing: Timing) -> Head:
         attempts=head.attempts + 1,
         alone=runs_alone(head),
         due_at=now_ms + int(timing.lease_s * 1000),
+        left="",
         # A restart brings back the metadata of the turn's start, which only the log knows.
         metadata=head.metadata if head.token is None or head.metadata == b"" else None,
         replied=head.replied and head.token is None,
@@ -457,6 +488,7 @@ def _opened(head: Head, entries: Iterable[Entry], now_ms: int, timing: Timing) -
 
 def _ended(head: Head, now_ms: int, timing: Timing) -> Head:
     ended = replace(head, finished_turn=head.turn, token=None, due_at=None)
+    ended = replace(ended, left="", left_at=0, woken=False)
     if ended.next_turn and not ended.is_terminal:
         return _current(ended, ended.next_turn, now_ms, timing)
     return replace(ended, next_turn=0)

@@ -260,6 +260,11 @@ class Sweeper:
     async def _postponed(
         self, log: DurableStorage, head: Head, params: OperationParams, fields: Fields
     ) -> Swept | _Copy:
+        if head.left:
+            woken = await log.wake(head)
+            if woken is None:
+                return "passed"
+            return _Copy(params=params, head=woken, sends_before=head.sends, fields=fields)
         sends = params.copy_number
         due_at = self._clock.now_ms() + int(self._wait_s(log, sends) * 1000)
         # Postponed first: of two runs only one sends. A crash in between only costs a wait.

@@ -1,0 +1,157 @@
+"""Turns that stand in the table alone until they are woken."""
+
+from __future__ import annotations
+
+import pytest
+from a2a.types import TaskState, TaskStatus
+
+from a2a_serverless.storage import layout
+from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.finding import due_tasks
+from a2a_serverless.storage.table import Item, Range
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import Head, Reason
+from a2a_serverless.tasks.rules import LEFT_MS, Commit
+from tests.support.clocks import ManualClock
+from tests.support.messages import request
+
+DONE = Commit(
+    entries=(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED)),),
+    token="one",
+    claims=True,
+)
+
+
+async def opened(storage: DurableStorage) -> Head:
+    return (await storage.open_task("context", request())).head
+
+
+async def newest(storage: DurableStorage, head: Head) -> Head:
+    current = await storage.head(head.task_id)
+    assert current is not None
+    return current
+
+
+async def left(storage: DurableStorage, reason: Reason = "share", at: int | None = None) -> Head:
+    head = await opened(storage)
+    assert await storage.leave(head, reason, at=at)
+    return await newest(storage, head)
+
+
+async def in_line(storage: DurableStorage, key: str) -> list[Item]:
+    found = await storage.table.all(Range(partition=key, index=layout.BY_LINE))
+    return [item for item in found if storage.scope.person in f"{item['line_at']}{key}"]
+
+
+async def waiting(storage: DurableStorage) -> list[Item]:
+    return await in_line(storage, layout.WAITING)
+
+
+async def out(storage: DurableStorage) -> list[Item]:
+    return await in_line(storage, layout.out_key(storage.scope.person))
+
+
+async def test_a_left_turn_waits_in_the_table(storage: DurableStorage, clock: ManualClock) -> None:
+    """It is in the line of its caller, at its place, and the sweeper looks at it in an hour."""
+    second, first = await left(storage, at=20), await left(storage, at=10)
+    assert [item["PK"].rpartition("#")[2] for item in await waiting(storage)] == [
+        first.task_id,
+        second.task_id,
+    ]
+    assert (first.left, first.left_at, first.woken) == ("share", 10, False)
+    assert first.due_at == clock.now_ms() + LEFT_MS
+    assert first.task_id not in {
+        due.task_id for due in await due_tasks(storage, clock.now_ms() + 61_000)
+    }
+
+
+async def test_a_woken_turn_has_a_share_until_it_ends(storage: DurableStorage) -> None:
+    """It leaves the line, counts as out while it is on the queue and runs, and not afterwards."""
+    woken = await storage.wake(await left(storage))
+    assert woken is not None
+    assert woken == await newest(storage, woken)
+    assert (woken.left, woken.woken, woken.sends) == ("", True, 1)
+    assert (len(await waiting(storage)), len(await out(storage))) == (0, 1)
+    claimed = await storage.commit(woken, Commit(token="one", claims=True))
+    assert claimed.woken
+    assert len(await out(storage)) == 1
+    ended = await storage.commit(claimed, DONE)
+    assert not ended.woken
+    assert await out(storage) == []
+
+
+async def test_a_turn_that_waits_for_its_conversation_is_in_no_line(
+    storage: DurableStorage,
+) -> None:
+    """It takes no share: neither while it waits nor when it is woken."""
+    head = await left(storage, "conversation")
+    woken = await storage.wake(head)
+    assert woken is not None
+    assert (woken.woken, woken.sends) == (False, 1)
+    assert (await waiting(storage), await out(storage)) == ([], [])
+
+
+async def test_a_turn_is_woken_once(storage: DurableStorage) -> None:
+    """Of two processes that wake a turn one succeeds, so that one copy is sent."""
+    head = await left(storage)
+    assert await storage.wake(head) is not None
+    assert await storage.wake(head) is None
+
+
+async def test_a_woken_turn_may_be_left_for_its_conversation(storage: DurableStorage) -> None:
+    """It gives its share back."""
+    woken = await storage.wake(await left(storage))
+    assert woken is not None
+    assert await storage.leave(woken, "conversation")
+    assert (await waiting(storage), await out(storage)) == ([], [])
+    assert (await newest(storage, woken)).left == "conversation"
+
+
+@pytest.mark.parametrize("change", ["claimed", "canceled", "left", "deleted", "ended"])
+async def test_only_the_turn_that_was_seen_is_left(storage: DurableStorage, change: str) -> None:
+    """A turn that has moved on meanwhile stays as it is."""
+    seen = await opened(storage)
+    match change:
+        case "claimed":
+            await storage.commit(seen, Commit(token="one", claims=True))
+        case "ended":
+            await storage.commit(seen, DONE)
+        case "canceled":
+            await storage.request_cancel(seen.task_id)
+        case "left":
+            assert await storage.leave(seen, "conversation")
+        case _:
+            await delete_task(storage, seen.task_id)
+    before = await storage.head(seen.task_id)
+    assert not await storage.leave(seen, "share")
+    assert await storage.head(seen.task_id) == before
+
+
+@pytest.mark.parametrize("change", ["canceled", "deleted", "ended"])
+async def test_a_turn_that_is_over_is_not_woken(storage: DurableStorage, change: str) -> None:
+    """A cancel keeps its deadline; what has ended, or is gone, is in no line."""
+    head = await left(storage)
+    match change:
+        case "canceled":
+            await storage.request_cancel(head.task_id)
+        case "ended":
+            await storage.commit(head, DONE)
+        case _:
+            await delete_task(storage, head.task_id)
+    before = await storage.head(head.task_id)
+    assert await storage.wake(head) is None
+    assert await storage.head(head.task_id) == before
+    if change != "canceled":
+        assert await waiting(storage) == []
+
+
+@pytest.mark.parametrize("commit", [DONE, Commit(token="one", claims=True)], ids=["end", "claim"])
+async def test_a_commit_on_an_older_head_ends_the_wait(
+    storage: DurableStorage, commit: Commit
+) -> None:
+    """A worker that has read the turn before it was left may start it: it is in no line then."""
+    seen = await opened(storage)
+    assert await storage.leave(seen, "share")
+    assert await storage.commit(seen, commit) == await newest(storage, seen)
+    assert await waiting(storage) == []
