@@ -1,14 +1,15 @@
-"""The walk of ARCHITECTURE.md, "One blocking send, step by step", held against a real send."""
+"""The walk of ARCHITECTURE.md, "One blocking send, step by step"; and what a cold start loads."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -22,11 +23,14 @@ from a2a.types import AgentCard
 
 import a2a_serverless
 from a2a_serverless.http.app import create_app
+from a2a_serverless.observability import cold_start
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.context import WorkerExecutor
+from benchmarks.imports import loaded
+from tests.support.observed import root_logger
 
 PACKAGE = Path(a2a_serverless.__file__).parent
 REPOSITORY = Path(__file__).parents[2]
@@ -186,3 +190,50 @@ def test_the_walk_leads_to_the_functions() -> None:
     )
     for step in steps:
         assert (REPOSITORY / step.link).resolve() == PACKAGE / step.module, step
+
+
+WEB = {"fastapi", "mangum", "sse_starlette", "starlette.routing", "uvicorn"}
+NOBODY_NEEDS = {"aws_xray_sdk", "boto3", "moto", "pydantic.v1", "pydantic_settings", "s3transfer"}
+
+
+def test_a_worker_loads_no_web_framework() -> None:
+    """The worker's handler loads neither a web framework nor what is slow and does nothing."""
+    assert not loaded("worker") & (WEB | NOBODY_NEEDS)
+
+
+def test_the_api_loads_what_it_needs() -> None:
+    """The API's handler loads nothing of the worker, and nothing that is slow and does nothing."""
+    modules = loaded("api")
+    assert not modules & NOBODY_NEEDS
+    assert not [name for name in modules if name.startswith("a2a_serverless.worker.")]
+
+
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    """Give back what a test has put out of the collector's reach."""
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_garbage_is_looked_for_after_the_start_only(*, fails: bool) -> None:
+    """The collector rests while a function is imported, and works again whatever came of it."""
+    with suppress(ZeroDivisionError), cold_start():
+        assert not gc.isenabled()
+        assert 1 / (not fails)
+    assert gc.isenabled()
+
+
+def test_only_a_function_keeps_its_start_for_good(
+    monkeypatch: pytest.MonkeyPatch, frozen: None
+) -> None:
+    """Only in Lambda the objects of the start are frozen, so that later collections skip them."""
+    monkeypatch.delenv("AWS_LAMBDA_FUNCTION_NAME", raising=False)
+    before = gc.get_freeze_count()
+    with cold_start():
+        pass
+    assert gc.get_freeze_count() == before
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "worker")
+    with root_logger(), cold_start():
+        pass
+    assert gc.get_freeze_count() > before

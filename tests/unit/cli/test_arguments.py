@@ -1,10 +1,22 @@
-"""What the commands take for a value, and what for an option."""
+"""What the commands take for a value, a worker's settings, and the frame of those that serve."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import threading
+from argparse import Namespace
+
 import pytest
 
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.observability import metrics
+from a2a_serverless.settings import Settings, load_settings
+from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.adapter import PULL_LIMIT_S
 from a2a_serverless_tools.cli.arguments import Parser
+from a2a_serverless_tools.cli.processes import VISIBILITY_S, _settings
+from a2a_serverless_tools.cli.serving import serve
 
 DASHED = "-bcdefghijklmnopqrstuv"
 TWICE_DASHED = "--cdEfghijklmnopqrstu1"
@@ -43,3 +55,68 @@ def test_an_unknown_option_is_named_as_it_was_given(
     with pytest.raises(SystemExit):
         parser.parse_args(["task", "plain", DASHED])
     assert f"unrecognized arguments: {DASHED};" in capsys.readouterr().err
+
+
+def test_a_dead_worker_is_replaced_after_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker's visibility is the default, unless the variable sets it, even to the function's."""
+    monkeypatch.delenv("A2A_VISIBILITY_S", raising=False)
+    assert _settings(load_settings({}), Namespace(turn_limit=None)).visibility_s == VISIBILITY_S
+    monkeypatch.setenv("A2A_VISIBILITY_S", "60")
+    chosen = _settings(load_settings(), Namespace(turn_limit=None))
+    assert chosen.visibility_s == 60
+
+
+def test_the_option_comes_before_the_variable() -> None:
+    """`--turn-limit` is the limit of a turn, else A2A_TURN_LIMIT_S is, else there is none."""
+    settings = load_settings({"A2A_TURN_LIMIT_S": "60"})
+    assert _settings(settings, Namespace(turn_limit=90.0)).turn_limit_s == 90
+    assert _settings(settings, Namespace(turn_limit=None)).turn_limit_s == 60
+    assert _settings(load_settings({}), Namespace(turn_limit=None)).turn_limit_s == 0
+
+
+@pytest.mark.parametrize("named", ["--turn-limit", "A2A_TURN_LIMIT_S"])
+def test_a_limit_beyond_the_queues_is_refused(named: str) -> None:
+    """SQS keeps a message for twelve hours; one sentence says how long a turn may run."""
+    too_long = PULL_LIMIT_S + 1
+    variables = {} if named == "--turn-limit" else {named: str(too_long)}
+    option = None if variables else too_long
+    with pytest.raises(ConfigurationError, match=f"^{named} 41401 is too long.* 41400 s"):
+        _settings(load_settings(variables), Namespace(turn_limit=option))
+
+
+PATIENCE_S = 20
+
+
+def test_no_work_begins_where_the_health_port_is_taken() -> None:
+    """A worker that cannot say that it is well takes nothing from the queue, not even once."""
+    begun: list[str] = []
+
+    async def work() -> None:
+        begun.append("work")
+
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"The port {port} for health checks"):
+            serve(memory_backends(Settings()), work(), drain_s=0, health_port=port)
+    assert begun == []
+
+
+def test_the_last_metrics_wait_for_no_thread() -> None:
+    """They are written before the process waits for a thread that an agent has left behind."""
+    written, in_time = threading.Event(), []
+
+    def left_behind() -> None:
+        in_time.append(written.wait(PATIENCE_S))
+
+    async def work() -> None:
+        metrics.count("Attempts")
+        asyncio.get_running_loop().run_in_executor(None, left_behind)
+
+    metrics.start("Mine", service="worker", write=lambda _: written.set())
+    try:
+        assert serve(memory_backends(Settings()), work(), drain_s=0) == 0
+    finally:
+        metrics.stop()
+    assert in_time == [True]

@@ -1,18 +1,35 @@
-"""The table of operations, beside what the official SDK's server has."""
+"""The table of operations, the media types of answers, and the work that a large message makes."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from types import CodeType, FrameType
 from typing import Any, cast
 
+import httpx
 import pytest
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.server.routes import create_rest_routes
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
+from a2a.types import AgentCard, SendMessageRequest
+from a2a.utils.errors import InvalidParamsError
+from a2a.utils.proto_utils import validate_proto_required_fields
 from fastapi import FastAPI
+from google.protobuf import json_format
 from starlette.routing import BaseRoute, Mount, Route
 
-from a2a_serverless.http.operations import OPERATIONS, DurableRequestHandler
+from a2a_serverless.http import errors
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.operations import OPERATIONS, DurableRequestHandler, Entrypoint
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import Backends
+from tests.support.a2a_calls import Agent, message
+from tests.support.scripted_worker import ScriptedWorker
 
 
 def test_the_methods_are_those_of_the_sdk() -> None:
@@ -48,3 +65,143 @@ def routes_of(routes: list[BaseRoute], below: str = "") -> set[tuple[str, str]]:
         elif isinstance(route, Route):
             found |= {(verb, below + route.path) for verb in (route.methods or set()) - {"HEAD"}}
     return found
+
+
+JSON, A2A, STREAM = "application/json", "application/a2a+json", "text/event-stream"
+V1, V0_3 = {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}
+SEND = {"message": message("go")}
+SEND_0_3 = {
+    "message": {"messageId": "1", "role": "user", "parts": [{"kind": "text", "text": "go"}]}
+}
+SEND_0_1 = {"message": {"role": "user", "parts": [{"type": "text", "text": "go"}]}}
+
+
+def call(method: str, params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+ANSWERS = {
+    "a result of HTTP+JSON 1.0": (("GET", "/tasks", None, V1), A2A),
+    "to a caller that sends JSON": (("POST", "/message:send", SEND, V1), JSON),
+    "to one that accepts JSON": (("GET", "/tasks", None, {**V1, "Accept": JSON}), JSON),
+    "to one that accepts both": (
+        ("POST", "/message:send", SEND, {**V1, "Accept": f"{JSON}, {A2A}"}),
+        A2A,
+    ),
+    "an error of HTTP+JSON 1.0": (("GET", "/tasks/unknown", None, V1), JSON),
+    "an unknown path": (("GET", "/nothing", None, {**V1, "Accept": A2A}), JSON),
+    "a stream of HTTP+JSON 1.0": (("POST", "/message:stream", SEND, V1), STREAM),
+    "a result of HTTP+JSON 0.3": (("POST", "/v1/message:send", SEND_0_3, V0_3), JSON),
+    "an error of HTTP+JSON 0.3": (("GET", "/v1/tasks/unknown", None, V0_3), JSON),
+    "a stream of HTTP+JSON 0.3": (("POST", "/v1/message:stream", SEND_0_3, V0_3), STREAM),
+    "a result over JSON-RPC 1.0": (("POST", "/", call("SendMessage", SEND), V1), JSON),
+    "to one that accepts the other": (
+        ("POST", "/", call("ListTasks", {}), {**V1, "Accept": A2A}),
+        JSON,
+    ),
+    "an error over JSON-RPC 1.0": (("POST", "/", call("GetTask", {"id": "x"}), V1), JSON),
+    "a stream over JSON-RPC 1.0": (("POST", "/", call("SendStreamingMessage", SEND), V1), STREAM),
+    "a result over JSON-RPC 0.3": (("POST", "/", call("message/send", SEND_0_3), V0_3), JSON),
+    "a stream over JSON-RPC 0.3": (("POST", "/", call("message/stream", SEND_0_3), V0_3), STREAM),
+    "a result of 0.1": (("POST", "/", call("tasks/send", SEND_0_1), {}), JSON),
+    "a stream of 0.1": (("POST", "/", call("tasks/sendSubscribe", SEND_0_1), {}), STREAM),
+    "the card": (("GET", "/.well-known/agent-card.json", None, {"Accept": A2A}), JSON),
+    "the keys": (("GET", "/.well-known/jwks.json", None, {}), JSON),
+}
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(auth="none", blocking_limit_s=20, older_dialects=True, push_queue="pushes.fifo")
+
+
+@pytest.mark.parametrize(("asked", "expected"), ANSWERS.values(), ids=ANSWERS.keys())
+async def test_the_media_type_of(
+    client: httpx.AsyncClient, worker: ScriptedWorker, asked: Any, expected: str
+) -> None:
+    """A stream, the result of HTTP+JSON 1.0 as its caller takes it, and JSON for all else."""
+    verb, path, body, headers = asked
+    answer = await client.request(verb, path, json=body, headers=headers)
+    assert answer.headers["content-type"].partition(";")[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["text/html", JSON], JSON),
+        ([f"{A2A};q=0, {JSON}"], JSON),
+        ([f"{A2A}; q=0.00, */*"], JSON),
+        ([f"{JSON};q=0, */*"], A2A),
+        ([f"{JSON};q=0.001"], JSON),
+        ([f"{JSON}-seq"], A2A),
+    ],
+)
+async def test_the_media_types_that_a_caller_accepts(
+    client: httpx.AsyncClient, lines: list[str], expected: str
+) -> None:
+    """Each line of `Accept` counts; a weight of 0 refuses a type; a longer name is another type."""
+    headers = [("A2A-Version", "1.0"), *(("Accept", line) for line in lines)]
+    assert (await client.get("/tasks", headers=headers)).headers["content-type"] == expected
+
+
+WORK = (json.loads, json_format.ParseDict, json_format.MessageToDict, json.dumps)
+SMALL = 10_000
+LARGE = {"rows": ["x" * 1000] * 900}
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """Count the calls that parse and render large JSON and messages of protobuf."""
+    names: dict[CodeType, str] = {work.__code__: work.__name__ for work in WORK}
+    counts: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, result: Any) -> None:
+        if event == "return" and frame.f_code in names:
+            text = frame.f_locals.get("s", result)
+            is_large = not isinstance(text, str | bytes) or len(text) > SMALL
+            counts[names[frame.f_code]] += is_large
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        yield counts
+    finally:
+        sys.setprofile(before)
+
+
+@pytest.mark.parametrize("entrypoint", ["api", "stream"])
+async def test_a_send_is_parsed_once_and_rendered_once(
+    settings: Settings, backends: Backends, card: AgentCard, binding: str, entrypoint: Entrypoint
+) -> None:
+    """A message of 0.9 MB that comes back in its task's history costs each of the four once."""
+    app = create_app(settings, backends, card, entrypoint=entrypoint)
+    asked = {"message": message(), "configuration": {"returnImmediately": True}}
+    asked["message"]["parts"] = [{"data": LARGE}]
+    handed_out = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=handed_out, base_url="http://test") as client:
+        agent = Agent(client, binding)
+        with counted() as counts:
+            answer = await agent.call("SendMessage", asked)
+    assert answer.task["history"][0]["parts"] == [{"data": LARGE}]
+    by_client = Counter(dumps=1, loads=1)
+    assert counts - by_client == Counter(loads=1, ParseDict=1, MessageToDict=1, dumps=1)
+
+
+def test_the_required_fields_are_looked_for_outside_of_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Data and metadata require nothing, however many values they have."""
+    looked_at: list[int] = []
+
+    def look(shape: SendMessageRequest) -> None:
+        looked_at.append(shape.ByteSize())
+        validate_proto_required_fields(shape)
+
+    monkeypatch.setattr(errors, "validate_proto_required_fields", look)
+    sent = message(metadata=LARGE)
+    sent["parts"] = [{"data": LARGE, "metadata": LARGE}]
+    asked = json_format.ParseDict({"message": sent, "metadata": LARGE}, SendMessageRequest())
+    errors.check_required(asked)
+    assert looked_at[0] < SMALL < asked.ByteSize()
+    with pytest.raises(InvalidParamsError, match=r"missing or empty: message\.$"):
+        errors.check_required(SendMessageRequest())

@@ -1,5 +1,8 @@
+"""The HTTP server of `api` and `dev`, and which addresses it takes for its own."""
+
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import httpx
@@ -8,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from a2a_serverless_tools.local.http_server import OwnAddress
+from a2a_serverless_tools.local.http_server import HttpServer, OwnAddress, bind
 
 PORT = 8000
 OWN = f"127.0.0.1:{PORT}"
@@ -108,3 +111,12 @@ async def test_the_public_url_is_an_address_too() -> None:
     assert (await ask({"Host": OWN}, public_url=public)).text == "served"
     for foreign in ({"Host": "example"}, {"Origin": "http://agent.example"}):
         assert (await ask(foreign, public_url=public)).status_code == 403
+
+
+def test_an_answer_leaves_at_once() -> None:
+    """An accepted connection has TCP_NODELAY: else an answer waits 40 ms for the client's ACK."""
+    with HttpServer(Starlette(), bind(0)) as server, httpx.Client(trust_env=False) as client:
+        assert client.get(server.url).status_code == 404
+        (connection,) = server._server.server_state.connections
+        accepted: socket.socket = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

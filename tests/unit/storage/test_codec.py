@@ -1,14 +1,26 @@
-"""The codec between HEAD and its item."""
+"""The codec of HEAD, commits and attributes, and the places of items."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
-from a2a_serverless.storage.codec import head_item, head_of
+from a2a_serverless.storage import layout
+from a2a_serverless.storage.codec import Commits, event_items, head_item, head_of, seconds
+from a2a_serverless.storage.dynamodb import Typed, plain, typed
+from a2a_serverless.storage.finding import due_tasks
+from a2a_serverless.storage.table import Item
+from a2a_serverless.tasks.entries import MessageAppended, encode_entries
 from a2a_serverless.tasks.head import KNOWN, AttemptEnd, CancelMark, Head, Spared
+from a2a_serverless.tasks.rules import Step
+from tests.support.clocks import ManualClock
+from tests.support.databases import Dictionaries
 from tests.support.heads import SMALL
+from tests.support.messages import agent_message, request
+from tests.support.newer import head_key, set_attributes
 
 FULL = replace(
     SMALL,
@@ -81,3 +93,138 @@ def test_a_task_without_due_time_is_not_in_the_due_index() -> None:
     """The due index is sparse: both keys are there, or none."""
     assert {"due_key", "due_at"} <= head_item(FULL).keys()
     assert not {"due_key", "due_at"} & head_item(SMALL).keys()
+
+
+def test_shards_are_used_evenly() -> None:
+    """Task ids spread evenly over all shards, always the same way."""
+    shards = [layout.shard_of(f"task-{number}") for number in range(4000)]
+    assert set(shards) == set(range(layout.SHARDS))
+    assert min(map(shards.count, range(layout.SHARDS))) > 800
+    assert layout.shard_of("task-1") == layout.shard_of("task-1")
+
+
+def test_an_owner_is_read_from_the_key() -> None:
+    """Scope and task id stand in the partition key, whatever the id holds."""
+    assert layout.owner_of(layout.task_partition("scope", "a:b.c_-")) == ("scope", "a:b.c_-")
+
+
+def test_parts_sort_by_version_and_part() -> None:
+    """The order of keys is the order of commits."""
+    keys = [layout.event_sort("i", v, p) for v, p in itertools.product((1, 9, 10, 100), (0, 1, 12))]
+    assert keys == sorted(keys)
+    assert layout.event_sort("i", 10) < layout.event_sort("i", 10, 0)
+    assert layout.event_sort("i", 10) > layout.event_sort("i", 9, 999)
+    assert max(keys) < layout.HEAD < layout.PUSH
+
+
+def written(version: int, size: int = 1) -> list[Item]:
+    """The items of a commit of about `size` bytes."""
+    entries = (MessageAppended(agent_message("x" * size)),)
+    step = Step(
+        head=replace(SMALL, version=version),
+        entries=entries,
+        token="token" if version % 2 else None,
+        commit_id=f"commit-{version}",
+        at=1_700_000_000_000 + version,
+        base=version,
+    )
+    return event_items(step, encode_entries(entries))
+
+
+def test_a_commit_is_cut_into_parts() -> None:
+    """A large commit becomes parts under 350 KB that carry the same marks."""
+    parts = written(7, 1_000_000)
+    assert [part["SK"][-4:] for part in parts] == ["#000", "#001", "#002"]
+    assert all(len(part["body"]) <= 340_000 for part in parts)
+    assert (parts[0].pop("at"), parts[0].pop("base")) == (1_700_000_000_007, 7)
+    marks = [{**part, "SK": None, "body": None} for part in parts]
+    assert marks == [marks[0]] * 3
+    assert marks[0]["parts"] == 3
+
+
+def versions(*pages: list[Item], after: int = 0) -> list[int]:
+    commits = Commits(SMALL.incarnation, after)
+    for page in pages:
+        commits.add(page)
+    return [record.version for record in commits.records]
+
+
+def test_commits_are_complete_and_in_order() -> None:
+    """Half a commit and what follows a gap are left out; what comes later completes them."""
+    one, two, three = written(1), written(2, 700_000), written(3)
+    assert versions(one + two + three) == [1, 2, 3]
+    assert versions(one + two[:2] + three) == [1]
+    assert versions(one + two[1:] + three) == [1]
+    assert versions(one + three) == [1]
+    assert versions(two + three) == []
+    assert versions(two + three, after=1) == [2, 3]
+    assert versions(one + two[:1] + three, two + three) == [1, 2, 3]
+    assert versions(one + two[:1], two[1:] + three) == [1, 2, 3]
+    assert versions(one + two + three, one + two + three) == [1, 2, 3]
+
+
+def test_another_incarnations_events_are_ignored() -> None:
+    """Events of an earlier task with the same id are not of this one."""
+    head = replace(SMALL, incarnation="incarnation0")
+    other: Any = event_items(
+        Step(head=head, entries=(), token=None, commit_id="c", at=0, base=0), b""
+    )
+    assert versions(other + written(1)) == [1]
+    assert versions(other) == []
+
+
+def test_a_record_has_what_was_written() -> None:
+    """Entries, token, commit id and time of a record are those of its commit."""
+    commits = Commits(SMALL.incarnation, 0)
+    commits.add(written(1, 400_000) + written(2))
+    first, second = commits.records
+    assert (first.token, first.commit_id) == ("token", "commit-1")
+    assert (second.token, second.commit_id) == (None, "commit-2")
+    assert (first.at, second.at) == (1_700_000_000_001, 1_700_000_000_002)
+    (entry,) = first.entries
+    assert isinstance(entry, MessageAppended)
+    assert len(entry.message.parts[0].text) == 400_000
+
+
+def test_a_commit_that_has_lost_its_time_has_none() -> None:
+    """A commit whose item has no time is read, with its time unknown."""
+    damaged = written(1)
+    del damaged[0]["at"]
+    commits = Commits(SMALL.incarnation, 0)
+    commits.add(damaged)
+    assert [(record.version, record.at) for record in commits.records] == [(1, None)]
+
+
+ODD: Typed = {"f": {"N": "1.5"}, "t": {"BOOL": True}, "m": {"M": {}}, "l": {"SS": ["1"]}}
+
+
+def test_seconds_round_up() -> None:
+    """An item expires with the second in which its time ends."""
+    assert [seconds(ms) for ms in (0, 1, 999, 1000, 1001)] == [0, 1, 1, 1, 2]
+
+
+def test_what_no_release_stores_is_of_another_form() -> None:
+    """A value that no release stores is read as neither int, text nor bytes."""
+    known = plain({"s": {"S": "1"}, "n": {"N": "1"}, "b": {"B": b"1"}, "e": {"N": "1E+2"}})
+    assert known == {"s": "1", "n": 1, "b": b"1", "e": 100}
+    assert not any(isinstance(value, str | int | bytes) for value in plain(ODD).values())
+
+
+def test_what_was_read_is_written_as_it_was() -> None:
+    """Every value that was read can stand in a condition or an item, a damaged one too."""
+    item = {"s": {"S": ""}, "n": {"N": "-7"}, "b": {"B": b"1"}, "none": {"NULL": True}, **ODD}
+    assert typed(plain(item)) == item
+    with pytest.raises(TypeError, match="no value of type object"):
+        typed({"x": object()})
+
+
+@pytest.mark.parametrize(
+    ("due_at", "shown"), [({"N": "7"}, 7), ({"N": "7.9"}, 7)], ids=["whole", "not whole"]
+)
+async def test_an_item_of_the_due_index_has_a_time(due_at: Any, shown: int) -> None:
+    """An item is due at its millisecond, without a fraction."""
+    database = Dictionaries(ManualClock())
+    storage = database.storage()
+    head = (await storage.open_task("c", request())).head
+    set_attributes(database, head_key(head), {"due_at": due_at})
+    assert [due.due_at for due in await due_tasks(storage, 10)] == [shown]

@@ -1,4 +1,4 @@
-"""What a worker does with a turn that others have changed."""
+"""What a worker does with its turn: after other writers, a failure, and the return of its agent."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from a2a_serverless.tasks.attempts import (
     Delivered,
     Refused,
     RetryPolicy,
+    Returned,
     attempts_started,
     may_give_up,
     on_current_turn,
@@ -20,9 +21,10 @@ from a2a_serverless.tasks.attempts import (
     on_delivery,
     on_lost_claim,
     on_refusal,
+    on_return,
     waits_behind,
 )
-from a2a_serverless.tasks.head import FORMAT, Head
+from a2a_serverless.tasks.head import FORMAT, KNOWN, Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from tests.unit.tasks.heads import asked, claimed, followed, moved, opened
 
@@ -209,3 +211,50 @@ def dead_letter(
     params = FIRST.model_copy(update={"turn": turn})
     letter = Operation(operation=kind, params=params)
     return on_dead_letter(head, letter, retry=RETRY)
+
+
+ENDED = {
+    TaskState.TASK_STATE_COMPLETED,
+    TaskState.TASK_STATE_CANCELED,
+    TaskState.TASK_STATE_FAILED,
+    TaskState.TASK_STATE_REJECTED,
+    TaskState.TASK_STATE_INPUT_REQUIRED,
+}
+AT_FAULT = {TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING}
+
+
+@pytest.mark.parametrize("state", sorted(KNOWN))
+def test_what_follows_a_return(state: TaskState) -> None:
+    """After a return the turn has ended, ends now (auth-required), or is the agent's fault."""
+    met = on_return(state)
+    assert (met is Returned.ENDED) == (state in ENDED)
+    assert (met is Returned.AT_FAULT) == (state in AT_FAULT)
+    assert (met is Returned.ENDS_TURN) == (state == TaskState.TASK_STATE_AUTH_REQUIRED)
+
+
+def test_an_agent_that_said_nothing_is_at_fault() -> None:
+    """An agent that returns without a state on the turn is at fault."""
+    assert on_return(None) is Returned.AT_FAULT
+
+
+@pytest.mark.parametrize(
+    ("attempt", "longest_s"),
+    [(1, 2), (2, 4), (3, 8), (7, 128), (8, 200), (5000, 200)],
+)
+def test_the_wait_doubles_up_to_its_cap(attempt: int, longest_s: float) -> None:
+    """Attempt n waits for at most base * 2 ** (n - 1) seconds, and never longer than the cap."""
+    policy = RetryPolicy(base_s=2, cap_s=200, jitter=lambda: 1.0)
+    assert policy.delay_s(attempt) == longest_s
+
+
+def test_the_jitter_takes_a_share_of_the_wait() -> None:
+    """The wait is anything between nothing and its bound, so that turns do not come together."""
+    assert RetryPolicy(base_s=4, jitter=lambda: 0.25).delay_s(1) == 1
+    assert RetryPolicy(base_s=4, jitter=lambda: 0.0).delay_s(9) == 0
+    assert 0 <= RetryPolicy(base_s=4).delay_s(1) <= 4
+
+
+def test_attempts_are_exhausted_at_the_maximum() -> None:
+    """`max_attempts` starts are all there are."""
+    policy = RetryPolicy(max_attempts=3)
+    assert [policy.is_exhausted(n) for n in (0, 2, 3, 4)] == [False, False, True, True]

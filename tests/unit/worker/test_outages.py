@@ -33,6 +33,7 @@ from a2a_serverless_tools.local.template import Template
 from tests.support.messages import request
 from tests.support.queues import is_empty, take
 from tests.support.workers import Agent, PacedClock, complete, params_of, status_text
+from tests.unit.worker.quarantine import VISIBILITY_S, pairs, simulate
 
 HOUR_S = 3600
 SWEEP_EVERY_S = 60
@@ -259,3 +260,20 @@ def test_a_worker_that_never_starts_ends_its_tasks_by_their_hours(deployment: De
     assert reasons == {NEVER_STARTED.format(hours="24 hours")}
     assert deployment.starts() == {}
     assert deployment.resends <= 20 * 40
+
+
+LATE_S = 10
+"""Seconds beyond a visibility and a turn within which a turn of a dead worker has begun."""
+
+
+@pytest.mark.parametrize(("turn_s", "run_s"), pairs())
+def test_the_turns_of_a_dead_worker_start_soon(turn_s: int, run_s: int) -> None:
+    """Among busy workers they begin within a visibility, one turn and 10 s, in three receives.
+
+    They take no place of other turns meanwhile. The long form, with more turns and deaths, is
+    `python -m tests.unit.worker.quarantine`.
+    """
+    for death in simulate(turn_s, run_s, turns=2, deaths=1):
+        assert max(death.starts) <= VISIBILITY_S + turn_s + LATE_S
+        assert death.receives <= 3
+        assert death.taken == 0

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import ssl
 import urllib.error
+from collections.abc import Iterator
 from email.message import Message
 from typing import Any
 
+import a2a
 import botocore.exceptions
 import httpx
 import httpx2
@@ -14,13 +18,18 @@ import pydantic_ai.exceptions
 import pytest
 import requests
 from a2a.client.errors import A2AClientError, A2AClientTimeoutError, AgentCardResolutionError
-from a2a.utils.errors import InternalError
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.utils import errors
+from a2a.utils.errors import A2AError, InternalError
 from google.auth.exceptions import DefaultCredentialsError, TransportError
 
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.head import Spared
 from a2a_serverless.worker import FinalError, RetryLater
+from a2a_serverless.worker.failures import is_final
 from a2a_serverless.worker.services import MOST_SEEN, Passing, Refusal, meaning_of, no_longer
+from tests.support.workers import Agent, Bench, S, complete
 
 NOW_MS = 1_700_000_000_000
 """14 November 2023, 22:13:20 UTC."""
@@ -324,3 +333,73 @@ def test_a_property_that_raises_says_nothing() -> None:
             raise RuntimeError("not yet")
 
     assert meaning_of(OddError(), NOW_MS) is None
+
+
+DECIDED: dict[type[A2AError], bool] = {
+    # The request asks for what this agent does not do, and will not do next time.
+    errors.ContentTypeNotSupportedError: True,
+    errors.ExtendedAgentCardNotConfiguredError: True,
+    errors.ExtensionSupportRequiredError: True,
+    errors.InvalidParamsError: True,
+    errors.InvalidRequestError: True,
+    errors.MethodNotFoundError: True,
+    errors.PushNotificationNotSupportedError: True,
+    errors.UnsupportedOperationError: True,
+    errors.VersionNotSupportedError: True,
+    # Another agent did not answer, answered with a fault, or has lost its task.
+    A2AError: False,
+    A2AClientError: False,
+    A2AClientTimeoutError: False,
+    AgentCardResolutionError: False,
+    errors.InternalError: False,
+    errors.InvalidAgentResponseError: False,
+    errors.JSONParseError: False,
+    errors.TaskNotCancelableError: False,
+    errors.TaskNotFoundError: False,
+}
+
+
+def classes_of(base: type[A2AError]) -> Iterator[type[A2AError]]:
+    yield base
+    for derived in base.__subclasses__():
+        yield from classes_of(derived)
+
+
+def test_each_error_of_the_sdk_is_decided() -> None:
+    """A release of the SDK with another error is noticed here: is a further attempt of use?"""
+    for module in pkgutil.walk_packages(a2a.__path__, "a2a.", onerror=lambda _: None):
+        try:
+            importlib.import_module(module.name)
+        except ImportError:
+            continue  # needs an extra of the SDK that is not installed
+    ours = {cls for cls in classes_of(A2AError) if cls.__module__.startswith("a2a.")}
+    assert ours == set(DECIDED)
+
+
+@pytest.mark.parametrize("error", DECIDED, ids=lambda cls: cls.__name__)
+def test_an_error_of_the_sdk_is_final_or_passing(error: type[A2AError]) -> None:
+    """Final is what refuses the request itself; subclasses and groups are as their errors."""
+    raised = error("no")
+    assert is_final(raised) is DECIDED[error]
+    assert is_final(type("Own", (error,), {})("no")) is DECIDED[error]
+    assert (
+        is_final(ExceptionGroup("as a TaskGroup raises it", [ValueError(), raised]))
+        is (DECIDED[error])
+    )
+
+
+@pytest.mark.parametrize("error", [cls for cls, final in DECIDED.items() if not final])
+async def test_an_agent_that_calls_another_one_is_tried_again(error: type[A2AError]) -> None:
+    """A fault of the other agent, or of the way to it, costs an attempt and not the task."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if len(agent.started) == 1:
+            raise error("no answer")
+        await complete(context, queue)
+
+    agent = Agent(execute)
+    bench = Bench(agent, retry_base_s=0)
+    task = await bench.send()
+    assert await bench.work() is False
+    assert await bench.work() is True
+    assert (await bench.task(task)).status.state == S.TASK_STATE_COMPLETED
