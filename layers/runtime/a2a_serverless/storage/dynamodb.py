@@ -20,6 +20,7 @@ from a2a_serverless.errors import ConditionFailedError, ConfigurationError, Unav
 from a2a_serverless.storage.table import (
     TABLE,
     Added,
+    Appended,
     Check,
     CopyOf,
     Delete,
@@ -32,6 +33,7 @@ from a2a_serverless.storage.table import (
     Put,
     Range,
     RefusedError,
+    Shifted,
     Table,
     Update,
     Watch,
@@ -229,6 +231,8 @@ def _attribute(value: Any) -> dict[str, Any]:
             return {"N": str(value)}
         case bytes():
             return {"B": value}
+        case list():
+            return {"L": [_attribute(element) for element in value]}
         case (kind, other):
             return {kind: other}
         case _:
@@ -260,6 +264,8 @@ def _plain(typed: tuple[str, Any]) -> Any:
             return bytes(binary)
         case ("S", text):
             return text
+        case ("L", elements) if all(element.keys() == {"S"} for element in elements):
+            return [element["S"] for element in elements]
         case _:
             return typed
 
@@ -315,6 +321,13 @@ class _Words:
                 return f"attribute_not_exists({name})"
             case "present":
                 return f"attribute_exists({name})"
+            case "begins":
+                elements = enumerate(check.value)
+                same = [f"{name}[{at}] = {self.value(element)}" for at, element in elements]
+                return f"({' AND '.join(same)})"
+            case "shorter":
+                is_list = f"attribute_type({name}, {self.value('L')})"
+                return f"({is_list} AND size({name}) < {self.value(check.value)})"
             case operator:
                 return f"{name} {operator} {self.value(check.value)}"
 
@@ -323,14 +336,16 @@ class _Words:
         sets = [
             f"{self.name(name)} = {self._new(name, new)}"
             for name, new in values.items()
-            if not isinstance(new, Added)
+            if not isinstance(new, Added | Shifted)
         ]
         adds = [
             f"{self.name(name)} {self.value(new.number)}"
             for name, new in values.items()
             if isinstance(new, Added)
         ]
-        clauses = {"SET": sets, "REMOVE": [self.name(name) for name in remove], "ADD": adds}
+        removes = [self.name(name) for name in remove]
+        removes += [f"{self.name(n)}[0]" for n, new in values.items() if isinstance(new, Shifted)]
+        clauses = {"SET": sets, "REMOVE": removes, "ADD": adds}
         return " ".join(f"{verb} {', '.join(what)}" for verb, what in clauses.items() if what)
 
     def _new(self, name: str, new: Any) -> str:
@@ -339,6 +354,9 @@ class _Words:
                 return f"if_not_exists({self.name(name)}, {self.value(value)})"
             case CopyOf(other):
                 return self.name(other)
+            case Appended(element):
+                stored = f"if_not_exists({self.name(name)}, {self.value([])})"
+                return f"list_append({stored}, {self.value([element])})"
             case _:
                 return self.value(new)
 

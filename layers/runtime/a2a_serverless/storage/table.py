@@ -18,7 +18,8 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError
 
 Item: TypeAlias = dict[str, Any]
-"""Values are str, int (whole numbers), bytes or None; a reader takes anything else for damage."""
+"""Values are str, int (whole numbers), bytes, None or a list of str; a reader takes anything else for
+damage."""
 
 
 class Key(NamedTuple):
@@ -53,7 +54,7 @@ class RefusedError(Exception):
 
 # -- conditions ------------------------------------------------------------------------------
 
-Operator = Literal["=", "<>", "<", "<=", ">", ">=", "absent", "present"]
+Operator = Literal["=", "<>", "<", "<=", ">", ">=", "absent", "present", "begins", "shorter"]
 
 _COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": eq,
@@ -69,7 +70,9 @@ _COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 class Check:
     """A comparison of one attribute. A missing attribute, or one of another type, passes `<>` only.
 
-    Texts are compared by code point, bytes by byte; None is a value like any other.
+    Texts are compared by code point, bytes by byte; None is a value like any other, and so is a
+    list, which has no order. Of lists alone: `begins` with the elements of a list, is `shorter`
+    than a number of elements.
     """
 
     name: str
@@ -82,6 +85,10 @@ class Check:
         if self.operator in ("absent", "present"):
             return is_stored is (self.operator == "present")
         value = item[self.name] if item is not None and is_stored else None
+        if self.operator == "begins":
+            return isinstance(value, list) and value[: len(self.value)] == self.value
+        if self.operator == "shorter":
+            return isinstance(value, list) and len(value) < self.value
         if not is_stored or _type_of(value) is not _type_of(self.value):
             return self.operator == "<>"
         return _COMPARED[self.operator](value, self.value)
@@ -137,6 +144,18 @@ class CopyOf:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The stored list, or an empty one, with this element behind it."""
+
+    element: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """The stored list without its first element."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
     """Replace an item as a whole."""
@@ -155,7 +174,7 @@ class Update:
 
     key: Key
     values: Mapping[str, Any]
-    """By name: a value, or `Added`, `Kept` or `CopyOf`."""
+    """By name: a value, or `Added`, `Kept`, `CopyOf`, `Appended` or `Shifted`."""
     remove: Sequence[str] = ()
     when: When = ()
 
@@ -175,7 +194,8 @@ def changed(item: Mapping[str, Any] | None, write: Write) -> Item | None:
     """Return an item as it is after a write; None: there is none.
 
     Raises:
-        RefusedError: it adds to something else than a number, or copies what is not there.
+        RefusedError: it adds to something else than a number, changes something else than a list
+            as one, or copies what is not there.
     """
     match write:
         case Put():
@@ -201,8 +221,19 @@ def _value(before: Item, name: str, new: Any) -> Any:
             if other not in before:
                 raise RefusedError(f"There is no attribute {other} to copy.")
             return before[other]
+        case Appended(element):
+            return [*_list(before, name, []), element]
+        case Shifted():
+            return _list(before, name, None)[1:]
         case _:
             return new
+
+
+def _list(before: Item, name: str, default: list[str] | None) -> list[str]:
+    stored = before.get(name, default)
+    if not isinstance(stored, list):
+        raise RefusedError(f"The attribute {name} is no list.")
+    return stored
 
 
 # -- queries ---------------------------------------------------------------------------------
@@ -348,6 +379,8 @@ def _size(value: Any) -> int:
             return len(value)
         case int():
             return (len(str(abs(value))) + 1) // 2 + 1 + (value < 0)
+        case list():
+            return 3 + sum([1 + _size(element) for element in value])
         case _:
             raise RefusedError(f"An item has no value of type {type(value).__name__}.")
 
@@ -377,8 +410,9 @@ def check_range(wanted: Range, indexes: Mapping[str, Index]) -> Index:
 
 def _check_when(when: When) -> None:
     for check in _checks(when):
-        if check.value is None and check.operator in ("<", "<=", ">", ">="):
-            raise RefusedError("None has no order.")
+        has_order = check.value is not None and not isinstance(check.value, list)
+        if not has_order and check.operator in ("<", "<=", ">", ">="):
+            raise RefusedError("None and lists have no order.")
 
 
 def _checks(when: When) -> Iterable[Check]:
