@@ -16,6 +16,7 @@
     ├── IdempotencyConflictError      the key was used for another message
     ├── RepeatedKeyError              the key has opened a turn already: go on with that turn
     ├── UnsupportedOperationError     the operation makes no sense in this state
+    │   └── ConversationFullError     too many messages wait: send it when one has been answered
     ├── ConcurrencyError              another writer was first: reload, decide again
     │   └── FencedError               another attempt owns the turn: stop, write nothing
     ├── ConditionFailedError          another item is stored: nothing was written
@@ -136,6 +137,10 @@ class RepeatedKeyError(A2AServerlessError):
 
 class UnsupportedOperationError(A2AServerlessError):
     """The operation is not supported in the task's current state."""
+
+
+class ConversationFullError(UnsupportedOperationError):
+    """50 messages wait in this conversation: send it when one has been answered."""
 
 
 class ConcurrencyError(A2AServerlessError):

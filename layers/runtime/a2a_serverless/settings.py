@@ -89,6 +89,11 @@ class Settings(BaseModel):
     """The time that a turn may wait for a worker before it is sent again."""
     give_up_hours: float = Field(default=24, gt=0)
     """Hours in which a turn that no worker could start is sent again, before its task fails."""
+    conversations: Literal["parallel", "serial"] = "parallel"
+    """`serial`: the turns of one conversation run one after the other, in the order in which their
+    messages were accepted. An agent that declares `keeps_conversation` needs it."""
+    conversation_hold_minutes: float = Field(default=60, gt=0)
+    """Minutes for which a turn that does not run keeps its conversation while others wait."""
     run_limit_s: float = Field(default=900, gt=0)
     """The longest run of an agent; at most the worker function's timeout."""
     turn_limit_s: float = Field(default=0, ge=0)
@@ -162,6 +167,11 @@ class Settings(BaseModel):
         return bool(self.push_queue)
 
     @property
+    def is_serial(self) -> bool:
+        """Return True if the turns of a conversation run one after the other."""
+        return self.conversations == "serial"
+
+    @property
     def give_up_s(self) -> float:
         """Return `give_up_hours` in seconds."""
         return self.give_up_hours * 3600
@@ -206,6 +216,7 @@ class Settings(BaseModel):
             lease_s=LEASE_S,
             renew_before_s=RENEW_BEFORE_S,
             cancel_s=self.cancel_timeout_s,
+            hold_s=self.conversation_hold_minutes * 60,
         )
 
 

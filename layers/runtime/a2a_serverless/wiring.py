@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -22,7 +22,7 @@ from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import PLACES, Leases, Slots
 from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.head import Head, plain_state
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.operations import Operation, OperationParams
 
 if TYPE_CHECKING:
     from a2a_serverless.queues.table import TableQueue
@@ -118,7 +118,7 @@ def memory_backends(settings: Settings, clock: Clock | None = None) -> Backends:
 def table_backends(settings: Settings, table: Table, clock: Clock | None = None) -> Backends:
     """Return backends on one table, which has the queues too, see `queue_on`."""
     clock = clock or SystemClock()
-    operations = partial(
+    made = partial(
         queue_on,
         table,
         Operation,
@@ -129,10 +129,11 @@ def table_backends(settings: Settings, table: Table, clock: Clock | None = None)
         dead_letters="dead_letter_queue",
         max_receives=settings.max_attempts + SPARE_RECEIVES,
     )
+    operations = made("queue")
     return Backends(
-        storage=_storage_on(table, settings, clock),
-        operations=operations("queue"),
-        quarantine=operations("quarantine_queue") if settings.worker_turns > 1 else None,
+        storage=_storage_on(table, settings, clock, operations),
+        operations=operations,
+        quarantine=made("quarantine_queue") if settings.worker_turns > 1 else None,
         dead_letters=queue_on(
             table, Operation, settings, "dead_letter_queue", visibility_s=SWEEP_S, clock=clock
         ),
@@ -194,9 +195,27 @@ def open_storage(settings: Settings, clock: Clock | None = None) -> DurableStora
     return _storage_on(open_table(settings.table, clock), settings, clock)
 
 
-def _storage_on(table: Table, settings: Settings, clock: Clock) -> DurableStorage:
-    """Return the storage on a table, whose commits are counted and traced."""
-    return DurableStorage(table, clock=clock, timing=settings.timing(), observer=OBSERVER)
+def _storage_on(
+    table: Table, settings: Settings, clock: Clock, operations: FifoQueue[Operation] | None = None
+) -> DurableStorage:
+    """Return the storage on a table, whose commits are counted and traced.
+
+    Without a queue of operations the turns that it wakes are left to the sweeper.
+    """
+    send = None if operations is None else partial(_send_copy, operations)
+    return DurableStorage(
+        table,
+        clock=clock,
+        timing=settings.timing(),
+        observer=replace(OBSERVER, send=send),
+        is_serial=settings.is_serial,
+    )
+
+
+async def _send_copy(operations: FifoQueue[Operation], head: Head) -> None:
+    """Send the operation of a turn that was woken."""
+    params = OperationParams.of(head, head.turn, head.sends)
+    await operations.send(Operation.to_run(params, request_context=tracing.carried()))
 
 
 def _ended(head: Head, after_ms: int) -> None:
@@ -238,9 +257,10 @@ def aws_backends(
         visibility_s=settings.visibility_s,
         has_long_polls=has_long_polls,
     )
+    operations = queue(settings.queue)
     return Backends(
-        storage=_storage_on(table, settings, clock),
-        operations=queue(settings.queue),
+        storage=_storage_on(table, settings, clock, operations),
+        operations=operations,
         quarantine=queue(settings.quarantine_queue) if settings.quarantine_queue else None,
         push=_push_on_aws(settings, table, clock) if settings.pushes else None,
         streams=_leases(Slots(table, clock=clock), settings),

@@ -163,6 +163,7 @@ _OPTIONAL: Final = (
     "content_digest",
     "needs",
     "size",
+    "serial_from",
 )
 """Attributes of HEAD that an item has only if they differ from the default."""
 
@@ -303,6 +304,7 @@ HEAD_FORMS: Final[Forms] = {
     "spared_faults": int,
     "spared_waited": int,
     "alone_for": int,
+    "serial_from": int,
     "left": str,
     "left_turn": int,
     "left_at": int,

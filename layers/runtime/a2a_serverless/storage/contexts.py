@@ -37,7 +37,14 @@ class Contexts:
             UnreadableTaskError: it is damaged.
         """
         key = context_item(self.scope.digest, check_context_id(context_id))
-        item = await self.table.get(key)
+        return self.read(context_id, await self.table.get(key))
+
+    def read(self, context_id: str, item: Item | None) -> tuple[Any | None, int]:
+        """Return the state and the version that an item holds, as `load`.
+
+        Raises:
+            UnreadableTaskError: it is damaged.
+        """
         if item is None or not is_live(item, self.clock.now_ms()):
             return None, 0
         try:

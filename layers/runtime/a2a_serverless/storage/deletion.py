@@ -19,6 +19,7 @@ from typing import Any, Final
 from a2a_serverless.errors import ConditionFailedError, InvalidArgumentError, UnavailableError
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import is_live
+from a2a_serverless.storage.conversation import forget_line, pass_on
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.table import (
     STORED,
@@ -132,7 +133,10 @@ async def delete_task(storage: DurableStorage, task_id: str) -> bool:
     head = await storage.head(task_id)
     if head is None:
         return False
-    return (await _erase(storage, task_id, incarnation=head.incarnation)).was_live
+    erased = await _erase(storage, task_id, incarnation=head.incarnation)
+    if head.serial_from:
+        await pass_on(storage, head.context_id)
+    return erased.was_live
 
 
 async def delete_context(storage: DurableStorage, context_id: str) -> int:
@@ -184,6 +188,7 @@ async def delete_data(
     for context in contexts:
         key = layout.context_item(storage.scope.digest, context)
         states += await storage.table.did(Delete(key=key, when=[STORED]))
+        await forget_line(storage, context)
     # An index may still name what is gone: that is nothing to delete.
     is_done = items + states == 0
     if is_done and context_id is None:  # after the tasks: a list stores a new count

@@ -19,7 +19,7 @@ What a reader may rely on:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -29,6 +29,7 @@ from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import (
     CommitTooLargeError,
     ConditionFailedError,
+    ConversationFullError,
     RepeatedKeyError,
     TaskNotAcceptingMessagesError,
     TaskNotFoundError,
@@ -36,7 +37,7 @@ from a2a_serverless.errors import (
     UnavailableError,
     UnreadableTaskError,
 )
-from a2a_serverless.storage import codec, layout
+from a2a_serverless.storage import codec, conversation, layout
 from a2a_serverless.storage.codec import (
     Commits,
     canceled,
@@ -52,6 +53,7 @@ from a2a_serverless.storage.codec import (
     unless_canceled,
 )
 from a2a_serverless.storage.contexts import Contexts, context_conflict
+from a2a_serverless.storage.conversation import Line
 from a2a_serverless.storage.table import (
     NEW,
     Check,
@@ -65,6 +67,7 @@ from a2a_serverless.storage.table import (
     holds,
 )
 from a2a_serverless.storage.webhooks import Webhooks, push_inline
+from a2a_serverless.tasks.conversation import Place
 from a2a_serverless.tasks.entries import (
     Caller,
     advice_on_size,
@@ -127,6 +130,8 @@ class Observer:
     """Returns X-Ray's header of the writer, which the commit keeps."""
     ended: Callable[[Head, int], None] = lambda _, __: None
     """Is called by the process that ends a task, with HEAD and the milliseconds since creation."""
+    send: Callable[[Head], Awaitable[None]] | None = None
+    """Sends the operation of a turn that was woken; None: this process has no queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +155,7 @@ class DurableStorage:
         clock: by default the system's.
         timing: the times that commits set.
         observer: what is added to commits, and told of them.
+        is_serial: True: the turns of a conversation run one after the other.
     """
 
     def __init__(
@@ -160,17 +166,24 @@ class DurableStorage:
         clock: Clock | None = None,
         timing: Timing | None = None,
         observer: Observer | None = None,
+        is_serial: bool = False,
     ) -> None:
         self.table = table
         self.scope = scope
         self.clock = clock or SystemClock()
         self.timing = timing or Timing()
         self.observer = observer or Observer()
+        self.is_serial = is_serial
 
     def for_scope(self, scope: Scope) -> Self:
         """Return the same storage seen by another owner; cheap."""
         return type(self)(
-            self.table, scope=scope, clock=self.clock, timing=self.timing, observer=self.observer
+            self.table,
+            scope=scope,
+            clock=self.clock,
+            timing=self.timing,
+            observer=self.observer,
+            is_serial=self.is_serial,
         )
 
     @property
@@ -329,6 +342,7 @@ class DurableStorage:
 
         Raises:
             InvalidArgumentError: an id or the configuration cannot be stored.
+            ConversationFullError: too many turns wait in the conversation.
         """
         check_context_id(context_id)
         if task_id is None:
@@ -345,6 +359,7 @@ class DurableStorage:
             idempotency_key=idempotency_key,
             ttl_s=ttl_s,
             push=push,
+            is_serial=self.is_serial,
         )
         now_ms = self.clock.now_ms()
         trace = self.observer.trace()
@@ -368,11 +383,13 @@ class DurableStorage:
             FencedError, TurnFinishedError, TaskTerminalStateError,
             TaskNotAcceptingMessagesError: the rules refuse it.
             RepeatedKeyError: a commit with this idempotency key was made before, however long ago.
+            ConversationFullError: too many turns wait in the conversation for this message's to be.
             CommitTooLargeError: more than 4 MB; nothing was written.
             UnavailableError: no answer within the retry budget; the outcome is unknown.
         """
         now_ms = self.clock.now_ms()
         trace = self.observer.trace()
+        commit = replace(commit, is_serial=self.is_serial)
         try:
             step = advance(head, commit, now_ms=now_ms, timing=self.timing, trace=trace)
         except (TaskTerminalStateError, TaskNotAcceptingMessagesError):
@@ -383,7 +400,9 @@ class DurableStorage:
         if head.has_expired(self.clock.now_ms()):
             raise TaskNotFoundError
         step = _sized(step, len(body))
-        await self._apply(head, step, body, push)
+        is_settled = await self._apply(head, step, body, push)
+        if not is_settled:
+            await conversation.pass_on(self, head.context_id)
         if step.head.is_terminal and not head.is_terminal:
             # Every end of a task passes here, in the process that commits it.
             self.observer.ended(step.head, self.clock.now_ms() - head.created_at)
@@ -401,10 +420,14 @@ class DurableStorage:
         writes += [Put(item=item) for item in event_items(step, body)]
         if push is not None:
             writes.append(push_inline(push, head))
+        if head.serial_from:
+            writes.append(conversation.join(self, head, head.turn))
         for _ in range(INSERTS):
             try:
                 await self.table.write(*writes)
             except ConditionFailedError as failed:
+                if 0 not in failed.items:
+                    raise ConversationFullError from failed
                 taker = self._live(failed.items[0]) or await self.head(head.task_id)
                 if taker is None:
                     continue
@@ -414,11 +437,14 @@ class DurableStorage:
         msg = f"The id {head.task_id} was taken and free by turns, {INSERTS} times."
         raise UnavailableError(msg)
 
-    async def _apply(self, before: Head, step: Step, body: bytes, push: Push | None) -> None:
+    async def _apply(self, before: Head, step: Step, body: bytes, push: Push | None) -> bool:
         """Store a commit if HEAD is still `before`: same incarnation, same version.
+
+        Return False if it has ended a turn whose conversation has to be passed on.
 
         Raises:
             ConcurrencyError, TaskNotFoundError: HEAD is another one, or gone.
+            ConversationFullError: there is no place in the line of the conversation.
             InvalidArgumentError: the task has no room for the push configuration.
         """
         head = step.head
@@ -431,10 +457,37 @@ class DurableStorage:
             more.append(Put(item=sent_item(head, step.key_digest), when=[NEW]))
         if step.context_write is not None:
             more.append(self.contexts.update(head.context_id, step.context_write))
+        if step.opens_turn and head.serial_from:
+            more.append(conversation.join(self, head, head.version))
+        ended = before.turn_is_open and head.finished_turn >= before.turn
+        if ended and before.is_in_line:
+            return await self._apply_end(before, step, [update, *more])
         try:
             await self.table.write(update, *more)
         except ConditionFailedError as failed:
             await self._settle(step, failed.items)
+        return True
+
+    async def _apply_end(self, before: Head, step: Step, writes: list[Write]) -> bool:
+        """Store the end of a turn that has a place in its conversation, and give up the place.
+
+        Return True if nothing else is in the line then. What is not the first place stays.
+        """
+        place = Place.of(before)
+        line: Sequence[Place] = () if before.left else (place,)
+        while True:
+            own = conversation.give_up(self, before.context_id, place, line)
+            try:
+                await self.table.write(*writes, *([own] if own else []))
+            except ConditionFailedError as failed:
+                refused = dict(failed.items)
+                stored = refused.pop(len(writes), None)
+                if refused:
+                    await self._settle(step, refused)
+                    return False
+                line = Line.of(stored).places
+            else:
+                return own is not None and len(line) == 1
 
     async def _settle(self, step: Step, failed: Mapping[int, Item | None]) -> None:
         """Return if the refused commit was applied by an earlier, unanswered request; else raise.
@@ -446,6 +499,8 @@ class DurableStorage:
         if 0 not in failed:
             if step.key_digest:
                 await self._check_key(head, step.key_digest)
+            if any(item and item["SK"] == layout.LINE for item in failed.values()):
+                raise ConversationFullError
             raise context_conflict(next(iter(failed.values())))
         event = layout.event_sort(head.incarnation, head.version, 0)
         stored = await self.table.get(Key(self._partition(head.task_id), event))

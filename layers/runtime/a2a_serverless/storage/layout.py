@@ -44,6 +44,7 @@ cost nothing. docs/indexes.md names their users.
 HEAD: Final = "HEAD"
 EVENTS: Final = "EVENT#"
 CONTEXT: Final = "CONTEXT"
+LINE: Final = "LINE"
 COUNT: Final = "COUNT#"
 PUSH: Final = "PUSH#"
 PUSH_END: Final = "PUSH$"
@@ -79,6 +80,11 @@ def queue_partition(name: str) -> str:
 def context_item(scope: str, context_id: str) -> Key:
     """Return the key of a context's item."""
     return Key(f"CONTEXT#{context_key(scope, context_id)}", CONTEXT)
+
+
+def line_item(scope: str, context_id: str) -> Key:
+    """Return the key of the line of a context's turns."""
+    return context_item(scope, context_id)._replace(SK=LINE)
 
 
 def context_owner(scope: str, context_id: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError
 
 Item: TypeAlias = dict[str, Any]
-"""Values are str, int (whole numbers), bytes, None or a list of str; a reader takes anything else for
+"""Values are str, int (whole numbers), bytes, None or a list of str; a reader takes all else for
 damage."""
 
 

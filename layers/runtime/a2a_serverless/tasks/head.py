@@ -67,7 +67,8 @@ class Spared:
     waited: int = 0
     """Milliseconds that the turn was told to wait after such ends."""
     interruptions: int = 0
-    """Starts whose worker was told to stop."""
+    """Starts whose worker was told to stop, or before whose end another task has changed the
+    conversation's state."""
 
 
 Reason: TypeAlias = Literal["", "share", "conversation"]
@@ -127,6 +128,9 @@ class Head:
     left: Reason = ""
     """Why the current turn has no message on the queue: it stands in the table until it is woken.
     Only a turn that no attempt has claimed can be left."""
+    serial_from: int = 0
+    """The first turn that takes a place in the line of its conversation, as all later ones do; 0:
+    none does."""
     woken: bool = False
     """The current turn has waited for a share of the workers, and has one until it ends."""
     left_at: int = 0
@@ -155,6 +159,11 @@ class Head:
     @property
     def turn_is_open(self) -> bool:
         return self.finished_turn < self.turn
+
+    @property
+    def is_in_line(self) -> bool:
+        """Return True if the current turn has taken a place in the line of its conversation."""
+        return 0 < self.serial_from <= self.turn
 
     @property
     def is_terminal(self) -> bool:

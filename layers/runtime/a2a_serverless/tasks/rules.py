@@ -57,6 +57,9 @@ from a2a_serverless.tasks.identity import digest, new_token
 
 LEFT_MS: Final = 3_600_000
 """Milliseconds after which the sweeper looks at a turn that is left."""
+LEFT_IN_LINE_MS: Final = 300_000
+"""Milliseconds after which it looks at one that waits for its conversation: the turn before it may
+have been deleted, or may keep the conversation for too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,8 @@ class Timing:
 
     After `waiting_s` the sweeper sends an unclaimed turn again. It leaves a claimed turn alone for
     `lease_s`; the worker that has the turn renews that lease when less than `renew_before_s` of it
-    is left. After `cancel_s` the sweeper ends a canceled task without its agent.
+    is left. After `cancel_s` the sweeper ends a canceled task without its agent. A turn that does
+    not run keeps its conversation for `hold_s` while others wait for it.
     """
 
     ttl_s: float = 30 * 24 * 3600
@@ -73,6 +77,7 @@ class Timing:
     lease_s: float = 300
     renew_before_s: float = 120
     cancel_s: float = 10
+    hold_s: float = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,8 @@ class NewTask:
     idempotency_key: str | None = None
     ttl_s: float | None = None
     push: TaskPushNotificationConfig | None = field(default=None, repr=False)
+    is_serial: bool = False
+    """True: its turns take places in the line of their conversation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +146,8 @@ class Commit:
     """Why this attempt, the turn's last one, ends the task as failed."""
     waits: Waits | None = None
     """With this commit the attempt gives its turn back."""
+    is_serial: bool = False
+    """True: the turn that the commit opens takes a place in the line of its conversation."""
     commit_id: str = field(default_factory=new_token)
 
 
@@ -171,6 +180,11 @@ class Step:
         """Return True if the task's status is written, even with the same state."""
         return any(isinstance(entry, StatusChanged) for entry in self.entries)
 
+    @property
+    def opens_turn(self) -> bool:
+        """Return True if the commit accepts a message."""
+        return any(isinstance(entry, TurnOpened) for entry in self.entries)
+
 
 def open_task(new: NewTask, *, now_ms: int, timing: Timing, trace: str | None = None) -> Step:
     """Return the first version of a task: submitted, with its first turn open and due."""
@@ -192,6 +206,7 @@ def open_task(new: NewTask, *, now_ms: int, timing: Timing, trace: str | None = 
         turn_base=1,
         due_at=now_ms + int(timing.waiting_s * 1000),
         key_digest=key_digest(new.idempotency_key),
+        serial_from=int(new.is_serial),
     )
     head = _opened_by(head, new.request.message)
     return Step(
@@ -228,6 +243,8 @@ def advance(
         after = _claimed(after, commit, now_ms, timing)
     if opens:
         after = _opened(after, entries, now_ms, timing)
+        if commit.is_serial and not after.serial_from:
+            after = replace(after, serial_from=after.version)
     after, entries = _with_content(after, entries, now_ms)
     if commit.waits is not None:
         after = _waiting(after, commit.waits, timing)
@@ -313,9 +330,9 @@ def leaving(head: Head, reason: Reason, *, at: int, now_ms: int) -> Head:
     """Return HEAD with its open turn left, for `reason`: its message may be acknowledged.
 
     `at` is the turn's place among those of its caller, the earliest first, in milliseconds. The
-    sweeper looks at the turn in an hour, if nothing has woken it by then.
+    sweeper looks at the turn later, if nothing has woken it by then.
     """
-    due_at = now_ms + LEFT_MS
+    due_at = now_ms + (LEFT_IN_LINE_MS if reason == "conversation" else LEFT_MS)
     return replace(head, left=reason, left_at=at, woken=False, due_at=due_at)
 
 

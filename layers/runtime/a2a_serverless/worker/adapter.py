@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 
 from a2a.server.agent_execution import AgentExecutor
@@ -21,7 +22,10 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.queues.fifo import DONE, LOST, FifoQueue, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.conversation import Line, found_in, pass_on, take_place
 from a2a_serverless.storage.endings import cancel_task, end_task, gave_up
+from a2a_serverless.storage.layout import LINE
+from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.attempts import (
     MOST_INTERRUPTIONS,
     NEWER_DELAY_S,
@@ -35,6 +39,7 @@ from a2a_serverless.tasks.attempts import (
     on_delivery,
     waits_behind,
 )
+from a2a_serverless.tasks.conversation import Started, on_start
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import SHUTDOWN, Head
 from a2a_serverless.tasks.identity import Scope, new_token
@@ -241,7 +246,8 @@ class _Delivery:
         self._storage = adapter.backends.storage.for_scope(scope)
         self._attempted: Guard | None = None
         """Of the attempt that has begun."""
-        self._is_passed_on = False
+        self._is_let_go = False
+        """True once the turn is another delivery's: in quarantine, or left until it is woken."""
 
     async def verdict(self) -> Verdict:
         """Do what the delivery asks for.
@@ -253,7 +259,7 @@ class _Delivery:
             log = await self._storage.read(task_id, incarnation=incarnation)
             verdict = await self._act(log)
             is_behind = log is not None and waits_behind(log.head, self._operation)
-            goes_on = is_behind and not self._is_passed_on
+            goes_on = is_behind and not self._is_let_go
             if not (verdict.is_done and goes_on):
                 return verdict
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")
@@ -306,6 +312,10 @@ class _Delivery:
         if log is None or wanted is Delivered.DROP:
             _log(self._handle, logging.INFO, "dropped", "Delivery dropped")
             verdict = DONE
+            if log is not None and log.head.serial_from:
+                # The process that ended or left the turn may have died before it passed it on.
+                self._is_let_go = bool(log.head.left)
+                await pass_on(self._storage, log.head.context_id)
         elif wanted is Delivered.GIVE_BACK:
             _log(self._handle, logging.WARNING, "needs_newer", f"Delivery given back: {_NEWER}")
             verdict = again(NEWER_DELAY_S)
@@ -327,7 +337,7 @@ class _Delivery:
         same deduplication id, or finds its turn finished.
         """
         await quarantine.send(self._operation)
-        self._is_passed_on = True
+        self._is_let_go = True
         text = "Delivery quarantined: a worker died with its turn, and neighbours run here"
         _log(self._handle, logging.WARNING, "quarantined", text)
         return DONE
@@ -362,11 +372,16 @@ class _Delivery:
         adapter = self._adapter
         if adapter.retry.is_exhausted(log.head.attempts):  # the last one died without settling it
             return await self._give_up(log)
+        found: Mapping[str, Item] | None = None
+        if log.head.is_in_line:
+            started, found = await self._started(log.head)
+            if started is Started.LEAVE:
+                return await self._leave(log.head)
         try:
             timing = self._storage.timing
             with observed_attempt(log, self._operation, clock=adapter.clock, timing=timing):
                 agent = await self._agent(log)
-                guard = self._attempted = self._guard(log, new_token())
+                guard = self._attempted = self._guard(log, new_token(), found)
                 # The agent's own calls belong to its attempt.
                 attempt = self._attempt(guard, turn_of(log, tracing.carried()), agent)
                 async with guard.keeping_delivery():
@@ -384,7 +399,29 @@ class _Delivery:
             _log(self._handle, logging.WARNING, "fenced", f"Attempt stopped: {error}")
             return LOST
 
-    def _guard(self, log: Log, token: str | None) -> Guard:
+    async def _started(self, head: Head) -> tuple[Started, Mapping[str, Item] | None]:
+        """Return whether the turn has its conversation, and what is stored of that.
+
+        A turn that finds the line full runs beside it: the condition on the state parts them.
+        """
+        found = await found_in(self._storage, head.context_id)
+        started = on_start(head, Line.of(found.get(LINE)).places)
+        if started is Started.JOIN:
+            line = await take_place(self._storage, head)
+            return on_start(head, line.places), None
+        return started, found
+
+    async def _leave(self, head: Head) -> Verdict:
+        """Leave a turn that waits for another one of its conversation, and acknowledge."""
+        if not await self._storage.leave(head, "conversation"):
+            return again(0)  # HEAD has changed since it was read
+        faults.point("after-leave")
+        self._is_let_go = True
+        _log(self._handle, logging.INFO, "left", "Turn left until its conversation is free")
+        await pass_on(self._storage, head.context_id)
+        return DONE
+
+    def _guard(self, log: Log, token: str | None, found: Mapping[str, Item] | None = None) -> Guard:
         adapter = self._adapter
         return Guard(
             log=self._storage,
@@ -397,6 +434,7 @@ class _Delivery:
             handle=self._handle if adapter.has_heartbeat else None,
             visibility_s=adapter.settings.visibility_s,
             until=self._limit(),
+            found=found,
         )
 
     def _attempt(self, guard: Guard, turn: TurnInput, agent: AgentExecutor) -> Attempt:

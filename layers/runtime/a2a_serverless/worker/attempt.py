@@ -29,6 +29,7 @@ from a2a_serverless.tasks.attempts import (
     Failed,
     RetryPolicy,
     Returned,
+    after_interruption,
     after_passing,
     attempts_started,
     lease_end,
@@ -298,6 +299,9 @@ class Attempt:
         has_raised = isinstance(error, AgentFailedError) and not is_final(cause)
         meaning = meaning_of(cause, self._clock.now_ms()) if has_raised else None
         attempts = attempts_started(head, is_claimed=not self.guard.must_claim)
+        spared = None
+        if isinstance(error, StaleStateError):  # no agent has failed: another turn came first
+            attempts, spared = after_interruption(replace(head, attempts=attempts - 1))
         why = meaning.text if isinstance(meaning, Refusal) else client_text_of(cause)
         asked_s = meaning.asked_s if isinstance(meaning, Passing) else 0
         end = self.guard.ended(reason_of(error))
@@ -308,9 +312,9 @@ class Attempt:
             "correlation_id": reference,
         }
         if isinstance(meaning, Passing) and retry.window_s:
-            spared = after_passing(head.spared, retry, asked_s=asked_s)
-            if spared is not None:
-                return await self._wait(error, meaning, spared, end, fields)
+            passed = after_passing(head.spared, retry, asked_s=asked_s)
+            if passed is not None:
+                return await self._wait(error, meaning, passed, end, fields)
             why = no_longer(meaning, head.spared, retry)
         wanted = on_failure(
             attempts,
@@ -320,7 +324,7 @@ class Attempt:
         )
         match wanted:
             case Failed.AGAIN:
-                return await self._give_back(error, end, fields, asked_s)
+                return await self._give_back(error, end, fields, asked_s, spared)
             case Failed.AT_FAULT:
                 text, place = "Task failed: %s%s", where(error)
                 self._log(logging.ERROR, "agent_at_fault", text, error, place, **fields)
@@ -333,11 +337,17 @@ class Attempt:
         return DONE
 
     async def _give_back(
-        self, error: Exception, end: AttemptEnd, fields: dict[str, Any], asked_s: float
+        self,
+        error: Exception,
+        end: AttemptEnd,
+        fields: dict[str, Any],
+        asked_s: float,
+        spared: Spared | None,
     ) -> Verdict:
         """Count the attempt in HEAD and drop its uncommitted entries; the next one starts over.
 
         `asked_s`: the wait that a service has asked for, which counts up to the longest back-off.
+        `spared`: the starts that use up no attempt, if this is one of them.
         """
         self._writer.discard()
         if self.guard.must_claim:
@@ -347,9 +357,10 @@ class Attempt:
         metrics.count("Retries")
         at_once = isinstance(error, DeadlineError)
         retry = self.retry
-        own_s = 0 if at_once else retry.delay_s(fields["attempts"])
+        starts = fields["attempts"] if spared is None else spared.interruptions
+        own_s = 0 if at_once else retry.delay_s(starts)
         delay_s = max(own_s, min(asked_s, retry.cap_s))
-        await self._release(end, delay_s)
+        await self._release(end, delay_s, fields["attempts"] if spared else None, spared)
         self._log(
             logging.WARNING,
             "deadline" if at_once else "retry",
@@ -397,7 +408,9 @@ class Attempt:
         )
         return again(delay_s)
 
-    async def _release(self, end: AttemptEnd, delay_s: float) -> None:
+    async def _release(
+        self, end: AttemptEnd, delay_s: float, attempts: int | None, spared: Spared | None
+    ) -> None:
         """Note in HEAD why the attempt ends, before its delivery goes back.
 
         If the lease could end before the delay, it is renewed: the turn comes back by itself, so
@@ -409,7 +422,7 @@ class Attempt:
             due_at = lease_end(again_ms, log.timing)
         end = replace(end, until=again_ms if delay_s else 0)
         try:
-            await log.release(self.guard.head, end, due_at=due_at)
+            await log.release(self.guard.head, end, due_at=due_at, attempts=attempts, spared=spared)
             self.guard.has_given_back = True
         except UnavailableError as failure:  # at worst the sweeper sends a copy
             self._log(logging.WARNING, "release_failed", "Turn not released: %s", failure)

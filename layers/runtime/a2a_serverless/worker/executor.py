@@ -303,8 +303,7 @@ class TurnQueue(EventQueue):
     async def _load_state(self) -> Any | None:
         if self._state is not None:
             return json.loads(self._state.value)
-        context_id = self._guard.head.context_id
-        value, self._state_version = await self._guard.log.contexts.load(context_id)
+        value, self._state_version = await self._guard.state()
         return value
 
     async def _store_state(self, value: Any) -> None:

@@ -12,11 +12,11 @@ import logging
 import math
 import secrets
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from a2a_serverless import faults
 from a2a_serverless.clock import Clock
@@ -31,6 +31,8 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
+from a2a_serverless.storage.layout import CONTEXT
+from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.attempts import (
     Refused,
     RetryPolicy,
@@ -164,6 +166,7 @@ class Guard:
         visibility_s: the seconds for which each renewal keeps the delivery.
         until: the monotonic second beyond which the delivery is not renewed, so that an agent that
             blocks its loop for ever holds up its neighbours no longer; None without one.
+        found: what is stored of the conversation, if the turn has it; None: it was not read.
     """
 
     log: DurableStorage
@@ -177,6 +180,7 @@ class Guard:
     handle: Handle[Operation] | None = None
     visibility_s: float = 0
     until: float | None = None
+    found: Mapping[str, Item] | None = None
     claimed: bool = field(default=False, init=False)
     """True once HEAD has had the token."""
     is_lost: bool = field(default=False, init=False)
@@ -296,6 +300,17 @@ class Guard:
             correlation_id=secrets.token_hex(8),
             at=self.clock.now_ms(),
         )
+
+    async def state(self) -> tuple[Any | None, int]:
+        """Return the conversation's state and its version.
+
+        Raises:
+            UnreadableTaskError: it is damaged.
+        """
+        context_id, contexts = self.head.context_id, self.log.contexts
+        if self.found is None:
+            return await contexts.load(context_id)
+        return contexts.read(context_id, self.found.get(CONTEXT))
 
     # -- what is known of HEAD -----------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from a2a_serverless.queues.batch import EventFunction, process_batch
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, decode_message
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import live_head
+from a2a_serverless.storage.conversation import pass_on
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import (
     REBASES,
@@ -57,7 +58,7 @@ from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import LEFT_IN_LINE_MS, Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.failures import going_on
 from a2a_serverless.worker.telemetry import count_failed, ids_of
@@ -260,6 +261,11 @@ class Sweeper:
     async def _postponed(
         self, log: DurableStorage, head: Head, params: OperationParams, fields: Fields
     ) -> Swept | _Copy:
+        if head.left == "conversation":
+            await pass_on(log, head.context_id)
+            due_at = self._clock.now_ms() + LEFT_IN_LINE_MS
+            await log.postpone(head, due_at=due_at, sends=head.sends)
+            return "passed"
         if head.left:
             woken = await log.wake(head)
             if woken is None:

@@ -1,0 +1,384 @@
+"""Turns of one conversation: one after the other where the agent keeps a state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from a2a_serverless.errors import ConversationFullError, RepeatedKeyError
+from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.conversation import line_of
+from a2a_serverless.storage.deletion import delete_context, delete_task
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.endings import cancel_task
+from a2a_serverless.storage.layout import LINE
+from a2a_serverless.tasks.attempts import MOST_INTERRUPTIONS
+from a2a_serverless.tasks.conversation import MOST_WAITING
+from a2a_serverless.tasks.entries import Caller, TurnOpened
+from a2a_serverless.tasks.head import Head, Reason
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.rules import LEFT_IN_LINE_MS, Commit
+from a2a_serverless.worker import RetryLater, TaskContext, Worker
+from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless_tools.testing.process import KilledError
+from tests.support.memory import items_of
+from tests.support.messages import request
+from tests.support.workers import Bench, PacedClock, S, idle, status_text
+
+
+class Keeping(Worker):
+    """An agent that keeps what was said, and what it does of the words of a message."""
+
+    keeps_conversation = True
+
+    def __init__(self) -> None:
+        self.runs: list[str] = []
+        self.running = 0
+        self.most = 0
+        self.meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def handle(self, ctx: TaskContext) -> None:
+        self.runs.append(ctx.user_text)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self._answer(ctx)
+        finally:
+            self.running -= 1
+
+    async def _answer(self, ctx: TaskContext) -> None:
+        said = await ctx.load_context() or []
+        if self.meanwhile is not None:
+            await self.meanwhile()
+        await ctx.sleep(1)
+        if "later" in ctx.user_text and self.runs.count(ctx.user_text) == 1:
+            raise RetryLater(7200, "a quota")
+        await ctx.update_context([*said, ctx.user_text])
+        if "ask" in ctx.user_text:
+            await ctx.request_input("Which?")
+        else:
+            await ctx.respond(" ".join([*said, ctx.user_text]))
+
+
+class Talk(Bench):
+    """A bench whose worker runs as many deliveries at once as there are."""
+
+    clock: PacedClock
+    first: asyncio.Task[bool]
+    """The delivery of the turn for which the others wait, see `waiting`."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.agent = Keeping()
+        super().__init__(
+            WorkerExecutor(self.agent),
+            clock=PacedClock(),
+            **{"conversations": "serial", "retry_minutes": 600, **settings},
+        )
+
+    async def work_off(self) -> None:
+        """Run all that is visible, at once, until nothing is."""
+        running = set[asyncio.Task[bool]]()
+        while True:
+            while handles := await self.operations.pull(10, 0):
+                running |= {asyncio.create_task(self.adapter.process(h)) for h in handles}
+            if not running:
+                return
+            await asyncio.sleep(0)
+            running = {task for task in running if not task.done() or task.result() is None}
+            await self.clock.pass_time(0.1)
+
+    async def sweep(self, after_s: float) -> None:
+        await self.clock.pass_time(after_s)
+        await Sweeper(self.storage, self.operations).sweep()
+
+    async def line(self, context_id: str = "ctx") -> list[str]:
+        line = await line_of(self.storage, context_id)
+        return [place.task_id for place in line.places]
+
+    async def texts(self, *tasks: Head) -> list[str]:
+        return [status_text(await self.task(task)) for task in tasks]
+
+
+async def test_ten_messages_at_once_are_answered_in_order() -> None:
+    """Each turn sees what those before it have kept, and the model runs once for each."""
+    talk = Talk()
+    words = [f"m{number}" for number in range(10)]
+    tasks = [await talk.send(word) for word in words]
+    await talk.work_off()
+    assert talk.agent.runs == words
+    assert talk.agent.most == 1
+    assert await talk.texts(*tasks) == [" ".join(words[: n + 1]) for n in range(10)]
+    assert [(await talk.head(task)).attempts for task in tasks] == [1] * 10
+    assert await talk.line() == []
+
+
+async def test_a_conflict_never_counts_as_an_attempt() -> None:
+    """Where nothing keeps turns apart, those that come second start over, and none fails."""
+    talk = Talk(conversations="parallel", max_attempts=1)
+    tasks = [await talk.send(f"m{number}") for number in range(4)]
+    await talk.work_off()
+    for _ in range(20):
+        await talk.clock.pass_time(10)
+        await talk.work_off()
+    assert {(await talk.head(task)).state for task in tasks} == {S.TASK_STATE_COMPLETED}
+    assert len(talk.agent.runs) > len(tasks)
+    assert {(await talk.head(task)).attempts for task in tasks} == {1}
+
+
+async def test_a_conflict_without_end_is_bounded() -> None:
+    """A turn before whose end the state changes each time fails after its spared starts."""
+    talk = Talk(conversations="parallel", max_attempts=1)
+
+    async def changes() -> None:
+        await talk.storage.contexts.put("ctx", context_write(["other"]))
+
+    talk.agent.meanwhile = changes
+    task = await talk.send("alone")
+    for _ in range(40):
+        await talk.work_off()
+        await talk.clock.pass_time(300)
+    assert (await talk.head(task)).state == S.TASK_STATE_FAILED
+    assert len(talk.agent.runs) == MOST_INTERRUPTIONS + 1
+
+
+async def test_two_callers_with_one_context_id_share_nothing() -> None:
+    """Neither waits for the other, and neither sees what the other has said."""
+    talk = Talk()
+    ann, bob = (Scope.of("", name) for name in ("ann", "bob"))
+    tasks = [
+        await talk.open(request(word), context_id="ctx", caller=Caller(), scope=scope)
+        for word, scope in (("a", ann), ("b", bob))
+    ]
+    await talk.work_off()
+    assert talk.agent.most == 2
+    assert await talk.texts(*tasks) == ["a", "b"]
+
+
+async def test_a_turn_that_asks_gives_up_the_conversation() -> None:
+    """Its turn has ended: the next message runs, and the answer takes a place behind."""
+    talk = Talk()
+    asking, second, third = [await talk.send(word) for word in ("ask", "two", "three")]
+    await talk.work_off()
+    answer = await talk.follow_up(asking, "answer")
+    assert await talk.line() == [answer.task_id]
+    await talk.work_off()
+    assert await talk.texts(asking, second, third) == [
+        "ask two three answer",
+        "ask two",
+        "ask two three",
+    ]
+    assert await talk.line() == []
+
+
+async def received(talk: Talk, tasks: list[Head]) -> list[Handle[Operation]]:
+    """The deliveries of tasks, in their order."""
+    handles = {handle.message.task_id: handle for handle in await talk.operations.pull(10, 0)}
+    return [handles.pop(task.task_id) for task in tasks]
+
+
+async def waiting(talk: Talk, *words: str) -> list[Head]:
+    """Tasks of one conversation that were all received and left, but for the first, which runs."""
+    tasks = [await talk.send(word) for word in words]
+    first, *others = await received(talk, tasks)
+    talk.first = asyncio.create_task(talk.adapter.process(first))
+    await idle()
+    for handle in others:
+        assert await talk.adapter.process(handle)
+    assert [(await talk.head(task)).left for task in tasks[1:]] == ["conversation"] * len(others)
+    assert not await talk.operations.pull(10, 0)
+    return tasks
+
+
+async def test_a_waiting_turn_holds_no_worker_and_no_message() -> None:
+    """It stands in the table, uses up no attempt, and is not given up while it waits."""
+    talk = Talk()
+    _, second = await waiting(talk, "one", "two")
+    head = await talk.head(second)
+    assert (head.attempts, head.token, head.due_at) == (
+        0,
+        None,
+        talk.clock.now_ms() + LEFT_IN_LINE_MS,
+    )
+    await talk.clock.pass_time(2)
+    await talk.first
+    await talk.work_off()
+    assert await talk.texts(second) == ["one two"]
+
+
+async def test_a_canceled_turn_that_waits_is_passed_over() -> None:
+    """It ends at once; its place is free when it has become the first."""
+    talk = Talk()
+    first, second, third = await waiting(talk, "one", "two", "three")
+    await talk.cancel(second)
+    assert await cancel_task(talk.storage, await talk.head(second))
+    await talk.clock.pass_time(2)
+    await talk.first
+    await talk.work_off()
+    assert await talk.texts(first, third) == ["one", "one three"]
+    assert talk.agent.runs == ["one", "three"]
+
+
+async def test_a_canceled_holder_passes_the_conversation_on() -> None:
+    """The process that ends the task wakes the next turn."""
+    talk = Talk()
+    first, second = await waiting(talk, "one", "two")
+    await talk.cancel(first)
+    assert await cancel_task(talk.storage, await talk.head(first))
+    await talk.work_off()
+    assert await talk.texts(second) == ["two"]
+
+
+@pytest.mark.parametrize("has_queue", [True, False])
+async def test_a_deleted_holder_passes_the_conversation_on(*, has_queue: bool) -> None:
+    """At once where there is a queue; after a command on the table alone, with the next sweep."""
+    talk = Talk()
+    first, second, third = await waiting(talk, "one", "two", "three")
+    storage = talk.storage if has_queue else DurableStorage(talk.storage.table, clock=talk.clock)
+    assert await delete_task(storage, first.task_id)
+    if not has_queue:
+        assert not await talk.operations.pull(10, 0)
+        await talk.sweep(after_s=0)
+    await talk.work_off()
+    assert await talk.texts(second, third) == ["two", "two three"]
+
+
+async def test_an_expired_holder_passes_the_conversation_on() -> None:
+    """A sweep drops its place, though nothing was told of its end."""
+    talk = Talk()
+    task = (await talk.storage.open_task("ctx", request("gone"), ttl_s=30)).head
+    second = await talk.send("two")
+    await talk.work_off()
+    assert (await talk.head(second)).left
+    assert await talk.line() == [task.task_id, second.task_id]
+    await talk.sweep(after_s=LEFT_IN_LINE_MS / 1000)
+    await talk.work_off()
+    assert await talk.texts(second) == ["two"]
+
+
+async def test_a_deleted_conversation_leaves_no_line() -> None:
+    """The line is deleted with the tasks and the state."""
+    talk = Talk()
+    await waiting(talk, "one", "two")
+    await delete_context(talk.storage, "ctx")
+    assert not [key for key in items_of(talk.storage) if key.SK == LINE]
+
+
+async def test_a_turn_that_does_not_run_keeps_the_conversation_for_an_hour() -> None:
+    """A turn that waits for its model keeps its place for that long; then it joins the line again.
+
+    Its answer comes behind those that have overtaken it.
+    """
+    talk = Talk()
+    late, second = [await talk.send(word) for word in ("later", "two")]
+    await talk.work_off()
+    for _ in range(11):
+        await talk.sweep(after_s=310)
+        await talk.work_off()
+    assert (await talk.head(second)).left == "conversation"
+    for _ in range(2):
+        await talk.sweep(after_s=310)
+        await talk.work_off()
+    assert await talk.texts(second) == ["two"]
+    await talk.sweep(after_s=7200)
+    await talk.work_off()
+    assert await talk.texts(late) == ["two later"]
+    assert await talk.line() == []
+
+
+async def test_the_51st_waiting_message_is_refused() -> None:
+    """With a sentence, also as the answer to a question; nothing of it is stored."""
+    talk = Talk()
+    asking = await talk.send("ask")
+    await talk.work_off()
+    await talk.send("first")
+    for number in range(MOST_WAITING):
+        await talk.send(f"m{number}")
+    stored = len(items_of(talk.storage))
+    sentence = "50 messages wait in this conversation: send it when one has been answered"
+    with pytest.raises(ConversationFullError, match=sentence):
+        await talk.send("too many")
+    with pytest.raises(ConversationFullError, match=sentence):
+        await talk.follow_up(asking, "answer")
+    assert len(items_of(talk.storage)) == stored
+    await talk.work_off()
+    await talk.follow_up(asking, "answer")
+
+
+async def test_a_repeated_message_takes_no_second_place() -> None:
+    """Neither one that opens a task nor a follow-up with the same key."""
+    talk = Talk()
+    asking = await talk.send("ask")
+    await talk.work_off()
+    for _ in range(2):
+        await talk.storage.open_task("ctx", request("m"), idempotency_key="k")
+    head = await talk.head(asking)
+    answer = Commit(entries=(TurnOpened(request("a"), Caller()),), idempotency_key="k2")
+    head = await talk.storage.commit(head, answer)
+    with pytest.raises(RepeatedKeyError):
+        await talk.storage.commit(head, answer)
+    assert len(await talk.line()) == 2
+
+
+@pytest.mark.parametrize("point", ["before-pass-on", "after-wake"])
+async def test_what_a_dead_process_has_not_passed_on_is_swept(
+    point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If nothing else comes by, the sweeper wakes the next turn."""
+    talk = Talk()
+    first, second = await waiting(talk, "one", "two")
+
+    def die(name: str) -> None:
+        if name == point:
+            raise KilledError
+
+    with monkeypatch.context() as patched, suppress(KilledError):
+        patched.setattr("a2a_serverless.faults.point", die)
+        await cancel_task(talk.storage, await talk.head(first))
+    assert not await talk.operations.pull(10, 0)
+    await talk.sweep(after_s=LEFT_IN_LINE_MS / 1000)
+    await talk.work_off()
+    assert await talk.texts(second) == ["two"]
+
+
+async def test_a_redelivery_of_an_ended_turn_passes_the_conversation_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its worker died between the end and the next turn: no sweep is needed."""
+    talk = Talk()
+    first, second = await waiting(talk, "one", "two")
+    with monkeypatch.context() as patched:
+        patched.setattr("a2a_serverless.storage.conversation.STEPS", 0)
+        await talk.clock.pass_time(2)
+        assert await talk.first
+    assert not await talk.operations.pull(10, 0)
+    await talk.enqueue(first, copy_number=1)
+    await talk.work_off()
+    assert await talk.texts(second) == ["one two"]
+
+
+async def test_a_turn_left_while_its_place_becomes_the_first_is_woken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process that leaves it looks at the line once more."""
+    talk = Talk()
+    tasks = [await talk.send("one"), await talk.send("two")]
+    one, two = await received(talk, tasks)
+    leave = DurableStorage.leave
+
+    async def late(storage: DurableStorage, head: Head, reason: Reason) -> bool:
+        running = asyncio.create_task(talk.adapter.process(one))
+        await talk.clock.pass_time(2)
+        assert await running
+        return await leave(storage, head, reason)
+
+    monkeypatch.setattr(DurableStorage, "leave", late)
+    assert await talk.adapter.process(two)
+    await talk.work_off()
+    assert await talk.texts(tasks[1]) == ["one two"]
