@@ -16,7 +16,10 @@ with cold_start():
 
     settings = load_settings()
     agent = deployed_agent(
-        settings.agent, folder=Path(__file__).parent, prepare=partial(take_environment, settings)
+        settings.agent,
+        folder=Path(__file__).parent,
+        prepare=partial(take_environment, settings),
+        is_serial=settings.is_serial,
     )
     function = WorkerFunction(aws_backends(settings), agent, settings)
 

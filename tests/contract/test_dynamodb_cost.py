@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
 from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.settings import Settings
@@ -24,6 +26,7 @@ from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless_tools.console.inspector import Inspector, TaskQuery
 from a2a_serverless_tools.contract import Storage
 from benchmarks.meter import Usage, item_bytes
@@ -112,6 +115,29 @@ async def test_a_quick_turn_costs_a_worker_two_requests(bench: Bench) -> None:
     with bench.meter.measure() as usage:
         assert await worker.work()
     assert cost(usage) == (2, 7, 1)
+
+
+async def remembered(context: RequestContext, queue: EventQueue) -> None:
+    """An agent that loads and stores the state of its conversation."""
+    assert isinstance(queue, TurnQueue)
+    await queue.store_state([*(await queue.load_state() or []), "said"])
+    await complete(context, queue)
+
+
+async def test_a_conversation_costs_four_units_a_turn_and_no_request(bench: Bench) -> None:
+    """Its line is written with the message and with the ending, and read with the state."""
+    costs = []
+    for is_serial in (False, True):
+        bench.storage.is_serial = is_serial
+        worker = Worker(
+            Agent(remembered), backends=replace(memory_backends(Settings()), storage=bench.storage)
+        )
+        for _ in range(2):
+            with bench.meter.measure() as usage:
+                await worker.send()
+                assert await worker.work()
+        costs.append(cost(usage))
+    assert costs == [(4, 18, 2), (4, 22, 2)]
 
 
 async def test_a_cancel_before_the_start_costs_no_read_more(bench: Bench) -> None:

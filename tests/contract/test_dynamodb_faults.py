@@ -16,8 +16,10 @@ from a2a_serverless.errors import (
     UnavailableError,
     UnreadableTaskError,
 )
+from a2a_serverless.storage.conversation import line_of
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.table import Range
 from a2a_serverless.tasks.entries import MessageAppended
@@ -104,6 +106,20 @@ async def test_500_commits_under_faults(
     assert sorted(itertools.chain(*written)) == list(range(2, COMMITS + 2))
     assert await versions(healthy, task_id) == list(range(1, COMMITS + 2))
     assert len(faults.met) == 6
+
+
+async def test_places_in_a_conversation_under_faults(storage: DurableStorage, client: Any) -> None:
+    """Each place is taken once and given up once, whatever becomes of requests and answers."""
+    storage.is_serial = True
+    heads = [(await storage.open_task("talk", request())).head for _ in range(3)]
+    Faults(seed=13, rate=0.5).attach(client, "TransactWriteItems", "UpdateItem")
+    for number in range(15):
+        heads.append((await storage.open_task("talk", request())).head)
+        assert await cancel_task(storage, heads[number])
+        line = await line_of(storage, "talk")
+        assert [place.task_id for place in line.places] == [
+            head.task_id for head in heads[number + 1 :]
+        ]
 
 
 async def test_creations_under_faults(storage: DurableStorage, client: Any) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -122,7 +123,8 @@ def _worker(options: Namespace) -> int:
     spec = agent_spec(options.agent)
     if path := Dotenv(Path.cwd()).read():
         say(f"environment of {path}")
-    agent = pulling_agent(spec, prepare=lambda: take_environment(settings))
+    prepare = partial(take_environment, settings)
+    agent = pulling_agent(spec, prepare=prepare, is_serial=settings.is_serial)
     backends = open_backends(settings)
     check(backends, settings)
     adapter = WorkerAdapter(backends, agent, settings)

@@ -100,6 +100,11 @@ class ReloadedAgent:
     def __exit__(self, *_: object) -> None:
         self._modules.remove()
 
+    @property
+    def agent(self) -> AgentExecutor:
+        """The agent that was loaded last."""
+        return self._agent
+
     def environment(self) -> TurnAgents:
         """Return the object that gives the turns of one environment their agent."""
         return _Environment(self)

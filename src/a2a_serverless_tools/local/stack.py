@@ -24,7 +24,7 @@ from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends, check_backends, table_backends
 from a2a_serverless.worker.adapter import LONG_POLL_S, WorkerAdapter
-from a2a_serverless.worker.agents import TurnAgents, load_agent
+from a2a_serverless.worker.agents import TurnAgents, keeps_conversation, load_agent
 from a2a_serverless_tools.local.background import Background
 from a2a_serverless_tools.local.dotenv import Dotenv
 from a2a_serverless_tools.local.http_server import HttpServer, bind, guarded
@@ -236,7 +236,7 @@ class Stack:
         """
         named, loads = self.options.agent, self.options.loads
         if loads == "once":
-            load_agent(named)
+            self._keep_order(load_agent(named))
             return lambda: load_agent(named)
         extended = self.settings.extended_card
         agents = ReloadedAgent(
@@ -247,4 +247,10 @@ class Stack:
             variables=self.options.variables,
             served=[self.options.card, *([Path(extended)] if extended else [])],
         )
-        return starting.enter_context(agents).environment
+        self._keep_order(starting.enter_context(agents).agent)
+        return agents.environment
+
+    def _keep_order(self, agent: AgentExecutor) -> None:
+        """Run turns of a conversation one after the other if the agent declares to need it."""
+        if keeps_conversation(agent):
+            self.settings = self.settings.model_copy(update={"conversations": "serial"})

@@ -44,6 +44,7 @@ FULL = replace(
     released=AttemptEnd(token="token", reason="ValueError", correlation_id="0123", at=7, until=9),
     spared=Spared(faults=2, waited=300_000, interruptions=1),
     alone=True,
+    serial_from=2,
     left="share",
     left_at=1_700_000_500_000,
 )

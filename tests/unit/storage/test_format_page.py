@@ -48,7 +48,7 @@ from tests.support.messages import agent_message, artifact, message, request
 from tests.support.workers import params_of
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/format.md").read_text(encoding="utf-8")
-ITEMS: Final = ("HEAD", "EVENT", "SENT", "PUSH", "CONTEXT", "KEY", "SLOT", "COUNT", "GROUP")
+ITEMS: Final = ("HEAD", "EVENT", "SENT", "PUSH", "CONTEXT", "LINE", "KEY", "SLOT", "COUNT", "GROUP")
 UNWRITTEN: Final = "nothing writes it yet"
 S = TaskState
 TRACE: Final = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
@@ -135,6 +135,7 @@ async def write_everything(database: Database, written: Written) -> None:
     await TableQueue(Operation, table, clock=clock).send(Operation.to_run(params_of(head)))
     await storage.open_task("c", request("another"))
     assert (await list_tasks(storage, ListTasksQuery(page_size=1))).total_size == 2
+    await database.storage(clock=clock, is_serial=True).open_task("talk", request("first"))
     written.look()
 
 

@@ -47,6 +47,8 @@ class AdkExecutor(AgentExecutor):
         **runner_options: those of the runner, such as `plugins` or `artifact_service`.
     """
 
+    keeps_conversation = True
+
     def __init__(
         self,
         agent: BaseAgent,

@@ -60,6 +60,8 @@ class LangGraphWorker(Worker):
             over checkpoints.
     """
 
+    keeps_conversation = True
+
     def __init__(self, graph: Graph, *, serde: SerializerProtocol | None = None) -> None:
         given: Any = graph
         if isinstance(given, StateGraph):

@@ -46,6 +46,8 @@ class OpenAIAgentsWorker(Worker):
         run_config: the configuration of each run, such as `RunConfig(tracing_disabled=True)`.
     """
 
+    keeps_conversation = True
+
     def __init__(self, agent: Agent[Any], run_config: RunConfig | None = None) -> None:
         self._agent = agent
         self._run_config = run_config

@@ -46,6 +46,8 @@ class PydanticAIWorker(Worker):
         agent: with `DeferredToolRequests` among its output types if it has deferred tools.
     """
 
+    keeps_conversation = True
+
     def __init__(self, agent: Agent[None, Any]) -> None:
         self._agent = agent
 

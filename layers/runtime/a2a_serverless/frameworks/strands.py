@@ -49,6 +49,8 @@ class StrandsWorker(Worker):
         ConfigurationError: it is an agent.
     """
 
+    keeps_conversation = True
+
     def __init__(self, make_agent: Callable[[], Agent]) -> None:
         if isinstance(make_agent, Agent):
             raise ConfigurationError(

@@ -319,7 +319,7 @@ _INFORMING: Final = frozenset(
     {"size", "cancel_by"}
     | {"released", "released_reason", "released_id", "released_at", "released_until"}
     | {"spared_for", "spared_faults", "spared_waited", "spared_interruptions"}
-    | {"alone_for", "left", "left_turn", "left_at", "line_key"}
+    | {"alone_for", "serial_from", "left", "left_turn", "left_at", "line_key"}
 )
 """Attributes that only inform: the task is run and written with or without them."""
 

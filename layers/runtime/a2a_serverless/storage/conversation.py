@@ -76,14 +76,14 @@ def join(storage: DurableStorage, head: Head, turn: int) -> Update:
 
 def give_up(
     storage: DurableStorage, context_id: str, place: Place, line: Sequence[Place]
-) -> Update | Delete | None:
+) -> Update | None:
     """Return the write that gives up the first place of `line`; None if another one is there.
 
-    It is refused if the line begins otherwise, or if it has become longer and would be deleted.
+    It is refused if the line begins otherwise, or has become longer where it would become empty.
     """
     key, text = _key(storage, context_id), str(place)
     if [*line] == [place]:
-        return Delete(key=key, when=are(line=[text]))
+        return Update(key=key, values={}, remove=["line", "since"], when=are(line=[text]))
     if [*line[:1]] == [place]:
         values = {"line": Shifted(), "since": storage.clock.now_ms()}
         return Update(key=key, values=values, when=[Check("line", "begins", [text])])

@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.abc import Loader
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -159,6 +160,13 @@ _VARIABLE: Final = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
 _SECRETS: Final = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
+_PARALLEL: Final = (
+    "The agent {!r} keeps a state of its conversations, whose turns have to run one after the"
+    " other: deploy the stack with the parameter Conversations=serial, or set"
+    " A2A_CONVERSATIONS=serial for each process."
+)
+
+
 class TurnAgents(ABC):
     """Gives each turn its agent, in a process whose agent may change while it runs."""
 
@@ -195,35 +203,44 @@ def load_agent(
 
 
 def deployed_agent(
-    reference: str, *, folder: Path, prepare: Callable[[], None] = lambda: None
+    reference: str,
+    *,
+    folder: Path,
+    prepare: Callable[[], None] = lambda: None,
+    is_serial: bool = True,
 ) -> AgentExecutor:
     """Return the agent for a Lambda function, which starts even if the agent cannot be loaded.
 
     `prepare` is called before each attempt to load the agent, and raises ConfigurationError if the
-    agent cannot be loaded yet.
+    agent cannot be loaded yet. An agent that keeps conversations cannot be used unless turns of one
+    run one after the other (`is_serial`).
 
     An agent that cannot be loaded fails its tasks, each after its attempts; every attempt tries to
     load it again. If the function did not start instead, the operations would be delivered again
     for hours, until they are dead letters, and their tasks would stay submitted. The reason is
     logged once in a process, and each failure counts in `AgentNotLoaded`.
     """
+    load = partial(_counted_load, reference, folder, prepare, is_serial=is_serial)
     try:
-        return _counted_load(reference, folder, prepare)
+        return load()
     except ConfigurationError:
         logger.exception("Agent not loaded", extra={"action": "agent_not_loaded"})
-        return _UnloadedAgent(reference, folder, prepare)
+        return _UnloadedAgent(load)
 
 
-def pulling_agent(reference: str, *, prepare: Callable[[], None]) -> AgentExecutor:
+def pulling_agent(
+    reference: str, *, prepare: Callable[[], None], is_serial: bool = True
+) -> AgentExecutor:
     """Return the agent for a worker in pull mode, which does not start if it cannot be loaded.
 
-    `prepare` is called before the agent is loaded. A failure counts in `AgentNotLoaded`.
+    `prepare` is called before the agent is loaded; `is_serial` is as for `deployed_agent`. A
+    failure counts in `AgentNotLoaded`.
 
     Raises:
         ConfigurationError: as `load_agent`.
     """
     try:
-        return _counted_load(reference, Path(), prepare)
+        return _counted_load(reference, Path(), prepare, is_serial=is_serial)
     except ConfigurationError:
         metrics.flush()
         raise
@@ -263,10 +280,8 @@ def handler_of(agent: AgentExecutor) -> Callable[..., Any]:
 class _UnloadedAgent(AgentExecutor):
     """Loads the agent when it is needed, until that succeeds, and raises the reason if it fails."""
 
-    def __init__(self, reference: str, folder: Path, prepare: Callable[[], None]) -> None:
-        self._reference = reference
-        self._folder = folder
-        self._prepare = prepare
+    def __init__(self, load: Callable[[], AgentExecutor]) -> None:
+        self._loads = load
         self._lock = threading.Lock()
         self._agent: AgentExecutor | None = None
 
@@ -279,17 +294,33 @@ class _UnloadedAgent(AgentExecutor):
     def _load(self) -> AgentExecutor:
         with self._lock:
             if self._agent is None:
-                self._agent = _counted_load(self._reference, self._folder, self._prepare)
+                self._agent = self._loads()
             return self._agent
 
 
-def _counted_load(reference: str, folder: Path, prepare: Callable[[], None]) -> AgentExecutor:
+def _counted_load(
+    reference: str, folder: Path, prepare: Callable[[], None], *, is_serial: bool
+) -> AgentExecutor:
     try:
         prepare()
-        return load_agent(reference, folder=folder)
+        agent = load_agent(reference, folder=folder)
+        if not is_serial:
+            _refuse_keeping(agent, reference)
     except ConfigurationError:
         metrics.count("AgentNotLoaded")
         raise
+    return agent
+
+
+def _refuse_keeping(agent: AgentExecutor, reference: str) -> None:
+    """Raise ConfigurationError if an agent keeps conversations."""
+    if keeps_conversation(agent):
+        raise ConfigurationError(_PARALLEL.format(reference))
+
+
+def keeps_conversation(agent: AgentExecutor) -> bool:
+    """Return True if an agent declares that it keeps a state of its conversations."""
+    return bool(getattr(agent, "keeps_conversation", False))
 
 
 def _import(path: Path, reference: str, loader: Callable[[str, str], Loader] | None) -> ModuleType:

@@ -8,7 +8,7 @@ import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from a2a.helpers import new_data_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -441,6 +441,10 @@ class TaskContext(UserTurn):
 class Worker(ABC):
     """An agent: implement `handle`. One instance serves all turns, several at a time."""
 
+    keeps_conversation: ClassVar[bool] = False
+    """True: the agent keeps a state of its conversations, whose turns run one after the other, in
+    the order in which their messages were accepted. It needs A2A_CONVERSATIONS=serial."""
+
     @abstractmethod
     async def handle(self, ctx: TaskContext) -> None:
         """Work on one turn and end it, by exactly one ending of `ctx`.
@@ -469,6 +473,7 @@ class WorkerExecutor(AgentExecutor):
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self.handler = worker.handle
+        self.keeps_conversation = worker.keeps_conversation
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         await called(self._worker.handle, TaskContext(context, _own(event_queue)))

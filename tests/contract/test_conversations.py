@@ -1,0 +1,124 @@
+"""The line of a conversation: who is in it, in which order, and who is first."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from a2a_serverless.errors import ConversationFullError
+from a2a_serverless.storage.conversation import line_of, pass_on
+from a2a_serverless.storage.deletion import delete_context
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.endings import cancel_task, canceled
+from a2a_serverless.storage.layout import line_item
+from a2a_serverless.tasks.conversation import MOST_WAITING
+from a2a_serverless.tasks.head import Head
+from tests.support.databases import new_scope
+from tests.support.messages import request
+
+
+@pytest.fixture
+def sent() -> list[Head]:
+    """The turns that were woken."""
+    return []
+
+
+@pytest.fixture
+def serial(storage: DurableStorage, sent: list[Head]) -> DurableStorage:
+    """A storage whose turns stand in lines, and that tells of those it wakes."""
+
+    async def send(head: Head) -> None:
+        sent.append(head)
+
+    storage.is_serial = True
+    storage.observer = replace(storage.observer, send=send)
+    return storage
+
+
+async def opened(storage: DurableStorage, context_id: str = "talk") -> Head:
+    return (await storage.open_task(context_id, request("go"))).head
+
+
+async def places(storage: DurableStorage) -> list[str]:
+    return [place.task_id for place in (await line_of(storage, "talk")).places]
+
+
+async def test_each_accepted_message_has_a_place(serial: DurableStorage) -> None:
+    """In the order of acceptance; of messages at once each has one."""
+    first = await opened(serial)
+    others = [await opened(serial) for _ in range(3)]
+    heads = [first, *others]
+    assert await places(serial) == [head.task_id for head in heads]
+    more = await asyncio.gather(*(opened(serial) for _ in range(6)))
+    line = await places(serial)
+    assert line[:4] == [head.task_id for head in heads]
+    assert sorted(line[4:]) == sorted(head.task_id for head in more)
+
+
+async def test_conversations_of_two_callers_have_two_lines(serial: DurableStorage) -> None:
+    """One contextId is another conversation in another scope."""
+    other = serial.for_scope(new_scope())
+    mine, theirs = await opened(serial), await opened(other)
+    assert await places(serial) == [mine.task_id]
+    assert await places(other) == [theirs.task_id]
+
+
+async def test_an_ending_gives_up_the_place_and_wakes_the_next(
+    serial: DurableStorage, sent: list[Head]
+) -> None:
+    """Once for each turn, and the last one leaves an empty line."""
+    heads = [await opened(serial) for _ in range(3)]
+    for head in heads[1:]:
+        assert await serial.leave(head, "conversation")
+    for number, head in enumerate(heads):
+        current = await serial.head(head.task_id)
+        assert current is not None
+        await serial.commit(current, canceled(current))
+        assert await places(serial) == [later.task_id for later in heads[number + 1 :]]
+        assert [woken.task_id for woken in sent] == [h.task_id for h in heads[1 : number + 2]]
+    item = await serial.table.get(line_item(serial.scope.digest, "talk"))
+    assert item is not None
+    assert item.keys() == {"PK", "SK", "expires_at"}
+
+
+async def test_places_of_ended_turns_are_passed_over(
+    serial: DurableStorage, sent: list[Head]
+) -> None:
+    """A turn that ends while it waits keeps its place until that is the first."""
+    heads = [await opened(serial) for _ in range(4)]
+    for head in heads[1:]:
+        assert await serial.leave(head, "conversation")
+    for head in heads[1:3]:
+        assert await cancel_task(serial, head)
+    assert await places(serial) == [head.task_id for head in heads]
+    await serial.commit(heads[0], canceled(heads[0]))
+    assert await places(serial) == [heads[3].task_id]
+    assert [woken.task_id for woken in sent] == [heads[3].task_id]
+
+
+async def test_two_processes_wake_a_turn_once(serial: DurableStorage, sent: list[Head]) -> None:
+    """However many look at the line at the same time."""
+    first, second = await opened(serial), await opened(serial)
+    assert await serial.leave(first, "conversation")
+    assert await serial.leave(second, "conversation")
+    await asyncio.gather(*(pass_on(serial, "talk") for _ in range(5)))
+    assert [(head.task_id, head.sends) for head in sent] == [(first.task_id, 1)]
+
+
+async def test_a_full_line_takes_no_message(serial: DurableStorage) -> None:
+    """Nothing of it is stored."""
+    for _ in range(MOST_WAITING + 1):
+        await opened(serial)
+    with pytest.raises(ConversationFullError):
+        await serial.open_task("talk", request("go"), task_id="refused")
+    assert await serial.head("refused") is None
+    assert len(await places(serial)) == MOST_WAITING + 1
+
+
+async def test_a_deleted_conversation_has_no_line(serial: DurableStorage) -> None:
+    """Its item is deleted with the tasks."""
+    await opened(serial)
+    await delete_context(serial, "talk")
+    assert await serial.table.get(line_item(serial.scope.digest, "talk")) is None
