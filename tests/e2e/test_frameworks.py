@@ -27,6 +27,7 @@ QUICK = {
     "A2A_VISIBILITY_S": "2",
     "A2A_WAITING_S": "2",
     "A2A_RETRY_BASE_S": "0.2",
+    "A2A_CONVERSATIONS": "serial",
 }
 """A dead worker's turn is taken over after 2 s."""
 
@@ -104,7 +105,7 @@ async def test_a_conversation_outlives_its_processes(
 
 @asynccontextmanager
 async def conversing(
-    framework: Framework, folder: Path
+    framework: Framework, folder: Path, *, never_logs: str = ""
 ) -> AsyncIterator[tuple[Caller, Caller, Client]]:
     """Ann and Bob, and Ann's streams; the example is started by the one command of its README."""
     keys = ",".join(f"{name}={key}" for name, key in KEYS.items())
@@ -120,6 +121,7 @@ async def conversing(
             context_id = framework.example
             yield Caller(ann, context_id), Caller(bob, context_id), streaming
         assert dev.end() == 0, dev.said()
+        assert not never_logs or never_logs not in dev.said()
 
 
 async def test_the_example_of_a_framework(framework: Framework, tmp_path: Path) -> None:
@@ -151,3 +153,24 @@ async def test_the_example_of_a_framework(framework: Framework, tmp_path: Path) 
         assert "The state of this conversation would have" in sentence
         assert "begin another conversation" in sentence
         assert said(await ann.say(framework.bye)) == framework.remembers_both
+
+
+async def test_messages_at_once_are_answered_one_after_the_other(
+    framework: Framework, tmp_path: Path
+) -> None:
+    """Each of ten knows what those before it have said; none is answered twice.
+
+    Bob's, in the context of the same id, wait for none of Ann's.
+    """
+    starts_over = "Turn given back"
+    async with conversing(framework, tmp_path, never_logs=starts_over) as (ann, bob, streaming):
+        begun = []
+        for text, _ in framework.series:
+            async for event in stream(streaming, text, context_id=ann.context_id):
+                begun.append(event.task)
+                break
+        assert said(await bob.say(framework.bye)) == framework.knows_nothing
+        done = [await ann.rest(task) for task in begun]
+    assert [said(task) for task in done] == [answer for _, answer in framework.series]
+    ended = [task.status.timestamp.ToMilliseconds() for task in done]
+    assert ended == sorted(ended)

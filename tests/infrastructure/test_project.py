@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,21 @@ def test_the_stacks_are_named_for_the_project(tmp_path: Path) -> None:
     ci = settings.partition("[ci.deploy.parameters]")[2].partition("[prod")[0]
     assert "confirm_changeset = false" in ci
     assert "a2a-serverless" not in settings
+
+
+@pytest.mark.usefixtures("unlocked")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_agent_that_keeps_conversations_is_deployed_for_it(kind: str, tmp_path: Path) -> None:
+    """Each stack of a project whose agent has an adapter gets Conversations=serial."""
+    create(tmp_path / "mine", Project(agent=kind, name="my-agent"))
+    settings = tomllib.loads((tmp_path / "mine/samconfig.toml").read_text())
+    is_adapted = kind not in ("worker", "executor")
+    for stack in ("default", "ci", "prod"):
+        overrides = settings[stack]["deploy"]["parameters"].get("parameter_overrides", "")
+        assert ("Conversations=serial" in overrides) is is_adapted
+    assert (
+        "DeletionProtection=false" in settings["ci"]["deploy"]["parameters"]["parameter_overrides"]
+    )
 
 
 @pytest.mark.usefixtures("unlocked")

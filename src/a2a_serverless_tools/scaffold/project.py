@@ -51,6 +51,9 @@ KINDS: Final[Mapping[str, str]] = {
 }
 """The folder in examples/ with the agent that a project starts with; empty: functions/worker's."""
 
+_ADAPTED: Final = KINDS.keys() - {"worker", "executor"}
+"""The kinds whose agents have an adapter, which keeps a state of its conversations."""
+
 BASE: Final = ".a2a-serverless"
 """The hidden folder of a project, with its files as `init` or `upgrade` has written them."""
 
@@ -135,7 +138,8 @@ class Project:
 
     def _filled(self, name: str, content: bytes) -> bytes:
         if name == "samconfig.toml":
-            return content.replace(b'"a2a-serverless', f'"{self.name}'.encode())
+            content = content.replace(b'"a2a-serverless', f'"{self.name}'.encode())
+            return _serial(content) if self.agent in _ADAPTED else content
         if name in _WRITTEN.values():
             content = content.replace(b"@NAME@", self.name.encode())
             return content.replace(b"@VERSION@", self.version.encode())
@@ -149,6 +153,13 @@ class Project:
         write(base / "written", kept)
         record = {"version": self.version, "agent": self.agent, "name": self.name}
         (base / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _serial(config: bytes) -> bytes:
+    """Return samconfig.toml for an agent that keeps a state of its conversations."""
+    config = config.replace(b'_overrides = "', b'_overrides = "Conversations=serial ')
+    without = rb"(resolve_s3 = true\n)(?!parameter_overrides)"
+    return re.sub(without, rb'\1parameter_overrides = "Conversations=serial"\n', config)
 
 
 def checked_name(named: str | None, folder: Path) -> str:

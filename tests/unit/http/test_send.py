@@ -14,12 +14,14 @@ from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Key, Update
+from a2a_serverless.tasks.conversation import MOST_WAITING
 from a2a_serverless.tasks.entries import CRITICAL, Unknown, encode_entries
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import Agent, message
+from tests.support.messages import request
 from tests.support.scripted_worker import ScriptedWorker
 
 IMMEDIATELY = {"returnImmediately": True}
@@ -48,6 +50,20 @@ async def test_the_agent_learns_who_sent_the_message(agent: Agent, worker: Scrip
         await agent.client.post("/acme/message:send", json=params, headers=headers)
     caller = worker.started[0].caller
     assert (caller.tenant, caller.extensions) == ("acme", ("urn:a", "urn:b"))
+
+
+async def test_a_message_to_a_full_conversation_is_refused(
+    agent: Agent, backends: Backends
+) -> None:
+    """The client reads how many wait, and what to do."""
+    backends.storage.is_serial = True
+    for _ in range(MOST_WAITING + 1):
+        await backends.storage.open_task("talk", request("go"))
+    answer = await agent.send("go", contextId="talk")
+    assert answer.reason == "UNSUPPORTED_OPERATION"
+    assert answer.message == (
+        "50 messages wait in this conversation: send it when one has been answered."
+    )
 
 
 class TestIdempotency:

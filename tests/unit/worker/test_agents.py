@@ -212,6 +212,34 @@ async def test_a_deployed_agent_is_loaded_again_with_the_next_attempt(folder: Pa
     assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED
 
 
+KEEPING = """
+from a2a_serverless.worker import Worker
+
+class Keeping(Worker):
+    keeps_conversation = True
+
+    async def handle(self, ctx):
+        await ctx.respond("hello")
+
+agent = Keeping()
+"""
+
+
+@pytest.mark.parametrize("is_serial", [True, False])
+async def test_an_agent_that_keeps_conversations_needs_their_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_serial: bool
+) -> None:
+    """A deployment whose turns may overlap is refused with the parameter to set."""
+    (tmp_path / "keeping.py").write_text(KEEPING)
+    agent = deployed_agent("keeping.py:agent", folder=tmp_path, is_serial=is_serial)
+    assert ("the parameter Conversations=serial" in caplog.text) is not is_serial
+    bench = Bench(agent, max_attempts=1)
+    head = await bench.send()
+    assert await bench.work()
+    state = S.TASK_STATE_COMPLETED if is_serial else S.TASK_STATE_FAILED
+    assert (await bench.task(head)).status.state == state
+
+
 MUTE = """
 import asyncio
 
