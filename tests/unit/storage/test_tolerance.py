@@ -718,7 +718,7 @@ async def test_a_head_with_a_value_of_another_form_hides_no_other_task(
         assert {task.id for task in found.tasks} == set(PLACES) - {"claimed"}
     world.clock.advance(3600)
     report = await world.sweep()
-    assert (report.sent, report.left) == (1, 1)
+    assert (report.sent, report.skipped) == (1, 1)
     sentence = f"HEAD of task claimed has a {name} of a form that no release writes."
     assert all(sentence in line for line in unreadable(caplog))
 
@@ -828,7 +828,7 @@ async def test_a_sweep_goes_past_tasks_that_cannot_be_read(
         await delete_task(world.storage, place)
     world.clock.advance(3600)
     report = await world.sweep(limit=2)
-    assert report == SweepReport(canceled=1, sent=1, left=7)
+    assert report == SweepReport(canceled=1, sent=1, skipped=7)
     assert (await world.newest("last")).sends == 1
     lines = unreadable(caplog)
     assert len(lines) == 7
@@ -849,7 +849,7 @@ async def test_a_due_time_that_is_not_whole_holds_up_no_sweep(
     await world.storage.request_cancel("claimed")
     world.clock.advance(3600)
     report = await world.sweep(limit=2)
-    assert report == SweepReport(canceled=1, sent=1, left=3)
+    assert report == SweepReport(canceled=1, sent=1, skipped=3)
     assert (await world.newest("claimed")).state == S.TASK_STATE_CANCELED
     assert (await world.newest("waiting")).sends == 1
     assert sorted(unreadable(caplog)) == [
@@ -870,7 +870,7 @@ async def test_a_sweep_goes_past_cancels_that_a_newer_release_has_to_end(world: 
     await world.storage.request_cancel("claimed")
     world.clock.advance(30)
     report = await world.sweep(limit=1)
-    assert (report.canceled, report.left) == (1, 3)
+    assert (report.canceled, report.skipped) == (1, 3)
     assert (await world.newest("claimed")).state == S.TASK_STATE_CANCELED
 
 

@@ -23,7 +23,7 @@ from a2a_serverless.tasks.entries import Caller, TurnOpened
 from a2a_serverless.tasks.head import Head, Reason
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.operations import Operation
-from a2a_serverless.tasks.rules import LEFT_IN_LINE_MS, Commit
+from a2a_serverless.tasks.rules import LEFT_MS, Commit
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.sweeper import Sweeper
@@ -204,7 +204,7 @@ async def test_a_waiting_turn_holds_no_worker_and_no_message() -> None:
     assert (head.attempts, head.token, head.due_at) == (
         0,
         None,
-        talk.clock.now_ms() + LEFT_IN_LINE_MS,
+        talk.clock.now_ms() + LEFT_MS["conversation"],
     )
     await talk.clock.pass_time(2)
     await talk.first
@@ -257,7 +257,7 @@ async def test_an_expired_holder_passes_the_conversation_on() -> None:
     await talk.work_off()
     assert (await talk.head(second)).left
     assert await talk.line() == [task.task_id, second.task_id]
-    await talk.sweep(after_s=LEFT_IN_LINE_MS / 1000)
+    await talk.sweep(after_s=LEFT_MS["conversation"] / 1000)
     await talk.work_off()
     assert await talk.texts(second) == ["two"]
 
@@ -342,7 +342,7 @@ async def test_what_a_dead_process_has_not_passed_on_is_swept(
         patched.setattr("a2a_serverless.faults.point", die)
         await cancel_task(talk.storage, await talk.head(first))
     assert not await talk.operations.pull(10, 0)
-    await talk.sweep(after_s=LEFT_IN_LINE_MS / 1000)
+    await talk.sweep(after_s=LEFT_MS["conversation"] / 1000)
     await talk.work_off()
     assert await talk.texts(second) == ["two"]
 
@@ -372,7 +372,7 @@ async def test_a_turn_left_while_its_place_becomes_the_first_is_woken(
     one, two = await received(talk, tasks)
     leave = DurableStorage.leave
 
-    async def late(storage: DurableStorage, head: Head, reason: Reason) -> bool:
+    async def late(storage: DurableStorage, head: Head, reason: Reason) -> Head | None:
         running = asyncio.create_task(talk.adapter.process(one))
         await talk.clock.pass_time(2)
         assert await running

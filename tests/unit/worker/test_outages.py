@@ -234,7 +234,7 @@ def test_an_hour_without_the_queue(deployment: Deployment, monkeypatch: pytest.M
     deployment.has_queue = True
     deployment.pass_time(RECOVERY_S)
     assert_each_has_run_once(deployment, heads)
-    assert deployment.resends == TURNS
+    assert deployment.resends <= TURNS
 
 
 def test_six_hours_without_a_worker(deployment: Deployment) -> None:

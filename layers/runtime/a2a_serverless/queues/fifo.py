@@ -117,7 +117,13 @@ class Handle(ABC, Generic[M]):
 
         SQS also counts receives that never ran (throttling).
         """
+        self.sent_at = int(record["attributes"].get("SentTimestamp", 0))
+        """When the message was sent, in milliseconds; 0: unknown."""
         self._record = record
+
+    def waited_ms(self, now_ms: int, *, since: int = 0) -> int:
+        """Return how long the message has waited, at most from `since` on; 0: unknown."""
+        return now_ms - max(self.sent_at, since) if self.sent_at else 0
 
     @abstractmethod
     async def ack(self) -> None:

@@ -363,7 +363,11 @@ class SqsFifoQueue(FifoQueue[M]):
                 WaitTimeSeconds=math.ceil(wait_s),
                 VisibilityTimeout=self._visibility_s,
                 ReceiveRequestAttemptId=secrets.token_hex(ATTEMPT_ID_BYTES),
-                MessageSystemAttributeNames=["ApproximateReceiveCount", "MessageGroupId"],
+                MessageSystemAttributeNames=[
+                    "ApproximateReceiveCount",
+                    "MessageGroupId",
+                    "SentTimestamp",
+                ],
             )
         except Exception as error:  # noqa: BLE001 - handed over to the coroutine that waits
             _resolve(poll, error)

@@ -15,8 +15,8 @@ from a2a.types import TaskState
 
 from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.storage.layout import (
-    OUT,
     WAITING,
+    WOKEN,
     context_key,
     due_key,
     event_position,
@@ -25,11 +25,12 @@ from a2a_serverless.storage.layout import (
     hour_key,
     id_key,
     in_scope,
-    out_key,
+    line_place,
     owner_of,
     scope_key,
     sent_sort,
     shard_of,
+    share_key,
     status_key,
     task_partition,
 )
@@ -109,13 +110,13 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
 def line_values(head: Head) -> dict[str, str | int | bytes | None]:
     """Return the attributes of a HEAD whose turn is left, or was woken for a share."""
     values: dict[str, str | int | bytes | None] = {"left_turn": head.turn, "left_at": head.left_at}
-    person, place = Scope(head.scope).person, status_key(head.left_at, head.task_id)
     if head.left:
         values["left"] = head.left
-    if head.left == "share":
-        values |= {"line_key": WAITING, "line_at": f"{person}#{place}"}
-    elif head.woken:
-        values |= {"line_key": out_key(person), "line_at": place}
+    person = Scope(head.scope).person
+    if head.left == "share" or head.woken:
+        has_share = share_key(person) if head.token else WOKEN
+        values["line_key"] = has_share if head.woken else WAITING
+        values["line_at"] = line_place(person, head.left_at, head.task_id)
     return values
 
 
@@ -235,7 +236,7 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
 def _line_of(values: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("left_turn") != values["turn"]:
         return {}
-    is_woken = values.get("line_key", "").startswith(OUT)
+    is_woken = values.get("line_key", WAITING) != WAITING
     left, left_at = values.get("left", ""), values.get("left_at", 0)
     return {"left": left, "left_at": left_at, "woken": is_woken}
 

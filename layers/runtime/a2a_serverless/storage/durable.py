@@ -560,16 +560,17 @@ class DurableStorage:
         """
         return await self.table.did(self._living(postponed(head, due_at=due_at, sends=sends)))
 
-    async def leave(self, head: Head, reason: Reason, *, at: int | None = None) -> bool:
+    async def leave(self, head: Head, reason: Reason, *, at: int | None = None) -> Head | None:
         """Take an unclaimed turn off the queue: from now on it stands in the table alone.
 
         The caller acknowledges the turn's message afterwards. `at` is the turn's place among those
-        of its caller, by default now. False when HEAD has changed since it was read, has expired,
-        or is to be canceled.
+        of its caller, by default now. None when HEAD has changed since it was read, has expired, or
+        is to be canceled.
         """
         now_ms = self.clock.now_ms()
         after = leaving(head, reason, at=now_ms if at is None else at, now_ms=now_ms)
-        return await self.table.did(self._living(codec.left(head, after)))
+        is_left = await self.table.did(self._living(codec.left(head, after)))
+        return after if is_left else None
 
     async def wake(self, head: Head) -> Head | None:
         """Put a left turn on the queue again, of which the caller sends the copy `sends` of HEAD.

@@ -52,8 +52,9 @@ PUSH_END: Final = "PUSH$"
 SENT: Final = "SENT#"
 GROUP: Final = "GROUP#"
 WAITING: Final = "WAIT"
-"""The `line_key` of all turns that wait for a share of the workers, caller by caller."""
-OUT: Final = "OUT#"
+"""The `line_key` of all turns that wait for a share of the workers."""
+WOKEN: Final = "WOKEN"
+"""The `line_key` of the turns that have a share and that no attempt has taken yet."""
 
 
 def task_partition(scope: str, task_id: str) -> str:
@@ -185,9 +186,20 @@ def whole_scope(scope: str) -> tuple[str, str]:
     return in_scope(scope, ""), f"{Scope(scope).tenant}$"
 
 
-def out_key(person: str) -> str:
-    """Return the `line_key` of the turns of a caller that were woken and have not ended."""
-    return f"{OUT}{person}"
+def share_key(person: str) -> str:
+    """Return the `line_key` of the turns of a caller that an attempt has taken out of the line."""
+    return f"SHARE#{person}"
+
+
+def line_place(person: str, at_ms: int, task_id: str) -> str:
+    """Return the place of a turn in the line: its caller's turns stand together, by time."""
+    return f"{person}#{status_key(at_ms, task_id)}"
+
+
+def person_in(entry: Mapping[str, Any]) -> str:
+    """Return the caller of an entry of the index by line."""
+    line_at: str = entry["line_at"]
+    return line_at.partition("#")[0]
 
 
 def due_key(shard: int) -> str:

@@ -24,6 +24,10 @@ EARLY_S: Final = 1.0
 """Seconds before the end of a wait from which on a delivery is not early."""
 
 
+LATE_MS: Final = 1000
+"""Milliseconds on the queue after which a delivery is the sign of a backlog."""
+
+
 class Delivered(Enum):
     """The work that a delivery asks for."""
 
@@ -106,6 +110,22 @@ def on_delivery(
         return Delivered.DROP
     is_first = receives == 1 and params.copy_number == 0
     return Delivered.START if is_first and head.token is None else Delivered.CLAIM
+
+
+def comes_late(operation: Operation, *, receives: int, waited_ms: int) -> bool:
+    """Return True if a delivery is the sign of a backlog: a turn's first, that has waited long.
+
+    A turn that was woken, or is delivered again, has had its wait.
+    """
+    is_first = receives == 1 and operation.params.copy_number == 0
+    return operation.operation == "run" and is_first and waited_ms > LATE_MS
+
+
+def may_be_left(head: Head, params: OperationParams) -> bool:
+    """Return True if the turn of a delivery may stand in line: no attempt has taken it so far."""
+    is_current = head.incarnation == params.incarnation and head.turn == params.turn
+    is_waiting = head.turn_is_open and head.token is None and not (head.left or head.woken)
+    return is_current and is_waiting and head.cancel is None and not head.needs_newer
 
 
 def on_current_turn(params: OperationParams, head: Head) -> OperationParams:
@@ -398,14 +418,15 @@ def is_given_up(head: Head, *, opened_at: int | None, now_ms: int, give_up_s: fl
 
     `opened_at` is when the turn became the current one, in milliseconds: the time of the commit
     `head.turn_base`. A turn whose time is unknown (None) is never given up. A turn that needs a
-    newer release is not given up either: it waits for a worker of that release. The time for which
-    a turn was left does not count.
+    newer release is not given up either: it waits for a worker of that release; nor is one that
+    waits for its conversation.
     """
-    if opened_at is None or not head.turn_is_open or head.needs_newer or head.left:
+    if opened_at is None or not head.turn_is_open or head.needs_newer:
+        return False
+    if head.left == "conversation":
         return False
     was_claimed = head.token is not None or head.attempts > 0
-    since = max(opened_at, head.left_at)
-    return not was_claimed and since + int(give_up_s * 1000) <= now_ms
+    return not was_claimed and opened_at + int(give_up_s * 1000) <= now_ms
 
 
 def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:

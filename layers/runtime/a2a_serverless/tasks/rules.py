@@ -6,7 +6,7 @@ one step atomic: if HEAD is still the one that the rules saw, write the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -55,11 +55,8 @@ from a2a_serverless.tasks.head import (
 )
 from a2a_serverless.tasks.identity import digest, new_token
 
-LEFT_MS: Final = 3_600_000
-"""Milliseconds after which the sweeper looks at a turn that is left."""
-LEFT_IN_LINE_MS: Final = 300_000
-"""Milliseconds after which it looks at one that waits for its conversation: the turn before it may
-have been deleted, or may keep the conversation for too long."""
+LEFT_MS: Final[Mapping[Reason, int]] = {"share": 3_600_000, "conversation": 300_000}
+"""Milliseconds after which the sweeper looks at a turn that is left, by what it waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +329,7 @@ def leaving(head: Head, reason: Reason, *, at: int, now_ms: int) -> Head:
     `at` is the turn's place among those of its caller, the earliest first, in milliseconds. The
     sweeper looks at the turn later, if nothing has woken it by then.
     """
-    due_at = now_ms + (LEFT_IN_LINE_MS if reason == "conversation" else LEFT_MS)
+    due_at = now_ms + LEFT_MS[reason]
     return replace(head, left=reason, left_at=at, woken=False, due_at=due_at)
 
 

@@ -7,6 +7,7 @@ import logging
 import math
 import secrets
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from a2a.server.agent_execution import AgentExecutor
@@ -32,6 +33,7 @@ from a2a_serverless.tasks.attempts import (
     Canceled,
     Delivered,
     after_interruption,
+    comes_late,
     early_s,
     may_give_up,
     on_cancel,
@@ -48,10 +50,11 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent, TurnAgents
 from a2a_serverless.worker.attempt import Attempt
-from a2a_serverless.worker.failures import reason_of
+from a2a_serverless.worker.failures import going_on, reason_of
 from a2a_serverless.worker.guard import Guard, Looks
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.loops import have_threads, limited, name_origins, survive_exits
+from a2a_serverless.worker.shares import Shares
 from a2a_serverless.worker.telemetry import (
     count_failed,
     ids_of,
@@ -124,6 +127,15 @@ class WorkerAdapter:
         self.retry = settings.retry()
         self.keeper = keeper or Keeper()
         self.looks = Looks(backends.storage, self.clock)
+        self.since = self.clock.now_ms()
+        """A message that waited for the process to start is no sign of a backlog."""
+        self.shares = Shares(
+            backends.storage,
+            backends.operations,
+            self.clock,
+            quarantine=backends.quarantine,
+            since=self.since,
+        )
         self.deadline_margin_s = deadline_margin_s
         self.has_heartbeat = has_heartbeat
 
@@ -167,7 +179,9 @@ class WorkerAdapter:
                 await delivery.interrupted(
                     reason_of(error), logging.ERROR, "delivery_failed", "Delivery failed", error
                 )
-            return await self._conclude(handle, verdict)
+            concluding = self._conclude(handle, verdict)
+            is_done, _ = await asyncio.gather(concluding, delivery.refill_shares())
+            return is_done
 
     async def serve(self, *, concurrency: int) -> None:
         """Pull operations, `concurrency` at a time, until the queue is shut down.
@@ -238,6 +252,10 @@ class _Delivery:
         self._adapter = adapter
         self._handle = handle
         self._quarantine = quarantine
+        waited_ms = handle.waited_ms(adapter.clock.now_ms(), since=adapter.since)
+        self._is_late = not is_quarantined and comes_late(
+            handle.message, receives=handle.attempt, waited_ms=waited_ms
+        )
         self._receives = handle.attempt + is_quarantined  # another queue delivered it before
         self._operation = handle.message
         self._params = handle.message.params
@@ -248,6 +266,7 @@ class _Delivery:
         """Of the attempt that has begun."""
         self._is_let_go = False
         """True once the turn is another delivery's: in quarantine, or left until it is woken."""
+        self._was_woken = False
 
     async def verdict(self) -> Verdict:
         """Do what the delivery asks for.
@@ -255,8 +274,12 @@ class _Delivery:
         If the operation's turn waits behind the current one, both are run, one after the other.
         """
         task_id, incarnation = self._params.task_id, self._params.incarnation
+        if not await self._is_admitted():
+            _log(self._handle, logging.INFO, "left", "Turn left: others wait for a worker too")
+            return DONE
         while self._deadline is None or self._adapter.clock.monotonic() < self._deadline:
             log = await self._storage.read(task_id, incarnation=incarnation)
+            self._was_woken = self._was_woken or (log is not None and log.head.woken)
             verdict = await self._act(log)
             is_behind = log is not None and waits_behind(log.head, self._operation)
             goes_on = is_behind and not self._is_let_go
@@ -264,6 +287,37 @@ class _Delivery:
                 return verdict
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")
         return again(0)
+
+    async def _is_admitted(self) -> bool:
+        """Return False if the turn stands in line for a share of the workers."""
+        if not self._is_late:
+            return True
+        is_admitted, self._is_late = True, False
+        with self._sharing():
+            is_admitted = self._is_late = await self._adapter.shares.admits(self._handle)
+        return is_admitted
+
+    async def _serve_shares(self, stop: asyncio.Event) -> None:
+        """Sort a backlog, or wake the next turn; a duty of the keeper: an agent may block."""
+        with self._sharing():
+            await self._adapter.shares.beside(self._handle, stop, is_late=self._is_late)
+
+    async def refill_shares(self) -> None:
+        """Wake a turn if the chain of wakes that this delivery came from was cut."""
+        if self._was_woken:
+            with self._sharing():
+                await self._adapter.shares.refill(1)
+
+    def _sharing(self) -> AbstractContextManager[None]:
+        """Log an error and go on: the sweeper wakes what nothing else has woken."""
+        fields = ids_of(self._operation)
+        return going_on(
+            logger,
+            logging.WARNING,
+            "The shares of the workers were not served",
+            action="shares_failed",
+            fields=fields,
+        )
 
     async def interrupted(
         self, reason: str, level: int, action: str, text: str, error: Exception | None = None
@@ -385,10 +439,12 @@ class _Delivery:
                 # The agent's own calls belong to its attempt.
                 attempt = self._attempt(guard, turn_of(log, tracing.carried()), agent)
                 async with guard.keeping_delivery():
-                    if claims_first:
+                    if claims_first or log.head.woken:
                         is_alone = self._quarantine is None
                         await guard.take_over(log, adapter.retry, is_alone=is_alone)
-                    verdict = await attempt.run()
+                    serves = log.head.woken or self._is_late
+                    async with adapter.keeper.over(*([self._serve_shares] if serves else [])):
+                        verdict = await attempt.run()
                 if attempt.has_failed_task:
                     count_failed(log)
                 return verdict

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,6 +51,7 @@ from a2a_serverless.tasks.attempts import (
     DeadLettered,
     RetryPolicy,
     is_given_up,
+    may_be_left,
     on_dead_letter,
     overdue_cancel,
     overdue_turn,
@@ -58,9 +60,10 @@ from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.rules import LEFT_IN_LINE_MS, Commit
+from a2a_serverless.tasks.rules import LEFT_MS, Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.failures import going_on
+from a2a_serverless.worker.shares import Shares
 from a2a_serverless.worker.telemetry import count_failed, ids_of
 
 LONGEST_WAIT_S = 3600
@@ -70,6 +73,10 @@ GIVE_UP_S = 24 * 3600
 """Seconds for which a turn that no attempt has claimed is sent again; then its task fails."""
 
 NOT_READ: Final = "Overdue tasks were not read, this one and those behind it"
+MOST_WOKEN = 4
+"""Turns of the line that a run wakes if none is on the queue."""
+
+NOT_SERVED: Final = "No turn of the line was woken"
 NOT_REPAIRED: Final = "An overdue task was not repaired"
 
 STUCK_AFTER = 3
@@ -88,7 +95,10 @@ BUDGET_S = 30
 """Seconds after which a run begins no new work: half of the function's timeout, because one
 request may be slow."""
 
-Swept = Literal["sent", "passed", "given_up", "canceled", "failed", "left"]
+MOST_COPIES = 10
+"""Turns without an attempt of which one run sends copies; it leaves the others to the line."""
+
+Swept = Literal["sent", "left", "passed", "given_up", "canceled", "failed", "skipped"]
 Fields: TypeAlias = dict[str, object]
 """The fields of a log line about a task, as far as they are known when it is written."""
 
@@ -101,6 +111,8 @@ class SweepReport:
 
     sent: int = 0
     """Turns whose operation was sent again."""
+    left: int = 0
+    """Turns that stand in line for a share of the workers from now on."""
     passed: int = 0
     """Tasks that had moved on, or that another run took."""
     given_up: int = 0
@@ -109,7 +121,7 @@ class SweepReport:
     """Tasks canceled at the deadline."""
     failed: int = 0
     """Tasks that met an error; the next run comes back to them."""
-    left: int = 0
+    skipped: int = 0
     """Tasks that stay as they are: unreadable ones, and cancels that a newer release has to end."""
 
 
@@ -122,11 +134,13 @@ class _Run:
     counts: Counter[str] = field(default_factory=Counter)
     overdue: int = 0
     """Tasks that the due index named."""
+    copies: int = 0
+    """Turns without an attempt of which a copy is sent."""
     unreadable: set[TaskKey] = field(default_factory=set)
 
     def room(self, limit: int | None) -> int:
-        """Return how many tasks the next look may name: those "left" count towards no limit."""
-        done = self.counts.total() - self.counts["left"]
+        """Return how many tasks the next look may name: those skipped count towards no limit."""
+        done = self.counts.total() - self.counts["skipped"]
         return PAGE if limit is None else min(PAGE, limit - done)
 
 
@@ -178,17 +192,20 @@ class Sweeper:
         self._longest_wait_s = longest_wait_s
         self._give_up_s = give_up_s
         self._budget_s = budget_s
+        self._shares = Shares(storage, queue, self._clock)
 
     async def sweep(self, limit: int | None = None) -> SweepReport:
         """Repair overdue tasks, the longest overdue first: `limit` at most, or as time allows.
 
-        Tasks that are "left" count towards no limit.
+        Tasks that are skipped count towards no limit.
 
         Raises:
             UnavailableError: the due index did not answer; the next run tries again.
         """
         run = _Run(until=self._clock.monotonic() + self._budget_s)
         await self._repair(run, limit)
+        with going_on(logger, logging.WARNING, NOT_SERVED, action="shares_failed"):
+            await self._shares.refill(MOST_WOKEN, patience_s=math.inf)
         report = SweepReport(**run.counts)
         logger.info("Swept", extra={"action": "sweep", "overdue": run.overdue, **run.counts})
         return report
@@ -228,15 +245,17 @@ class Sweeper:
         swept: Swept | _Copy = "failed"
         with going_on(logger, logging.ERROR, NOT_REPAIRED, action="sweep_failed", fields=fields):
             try:
-                swept = await self._repaired(due, item, fields)
+                swept = await self._repaired(due, item, run, fields)
             except UnreadableTaskError as error:
                 _tell_unreadable(due, error, run.unreadable)
-                return "left"
+                return "skipped"
         if swept == "failed":
             metrics.count("SweepFailures")
         return swept
 
-    async def _repaired(self, due: Due, item: Item | None, fields: Fields) -> Swept | _Copy:
+    async def _repaired(
+        self, due: Due, item: Item | None, run: _Run, fields: Fields
+    ) -> Swept | _Copy:
         log, now_ms = self._storage.for_scope(due.scope), self._clock.now_ms()
         head = live_head(item, now_ms)
         if head is not None and overdue_cancel(head, now_ms=now_ms):
@@ -246,10 +265,17 @@ class Sweeper:
             return "passed"  # the index lags behind
         fields.update(_known_of(head))
         await self._tell_age(log, head)
+        opened_at: int | None = head.created_at
         if self._is_given_up(head, head.created_at):  # no turn is older than its task
             opened_at = await _opened_at(log, head)
             if self._is_given_up(head, opened_at):
                 return await self._give_up(log, head, opened_at, fields)
+        if may_be_left(head, copy):
+            # Lost, or waiting for a place: in line it needs no copy to be found out.
+            run.copies += 1
+            if run.copies > MOST_COPIES:
+                at = self._clock.now_ms() if opened_at is None else opened_at
+                return "passed" if await log.leave(head, "share", at=at) is None else "left"
         return await self._postponed(log, head, copy, fields)
 
     async def _tell_age(self, log: DurableStorage, head: Head) -> None:
@@ -261,16 +287,13 @@ class Sweeper:
     async def _postponed(
         self, log: DurableStorage, head: Head, params: OperationParams, fields: Fields
     ) -> Swept | _Copy:
-        if head.left == "conversation":
-            await pass_on(log, head.context_id)
-            due_at = self._clock.now_ms() + LEFT_IN_LINE_MS
-            await log.postpone(head, due_at=due_at, sends=head.sends)
-            return "passed"
         if head.left:
-            woken = await log.wake(head)
-            if woken is None:
-                return "passed"
-            return _Copy(params=params, head=woken, sends_before=head.sends, fields=fields)
+            if head.left == "conversation":
+                await pass_on(log, head.context_id)
+            await log.postpone(
+                head, due_at=self._clock.now_ms() + LEFT_MS[head.left], sends=head.sends
+            )
+            return "passed"
         sends = params.copy_number
         due_at = self._clock.now_ms() + int(self._wait_s(log, sends) * 1000)
         # Postponed first: of two runs only one sends. A crash in between only costs a wait.
@@ -348,7 +371,7 @@ class Sweeper:
             if not await cancel_task(log, head):
                 return "passed"
         except NewerReleaseError:
-            return "left"  # for a sweeper of that release
+            return "skipped"  # for a sweeper of that release
         metrics.count("ForcedCancels")
         extra = {"action": "cancel_at_deadline", **fields}
         logger.warning("A task was canceled at its deadline", extra=extra)

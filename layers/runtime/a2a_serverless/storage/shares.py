@@ -1,0 +1,63 @@
+"""The line of turns that wait for a share of the workers, as the index `by-line` shows it.
+
+The index lags behind: it names candidates, and a condition on HEAD decides.
+"""
+
+from __future__ import annotations
+
+from a2a_serverless.storage import layout
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.finding import load_heads
+from a2a_serverless.storage.table import Check, Item, Range
+from a2a_serverless.tasks.head import Head
+
+PAGE = 8
+"""Turns of one caller that one look at the line names at most."""
+
+
+async def waiting(storage: DurableStorage, start: str, most: int) -> dict[str, list[Item]]:
+    """Return up to `most` callers who wait, from `start` on, each with its first turns in line.
+
+    `start` is any text that callers are compared with; behind the last of them come the first.
+    """
+    found: dict[str, list[Item]] = {}
+    for first, last in ((start, None), ("", start)):
+        place = first
+        while len(found) < most:
+            entries = await storage.table.first(PAGE, _live(storage, layout.WAITING, place, last))
+            if not entries:
+                break
+            person = layout.person_in(entries[0])
+            found.setdefault(person, [e for e in entries if layout.person_in(e) == person])
+            place = f"{person}$"
+    return found
+
+
+async def woken(storage: DurableStorage, *, but: str = "") -> list[Head]:
+    """Return HEAD of each turn that has a share and is still on the queue, as they are now.
+
+    `but` is the partition of a task that is left out.
+    """
+    entries = await storage.table.all(_live(storage, layout.WOKEN))
+    heads = await load_heads(storage, [entry for entry in entries if entry["PK"] != but])
+    return [head for head in heads if head.woken and head.token is None]
+
+
+async def taken(storage: DurableStorage, person: str) -> int:
+    """Return how many turns of a caller have been taken out of the line and have not ended.
+
+    A turn whose worker is dead counts as long as its lease lasts.
+    """
+    in_time = Check("due_at", ">", storage.clock.now_ms())
+    of_caller = Range(partition=layout.share_key(person), index=layout.BY_LINE, when=[in_time])
+    return (await storage.table.count(of_caller)).passed
+
+
+def _live(storage: DurableStorage, key: str, first: str = "", last: str | None = None) -> Range:
+    return Range(
+        partition=key,
+        index=layout.BY_LINE,
+        first=first or None,
+        last=last,
+        when=[Check("expires_at", ">", storage.clock.now_ms() // 1000)],
+    )

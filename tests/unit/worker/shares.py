@@ -1,0 +1,313 @@
+"""Callers who share the places of a deployment: its workers under a clock that jumps.
+
+`python -m tests.unit.worker.shares RUNS` prints the table of docs/guarantees.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import statistics
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+
+from a2a_serverless.queues.fifo import EventRecord
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.table import Item, Key, Matches, Range, Write
+from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.shares import Shares
+from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless_tools.testing.process import InlineKeeper
+from tests.support.messages import request
+from tests.support.queues import MemoryQueue
+from tests.support.workers import Agent, complete
+from tests.unit.worker.quarantine import JumpingLoop, LoopClock
+
+REQUEST_S: Final = 0.008
+"""Seconds of one request to the table."""
+QUEUE_S: Final = 0.02
+"""Seconds of a send, a receive or an acknowledgement."""
+SWEEP_S: Final = 60.0
+RESTART_S: Final = 3.0
+"""Seconds from a worker's death until another one has its place."""
+
+
+class LaggingTable(MemoryTable):
+    """A table whose requests take their time, and whose indexes show a write later.
+
+    `lag` returns the seconds of each lag.
+    """
+
+    def __init__(self, lag: Callable[[], float]) -> None:
+        super().__init__(INDEXES)
+        self._lag = lag
+        self._shown = MemoryTable(INDEXES)
+
+    async def load(self, keys: Iterable[Key], **options: Any) -> dict[Key, Item | None]:
+        await asyncio.sleep(REQUEST_S)
+        return await super().load(keys, **options)
+
+    async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
+        await asyncio.sleep(REQUEST_S)
+        pages = self._shown.query(wanted) if wanted.index else super().query(wanted)
+        async for page in pages:
+            yield page
+
+    async def count(self, wanted: Range) -> Matches:
+        await asyncio.sleep(REQUEST_S)
+        return await self._shown.count(wanted) if wanted.index else await super().count(wanted)
+
+    async def write(self, *writes: Write, **options: Any) -> None:
+        await asyncio.sleep(REQUEST_S)
+        await super().write(*writes, **options)
+        keys = [write.key for write in writes]
+        found = await super().load(keys)
+        asyncio.get_running_loop().call_later(self._lag(), self._show, found)
+
+    def _show(self, found: dict[Key, Item | None]) -> None:
+        for key, item in found.items():
+            version = (item or {}).get("version", 0)
+            before = self._shown._items.get(key)
+            if item is not None and before is not None and version < before.get("version", 0):
+                continue
+            self._shown._store(key, before, item)
+
+
+class SlowQueue(MemoryQueue[Operation]):
+    """A queue whose requests take their time."""
+
+    async def send(self, message: Operation) -> None:
+        await asyncio.sleep(QUEUE_S)
+        await super().send(message)
+
+    async def pull(self, limit: int, wait_s: float) -> list[Any]:
+        await asyncio.sleep(QUEUE_S)
+        return await super().pull(limit, wait_s)
+
+    async def delete(self, record: EventRecord) -> None:
+        await asyncio.sleep(QUEUE_S)
+        await super().delete(record)
+
+
+@dataclass(kw_only=True)
+class House:
+    """A deployment with `places` workers, and what its turns do."""
+
+    places: int
+    seed: int
+    lag_s: float = 0.05
+    deaths: float = 0.0
+    """The share of the deliveries whose worker dies before it does anything."""
+    turn_s: dict[str, float] = field(default_factory=dict)
+    """The seconds of a caller's turns."""
+    sent: dict[str, float] = field(default_factory=dict)
+    started: dict[str, float] = field(default_factory=dict)
+    ended: dict[str, float] = field(default_factory=dict)
+    busy: list[tuple[float, float, str]] = field(default_factory=list)
+    """When turns ran, and of whom."""
+    running: dict[str, float] = field(default_factory=dict)
+    whose: dict[str, str] = field(default_factory=dict)
+
+    def run(self, play: Callable[[House], Any]) -> House:
+        """Let `play` happen, and all turns come to their ends."""
+        loop = JumpingLoop()
+        loop.now = 1_000_000.0
+        try:
+            loop.run_until_complete(self._run(play))
+        finally:
+            loop.close()
+        return self
+
+    async def _run(self, play: Callable[[House], Any]) -> None:
+        loop = asyncio.get_running_loop()
+        self.clock = LoopClock(loop)
+        self.chance = random.Random(self.seed)  # noqa: S311 - a seeded schedule
+        table = LaggingTable(self._lag)
+        settings = Settings(visibility_s=60, turn_limit_s=825)
+        self.queue = SlowQueue(Operation, visibility_s=60, clock=self.clock, name="Operation.fifo")
+        backends = memory_backends(settings, self.clock)
+        self.storage = DurableStorage(table, clock=self.clock, timing=backends.storage.timing)
+        backends = replace(backends, storage=self.storage, operations=self.queue)
+        self.adapters = [
+            WorkerAdapter(
+                backends, Agent(self._work), settings, clock=self.clock, keeper=InlineKeeper()
+            )
+            for _ in range(self.places)
+        ]
+        for adapter in self.adapters:
+            adapter.shares = Shares(self.storage, self.queue, self.clock, chance=self.chance.random)
+        await self.clock.sleep(10)
+        running = [asyncio.create_task(self._place(each)) for each in self.adapters]
+        running.append(asyncio.create_task(self._sweeps()))
+        await play(self)
+        while len(self.ended) < len(self.sent):
+            await self.clock.sleep(0.1)
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _lag(self) -> float:
+        return self.chance.expovariate(1 / self.lag_s)
+
+    async def _place(self, adapter: WorkerAdapter) -> None:
+        while True:
+            for handle in await self.queue.pull(1, 20):
+                if self.chance.random() < self.deaths:
+                    await self.clock.sleep(RESTART_S)  # its message comes again, after a visibility
+                else:
+                    await adapter.process(handle)
+
+    async def _sweeps(self) -> None:
+        while True:
+            await self.clock.sleep(SWEEP_S)
+            await Sweeper(self.storage, self.queue, clock=self.clock).sweep()
+
+    async def send(self, caller: str) -> str:
+        """A message of a caller."""
+        storage = self.storage.for_scope(Scope.of("", caller))
+        opened = await storage.open_task("ctx", request("work"), caller=Caller(user=caller))
+        task_id = opened.head.task_id
+        self.whose[task_id] = caller
+        self.sent[task_id] = self.clock.monotonic()
+        await self.queue.send(Operation.to_run(OperationParams.of(opened.head, 1)))
+        return task_id
+
+    async def burst(self, caller: str, count: int) -> list[str]:
+        """Messages of a caller at once."""
+        return await asyncio.gather(*(self.send(caller) for _ in range(count)))
+
+    async def _work(self, context: RequestContext, queue: EventQueue) -> None:
+        task_id = context.task_id or ""
+        caller = self.whose[task_id]
+        begun = self.clock.monotonic()
+        self.started.setdefault(task_id, begun)
+        self.running[task_id] = begun
+        await self.clock.sleep(self.turn_s[caller] * self.chance.uniform(0.95, 1.05))
+        await complete(context, queue)
+        del self.running[task_id]
+        self.busy.append((begun, self.clock.monotonic(), caller))
+        self.ended[task_id] = self.clock.monotonic()
+
+    # -- figures ---------------------------------------------------------------------------------
+
+    def waits(self, tasks: Iterable[str]) -> list[float]:
+        """How long turns have waited for their start, in seconds."""
+        return [self.started[task] - self.sent[task] for task in tasks]
+
+    def fill(self, caller: str | None = None, *, since: float, until: float) -> float:
+        """The share of the places on which turns, or those of a caller, ran in a time."""
+        now = [(begun, until, self.whose[task]) for task, begun in self.running.items()]
+        spans = [
+            max(0.0, min(end, until) - max(begin, since))
+            for begin, end, whose in [*self.busy, *now]
+            if caller in (None, whose)
+        ]
+        return sum(spans) / ((until - since) * self.places)
+
+
+def p95(values: Sequence[float]) -> float:
+    return sorted(values)[max(0, round(0.95 * len(values)) - 1)]
+
+
+def behind(places: int, count: int, turn_s: float, *, seed: int, **options: Any) -> float:
+    """How long a message of B waits that comes at any time while those of A wait."""
+
+    async def play(house: House) -> None:
+        await house.burst("A", count)
+        await house.clock.sleep(house.chance.uniform(0.1, 0.8 * count * turn_s / places))
+        found.append(await house.send("B"))
+        house.ended |= {task: 0 for task in house.sent if house.whose[task] == "A"}
+        while found[0] not in house.ended:
+            await house.clock.sleep(0.1)
+
+    found: list[str] = []
+    house = House(places=places, seed=seed, turn_s={"A": turn_s, "B": turn_s}, **options).run(play)
+    return house.waits(found)[0]
+
+
+def alone(places: int, count: int, turn_s: float, *, seed: int, **options: Any) -> float:
+    """The share of the places that are busy until the last but `places` turns begin."""
+
+    async def play(house: House) -> None:
+        await house.burst("A", count)
+
+    house = House(places=places, seed=seed, turn_s={"A": turn_s}, **options).run(play)
+    starts = sorted(house.started.values())
+    return house.fill(since=starts[0], until=starts[-places])
+
+
+def together(turn_s: dict[str, float], count: int, *, places: int, seed: int) -> dict[str, float]:
+    """The shares of the places of callers who all send `count` messages at once."""
+
+    async def play(house: House) -> None:
+        await asyncio.gather(*(house.burst(caller, count) for caller in turn_s))
+        await house.clock.sleep(until - since)
+        house.ended |= dict.fromkeys(house.sent, 0.0)
+
+    longest = max(turn_s.values())
+    since, until = 1_000_010.0 + 2 * longest, 1_000_010.0 + 5 * longest
+    house = House(places=places, seed=seed, turn_s=turn_s).run(play)
+    return {caller: house.fill(caller, since=since, until=until) for caller in turn_s}
+
+
+def newcomer(floods: int, *, places: int, turn_s: float, seed: int) -> float:
+    """How long the first message of a caller waits while as many others each have 20 waiting."""
+
+    async def play(house: House) -> None:
+        await asyncio.gather(*(house.burst(f"F{number}", 20) for number in range(floods)))
+        await house.clock.sleep(house.chance.uniform(10, 30))
+        found.append(await house.send("B"))
+        house.ended |= {task: 0.0 for task in house.sent if task != found[0]}
+        while found[0] not in house.ended:
+            await house.clock.sleep(0.1)
+
+    found: list[str] = []
+    callers = {"B": turn_s, **{f"F{number}": turn_s for number in range(floods)}}
+    return House(places=places, seed=seed, turn_s=callers).run(play).waits(found)[0]
+
+
+def main() -> None:
+    """Print the figures of each case: waits in seconds, shares of the places in percent."""
+    logging.disable()
+    seeds = range(int(sys.argv[1]))
+    cases: list[tuple[str, int, int, float, dict[str, float]]] = [
+        ("4 places, 60 turns of 2 s", 4, 60, 2.0, {}),
+        ("10 places, 300 turns of 2 s", 10, 300, 2.0, {}),
+        ("10 places, 100 turns of 60 s", 10, 100, 60.0, {}),
+        ("10 places, 300 turns of 2 s, indexes 500 ms late", 10, 300, 2.0, {"lag_s": 0.5}),
+        ("10 places, 300 turns of 2 s, 1 % of deliveries die", 10, 300, 2.0, {"deaths": 0.01}),
+    ]
+    for name, places, count, turn_s, options in cases:
+        waits = [behind(places, count, turn_s, seed=seed, **options) for seed in seeds]
+        fills = [alone(places, count, turn_s, seed=seed, **options) for seed in seeds]
+        _print(f"{name}: B {_figures(waits)} s, A alone {min(fills):.1%} to {max(fills):.1%}")
+    _print(f"newcomer: {_figures([newcomer(50, places=10, turn_s=2.0, seed=s) for s in seeds])} s")
+    for seed in seeds[:3]:
+        found = together({"A": 60.0, "B": 2.0}, 700, places=10, seed=seed)
+        _print("together: " + ", ".join(f"{whose} {share:.0%}" for whose, share in found.items()))
+
+
+def _figures(waits: Sequence[float]) -> str:
+    return f"p50 {statistics.median(waits):.1f}, p95 {p95(waits):.1f}, max {max(waits):.1f}"
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

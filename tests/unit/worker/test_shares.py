@@ -1,0 +1,168 @@
+"""Callers who share the workers: how long one waits for another, and what stays idle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from a2a_serverless.clock import Clock
+from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.storage import layout, shares
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker.shares import Shares
+from a2a_serverless.worker.sweeper import MOST_COPIES, MOST_WOKEN, Sweeper
+from tests.support.clocks import ManualClock
+from tests.support.messages import request
+from tests.support.queues import MemoryQueue, left
+from tests.unit.worker.shares import alone, behind, newcomer, p95, together
+
+BEHIND_S = 4.0
+"""Seconds within which a caller's turn starts behind 60 of another on four places, at p95."""
+
+
+def test_a_caller_does_not_wait_for_all_turns_of_another() -> None:
+    """With 4 places, turns of 2 s and 60 messages of A, that of B starts within 4 s (p95)."""
+    waits = [behind(4, 60, 2.0, seed=seed) for seed in range(20)]
+    assert p95(waits) <= BEHIND_S
+
+
+@pytest.mark.parametrize(("places", "count"), [(4, 60), (10, 300)])
+def test_a_caller_alone_has_all_places(places: int, count: int) -> None:
+    """While nobody else waits, the turns of one caller keep 95 % of the places busy."""
+    assert min(alone(places, count, 2.0, seed=seed) for seed in range(3)) >= 0.95
+
+
+def test_callers_with_turns_of_different_lengths_share_the_places() -> None:
+    """Turns of a minute leave turns of two seconds a fair part, and no place is idle."""
+    shares = together({"A": 60.0, "B": 2.0}, 700, places=10, seed=1)
+    assert 0.3 <= shares["B"] <= 0.6
+    assert sum(shares.values()) >= 0.9
+
+
+def test_a_newcomer_is_before_fifty_who_wait() -> None:
+    """It waits for a place to become free, not for the turns of those who came before."""
+    assert max(newcomer(50, places=10, turn_s=2.0, seed=seed) for seed in range(3)) <= BEHIND_S
+
+
+@pytest.mark.parametrize(
+    ("fault", "least"), [({"lag_s": 0.5}, 0.9), ({"deaths": 0.01}, 0.8)], ids=["lag", "deaths"]
+)
+def test_what_fails_leaves_no_place_idle_for_long(fault: Mapping[str, Any], least: float) -> None:
+    """Indexes half a second late, or a worker that dies with each hundredth delivery, cost little.
+
+    The message that woke the next turn comes again after a minute, and others take its part.
+    """
+    assert min(alone(10, 300, 2.0, seed=seed, **fault) for seed in range(1)) >= least
+
+
+# -- one process -----------------------------------------------------------------------------
+
+
+class Stand:
+    """A storage, its queue, and the shares of a process that has just started."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.queue = MemoryQueue(Operation, clock=self.clock)
+        self.storage = _storage(self.clock)
+        self.shares = Shares(self.storage, self.queue, self.clock, chance=lambda: 0.5)
+
+    async def send(self, user: str = "ann") -> Head:
+        """A message whose turn waits on the queue."""
+        head = await self.lose(user)
+        await self.queue.send(Operation.to_run(OperationParams.of(head, 1)))
+        return head
+
+    async def lose(self, user: str = "ann") -> Head:
+        """A message whose turn is on no queue."""
+        storage = self.storage.for_scope(Scope.of("", user))
+        return (await storage.open_task("ctx", request(), caller=Caller(user=user))).head
+
+    async def receive(self) -> Handle[Operation]:
+        (handle,) = await self.queue.pull(1, 0)
+        return handle
+
+    async def waiting(self) -> int:
+        found = await shares.waiting(self.storage, "", 100)
+        return sum(map(len, found.values()))
+
+    def copies(self) -> list[str]:
+        """The tasks of the messages on the queue."""
+        return [message.task_id for message in left(self.queue)]
+
+
+def _storage(clock: Clock) -> DurableStorage:
+    return DurableStorage(MemoryTable(layout.INDEXES), clock=clock)
+
+
+async def test_a_late_turn_alone_starts() -> None:
+    """Nothing waits behind it and nobody in line: it stays where it is."""
+    world = Stand()
+    head = await world.send()
+    world.clock.advance(2)
+    assert await world.shares.admits(await world.receive())
+    assert await world.storage.for_scope(Scope(head.scope)).head(head.task_id) == head
+
+
+async def test_those_who_wait_are_woken_by_turns() -> None:
+    """Of two callers in line the one with fewer turns at work is next, its oldest turn first."""
+    world = Stand()
+    heads = [await world.lose(user) for user in ("ann", "ann", "ann", "bob", "bob")]
+    for at, head in enumerate(heads):
+        await world.storage.for_scope(Scope(head.scope)).leave(head, "share", at=at)
+    for _ in heads:
+        world.clock.advance(10)
+        await world.shares.refill(1)
+    ann, bob = [h.task_id for h in heads[:3]], [h.task_id for h in heads[3:]]
+    assert world.copies() == [ann[0], bob[0], ann[1], bob[1], ann[2]]
+    assert await world.waiting() == 0
+
+
+async def test_a_dead_worker_keeps_no_share() -> None:
+    """A turn taken by a worker that has died counts until its lease ends."""
+    world = Stand()
+    head = await world.lose()
+    storage = world.storage.for_scope(Scope(head.scope))
+    left_head = await storage.leave(head, "share")
+    woken = None if left_head is None else await storage.wake(left_head)
+    assert woken is not None
+    assert [each.task_id for each in await shares.woken(world.storage)] == [head.task_id]
+    await storage.commit(woken, Commit(token="dead", claims=True))
+    person = storage.scope.person
+    assert (await shares.woken(world.storage), await shares.taken(world.storage, person)) == ([], 1)
+    world.clock.advance(storage.timing.lease_s + 1)
+    assert await shares.taken(world.storage, person) == 0
+
+
+async def test_a_sweep_sends_few_copies_and_leaves_the_others() -> None:
+    """Whether turns are lost or wait for a place: in line they need no copy, and are woken."""
+    world = Stand()
+    for _ in range(MOST_COPIES + 20):
+        await world.lose()
+    world.clock.advance(61)
+    report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
+    assert (report.sent, report.left) == (MOST_COPIES, 20)
+    assert len(world.copies()) == MOST_COPIES + MOST_WOKEN
+    world.clock.advance(59)
+    again = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
+    assert (again.sent, again.left) == (0, 0)
+
+
+async def test_the_old_message_of_a_turn_in_line_is_dropped() -> None:
+    """It comes late, when the turn stands in line already: only the turn's next copy starts it."""
+    world = Stand()
+    head = await world.send()
+    storage = world.storage.for_scope(Scope(head.scope))
+    assert await storage.leave(head, "share") is not None
+    world.clock.advance(2)
+    assert await world.shares.admits(await world.receive())
+    await world.shares.refill(1)
+    assert world.copies() == [head.task_id, head.task_id]
