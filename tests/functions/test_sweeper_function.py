@@ -19,6 +19,7 @@ from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker.sweeper import MOST_COPIES
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.template import Names
 from tests.support.clocks import ManualClock
@@ -123,6 +124,22 @@ def test_a_schedule_event_sweeps(
     }
     answer = aws.client("sqs").receive_message(QueueUrl=deployed.queue)
     assert json.loads(answer["Messages"][0]["Body"])["params"]["task_id"] == head.task_id
+
+
+def test_many_lost_turns_stand_in_line(
+    function: ModuleType, deployed: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run sends copies of a few, and wakes a few of those that it has left."""
+    clock = ManualClock()
+    monkeypatch.setattr(function.backends.storage, "clock", clock)
+    lost = {open_task(function).task_id for _ in range(MOST_COPIES + 2)}
+    clock.advance(61)
+    counts = function.handler(event("sweeper-schedule"), None)
+    assert (counts["sent"], counts["left"], counts["failed"]) == (MOST_COPIES, 2, 0)
+    sqs, found = aws.client("sqs"), set()
+    while answer := sqs.receive_message(QueueUrl=deployed.queue).get("Messages"):
+        found |= {json.loads(message["Body"])["params"]["task_id"] for message in answer}
+    assert found == lost
 
 
 def test_an_idle_schedule_event_does_nothing(function: ModuleType, deployed: Names) -> None:

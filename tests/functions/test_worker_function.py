@@ -293,3 +293,22 @@ async def test_the_agent_streams_and_stops_when_it_is_cancelled() -> None:
     task = await bench.task(head)
     assert texts(task, "itinerary") == ["# Kyoto in 1 day\n"]
     assert task.status.state == S.TASK_STATE_CANCELED
+
+
+def test_a_backlog_stands_in_line(
+    function: ModuleType, backends: Backends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turn of a late delivery starts; the one behind it is left, and woken as the next one."""
+    deliverable(monkeypatch)
+    monkeypatch.setattr("a2a_serverless.tasks.attempts.LATE_MS", -1)
+    first, second = send(backends, "one"), send(backends, "two")
+    asyncio.run(backends.operations.send(Operation.to_run(OperationParams.of(second, 1))))
+    assert function.handler(event("worker-sqs-run", first), LambdaContext()) == {
+        "batchItemFailures": []
+    }
+    assert task_of(backends, first).status.state == TaskState.TASK_STATE_COMPLETED
+    woken = asyncio.run(backends.storage.head(second.task_id))
+    assert woken is not None
+    assert (woken.left, woken.woken, woken.sends) == ("", True, 1)
+    (handle,) = asyncio.run(backends.operations.pull(10, 0))
+    assert handle.message.params.copy_number == 1
