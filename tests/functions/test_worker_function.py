@@ -306,7 +306,7 @@ def test_a_backlog_stands_in_line(
     assert function.handler(event("worker-sqs-run", first), LambdaContext()) == {
         "batchItemFailures": []
     }
-    assert task_of(backends, first).status.state == TaskState.TASK_STATE_COMPLETED
+    assert task_of(backends, first).status.state == TaskState.TASK_STATE_INPUT_REQUIRED
     woken = asyncio.run(backends.storage.head(second.task_id))
     assert woken is not None
     assert (woken.left, woken.woken, woken.sends) == ("", True, 1)

@@ -3,7 +3,7 @@
 The queue is the fast path. A delivery that comes late is the sign of a backlog: its turn and those
 behind it are left, so that they stand in the table in a line, caller by caller. From then on each
 turn that starts out of this line wakes the next one: the oldest of the waiting caller with the
-fewest turns at work. So there is about one woken turn on the queue at any time, which takes the
+fewest turns at work. So there are about two woken turns on the queue at any time, which take the
 place that becomes free first. Where places are idle it takes one at once, and wakes the next.
 
 No counter, slot or dispatcher has to be right: what a process has read may be old, and costs a turn
@@ -35,6 +35,8 @@ IDLE_S: Final = 0.3
 """Seconds on the queue within which a woken turn has found a place that was idle."""
 FRESH_S: Final = 2.0
 """Seconds for which a woken turn may be on the queue until another one is woken in its place."""
+SPARES: Final = 2
+"""Woken turns that are to be on the queue: a worker may die with one before it wakes the next."""
 GROWS: Final = 0.25
 """How often a turn that has found an idle place wakes one more: one chain of wakes may be slower
 than the places become free."""
@@ -179,20 +181,21 @@ class Shares:
         own = layout.task_partition(params.scope, params.task_id)
         others = await shares.woken(self._storage, but=own)
         count = 1
-        if others and (is_late or waited_s > IDLE_S):
+        if len(others) >= SPARES and (is_late or waited_s > IDLE_S):
             count = 0
         elif not others and waited_s < IDLE_S and self._chance() < GROWS:
             count = 2
         await self._wake(count, others)
 
     async def refill(self, count: int, *, patience_s: float = FRESH_S) -> None:
-        """Wake up to `count` turns, unless one was woken within `patience_s` and is on the queue.
+        """Wake up to `count` turns unless `SPARES`, woken within `patience_s`, are on the queue.
 
         One that was woken earlier waits for a place, or its worker has died with the message.
         """
         others = await shares.woken(self._storage)
         now_ms = self._clock.now_ms()
-        if all(now_ms - head.left_at > patience_s * 1000 for head in others):
+        fresh = [head for head in others if now_ms - head.left_at <= patience_s * 1000]
+        if len(fresh) < SPARES:
             await self._wake(count, others)
 
     async def _wake(self, count: int, woken: list[Head]) -> None:
