@@ -54,6 +54,11 @@ class Rules:
     canceled: Callable[[Head], Update] = codec.canceled
     on_cancel: Callable[..., attempts.Canceled] = attempts.on_cancel
 
+    # shares of the workers
+    may_be_left: Callable[..., bool] = attempts.may_be_left
+    left: Callable[[Head, Head], Update] = codec.left
+    woken: Callable[[Head, Head], Update] = codec.woken
+
     # repairs
     postponed: Callable[..., Update] = codec.postponed
     overdue_turn: Callable[..., OperationParams | None] = attempts.overdue_turn

@@ -43,6 +43,10 @@ ASKS_TWICE = (Turn(chunks=1, end="auth"), Turn(chunks=1, end="input"), Turn(chun
 
 SHORT: tuple[Scenario, ...] = (
     Scenario("workers that die", 28_400, Budget(crash=1, twice=1, hasty=1), turns=COMPLETES),
+    Scenario("turns that stand in line", 5_000, Budget(twice=1, leaves=1, crash=1)),
+    Scenario(
+        "a cancel of a turn that stands in line", 20_000, Budget(leaves=1, cancels=1, crash=1)
+    ),
     Scenario(
         "messages that get lost",
         7_500,
@@ -201,6 +205,12 @@ SHORT: tuple[Scenario, ...] = (
 )
 
 LONG: tuple[Scenario, ...] = (
+    Scenario(
+        "turns that stand in line while the sweeper is hasty",
+        200_000,
+        Budget(crash=1, twice=1, leaves=1, hasty=1),
+        turns=COMPLETES,
+    ),
     Scenario(
         "a cancel among neighbours that end a worker",
         30_000,

@@ -32,6 +32,9 @@ from tests.model.world import (
     operation_of,
 )
 
+MOST_WAKING = 2
+"""Processes that wake one turn at the same time."""
+
 
 class Services:
     """The steps of the processes that are no workers, in one scenario."""
@@ -52,6 +55,7 @@ class Services:
         for index, process in enumerate(state.apis):
             yield from self._api(state, index, process)
         yield from self._sweeper(state)
+        yield from self._line(state)
         yield from self._hours(state)
         if state.outage != "queue":
             yield from self._queue(state)
@@ -178,8 +182,32 @@ class Services:
                     forces = process._replace(phase="force", seen=state.head)
                     after = _begun(ended, forces)
                     yield Move("API: its cancel TIMES OUT, reads HEAD", after)
+            case "wake":
+                yield self._wake(ended, process)
             case _:
                 yield from self._force(ended, process)
+
+    def _line(self, state: State) -> Iterator[Move]:
+        """A worker or the sweeper finds a turn that is left; two may do so at once."""
+        seen = state.head
+        if seen is None or not seen.head.left:
+            return
+        waking = [process for process in state.apis if process.phase == "wake"]
+        if len(waking) < MOST_WAKING:
+            after = _begun(state, Process("wake", inc_of(seen.head), seen=seen))
+            yield Move("line: a place is free, reads a left turn", after, is_fair=not waking)
+
+    def _wake(self, state: State, process: Process) -> Move:
+        """One conditional write; the copy is sent in the next step."""
+        assert process.seen is not None
+        after = self._world.woken(state.head, process.seen)
+        if after is None:
+            return Move("line: was refused, leaves the turn alone", state)
+        op = Op("run", process.inc, after.head.turn, after.head.sends)
+        begun = _begun(state._replace(head=after), Process("send", process.inc, op))
+        if after.head.cancel is not None:
+            begun = wrong(begun, "a turn that is to be canceled is sent again")
+        return Move("line: wakes the turn", checked(self._world, begun))
 
     def _request(self, state: State, process: Process) -> Move:
         """One conditional write; where it is refused, what it has met says why."""
@@ -276,8 +304,8 @@ class Services:
     def _sweep_turn(self, state: State) -> Iterator[Move]:
         head = state.head.head if state.head else None
         params = self._rules.overdue_turn(head, now_ms=LATE_MS)
-        if params is None or head is None:
-            return
+        if params is None or head is None or head.left:
+            return  # what is left is the line's
         is_given_up = self._is_given_up(state, head)
         if head.sends >= SENDS and not is_given_up:
             return

@@ -153,6 +153,8 @@ class Budget(NamedTuple):
     """Outages of the queues."""
     hours: int = 0
     """Turns whose hours pass, within which an attempt has to claim them."""
+    leaves: int = 0
+    """Deliveries that come late, and whose turns are left in the table."""
     hasty: int = 0
     """Sweeps that send a turn again although somebody is at it."""
     torn: int = 0

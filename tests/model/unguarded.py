@@ -19,7 +19,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage import codec
 from a2a_serverless.storage.codec import Commits
-from a2a_serverless.storage.table import Check, Update
+from a2a_serverless.storage.table import Check, Update, are
 from a2a_serverless.tasks import attempts, rules
 from a2a_serverless.tasks.attempts import (
     Canceled,
@@ -420,3 +420,18 @@ class AppendsFirstChunks(TurnView):
 def does_not_show_restarts(record: Record, after: Fold) -> Iterator[Event]:
     kept = tuple(entry for entry in record.entries if not isinstance(entry, Restarted))
     return events_of(replace(record, entries=kept), after)
+
+
+def leaves_whatever_is_there(before: Head, after: Head) -> Update:
+    """Leave a turn on any HEAD of the task."""
+    return replace(codec.left(before, after), when=are(incarnation=before.incarnation))
+
+
+def wakes_whatever_is_there(before: Head, after: Head) -> Update:
+    """Wake a turn on any HEAD of the task."""
+    return replace(codec.woken(before, after), when=are(incarnation=before.incarnation))
+
+
+def runs_left_turns(head: Head | None, operation: Operation, **options: Any) -> Delivered:
+    """Run what stands in line, as if it did not."""
+    return attempts.on_delivery(head and replace(head, left=""), operation, **options)

@@ -82,6 +82,9 @@ class Attempts:
                 yield Move(f"{name}: CANNOT START", self._idle(state, index, worker))
             case ["load"]:
                 yield self._load(state, index, worker, name)
+                yield from self._is_late(state, index, worker, name)
+            case ["stand"]:
+                yield self._stand_in_line(state, index, worker, name)
             case ["pass", "on"]:
                 yield self._pass_on(state, index, worker, name)
             case ["over"]:
@@ -118,6 +121,28 @@ class Attempts:
             yield Move(label, give_back(spent, worker), is_fair=False)
 
     # -- a delivery ----------------------------------------------------------------------------
+
+    def _is_late(self, state: State, index: int, worker: Worker, name: str) -> Iterator[Move]:
+        """A turn's first delivery comes late while others wait: it reads HEAD."""
+        op, seen, budget = worker.op, state.head, state.budget
+        if op is None or seen is None or not budget.leaves or op.alone:
+            return
+        is_first = op.kind == "run" and op.copy == 0 and worker.receives == 1
+        if is_first and self._rules.may_be_left(seen.head, params_of(op)):
+            spent = state._replace(budget=budget._replace(leaves=budget.leaves - 1))
+            after = with_worker(spent, index, worker._replace(phase="stand", seen=seen))
+            yield Move(f"{name}: comes late, reads HEAD", after, is_fair=False)
+
+    def _stand_in_line(self, state: State, index: int, worker: Worker, name: str) -> Move:
+        """One conditional write; the acknowledgement is the next step."""
+        assert worker.seen is not None
+        left = self._world.left(state.head, worker.seen)
+        phase = "load" if left is None else "over"
+        label = "was refused, goes on" if left is None else "leaves the turn in the table"
+        after = with_worker(state, index, worker._replace(phase=phase, seen=None))
+        if left is not None:
+            after = checked(self._world, after._replace(head=left))
+        return Move(f"{name}: {label}", after)
 
     def _finds_none(self, state: State, index: int, worker: Worker, name: str) -> Move:
         gone = with_worker(state, index, worker._replace(phase="over"))

@@ -40,7 +40,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.fold import Fold, Log, Record, events_of
 from a2a_serverless.tasks.head import AttemptEnd, Head, state_name
 from a2a_serverless.tasks.operations import Operation, OperationParams
-from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing
+from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, leaving, waking
 from tests.model.rules import Rules
 from tests.model.state import Kind, Op, Seen, Stored, Write
 
@@ -214,6 +214,22 @@ class World:
             if after is None and values:
                 after = self._after(current, self.rules.noted(seen.head, token, values))
             self._written[key] = after
+        return self._written[key]
+
+    def left(self, current: Seen | None, seen: Seen) -> Seen | None:
+        """HEAD after its turn was left by a process that has read `seen`; None: refused."""
+        key = ("left", current, seen)
+        if key not in self._written:
+            after = leaving(seen.head, "share", at=NOW_MS, now_ms=NOW_MS)
+            self._written[key] = self._after(current, self.rules.left(seen.head, after))
+        return self._written[key]
+
+    def woken(self, current: Seen | None, seen: Seen) -> Seen | None:
+        """HEAD after its left turn was woken by a process that has read `seen`; None: refused."""
+        key = ("woken", current, seen)
+        if key not in self._written:
+            after = waking(seen.head, now_ms=NOW_MS, timing=TIMING)
+            self._written[key] = self._after(current, self.rules.woken(seen.head, after))
         return self._written[key]
 
     def _after(self, current: Seen | None, update: Update) -> Seen | None:
