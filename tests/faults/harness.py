@@ -191,11 +191,17 @@ class World:
         return Agent(self.http, REST)
 
     async def send(
-        self, text: str, *, message_id: str = "", task: Head | None = None, webhook: str = ""
+        self,
+        text: str,
+        *,
+        message_id: str = "",
+        task: Head | None = None,
+        context_id: str = "",
+        webhook: str = "",
     ) -> str:
         """Send a message and return its task's id, which is known also if there is no answer."""
         message_id = message_id or uuid.uuid4().hex
-        context_id = task.context_id if task else f"context-{message_id}"
+        context_id = task.context_id if task else context_id or f"context-{message_id}"
         named: dict[str, Any] = {"taskId": task.task_id} if task else {}
         told = {"taskPushNotificationConfig": {"url": webhook}} if webhook else {}
         try:

@@ -219,6 +219,67 @@ async def _canceled(task_id: str, canceling: asyncio.Task[object]) -> Expected:
     return Expected(task_id=task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=1)
 
 
+# -- turns of one conversation -----------------------------------------------------------------
+
+
+async def leaving(world: World, point: str) -> Expected:
+    """A turn that was left is not forgotten: the end of the one before it wakes it."""
+    await world.start("api")
+    holder = await world.start("worker", concurrency=1)
+    first = await _held(world)
+    victim = await world.start("worker", point=point)
+    second = await world.send(WORK, context_id=TALK)
+    await world.dies(victim, point)
+    await world.start("worker")
+    await _released(world, first)
+    assert holder.process.is_alive()
+    return Expected(task_id=second, starts=1)
+
+
+async def passing_on(world: World, point: str) -> Expected:
+    """The delivery of the turn that ended comes again, and its conversation is passed on then."""
+    second = await _dies_after_the_first(world, point)
+    return Expected(task_id=second, starts=1)
+
+
+async def waking(world: World, point: str) -> Expected:
+    """A turn that was woken and not sent is sent by the sweeper."""
+    second = await _dies_after_the_first(world, point)
+    await world.start("sweep")
+    return Expected(task_id=second, starts=1)
+
+
+TALK = "a-conversation"
+
+
+async def _held(world: World) -> str:
+    first = await world.send("held 2", context_id=TALK)
+    await world.noted(first, "held")
+    return first
+
+
+async def _released(world: World, task_id: str) -> None:
+    world.ledger.note("released", task_id)
+    await world.state(task_id, TaskState.TASK_STATE_COMPLETED)
+
+
+async def _dies_after_the_first(world: World, point: str) -> str:
+    """Let a worker die after the end of a turn behind which another one is left; return its id."""
+    await world.start("api")
+    victim = await world.start("worker", point=point, concurrency=1)
+    first = await _held(world)
+    await world.start("worker")
+    second = await world.send(WORK, context_id=TALK)
+
+    async def is_left() -> bool:
+        return (await world.head(second)).left == "conversation"
+
+    await until(is_left, "the second turn is left")
+    await _released(world, first)
+    await world.dies(victim, point)
+    return second
+
+
 # -- the sweeper and the dead letters ----------------------------------------------------------
 
 
@@ -269,6 +330,8 @@ async def _dies_at_a_letter(world: World, point: str) -> None:
 PATIENT = {"A2A_CANCEL_TIMEOUT_S": "20"}
 """A wait so long that the API does not end the task before the next worker does."""
 
+SERIAL = {"A2A_CONVERSATIONS": "serial"}
+
 CASES = {
     "api": [
         Case(name="after create, before send", point="after-create:1", flow=unsent),
@@ -308,6 +371,26 @@ CASES = {
             point="canceling:1",
             flow=running_agent,
             settings=PATIENT,
+        ),
+    ],
+    "conversation": [
+        Case(
+            name="turn left, before ack",
+            point="after-leave:1",
+            flow=leaving,
+            settings=SERIAL,
+        ),
+        Case(
+            name="turn ended, not passed on",
+            point="before-pass-on:1",
+            flow=passing_on,
+            settings=SERIAL,
+        ),
+        Case(
+            name="next turn woken, not sent",
+            point="after-wake:1",
+            flow=waking,
+            settings={**SERIAL, "A2A_WAITING_S": "1"},
         ),
     ],
     "upkeep": [

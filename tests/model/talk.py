@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from a2a.types import TaskState
 
@@ -21,8 +21,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.operations import Operation, OperationParams
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """A task's one turn, as its HEAD has it, and its messages."""
 
     end: str = ""
@@ -36,8 +35,7 @@ class Turn:
     in_flight: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """A worker with a delivery, a process that has canceled a task, or a sweep."""
 
     kind: str
@@ -47,8 +45,7 @@ class Process:
     """The task whose place was the first when the line was read."""
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(NamedTuple):
     """What is stored and queued, and who is at work."""
 
     turns: tuple[Turn, ...] = ()
@@ -100,15 +97,27 @@ class Report:
 
 
 def explore(
-    guards: Guards | None = None, *, messages: int = 2, cancels: int = 0, deaths: int = 0
+    guards: Guards | None = None,
+    *,
+    accepted: int = 0,
+    messages: int = 2,
+    cancels: int = 0,
+    deaths: int = 0,
 ) -> Report:
     """Visit every state; stop at the first broken promise.
 
     No two turns run at once; agents answer in the order of acceptance; from every state all turns
-    can end without a further death. Without a death that takes no sweep.
+    can end without a further death. Without a death that takes no sweep. In the first state,
+    `accepted` turns stand in line.
     """
     guards = guards or Guards()
-    first = World(messages=messages, cancels=cancels, deaths=deaths)
+    first = World(
+        turns=(Turn(),) * accepted,
+        line=tuple(range(accepted)),
+        messages=messages,
+        cancels=cancels,
+        deaths=deaths,
+    )
     if not deaths:
         guards = replace(guards, sweeps=False)
     came: dict[World, tuple[World | None, str]] = {first: (None, "")}
@@ -186,14 +195,14 @@ def _steps(world: World, guards: Guards) -> Iterator[Step]:
         task = len(world.turns)
         turns, line = (*world.turns, Turn()), (*world.line, task)
         left = world.messages - 1
-        yield f"{task} is accepted", replace(world, turns=turns, line=line, messages=left)
+        yield f"{task} is accepted", world._replace(turns=turns, line=line, messages=left)
     for task, turn in enumerate(world.turns):
         yield from _of_task(world, task, turn, guards)
     for process in world.processes:
         rest = _without(world, process)
         yield from _of_process(rest, process, guards)
         if world.deaths:
-            after = replace(rest, deaths=world.deaths - 1)
+            after = rest._replace(deaths=world.deaths - 1)
             if process.kind == "worker":  # its message is visible again
                 after = _turn(after, process.task, in_flight=False)
             yield f"death of the {process.kind} of {process.task}", after
@@ -204,7 +213,7 @@ def _of_task(world: World, task: int, turn: Turn, guards: Guards) -> Iterator[St
         received = _turn(world, task, in_flight=True)
         yield f"{task} is received", _with(received, Process("worker", task, "read"))
     if world.cancels and not turn.end:
-        after = replace(world, cancels=world.cancels - 1)
+        after = world._replace(cancels=world.cancels - 1)
         yield f"{task} is canceled", _ended(after, Process("cancel", task, ""), "canceled", guards)
     is_sweeping = any(process.kind == "sweep" for process in world.processes)
     if guards.sweeps and not is_sweeping and not turn.end:
@@ -232,22 +241,22 @@ def _at_work(world: World, process: Process, name: str, guards: Guards) -> Step:
             params = OperationParams.of(_head(task, turn), 1)
             wanted = on_delivery(_head(task, turn), Operation.to_run(params), receives=2)
             at = "start" if wanted is Delivered.CLAIM else "line" if guards.redelivery else "ack"
-            return name, _with(world, replace(process, at=at))
+            return name, _with(world, process._replace(at=at))
         case "start":
             places = [_place(each) for each in world.line]
             started = on_start(_head(task, turn), places)
             runs = started is Started.RUN or not guards.line
-            after = replace(process, at="run" if runs else "leave")
+            after = process._replace(at="run" if runs else "leave")
             return f"{name} {started.value}", _with(world, after)
         case "leave":
             if turn.end or turn.is_left:
                 return f"{name} refused", _turn(world, task, in_flight=False)
             at = "line" if guards.looks_again else "ack"
-            return name, _with(_turn(world, task, is_left=True), replace(process, at=at))
+            return name, _with(_turn(world, task, is_left=True), process._replace(at=at))
         case "run" if turn.end:
-            return f"{name} fenced", _with(world, replace(process, at="ack"))
+            return f"{name} fenced", _with(world, process._replace(at="ack"))
         case "run":
-            answered = replace(world, ended=(*world.ended, task))
+            answered = world._replace(ended=(*world.ended, task))
             return name, _ended(answered, process, "done", guards)
         case _:
             return name, _turn(world, task, copies=turn.copies - 1, in_flight=False)
@@ -260,7 +269,7 @@ def _passing_on(world: World, process: Process, name: str, guards: Guards) -> St
         case "line" if not world.line:
             return name, _over(world, process)
         case "line":
-            return name, _with(world, replace(process, at="head", seen=world.line[0]))
+            return name, _with(world, process._replace(at="head", seen=world.line[0]))
         case "head":
             first = on_first(
                 _head(seen, world.turns[seen]),
@@ -272,17 +281,17 @@ def _passing_on(world: World, process: Process, name: str, guards: Guards) -> St
             )
             if first is First.STAYS or (first is First.DROP and not guards.drops):
                 return name, _over(world, process)
-            return f"{name} {seen}", _with(world, replace(process, at=first.value))
+            return f"{name} {seen}", _with(world, process._replace(at=first.value))
         case "drop":
             is_first = world.line[:1] == (seen,) or not guards.conditional
             line = world.line[1:] if is_first else world.line
-            return f"{name} {seen}", _with(replace(world, line=line), replace(process, at="line"))
+            return f"{name} {seen}", _with(world._replace(line=line), process._replace(at="line"))
         case "wake":
             woken = world.turns[seen]
             if woken.end or not woken.is_left:
-                return f"{name} {seen} refused", _with(world, replace(process, at="line"))
+                return f"{name} {seen} refused", _with(world, process._replace(at="line"))
             woken_world = _turn(world, seen, is_left=False, sends=woken.sends + 1, is_owed=True)
-            return f"{name} {seen}", _with(woken_world, replace(process, at="send"))
+            return f"{name} {seen}", _with(woken_world, process._replace(at="send"))
         case _:
             copies = world.turns[seen].copies + 1
             return f"{name} {seen}", _over(
@@ -294,29 +303,29 @@ def _ended(world: World, process: Process, end: str, guards: Guards) -> World:
     """Return the world after a commit that ends a turn, and gives up its place if it is first."""
     task, is_alone = process.task, world.line == (process.task,)
     line = world.line[1:] if world.line[:1] == (task,) else world.line
-    after = _turn(replace(world, line=line), task, end=end, is_left=False)
+    after = _turn(world._replace(line=line), task, end=end, is_left=False)
     if is_alone or not guards.passes_on:
         return _over(after, process)
-    return _with(after, replace(process, at="line"))
+    return _with(after, process._replace(at="line"))
 
 
 def _over(world: World, process: Process) -> World:
     """Return the world after a process has passed on: a worker acknowledges, others are done."""
-    return _with(world, replace(process, at="ack", seen=0)) if process.kind == "worker" else world
+    return _with(world, process._replace(at="ack", seen=0)) if process.kind == "worker" else world
 
 
-def _turn(world: World, task: int, **changes: object) -> World:
+def _turn(world: World, task: int, **changes: Any) -> World:
     turns = list(world.turns)
-    turns[task] = replace(turns[task], **changes)  # type: ignore[arg-type]
-    return replace(world, turns=tuple(turns))
+    turns[task] = turns[task]._replace(**changes)
+    return world._replace(turns=tuple(turns))
 
 
 def _with(world: World, process: Process) -> World:
-    processes = sorted((*world.processes, process), key=repr)
-    return replace(world, processes=tuple(processes))
+    processes = sorted((*world.processes, process))
+    return world._replace(processes=tuple(processes))
 
 
 def _without(world: World, process: Process) -> World:
     processes = list(world.processes)
     processes.remove(process)
-    return replace(world, processes=tuple(processes))
+    return world._replace(processes=tuple(processes))

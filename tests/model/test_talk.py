@@ -17,7 +17,7 @@ MISSED: dict[str, tuple[str, dict[str, Any]]] = {
     "passes_on": (WAITS, {}),
     "conditional": (WAITS, {}),
     "sweeps": (WAITS, {"deaths": 1}),
-    "drops": (WAITS, {"messages": 3, "cancels": 1}),
+    "drops": (WAITS, {"accepted": 3, "messages": 0, "cancels": 1}),
 }
 """By guard: the promise that is broken without it, and in which world."""
 WORLDS: list[dict[str, Any]] = [
