@@ -20,7 +20,7 @@ from a2a.server.events import EventQueue
 from a2a.types import Role, SendMessageRequest, TaskState, TaskStatus, TaskStatusUpdateEvent
 
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import Operation, OperationParams
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless_tools.local.template import Template

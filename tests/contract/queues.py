@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage.table import Table
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import Operation, OperationParams
 from a2a_serverless_tools.contract import Broker
 from a2a_serverless_tools.local.template import Template
 from tests.support.emulators import CREDENTIALS, REGION, Emulator

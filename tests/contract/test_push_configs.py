@@ -34,8 +34,7 @@ from a2a_serverless.storage.survey import survey_task
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import LAST
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.push import MAX_ANSWER_CHARS, MAX_CONFIGS, GivenUp, Push, checked
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends

@@ -30,7 +30,7 @@ from a2a_serverless.queues.fifo import FifoQueue, Handle
 from a2a_serverless.queues.sqs import LONGEST_LEASE_S, SqsFifoQueue
 from a2a_serverless.queues.table import DEDUPLICATION_S
 from a2a_serverless.storage.table import Item, Key, Range, Update
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Operation
 from tests.contract.queues import (
     PATIENCE_S,
     Note,

@@ -20,7 +20,7 @@ from a2a_serverless import aws
 from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless_tools import cli
 from a2a_serverless_tools.console import letters

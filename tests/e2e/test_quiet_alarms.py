@@ -25,7 +25,7 @@ from a2a_serverless.observability import metrics
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.function import WorkerFunction

@@ -19,8 +19,7 @@ from a2a.types import Task, TaskState
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import TERMINAL, Head
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import TERMINAL, Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless_tools.local.template import Names, provision
 from tests.faults import bad_days, functions, processes, traps

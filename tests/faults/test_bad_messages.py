@@ -10,9 +10,8 @@ from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from tests.faults.harness import Emulators, World, numbers, operation_of, until
 from tests.support.messages import request

@@ -21,8 +21,8 @@ from a2a_serverless.http.intake import Wait, cancel
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.finding import due_tasks
+from a2a_serverless.tasks.head import Operation, OperationParams
 from a2a_serverless.tasks.identity import ANONYMOUS
-from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.guard import Looks

@@ -16,8 +16,7 @@ from a2a.types import TaskState
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.tasks.entries import TurnOpened
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.sweeper import MOST_COPIES
 from a2a_serverless_tools.contract import Storage

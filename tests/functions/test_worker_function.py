@@ -18,8 +18,7 @@ from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.entries import TurnOpened
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless.worker.agents import load_agent

@@ -19,9 +19,8 @@ from a2a_serverless.http.errors import count_error, internal_error
 from a2a_serverless.http.intake import try_send
 from a2a_serverless.observability import metrics
 from a2a_serverless.tasks.entries import Caller
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.identity import caller_number
-from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.agents import deployed_agent, pulling_agent
 from a2a_serverless.worker.function import flush_now_and_then

@@ -15,8 +15,7 @@ from a2a_serverless.storage.codec import Commits, head_of
 from a2a_serverless.storage.table import Update
 from a2a_serverless.tasks import attempts, rules
 from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_of
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import OperationParams
+from a2a_serverless.tasks.head import Head, OperationParams
 from a2a_serverless.worker.turn import TurnView
 
 

@@ -17,8 +17,7 @@ from a2a.types import TaskState
 
 from a2a_serverless.tasks.attempts import Delivered, on_delivery
 from a2a_serverless.tasks.conversation import First, Place, Started, on_first, on_start
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 
 
 class Turn(NamedTuple):

@@ -31,8 +31,7 @@ from a2a_serverless.tasks.attempts import (
 )
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted
 from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_of
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Step
 from a2a_serverless.worker.turn import TurnView
 

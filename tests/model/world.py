@@ -38,8 +38,7 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Fold, Log, Record, events_of
-from a2a_serverless.tasks.head import AttemptEnd, Head, state_name
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams, state_name
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, leaving, waking
 from tests.model.rules import Rules
 from tests.model.state import Kind, Op, Seen, Stored, Write

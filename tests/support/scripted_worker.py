@@ -16,9 +16,8 @@ from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, Replied, StatusChanged
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.identity import Scope, new_token
-from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract import CancelRegistry, Storage

@@ -26,8 +26,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless.worker.guard import Guard, Looks

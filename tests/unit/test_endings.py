@@ -12,9 +12,8 @@ from a2a.types import TaskState
 
 from a2a_serverless.http.intake import Wait, cancel
 from a2a_serverless.storage.endings import CANCELED, never_started
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS
-from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
 from tests.support.clocks import ManualClock

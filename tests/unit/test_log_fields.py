@@ -12,9 +12,8 @@ from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.webhooks import Webhooks
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS
-from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, ids_in

@@ -20,7 +20,7 @@ from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Table
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import check_backends, open_backends, open_storage, open_table
 from tests.support.messages import request
 from tests.support.workers import params_of

@@ -21,8 +21,7 @@ from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import PLACES, Leases, Slots
 from a2a_serverless.storage.table import Table
-from a2a_serverless.tasks.head import Head, plain_state
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import Head, Operation, OperationParams, plain_state
 
 if TYPE_CHECKING:
     from a2a_serverless.queues.table import TableQueue

@@ -11,7 +11,7 @@ from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends, Name, queue_on
 
 Aside: TypeAlias = Literal["dead_letter_queue", "undecodable_queue", "push_dead_letter_queue"]

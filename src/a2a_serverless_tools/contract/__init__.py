@@ -40,9 +40,8 @@ from a2a_serverless.tasks.entries import (
     MetadataMerged,
     StatusChanged,
 )
-from a2a_serverless.tasks.head import KNOWN, Head
+from a2a_serverless.tasks.head import KNOWN, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, TaskKey, check_context_id
-from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.guard import POLL_S, Looks
 

@@ -21,7 +21,7 @@ from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends, check_backends, table_backends
 from a2a_serverless.worker.adapter import LONG_POLL_S, WorkerAdapter
 from a2a_serverless.worker.agents import TurnAgents, keeps_conversation, load_agent

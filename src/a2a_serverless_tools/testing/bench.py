@@ -16,9 +16,8 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import Caller, copied
 from a2a_serverless.tasks.fold import LAST, Cursor, incarnation_tag
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.identity import Scope, new_id
-from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import memory_backends, queue_on
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.context import Worker, WorkerExecutor

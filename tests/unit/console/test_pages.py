@@ -15,9 +15,8 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
+from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams, Spared
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends

@@ -16,9 +16,8 @@ from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Key, Update
 from a2a_serverless.tasks.conversation import MOST_WAITING
 from a2a_serverless.tasks.entries import CRITICAL, Unknown, encode_entries
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
-from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import Agent, message
 from tests.support.messages import request

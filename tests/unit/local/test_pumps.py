@@ -13,7 +13,7 @@ import pytest
 
 from a2a_serverless import aws
 from a2a_serverless.queues.sqs import SqsFifoQueue
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import Operation, OperationParams
 from a2a_serverless_tools.local.sources import Consume, StreamSource
 from tests.support.queues import MemoryQueue
 from tests.support.simulation import pumps

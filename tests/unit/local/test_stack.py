@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import aws_backends, memory_backends
 from a2a_serverless_tools.local.stack import GATEWAY_HEADER_BYTES, Options, Stack

@@ -28,9 +28,8 @@ from a2a_serverless.storage.table import Put
 from a2a_serverless.tasks import head as heads
 from a2a_serverless.tasks.attempts import NEWER_DELAY_S
 from a2a_serverless.tasks.entries import CRITICAL, Unknown, encode_entries
-from a2a_serverless.tasks.head import FORMAT, Head
+from a2a_serverless.tasks.head import FORMAT, Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS
-from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push
 from a2a_serverless.wiring import Backends
 from tests.support import newer

@@ -15,7 +15,7 @@ from a2a_serverless.observability import metrics
 from a2a_serverless.observability.tracing import log_context
 from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
 from a2a_serverless.queues.fifo import DONE, LOST, EventRecord, Handle, Verdict, again, conclude
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import Operation, OperationParams
 from tests.support.observed import counted, logged
 
 logger = logging.getLogger(__name__)

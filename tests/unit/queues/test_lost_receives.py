@@ -12,7 +12,7 @@ import pytest
 
 from a2a_serverless import aws
 from a2a_serverless.queues.sqs import SqsFifoQueue
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import Operation, OperationParams
 from tests.support.emulators import CREDENTIALS
 
 ID = "ReceiveRequestAttemptId"

@@ -38,8 +38,7 @@ from a2a_serverless.tasks.entries import (
     Unknown,
     encode_entries,
 )
-from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head, Spared
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head, Operation, OperationParams, Spared
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock

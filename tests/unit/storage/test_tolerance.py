@@ -54,9 +54,8 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Cursor, incarnation_tag
-from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head
+from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS
-from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, SweepReport

@@ -10,8 +10,7 @@ from a2a.types import TaskState
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.tasks.attempts import Canceled, on_cancel, overdue_cancel, overdue_turn
-from a2a_serverless.tasks.head import TERMINAL, CancelMark, Head
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import TERMINAL, CancelMark, Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Timing, check_open, marked
 from tests.unit.tasks.heads import claimed, followed, moved, opened
 

@@ -24,8 +24,7 @@ from a2a_serverless.tasks.attempts import (
     on_return,
     waits_behind,
 )
-from a2a_serverless.tasks.head import FORMAT, KNOWN, Head
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import FORMAT, KNOWN, Head, Operation, OperationParams
 from tests.unit.tasks.heads import asked, claimed, followed, moved, opened
 
 WAITS_FOR_CREDENTIALS = moved(claimed(), TaskState.TASK_STATE_AUTH_REQUIRED)

@@ -24,7 +24,7 @@ from samtranslator.yaml_helper import yaml_parse
 from a2a_serverless.queues.fifo import EventRecord, Handle
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter

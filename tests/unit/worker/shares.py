@@ -24,8 +24,8 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Item, Key, Matches, Range, Write
 from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.head import Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.shares import Shares

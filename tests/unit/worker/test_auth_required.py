@@ -13,7 +13,7 @@ from a2a.types import TaskStatus
 
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.rules import Commit
 from tests.support.messages import said
 from tests.support.workers import (

@@ -15,8 +15,7 @@ from a2a.types import TaskState
 from a2a_serverless.errors import TaskTerminalStateError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
 from tests.support.messages import request

@@ -16,7 +16,7 @@ from a2a.types import Part, SendMessageConfiguration, SendMessageRequest, Task
 
 from a2a_serverless.errors import InvalidArgumentError, StateTooLargeError
 from a2a_serverless.tasks.entries import Caller
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor

@@ -20,9 +20,8 @@ from a2a_serverless.storage.layout import LINE
 from a2a_serverless.tasks.attempts import MOST_INTERRUPTIONS
 from a2a_serverless.tasks.conversation import MOST_WAITING
 from a2a_serverless.tasks.entries import Caller, TurnOpened
-from a2a_serverless.tasks.head import Head, Reason
+from a2a_serverless.tasks.head import Head, Operation, Reason
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import LEFT_MS, Commit
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor

@@ -15,9 +15,8 @@ from a2a_serverless.storage.endings import CANCELED, REBASES
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, SweepReport
 from a2a_serverless_tools.contract import Storage

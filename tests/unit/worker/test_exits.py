@@ -15,7 +15,7 @@ from a2a.server.events import EventQueue
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.failures import AgentFailedError, going_on
 from a2a_serverless.worker.function import WorkerFunction

@@ -17,8 +17,7 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.guard import RENEW_AFTER, RETRY_AFTER, Guard
 from tests.support.queues import is_empty

@@ -24,8 +24,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import NEVER_STARTED
 from a2a_serverless.storage.table import Table
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper

@@ -22,8 +22,7 @@ from a2a_serverless.tasks.attempts import (
     after_interruption,
     after_passing,
 )
-from a2a_serverless.tasks.head import Head, Spared
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Head, Operation, Spared
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker import FinalError, RetryLater, TaskContext, Worker
 from a2a_serverless.worker.sweeper import Sweeper

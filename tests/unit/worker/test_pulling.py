@@ -13,7 +13,7 @@ from a2a.server.events import EventQueue
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.table import TableQueue
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.observed import counted

@@ -13,7 +13,7 @@ from a2a_serverless.storage.deletion import count_data, delete_data, delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
 from tests.support.messages import request

@@ -12,8 +12,7 @@ from a2a.server.events import EventQueue
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.function import WorkerFunction
 from tests.support.queues import is_empty, left, take

@@ -13,9 +13,8 @@ from a2a_serverless.storage import layout, shares
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.shares import Shares
 from a2a_serverless.worker.sweeper import MOST_COPIES, MOST_WOKEN, Sweeper

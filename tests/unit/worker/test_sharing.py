@@ -13,8 +13,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import AttemptEnd
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import AttemptEnd, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, runs_alone
 from a2a_serverless.worker.function import POLL_S, SPARE_S, Sharing
 from tests.support.queues import MemoryQueue, take

@@ -15,9 +15,8 @@ from a2a_serverless.storage.endings import CANCELED, REBASES
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
-from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker import sweeper
 from a2a_serverless.worker.sweeper import (

@@ -33,9 +33,8 @@ from a2a_serverless.storage.tail import Tail, TailEvent, settle
 from a2a_serverless.tasks.attempts import repeated_turn
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import Cursor, incarnation_tag
-from a2a_serverless.tasks.head import Head, is_interrupted
+from a2a_serverless.tasks.head import Head, Operation, OperationParams, is_interrupted
 from a2a_serverless.tasks.identity import Scope, digest, keyed_context_id, new_id
-from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, content_digest, key_digest, message_digest
 from a2a_serverless.wiring import Backends
 

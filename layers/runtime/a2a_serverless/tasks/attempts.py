@@ -10,8 +10,7 @@ from typing import Final
 
 from a2a.types import TaskState
 
-from a2a_serverless.tasks.head import Head, Spared, is_terminal
-from a2a_serverless.tasks.operations import Operation, OperationParams
+from a2a_serverless.tasks.head import Head, Operation, OperationParams, Spared, is_terminal
 from a2a_serverless.tasks.rules import Timing, runs_alone
 
 NEWER_DELAY_S: Final = 30.0

@@ -43,9 +43,8 @@ from a2a_serverless.tasks.attempts import (
 )
 from a2a_serverless.tasks.conversation import Started, on_start
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import SHUTDOWN, Head
+from a2a_serverless.tasks.head import SHUTDOWN, Head, Operation
 from a2a_serverless.tasks.identity import Scope, new_token
-from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent, TurnAgents

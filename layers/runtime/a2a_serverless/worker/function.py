@@ -22,7 +22,7 @@ from a2a_serverless.observability import metrics
 from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, Handle
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.operations import Operation
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import MOST_AT_ONCE, WorkerAdapter
 from a2a_serverless.worker.agents import TurnAgents

@@ -42,9 +42,8 @@ from a2a_serverless.tasks.attempts import (
     on_refusal,
 )
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import TaskKey, new_token
-from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, is_still
 from a2a_serverless.worker.failures import StaleStateError, going_on
 from a2a_serverless.worker.keeper import Keeper, OnBlocked

@@ -26,9 +26,8 @@ from a2a_serverless.storage import layout, shares
 from a2a_serverless.storage.durable import DurableStorage, readable_head
 from a2a_serverless.storage.table import Item, Key
 from a2a_serverless.tasks.attempts import Delivered, comes_late, may_be_left, on_delivery
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, digest
-from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.worker.failures import going_on
 
 IDLE_S: Final = 0.3

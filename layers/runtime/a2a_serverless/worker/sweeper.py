@@ -57,9 +57,8 @@ from a2a_serverless.tasks.attempts import (
     overdue_turn,
 )
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, TaskKey
-from a2a_serverless.tasks.operations import Operation, OperationParams
 from a2a_serverless.tasks.rules import LEFT_MS, Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.failures import going_on

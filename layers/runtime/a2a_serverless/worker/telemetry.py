@@ -16,8 +16,8 @@ from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.observability.tracing import log_context
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.tasks.fold import Log
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.identity import caller_number
-from a2a_serverless.tasks.operations import Operation
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.worker.turn import caller_of
 
