@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
-from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.observability import tracing
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.queues.fifo import FifoQueue, M
@@ -21,7 +21,7 @@ from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import PLACES, Leases, Slots
 from a2a_serverless.storage.table import Table
-from a2a_serverless.tasks.head import Head, Operation, OperationParams, plain_state
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 
 if TYPE_CHECKING:
     from a2a_serverless.queues.table import TableQueue
@@ -217,12 +217,7 @@ async def _send_copy(operations: FifoQueue[Operation], head: Head) -> None:
     await operations.send(Operation.to_run(params, request_context=tracing.carried()))
 
 
-def _ended(head: Head, after_ms: int) -> None:
-    metrics.count("TasksEnded", state=plain_state(head.state))
-    metrics.time("TimeToEnd", after_ms)
-
-
-OBSERVER: Final = Observer(trace=tracing.header, ended=_ended)
+OBSERVER: Final = Observer(trace=tracing.header, ended=tracing.task_ended)
 
 
 def aws_backends(

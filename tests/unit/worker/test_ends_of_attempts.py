@@ -16,7 +16,7 @@ from a2a_serverless.tasks.head import LOST, SHUTDOWN, AttemptEnd
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import attempt
 from a2a_serverless.worker.adapter import RELEASE_S
-from a2a_serverless.worker.telemetry import process_name
+from a2a_serverless.worker.guard import process_name
 from tests.support.clocks import ManualClock
 from tests.support.workers import (
     Agent,

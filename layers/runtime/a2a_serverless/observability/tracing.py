@@ -1,4 +1,4 @@
-"""What the code works on: the ids on its log lines, and its piece of a trace.
+"""What the code works on: the ids on its log lines, its piece of a trace, what is counted of turns.
 
 One trace leads from a request through the queue to the attempt and to the webhook.
 
@@ -28,9 +28,17 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from a2a_serverless.clock import SystemClock
+from a2a.types import TaskState
+
+from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, UnavailableError
-from a2a_serverless.observability import is_true
+from a2a_serverless.observability import is_true, metrics
+from a2a_serverless.tasks.fold import Log
+from a2a_serverless.tasks.head import Head, Operation, plain_state
+from a2a_serverless.tasks.identity import caller_number
+from a2a_serverless.tasks.rules import Timing
+
+logger = logging.getLogger(__name__)
 
 HEADER: Final = "x-amzn-trace-id"
 """The name of the carried header, in ASGI and in the operation's context."""
@@ -218,3 +226,94 @@ def _send(document: Mapping[str, Any], daemon: tuple[str, int]) -> None:
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
         out.setblocking(False)  # noqa: FBT003 - has no name
         out.sendto(datagram, daemon)
+
+
+# -- turns -----------------------------------------------------------------------------------
+
+
+def task_ended(head: Head, after_ms: int) -> None:
+    """Count the end of a task, `after_ms` after its creation."""
+    metrics.count("TasksEnded", state=plain_state(head.state))
+    metrics.time("TimeToEnd", after_ms)
+
+
+@contextmanager
+def observed_delivery(operation: Operation, receives: int) -> Iterator[None]:
+    """Put the ids of the delivery on every line that is logged in the block."""
+    with log_context(**operation.ids, receives=receives):
+        yield
+
+
+@contextmanager
+def observed_attempt(
+    log: Log, operation: Operation, *, clock: Clock, timing: Timing
+) -> Iterator[None]:
+    """Observe the block as an attempt at the open turn, with the agent's own log lines.
+
+    `log` is the task's log before the attempt, read from its beginning. The turn's first attempt
+    ends its time in the queue. A sampled trace gets the piece `attempt`.
+
+    The metrics are written before the agent starts, so that they show the attempt even if the agent
+    kills its process.
+    """
+    head = log.head
+    number = head.attempts + head.spared.faults + head.spared.interruptions + 1
+    metrics.count("Attempts")
+    if number == 1 and head.state == TaskState.TASK_STATE_SUBMITTED:
+        queued_ms = clock.now_ms() - head.status_at
+        metrics.time("TimeQueued", queued_ms)
+        if queued_ms >= timing.waiting_s * 1000:
+            metrics.number("Callers", _caller(log), whose="waited")
+    metrics.flush()
+    trace = segment(
+        "attempt",
+        _trace(log, operation),
+        task_id=head.task_id,
+        turn=head.turn,
+        attempt=number,
+    )
+    with log_context(context_id=head.context_id, turn=head.turn, attempt=number), trace:
+        logger.info("Attempt begins", extra={"action": "attempt"})
+        yield
+
+
+@contextmanager
+def observed_cancel(log: Log, operation: Operation) -> Iterator[None]:
+    """Observe the cancel of a task that no agent works on: the piece `cancel` of a sampled trace.
+
+    `log` was read from its beginning.
+    """
+    head = log.head
+    trace = segment("cancel", _trace(log, operation), task_id=head.task_id, turn=head.turn)
+    with log_context(context_id=head.context_id, turn=head.turn), trace:
+        yield
+
+
+def count_failed(log: Log, *, is_used_up: bool = False) -> None:
+    """Count a task that has failed, by its caller: the alarm needs several callers to ring.
+
+    `log` was read from its beginning. `is_used_up`: all attempts are used up, and the last one did
+    not come to its end.
+    """
+    metrics.number("Callers", _caller(log), whose="failed")
+    if is_used_up:
+        metrics.number("Callers", _caller(log), whose="used_up")
+
+
+def _caller(log: Log) -> int:
+    return caller_number(log.caller.user)
+
+
+def _trace(log: Log, operation: Operation) -> Mapping[str, str]:
+    """Return the trace of the request behind this work: the cancel, or the current turn's send.
+
+    The request's own operation brings its trace. A copy from the sweeper brings none, and the
+    operation of a turn that waits behind the current one brings another request's. In these cases
+    the X-Ray header in the commit that opened the current turn counts.
+    """
+    brought, turn = operation.request_context, log.head.turn
+    is_its_own = operation.operation == "cancel" or operation.params.turn == turn
+    if brought and is_its_own:
+        return brought
+    opened_in = log.records[turn - 1].trace
+    return {HEADER: opened_in} if opened_in else {}

@@ -329,6 +329,12 @@ class Log:
             for entry in record.entries
         )
 
+    @property
+    def caller(self) -> Caller:
+        """Return the sender of the current turn's message; the log was read from its beginning."""
+        opening = self.records[self.head.turn - 1]
+        return next(entry.caller for entry in opening.entries if isinstance(entry, TurnOpened))
+
     def restores(self) -> int:
         """Return how many artifacts come back when a claim starts the open turn over."""
         fold = self.fold()

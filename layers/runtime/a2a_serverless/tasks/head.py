@@ -308,6 +308,12 @@ class Operation(BaseModel):
         return self.params.task_id
 
     @property
+    def ids(self) -> dict[str, object]:
+        """Return the fields that name the operation and its turn, for a line of the log."""
+        params = self.params
+        return {"operation": self.operation, "task_id": params.task_id, "turn": params.turn}
+
+    @property
     def trace(self) -> Mapping[str, str]:
         """Return the trace headers of the request."""
         return self.request_context

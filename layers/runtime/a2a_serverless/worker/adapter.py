@@ -21,6 +21,12 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.observability.tracing import (
+    count_failed,
+    observed_attempt,
+    observed_cancel,
+    observed_delivery,
+)
 from a2a_serverless.queues.fifo import DONE, LOST, FifoQueue, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.conversation import Line, found_in, pass_on, take_place
@@ -54,14 +60,7 @@ from a2a_serverless.worker.guard import Guard, Looks
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.loops import have_threads, limited, name_origins, survive_exits
 from a2a_serverless.worker.shares import Shares
-from a2a_serverless.worker.telemetry import (
-    count_failed,
-    ids_of,
-    observed_attempt,
-    observed_cancel,
-    observed_delivery,
-)
-from a2a_serverless.worker.turn import TurnInput, caller_of, canceled_turn_of, turn_of
+from a2a_serverless.worker.turn import TurnInput, canceled_turn_of, turn_of
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +159,7 @@ class WorkerAdapter:
         delivery = _Delivery(
             self, handle, deadline, quarantine=quarantine, is_quarantined=is_quarantined
         )
-        with observed_delivery(handle):
+        with observed_delivery(handle.message, handle.attempt):
             try:
                 verdict = await delivery.verdict()
             except asyncio.CancelledError:
@@ -309,7 +308,7 @@ class _Delivery:
 
     def _sharing(self) -> AbstractContextManager[None]:
         """Log an error and go on: the sweeper wakes what nothing else has woken."""
-        fields = ids_of(self._operation)
+        fields = self._operation.ids
         return going_on(
             logger,
             logging.WARNING,
@@ -512,7 +511,7 @@ class _Delivery:
             agent = await asyncio.to_thread(agent.for_turn)
         if adapter.carried is None:
             return agent
-        return CarryingAgent(agent, adapter.carried, caller_of(log).variables)
+        return CarryingAgent(agent, adapter.carried, log.caller.variables)
 
     def _stop_at(self) -> float:
         """Return when a turn that begins now is given back: at its limit, or before the deadline.
@@ -572,5 +571,5 @@ def _log(
     exc_info: BaseException | bool = False,
     **fields: object,
 ) -> None:
-    extra = {"action": action, "receives": handle.attempt, **ids_of(handle.message)}
+    extra = {"action": action, "receives": handle.attempt, **handle.message.ids}
     logger.log(level, text, extra=extra | fields, exc_info=exc_info)

@@ -8,9 +8,12 @@ agent, looking at HEAD.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
+import os
 import secrets
+import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -48,7 +51,6 @@ from a2a_serverless.tasks.rules import Commit, is_still
 from a2a_serverless.worker.failures import StaleStateError, going_on
 from a2a_serverless.worker.keeper import Keeper, OnBlocked
 from a2a_serverless.worker.loops import call_in, first_of
-from a2a_serverless.worker.telemetry import process_name
 
 T = TypeVar("T")
 
@@ -509,6 +511,18 @@ class Guard:
     def ids(self) -> dict[str, object]:
         """Return the fields that name the turn, for a line of the log."""
         return {"task_id": self.params.task_id, "turn": self.params.turn}
+
+
+@functools.cache
+def process_name() -> str:
+    """Return the name of this process, as operators look for it.
+
+    On Lambda these are the function's version and log stream, elsewhere host and process id.
+    """
+    if stream := os.environ.get("AWS_LAMBDA_LOG_STREAM_NAME"):
+        version = os.environ.get("AWS_LAMBDA_FUNCTION_VERSION", "")
+        return f"{os.environ.get('AWS_LAMBDA_FUNCTION_NAME', '')}:{version} {stream}"
+    return f"{socket.gethostname()} {os.getpid()}"
 
 
 def _unless(met: Refused, head: Head | None) -> Head:

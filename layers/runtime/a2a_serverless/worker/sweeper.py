@@ -31,6 +31,7 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.observability.tracing import count_failed
 from a2a_serverless.queues.batch import EventFunction, process_batch
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, decode_message
 from a2a_serverless.settings import Settings
@@ -63,7 +64,6 @@ from a2a_serverless.tasks.rules import LEFT_MS, Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.failures import going_on
 from a2a_serverless.worker.shares import Shares
-from a2a_serverless.worker.telemetry import count_failed, ids_of
 
 LONGEST_WAIT_S = 3600
 """The longest wait between two sends of one turn, in seconds; the wait doubles up to it."""
@@ -501,7 +501,7 @@ class DeadLetters:
             try:
                 return await self.end(operation)
             except UnreadableTaskError as error:
-                extra = {"action": "unreadable_task", **ids_of(operation)}
+                extra = {"action": "unreadable_task", **operation.ids}
                 logger.error("Dead letter dropped: %s", error, extra=extra)  # noqa: TRY400 - its sentence says all
                 return "dropped"
 
@@ -543,7 +543,7 @@ class DeadLetters:
             extra={
                 "action": f"dead_letter_{settled}",
                 "correlation_id": letter.correlation_id,
-                **ids_of(letter.operation),
+                **letter.operation.ids,
                 **known,
             },
         )
@@ -607,6 +607,6 @@ async def _make_due(log: DurableStorage, head: Head) -> bool:
 def ids_in(body: str) -> dict[str, object]:
     """Return the task and turn that a dead letter is about, for a line of the log."""
     try:
-        return ids_of(decode_message(Operation, body))
+        return decode_message(Operation, body).ids
     except UndecodableMessageError:
         return {}

@@ -35,7 +35,6 @@ from a2a_serverless.tasks.entries import (
     MetadataMerged,
     Replied,
     StatusChanged,
-    TurnOpened,
 )
 from a2a_serverless.tasks.fold import Event, Fold, Log, Record, bound, extend
 from a2a_serverless.tasks.head import KNOWN, state_name
@@ -428,12 +427,6 @@ def _cancel_context(log: Log, state: Mapping[str, str]) -> RequestContext:
     now = log.fold()
     _, caller = now.opening(log.head.turn)
     return _request_context(now, caller, request=None, given=now.task(), state=state)
-
-
-def caller_of(log: Log) -> Caller:
-    """Return the sender of the current turn's message; `log` was read from its beginning."""
-    opening = log.records[log.head.turn - 1]
-    return next(entry.caller for entry in opening.entries if isinstance(entry, TurnOpened))
 
 
 class _CallerUser(User):
