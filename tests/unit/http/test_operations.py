@@ -23,7 +23,7 @@ from fastapi import FastAPI
 from google.protobuf import json_format
 from starlette.routing import BaseRoute, Mount, Route
 
-from a2a_serverless.http import errors
+from a2a_serverless.http import context
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.operations import OPERATIONS, DurableRequestHandler, Entrypoint
 from a2a_serverless.settings import Settings
@@ -197,11 +197,11 @@ def test_the_required_fields_are_looked_for_outside_of_data(
         looked_at.append(shape.ByteSize())
         validate_proto_required_fields(shape)
 
-    monkeypatch.setattr(errors, "validate_proto_required_fields", look)
+    monkeypatch.setattr(context, "validate_proto_required_fields", look)
     sent = message(metadata=LARGE)
     sent["parts"] = [{"data": LARGE, "metadata": LARGE}]
     asked = json_format.ParseDict({"message": sent, "metadata": LARGE}, SendMessageRequest())
-    errors.check_required(asked)
+    context.check_required(asked)
     assert looked_at[0] < SMALL < asked.ByteSize()
     with pytest.raises(InvalidParamsError, match=r"missing or empty: message\.$"):
-        errors.check_required(SendMessageRequest())
+        context.check_required(SendMessageRequest())

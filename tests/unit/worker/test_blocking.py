@@ -22,11 +22,10 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker import keeper as keepers
-from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.executor import TurnQueue, TurnWriter
 from a2a_serverless.worker.guard import CLAIM_AFTER_S
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.sweeper import Sweeper
-from a2a_serverless.worker.writer import TurnWriter
 from tests.support.memory import items_of
 from tests.support.queues import is_empty
 from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, guard_of

@@ -20,7 +20,7 @@ from a2a_serverless.tasks.head import Operation
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
-from a2a_serverless.worker.writer import FLUSH_BYTES
+from a2a_serverless.worker.executor import FLUSH_BYTES
 from a2a_serverless_tools.contract import Storage
 from tests.support.workers import (
     Agent,

@@ -20,7 +20,7 @@ from a2a.types import Part, Task
 from pydantic import BaseModel
 
 from a2a_serverless import observability
-from a2a_serverless.worker import TaskContext, Worker, executor
+from a2a_serverless.worker import TaskContext, Worker, loops
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.executor import MANY_EVENTS
 from a2a_serverless.worker.failures import WrongCallError, where
@@ -215,13 +215,13 @@ async def test_a_cancel_that_forgets_is_a_cancel(caplog: pytest.LogCaptureFixtur
 async def test_thousands_of_calls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call is looked at a few times, however many are made together."""
     looks: list[int] = []
-    begun = executor._has_begun
+    begun = loops._has_begun
 
     def counted(made: Any) -> bool:
         looks.append(1)
         return begun(made)
 
-    monkeypatch.setattr(executor, "_has_begun", counted)
+    monkeypatch.setattr(loops, "_has_begun", counted)
 
     async def handle(ctx: TaskContext) -> None:
         for _ in range(MANY_CALLS):

@@ -32,8 +32,14 @@ from a2a_serverless.http.checks import (
     parsed,
     read_json,
 )
-from a2a_serverless.http.context import CallContext, check_extensions, check_version, names_1_0
-from a2a_serverless.http.errors import jsonrpc_error, protocol_errors, quoted, rest_error
+from a2a_serverless.http.context import (
+    CallContext,
+    check_extensions,
+    check_version,
+    names_1_0,
+    protocol_errors,
+)
+from a2a_serverless.http.errors import jsonrpc_error, quoted, rest_error
 from a2a_serverless.http.operations import (
     OPERATIONS,
     DurableRequestHandler,

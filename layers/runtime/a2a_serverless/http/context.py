@@ -1,23 +1,39 @@
-"""The context of a call: its caller, tenant, headers and address."""
+"""The context of a call: its caller, tenant, headers and address, and the errors that leave it."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from email.utils import unquote
 from typing import Any
 
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
-from a2a.types import AgentCard
+from a2a.types import AgentCard, SendMessageRequest
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
-from a2a.utils.errors import ExtensionSupportRequiredError, VersionNotSupportedError
+from a2a.utils.errors import (
+    A2AError,
+    ExtensionSupportRequiredError,
+    InvalidParamsError,
+    VersionNotSupportedError,
+)
+from a2a.utils.proto_utils import validate_proto_required_fields
 from starlette.requests import Request
 
 from a2a_serverless.carried import CarriedVariables
-from a2a_serverless.errors import InvalidArgumentError
-from a2a_serverless.http.errors import quoted
+from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
+from a2a_serverless.http.errors import (
+    RefusedError,
+    count_error,
+    internal_error,
+    invalid_params,
+    quoted,
+    translated,
+)
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
@@ -38,6 +54,7 @@ _VERSIONS = (PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0)
 _PREFERENCE = re.compile(r'(?:[^,"]|"(?:\\.|[^"\\])*"?)+')
 """One entry of a list between commas: those of a quoted text are part of it."""
 
+_AFTER_UNDERSCORE = re.compile(r"_([a-z0-9])")
 _LATEST_MS = 10**15
 
 
@@ -276,3 +293,102 @@ def base_url(request: Request, settings: Settings) -> str:
     """
     url: str = settings.public_url or request.scope.get(BASE_URL) or str(request.base_url)
     return url.rstrip("/")
+
+
+# -- operations ------------------------------------------------------------------------------
+
+
+@contextmanager
+def protocol_errors(action: str, task_id: str = "") -> Iterator[None]:
+    """Let only the protocol's errors out of an operation.
+
+    An unforeseen error is logged with its traceback; the client gets a fixed sentence and the
+    correlation id by which to find it in the log. The error that the client gets is counted.
+    """
+    try:
+        try:
+            yield
+        except (A2AError, RefusedError):
+            raise
+        except A2AServerlessError as error:
+            raise translated(error) or internal_error(error, action, task_id) from error
+        except Exception as error:
+            raise internal_error(error, action, task_id) from error
+    except A2AError as error:
+        count_error(error)
+        raise
+
+
+def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a handler's method an operation, called `action` in the log.
+
+    The required fields of its params are checked first, and it raises only the protocol's errors.
+    """
+
+    def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.isasyncgenfunction(method):
+
+            @functools.wraps(method)
+            async def stream(handler: Any, params: Any, context: Any) -> AsyncIterator[Any]:
+                with protocol_errors(action, _task_id(params)):
+                    check_required(params)
+                    async with aclosing(method(handler, params, context)) as events:
+                        async for event in events:
+                            yield event
+
+            return stream
+
+        @functools.wraps(method)
+        async def call(handler: Any, params: Any, context: Any) -> Any:
+            with protocol_errors(action, _task_id(params)):
+                check_required(params)
+                return await method(handler, params, context)
+
+        return call
+
+    return wrap
+
+
+def check_required(params: Any) -> None:
+    """Refuse params that lack what the protocol requires (section 5.7), by the names in JSON.
+
+    Raises:
+        InvalidParamsError: names every such field.
+    """
+    try:
+        validate_proto_required_fields(_shape(params))
+    except InvalidParamsError as error:
+        fields = [_in_json(missing["field"]) for missing in (error.data or {}).get("errors", [])]
+        missing_fields = ((field, "Missing or empty.") for field in fields)
+        message = f"Required and missing or empty: {', '.join(fields)}."
+        raise invalid_params(message, *missing_fields) from error
+
+
+def _shape(params: Any) -> Any:
+    """Return params without the author's data, of which nothing is required.
+
+    The SDK's check looks at every value, which takes longer than all else that is done for a send.
+    """
+    if not isinstance(params, SendMessageRequest):
+        return params
+    shape = SendMessageRequest()
+    shape.CopyFrom(params)
+    shape.ClearField("metadata")
+    if shape.HasField("message"):  # to clear a field of it would make it present
+        shape.message.ClearField("metadata")
+    for part in shape.message.parts:
+        part.ClearField("metadata")
+        part.ClearField("data")
+    return shape
+
+
+def _in_json(path: str) -> str:
+    """Return the path of a protobuf field as JSON has it: `message.message_id` is `messageId`."""
+    return _AFTER_UNDERSCORE.sub(lambda found: found[1].upper(), path)
+
+
+def _task_id(params: Any) -> str:
+    """Return the id of the task that an operation's params name; empty if they name none."""
+    named = params.message if isinstance(params, SendMessageRequest) else params
+    task_id: str = getattr(named, "task_id", getattr(named, "id", ""))
+    return task_id

@@ -6,16 +6,11 @@ or into the answer, so that a caller can neither forge them nor make them show a
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
-import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import Mapping
 from typing import Any
 
-from a2a.types import SendMessageRequest
 from a2a.utils import errors as protocol
 from a2a.utils.error_handlers import (
     A2A_DOMAIN,
@@ -24,7 +19,6 @@ from a2a.utils.error_handlers import (
     build_rest_error_payload,
 )
 from a2a.utils.errors import JSON_RPC_ERROR_CODE_MAP, A2AError, InvalidParamsError
-from a2a.utils.proto_utils import validate_proto_required_fields
 from starlette.responses import JSONResponse
 
 from a2a_serverless import errors
@@ -70,7 +64,6 @@ Clients learn that their credentials were refused, but not why.
 """
 
 _COUNTED = "a2a_serverless_counted"
-_AFTER_UNDERSCORE = re.compile(r"_([a-z0-9])")
 
 _BUSY = "The service is busy; try again."
 _SENTENCES: Mapping[type[Exception], str] = {
@@ -79,102 +72,6 @@ _SENTENCES: Mapping[type[Exception], str] = {
     errors.UnreadableTaskError: "The stored task is damaged: the operator can restore it.",
 }
 """The sentences for clients by the internal error; for others it is that the request failed."""
-
-
-@contextmanager
-def protocol_errors(action: str, task_id: str = "") -> Iterator[None]:
-    """Let only the protocol's errors out of an operation.
-
-    An unforeseen error is logged with its traceback; the client gets a fixed sentence and the
-    correlation id by which to find it in the log. The error that the client gets is counted.
-    """
-    try:
-        try:
-            yield
-        except (A2AError, RefusedError):
-            raise
-        except errors.A2AServerlessError as error:
-            raise _translated(error) or internal_error(error, action, task_id) from error
-        except Exception as error:
-            raise internal_error(error, action, task_id) from error
-    except A2AError as error:
-        count_error(error)
-        raise
-
-
-def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a handler's method an operation, called `action` in the log.
-
-    The required fields of its params are checked first, and it raises only the protocol's errors.
-    """
-
-    def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
-        if inspect.isasyncgenfunction(method):
-
-            @functools.wraps(method)
-            async def stream(handler: Any, params: Any, context: Any) -> AsyncIterator[Any]:
-                with protocol_errors(action, _task_id(params)):
-                    check_required(params)
-                    async with aclosing(method(handler, params, context)) as events:
-                        async for event in events:
-                            yield event
-
-            return stream
-
-        @functools.wraps(method)
-        async def call(handler: Any, params: Any, context: Any) -> Any:
-            with protocol_errors(action, _task_id(params)):
-                check_required(params)
-                return await method(handler, params, context)
-
-        return call
-
-    return wrap
-
-
-def check_required(params: Any) -> None:
-    """Refuse params that lack what the protocol requires (section 5.7), by the names in JSON.
-
-    Raises:
-        InvalidParamsError: names every such field.
-    """
-    try:
-        validate_proto_required_fields(_shape(params))
-    except InvalidParamsError as error:
-        fields = [_in_json(missing["field"]) for missing in (error.data or {}).get("errors", [])]
-        missing_fields = ((field, "Missing or empty.") for field in fields)
-        message = f"Required and missing or empty: {', '.join(fields)}."
-        raise invalid_params(message, *missing_fields) from error
-
-
-def _shape(params: Any) -> Any:
-    """Return params without the author's data, of which nothing is required.
-
-    The SDK's check looks at every value, which takes longer than all else that is done for a send.
-    """
-    if not isinstance(params, SendMessageRequest):
-        return params
-    shape = SendMessageRequest()
-    shape.CopyFrom(params)
-    shape.ClearField("metadata")
-    if shape.HasField("message"):  # to clear a field of it would make it present
-        shape.message.ClearField("metadata")
-    for part in shape.message.parts:
-        part.ClearField("metadata")
-        part.ClearField("data")
-    return shape
-
-
-def _in_json(path: str) -> str:
-    """Return the path of a protobuf field as JSON has it: `message.message_id` is `messageId`."""
-    return _AFTER_UNDERSCORE.sub(lambda found: found[1].upper(), path)
-
-
-def _task_id(params: Any) -> str:
-    """Return the id of the task that an operation's params name; empty if they name none."""
-    named = params.message if isinstance(params, SendMessageRequest) else params
-    task_id: str = getattr(named, "task_id", getattr(named, "id", ""))
-    return task_id
 
 
 def count_error(error: A2AError) -> None:
@@ -226,7 +123,8 @@ def quoted(text: str, length: int = 100) -> str:
     return ascii(text[:length])
 
 
-def _translated(error: errors.A2AServerlessError) -> A2AError | None:
+def translated(error: errors.A2AServerlessError) -> A2AError | None:
+    """Return the protocol's error for one of ours; None for an internal error."""
     for kind in type(error).__mro__:
         if kind in _PROTOCOL_ERRORS:
             return _PROTOCOL_ERRORS[kind](message=str(error))

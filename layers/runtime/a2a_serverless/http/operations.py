@@ -47,8 +47,7 @@ from a2a_serverless.http.checks import (
     history_length,
     list_query,
 )
-from a2a_serverless.http.context import CallContext
-from a2a_serverless.http.errors import operation, protocol_errors
+from a2a_serverless.http.context import CallContext, operation, protocol_errors
 from a2a_serverless.http.intake import Accepted, Intake, Wait, cancel
 from a2a_serverless.http.receivers import Receivers
 from a2a_serverless.http.streams import StreamEvent, StreamItems, followed

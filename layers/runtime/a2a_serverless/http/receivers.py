@@ -31,8 +31,8 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     UnavailableError,
 )
-from a2a_serverless.http.context import CallContext, names_1_0
-from a2a_serverless.http.errors import check_required, http_error, invalid_params
+from a2a_serverless.http.context import CallContext, check_required, names_1_0
+from a2a_serverless.http.errors import http_error, invalid_params
 from a2a_serverless.push.addresses import AllowedHosts, check_receiver
 from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore
 from a2a_serverless.settings import Settings

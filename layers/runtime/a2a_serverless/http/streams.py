@@ -16,7 +16,7 @@ from a2a.utils import json_utils
 from a2a.utils.errors import A2AError
 from starlette.responses import Response
 
-from a2a_serverless.http.errors import protocol_errors
+from a2a_serverless.http.context import protocol_errors
 from a2a_serverless.http.intake import Wait
 from a2a_serverless.storage.tail import Tail, TailEvent
 from a2a_serverless.tasks.fold import Cursor, Event

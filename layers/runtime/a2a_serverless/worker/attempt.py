@@ -40,7 +40,7 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Spared, is_terminal, plain_state
 from a2a_serverless.tasks.rules import Commit, Waits
 from a2a_serverless.worker.agents import handler_of
-from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.executor import TurnQueue, TurnWriter
 from a2a_serverless.worker.failures import (
     AgentFailedError,
     AgentNotLoadedError,
@@ -66,7 +66,6 @@ from a2a_serverless.worker.loops import (
 )
 from a2a_serverless.worker.services import Passing, Refusal, meaning_of, no_longer, waits
 from a2a_serverless.worker.turn import TurnInput, describe
-from a2a_serverless.worker.writer import TurnWriter
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.tasks.progress import Progress
-from a2a_serverless.worker.executor import TurnQueue, notes_calls
+from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import (
     refuse_function,
     refuse_work,
@@ -35,7 +35,7 @@ from a2a_serverless.worker.failures import (
     refused_data,
     refused_text,
 )
-from a2a_serverless.worker.loops import called
+from a2a_serverless.worker.loops import called, notes_calls
 from a2a_serverless.worker.turn import UserTurn
 
 P = ParamSpec("P")

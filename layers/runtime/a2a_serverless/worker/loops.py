@@ -1,4 +1,6 @@
-"""What a worker needs beside asyncio: waiting for several things, and surviving an agent's exit.
+"""What a worker needs beside asyncio: waiting for several things, and what an agent does to a loop.
+
+An agent starts tasks of its own, forgets to await calls, and may exit.
 
 asyncio lets SystemExit and KeyboardInterrupt out of the event loop, from whichever task or callback
 raises them. So an agent that calls `sys.exit()` in a child task would end every turn of the
@@ -8,21 +10,29 @@ process.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import os
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.worker.failures import AgentFailedError, WrongMethodError, place_of_function
+from a2a_serverless.worker.failures import (
+    AgentFailedError,
+    WrongMethodError,
+    place,
+    place_of_function,
+)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -31,6 +41,9 @@ _in_agent: ContextVar[StartedTasks | None] = ContextVar("in_agent", default=None
 
 _ARGUMENTS: Final = ("", "ctx", "context, event_queue")
 """Of a method of the agent, by their number: a Worker's, an AgentExecutor's."""
+FEW_CALLS: Final = 64
+"""Calls of one attempt up to which those that were awaited are not sorted out."""
+_RUNTIME: Final = __name__.partition(".")[0]
 _STOPPED: Final = "Event loop stopped before Future completed."
 """The text of asyncio's RuntimeError after `loop.stop()`."""
 
@@ -191,6 +204,105 @@ async def called(method: Callable[..., Any], *args: object) -> None:
         rule = "take its `yield` out, and emit with `await ctx.emit_text_artifact(…)`"
     msg = f"The agent's {name} cannot be awaited: {rule}."
     raise WrongMethodError(msg, place=place_of_function(method))
+
+
+class AgentCall(NamedTuple):
+    """A call of the agent: the method's name, and the line."""
+
+    name: str
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        """Return the line as messages name it."""
+        return place(self.file, self.line)
+
+
+class AgentCalls:
+    """The calls of one attempt's agent that were made and not awaited yet, with their lines."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._made: dict[Coroutine[Any, Any, Any], AgentCall] = {}
+        self._most = FEW_CALLS
+        self._last: AgentCall | None = None
+
+    @property
+    def last_place(self) -> str:
+        """Return the line of the agent's last call."""
+        return "an unknown line" if self._last is None else self._last.place
+
+    def note(self, name: str, made: Coroutine[Any, Any, Any]) -> None:
+        """Take a coroutine that the caller's caller has asked for.
+
+        Calls from other threads are not noted: a thread may be about to await one when the turn
+        ends.
+        """
+        if threading.get_ident() != self._thread:
+            return
+        if len(self._made) >= self._most:  # rarely: thousands of calls may be made at once
+            for earlier in tuple(self._made):
+                if _has_begun(earlier):
+                    self._made.pop(earlier, None)
+            self._most = max(FEW_CALLS, 2 * len(self._made))
+        frame = sys._getframe(2)  # noqa: SLF001 - the one way to it
+        if frame.f_globals.get("__name__", "").partition(".")[0] != _RUNTIME:
+            self._last = AgentCall(name, frame.f_code.co_filename, frame.f_lineno)
+            self._made[made] = self._last
+
+    def take_forgotten(self) -> list[AgentCall]:
+        """Return the calls that were not awaited, in their order, and forget them."""
+        made, self._made = self._made, {}
+        forgotten = [call for each, call in made.items() if not _has_begun(each)]
+        for each in made:
+            if not _has_begun(each):
+                each.close()  # so that Python does not warn of it a second time
+        return forgotten
+
+
+def noted(
+    kind: str,
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
+    """Return a decorator that notes each call of an `async` method in its object's `_calls`.
+
+    `kind` is the name under which the agent has the object, such as `ctx`. The method still returns
+    its coroutine, which can be made a task.
+    """
+
+    def decorate(
+        method: Callable[P, Coroutine[Any, Any, T]],
+    ) -> Callable[P, Coroutine[Any, Any, T]]:
+        name = f"{kind}.{method.__name__}(…)"
+
+        @functools.wraps(method)
+        def call(*args: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
+            made = method(*args, **options)
+            owner: Any = args[0]
+            owner._calls.note(name, made)  # noqa: SLF001 - what the decorator asks for
+            return made
+
+        return _marked(call)
+
+    return decorate
+
+
+def notes_calls(kind: type[T]) -> type[T]:
+    """Decorate the class of an agent's `ctx`, so that calls of its `async` methods are noted."""
+    for name, method in tuple(vars(kind).items()):
+        if inspect.iscoroutinefunction(method) and not name.startswith("_"):
+            setattr(kind, name, noted("ctx")(method))
+    return kind
+
+
+def _marked(function: Callable[P, T]) -> Callable[P, T]:
+    """Make `inspect.iscoroutinefunction`, which mocks use, true for a function (Python 3.12 on)."""
+    mark = getattr(inspect, "markcoroutinefunction", None)
+    return function if mark is None else mark(function)
+
+
+def _has_begun(made: Coroutine[Any, Any, Any]) -> bool:
+    return inspect.getcoroutinestate(made) != inspect.CORO_CREATED
 
 
 def have_threads(loop: asyncio.AbstractEventLoop, turns: int) -> None:

@@ -35,8 +35,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from a2a_serverless.http.checks import parsed
-from a2a_serverless.http.context import CallContext, names_version
-from a2a_serverless.http.errors import jsonrpc_error, protocol_errors, quoted
+from a2a_serverless.http.context import CallContext, names_version, protocol_errors
+from a2a_serverless.http.errors import jsonrpc_error, quoted
 from a2a_serverless.http.legacy.v0_1 import Json, Shapes, push_config, submitted
 from a2a_serverless.http.operations import GET_SENT, GET_STREAMED, DurableRequestHandler
 from a2a_serverless.http.streams import StreamEvent, StreamItems, event_source
