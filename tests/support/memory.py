@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import EVENTS, INDEXES
 from a2a_serverless.storage.leases import Slots
 from a2a_serverless.storage.table import Item, Key, Pause, Watch

@@ -20,7 +20,7 @@ from botocore.client import BaseClient
 from fastapi import FastAPI
 
 from a2a_serverless.push.function import PushFunction
-from a2a_serverless.push.keys import PARTITION
+from a2a_serverless.storage.keys import PARTITION
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper

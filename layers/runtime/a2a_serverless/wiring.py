@@ -14,10 +14,10 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.observability import tracing
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
-from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.queues.fifo import FifoQueue, M
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage, Observer
+from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import PLACES, Leases, Slots
 from a2a_serverless.storage.table import Table

@@ -19,9 +19,9 @@ from starlette.requests import Request
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.receivers import KeySet
-from a2a_serverless.push.keys import KeyStore, PublishedKey
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.keys import KeyStore, PublishedKey
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends

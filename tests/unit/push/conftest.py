@@ -9,7 +9,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from a2a_serverless.push.keys import KeyStore
+from a2a_serverless.storage.keys import KeyStore
 from tests.support.clocks import ManualClock
 from tests.support.emulators import CREDENTIALS, REGION
 from tests.support.memory import memory_keys

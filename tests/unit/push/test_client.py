@@ -16,8 +16,8 @@ import pytest
 from dnslib import QTYPE, RCODE, RR, A, DNSRecord
 from dnslib.server import DNSServer
 
+from a2a_serverless.addresses import AllowedHosts, check_receiver
 from a2a_serverless.push import client as module
-from a2a_serverless.push.addresses import AllowedHosts, check_receiver
 from a2a_serverless.push.client import Outcome, PushClient
 from tests.support.clocks import ManualClock
 from tests.unit.push import hostile

@@ -16,7 +16,7 @@ import pytest
 from a2a.types import TaskPushNotificationConfig
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from a2a_serverless.push.keys import KeyStore
+from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless_tools.local.template import find_template
 from tests.support.clocks import ManualClock
 from tests.unit.push.receivers import OK, Receiver, Request, status

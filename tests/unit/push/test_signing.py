@@ -21,7 +21,6 @@ from starlette.requests import Request as HttpRequest
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.receivers import KeySet
-from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KEY_LIFETIME_S, KeyStore
 from a2a_serverless.push.signing import (
     SETTLED_S,
     TOKEN_LIFETIME_S,
@@ -30,6 +29,7 @@ from a2a_serverless.push.signing import (
     Signer,
     _signing_key,
 )
+from a2a_serverless.storage.keys import JWKS_MAX_AGE_S, KEY_LIFETIME_S, KeyStore
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_keys
 from tests.unit.push.receivers import Receiver, Request

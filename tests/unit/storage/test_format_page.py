@@ -14,13 +14,13 @@ from google.protobuf.struct_pb2 import Struct
 from pydantic import BaseModel
 
 from a2a_serverless.push.jobs import PushJob, PushLetter
-from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage import codec, layout
 from a2a_serverless.storage.codec import Forms
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.dynamodb import Typed
+from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.leases import PLACES, Slot, Slots
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks import entries

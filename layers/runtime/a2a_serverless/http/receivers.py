@@ -23,6 +23,7 @@ from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedErr
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from a2a_serverless.addresses import AllowedHosts, check_receiver
 from a2a_serverless.cached import Cached
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import (
@@ -33,10 +34,9 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.http.context import CallContext, check_required, names_1_0
 from a2a_serverless.http.errors import http_error, invalid_params
-from a2a_serverless.push.addresses import AllowedHosts, check_receiver
-from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.keys import JWKS_MAX_AGE_S, KeyStore
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import is_task_id
 from a2a_serverless.tasks.push import Push, problems

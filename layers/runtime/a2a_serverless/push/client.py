@@ -17,9 +17,9 @@ from typing import Any, Final, Literal, Self
 import certifi
 import httpcore
 
+from a2a_serverless.addresses import AllowedHosts, Receiver, Resolve
 from a2a_serverless.clock import Clock, SystemClock, retry_after_s
 from a2a_serverless.errors import InvalidArgumentError, UnavailableError
-from a2a_serverless.push.addresses import AllowedHosts, Receiver, Resolve
 
 _CONNECT_S: Final = 5.0
 """Seconds that one address has to accept the connection, and as many again to agree on TLS."""

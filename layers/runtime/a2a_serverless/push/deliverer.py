@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from a2a_serverless import faults
+from a2a_serverless.addresses import AllowedHosts, Receiver
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import (
     A2AServerlessError,
@@ -26,15 +27,14 @@ from a2a_serverless.errors import (
     UnreadablePushError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.push.addresses import AllowedHosts, Receiver
 from a2a_serverless.push.client import Outcome, PushClient, Session
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
-from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.push.notifications import Notification, owed, read_owed
 from a2a_serverless.push.signing import Secrets, SecretsManagerSecret, Signer, process_secret
 from a2a_serverless.queues.fifo import DONE, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.leases import Leases, Slots
 from a2a_serverless.tasks.attempts import NEWER_DELAY_S, RetryPolicy
 from a2a_serverless.tasks.entries import TurnOpened

@@ -20,7 +20,6 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import tracing
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushJob, PushQueue
-from a2a_serverless.push.keys import KeyStore
 from a2a_serverless.push.notifications import PushEvents
 from a2a_serverless.queues.batch import (
     EventFunction,
@@ -31,6 +30,7 @@ from a2a_serverless.queues.batch import (
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import event_position, owner_of
 from a2a_serverless.storage.leases import Slots
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, state_name

@@ -68,7 +68,7 @@ class Notification:
     def _json(self, push: Push) -> str:
         if _is_of_0_1(push):
             # It loads the models of 0.3, which few processes need.
-            from a2a_serverless.http.legacy.v0_1 import notification  # noqa: PLC0415
+            from a2a_serverless.tasks.v0_1 import notification  # noqa: PLC0415
 
             return json.dumps(notification(self.event), ensure_ascii=False)
         if isinstance(self.event, TaskStatusUpdateEvent):

@@ -30,7 +30,7 @@ from a2a_serverless import aws
 from a2a_serverless.cached import Cached
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
-from a2a_serverless.push.keys import JWKS_MAX_AGE_S, KeyStore, PublishedKey
+from a2a_serverless.storage.keys import JWKS_MAX_AGE_S, KeyStore, PublishedKey
 
 logger = logging.getLogger(__name__)
 

@@ -37,12 +37,12 @@ from starlette.responses import Response
 from a2a_serverless.http.checks import parsed
 from a2a_serverless.http.context import CallContext, names_version, protocol_errors
 from a2a_serverless.http.errors import jsonrpc_error, quoted
-from a2a_serverless.http.legacy.v0_1 import Json, Shapes, push_config, submitted
 from a2a_serverless.http.operations import GET_SENT, GET_STREAMED, DurableRequestHandler
 from a2a_serverless.http.streams import StreamEvent, StreamItems, event_source
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import digest, is_unicode
 from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1
+from a2a_serverless.tasks.v0_1 import Json, Shapes, push_config, submitted
 
 _Params = Mapping[str, Any]
 

@@ -38,10 +38,10 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from a2a_serverless.http.checks import NOT_BASE64, check_values, is_base64, refused_field, refusing
-from a2a_serverless.http.legacy.v0_1 import dumped
 from a2a_serverless.http.operations import task_of
 from a2a_serverless.http.streams import StreamEvent
 from a2a_serverless.tasks.fold import Event
+from a2a_serverless.tasks.v0_1 import dumped
 
 Json = dict[str, Any]
 

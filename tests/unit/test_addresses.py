@@ -11,9 +11,9 @@ from functools import partial
 
 import pytest
 
+from a2a_serverless import addresses
+from a2a_serverless.addresses import AllowedHosts, Receiver, check_receiver
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
-from a2a_serverless.push import addresses
-from a2a_serverless.push.addresses import AllowedHosts, Receiver, check_receiver
 from tests.unit.push import hostile
 from tests.unit.push.hostile import resolve
 

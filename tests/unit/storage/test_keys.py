@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.push.keys import KEY_LIFETIME_S, PARTITION, RENEW_S, KeyStore
+from a2a_serverless.storage.keys import KEY_LIFETIME_S, PARTITION, RENEW_S, KeyStore
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from tests.support.clocks import ManualClock
@@ -103,7 +103,7 @@ async def test_a_damaged_key_hides_no_other(
             place = {"PK": {"S": PARTITION}, "SK": {"S": sort}}
             database.client.put_item(TableName=database.table, Item=place | values)
         assert await store.jwks() == {"keys": [jwk("good")]}
-        said = [r.getMessage() for r in caplog.records if r.name.endswith("push.keys")]
+        said = [r.getMessage() for r in caplog.records if r.name.endswith("storage.keys")]
         assert said == ["Left out: the published key KEY#bad is damaged."]
         published = await store.publish(jwk("bad"))
         assert published.published_at == clock.now_ms()
@@ -147,7 +147,9 @@ def test_a_reader_of_keys_loads_no_cryptography() -> None:
     """The API lists keys and checks URLs at its start-up's cost, which is paid at a cold start."""
     script = (
         "import sys, json\n"
-        "from a2a_serverless.push import addresses, jobs, keys\n"
+        "from a2a_serverless import addresses\n"
+        "from a2a_serverless.push import jobs\n"
+        "from a2a_serverless.storage import keys\n"
         "from a2a_serverless.queues import sqs\n"
         "print(json.dumps([m for m in ('cryptography', 'jwt', 'httpcore') if m in sys.modules]))"
     )

@@ -1,6 +1,6 @@
 """What clients from before A2A 0.2 read: tasks, events, push configurations, notifications.
 
-It imports no web framework, because PushFunction uses it for the form of notifications.
+The API answers with it, PushFunction sends it. It knows no web framework.
 """
 
 from __future__ import annotations
