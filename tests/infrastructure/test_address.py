@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.http.errors import RefusedError, http_error, response_of
+from a2a_serverless.http.errors import RequestRefusedError, http_error, response_of
 from a2a_serverless_tools.local.template import Template
 from tests.support.simulation.gateway import BODY_LIMIT, PAYLOAD_LIMIT
 from tests.support.simulation.routes import Refusal, refusals
@@ -390,7 +390,7 @@ def test_its_refusals_have_the_form_of_ours(
 ) -> None:
     """A refusal before any operation has the reason that clients know from the application."""
     body = json.loads(answers[kind].body)
-    own = response_of(RefusedError("Test", status, body["error"]["message"]), "/tasks")
+    own = response_of(RequestRefusedError("Test", status, body["error"]["message"]), "/tasks")
     assert (answers[kind].status, body) == (own.status_code, json.loads(bytes(own.body)))
 
 

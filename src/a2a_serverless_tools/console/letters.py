@@ -141,7 +141,7 @@ class _TableLetters(Letters):
         return await self._queue.forget(message_id)
 
 
-_Held: TypeAlias = tuple[Letter, str]
+_HeldLetter: TypeAlias = tuple[Letter, str]
 """A letter, and the receipt by which it is deleted or made visible again."""
 
 
@@ -206,9 +206,9 @@ class SqsLetters(Letters):
             )
             raise ConfigurationError(msg) from error
 
-    async def _hold(self, url: str) -> list[_Held]:
+    async def _hold(self, url: str) -> list[_HeldLetter]:
         """Return the messages, hidden from others for a while."""
-        found: dict[str, _Held] = {}
+        found: dict[str, _HeldLetter] = {}
         while len(found) < _MOST:
             page = await self._receive(url)
             if all(letter.message_id in found for letter, _ in page):
@@ -216,7 +216,7 @@ class SqsLetters(Letters):
             found |= {held[0].message_id: held for held in page}
         return list(found.values())
 
-    async def _release(self, url: str, found: list[_Held]) -> None:
+    async def _release(self, url: str, found: list[_HeldLetter]) -> None:
         for _, receipt in found:
             await self._call(
                 self._client.change_message_visibility,
@@ -225,7 +225,7 @@ class SqsLetters(Letters):
                 VisibilityTimeout=0,
             )
 
-    async def _receive(self, url: str) -> list[_Held]:
+    async def _receive(self, url: str) -> list[_HeldLetter]:
         answer = await self._call(
             self._client.receive_message,
             QueueUrl=url,
@@ -238,7 +238,7 @@ class SqsLetters(Letters):
         return [_held(message) for message in answer.get("Messages", ())]
 
 
-def _held(message: Mapping[str, Any]) -> _Held:
+def _held(message: Mapping[str, Any]) -> _HeldLetter:
     attributes = {
         name: str(value.get("StringValue", ""))
         for name, value in message.get("MessageAttributes", {}).items()

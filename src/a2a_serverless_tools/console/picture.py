@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from a2a_serverless_tools.inspect.timeline import Timeline
-from a2a_serverless_tools.inspect.webhooks import Delivery, Webhook
+from a2a_serverless_tools.inspect.webhooks import DeliveryLine, Webhook
 from a2a_serverless_tools.inspect.wording import delivery, duration, outcome, sentence, webhook
 
 _WIDTH: Final = 960
@@ -152,7 +152,7 @@ def _waits(hook: Webhook, lane: int, scale: _Scale, end: int) -> Iterator[_Shape
 def _deliveries(shown: Timeline, scale: _Scale) -> Iterator[_Shape]:
     """Yield one mark for all deliveries at the same place that have ended alike."""
     for lane, hook in enumerate(shown.webhooks, _HOOKS):
-        places: dict[tuple[int, str], list[Delivery]] = {}
+        places: dict[tuple[int, str], list[DeliveryLine]] = {}
         for one in hook.deliveries:
             look = "delivered" if one.result == "told" else "undelivered"
             places.setdefault((round(scale.x(one.at)), look), []).append(one)

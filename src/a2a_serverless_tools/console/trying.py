@@ -49,7 +49,7 @@ _Look = Literal["sent", "came", "said"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Call:
+class Exchange:
     """One call, and what went over the wire."""
 
     id: str
@@ -98,7 +98,7 @@ class Trying:
         self.endpoint = endpoint
         self._inspector = inspector
         self._card = card
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, Exchange] = {}
 
     def routes(self) -> Iterator[Route]:
         """Yield method, path and answer of each page."""
@@ -156,10 +156,10 @@ class Trying:
             call = self._cancel(call)
         return RedirectResponse(f"{BASE}/try/{call.id}", 303)
 
-    def _call(self, request: Request) -> Call | None:
+    def _call(self, request: Request) -> Exchange | None:
         return self._calls.get(request.path_params.get("call", ""))
 
-    async def _scope_of(self, call: Call | None) -> str:
+    async def _scope_of(self, call: Exchange | None) -> str:
         """Return the owner of a call's task, for the link to it; empty if it is not found."""
         if call is None or not call.task_id:
             return ""
@@ -181,7 +181,7 @@ class Trying:
 
     def _begin_to_send(
         self, text: str, *, key: str, task_id: str = "", streams: bool = True
-    ) -> Call:
+    ) -> Exchange:
         message: dict[str, Any] = {
             "messageId": str(uuid.uuid4()),
             "role": "ROLE_USER",
@@ -192,12 +192,12 @@ class Trying:
         path = "/message:stream" if streams else "/message:send"
         return self._begin("POST", path, {"message": message}, key=key, task_id=task_id)
 
-    def _resume(self, call: Call) -> Call:
+    def _resume(self, call: Exchange) -> Exchange:
         more = {"Last-Event-ID": call.last_event_id} if call.last_event_id else {}
         path = f"/tasks/{call.task_id}:subscribe"
         return self._begin("GET", path, None, key=call.key, task_id=call.task_id, headers=more)
 
-    def _cancel(self, call: Call) -> Call:
+    def _cancel(self, call: Exchange) -> Exchange:
         path = f"/tasks/{call.task_id}:cancel"
         return self._begin("POST", path, {}, key=call.key, task_id=call.task_id)
 
@@ -210,8 +210,8 @@ class Trying:
         key: str,
         task_id: str,
         headers: Mapping[str, str] | None = None,
-    ) -> Call:
-        call = Call(id=secrets.token_urlsafe(9), task_id=task_id, key=key)
+    ) -> Exchange:
+        call = Exchange(id=secrets.token_urlsafe(9), task_id=task_id, key=key)
         self._calls[call.id] = call
         for old in list(self._calls)[:-_KEPT]:
             self._calls.pop(old).cut()
@@ -248,7 +248,7 @@ def _credentials(key: str) -> dict[str, str]:
     return {"Authorization": key} if is_token else {"X-API-Key": key}
 
 
-async def _run(call: Call, request: httpx.Request) -> None:
+async def _run(call: Exchange, request: httpx.Request) -> None:
     try:
         async with httpx.AsyncClient(trust_env=False, timeout=_WAIT_S) as client:
             answer = await client.send(request, stream=True)
@@ -268,7 +268,7 @@ async def _run(call: Call, request: httpx.Request) -> None:
         call.is_open = False
 
 
-def _take(call: Call, line: str) -> None:
+def _take(call: Exchange, line: str) -> None:
     call.add("came", line)
     if line.startswith("id:"):
         call.last_event_id = line[3:].strip()
@@ -280,7 +280,7 @@ def _take(call: Call, line: str) -> None:
         return
 
 
-def _note(call: Call, said: object) -> None:
+def _note(call: Exchange, said: object) -> None:
     """Remember the task and its state from an event that has come."""
     if not isinstance(said, dict):
         return

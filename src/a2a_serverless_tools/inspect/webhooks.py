@@ -33,7 +33,7 @@ _AS_STORED: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class DeliveryLine:
     """One attempt to tell a receiver of an event, as a line of the log has it."""
 
     config_id: str
@@ -84,7 +84,7 @@ class Webhook:
     """The earliest time of the next attempt, if one waits."""
     is_gone: bool = False
     """True if only the logs have it, because the configuration was deleted."""
-    deliveries: tuple[Delivery, ...] = ()
+    deliveries: tuple[DeliveryLine, ...] = ()
     """Its attempts in order; empty also if no logs were read."""
 
     @property
@@ -125,7 +125,7 @@ def with_deliveries(
 
     Each of `lines` is a line's time in milliseconds since the epoch, and its fields.
     """
-    found: dict[str, list[Delivery]] = {}
+    found: dict[str, list[DeliveryLine]] = {}
     for one in sorted(_deliveries(lines), key=lambda delivery: delivery.at):
         found.setdefault(one.config_id, []).append(one)
     known = [replace(one, deliveries=tuple(found.pop(one.config_id, ()))) for one in webhooks]
@@ -143,7 +143,7 @@ def with_deliveries(
     return (*known, *gone)
 
 
-def _deliveries(lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Delivery]:
+def _deliveries(lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[DeliveryLine]:
     """Yield the attempts that lines report; a field of another form counts as unknown."""
     for at, fields in lines:
         result = _RESULTS.get(str(fields.get("action")))
@@ -151,7 +151,7 @@ def _deliveries(lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Deli
         if result is None or not isinstance(config_id, str):
             continue
         wait_s = _number(fields.get("wait_s"))
-        yield Delivery(
+        yield DeliveryLine(
             config_id=config_id,
             at=at,
             version=int(_number(fields.get("version")) or 0),

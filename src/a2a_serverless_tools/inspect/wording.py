@@ -12,7 +12,7 @@ from typing import Final
 from a2a_serverless.tasks.push import GivenUp
 from a2a_serverless_tools.inspect.timeline import Change, Happening, Timeline
 from a2a_serverless_tools.inspect.turns import Attempt, Outcome
-from a2a_serverless_tools.inspect.webhooks import Delivery, Webhook
+from a2a_serverless_tools.inspect.webhooks import DeliveryLine, Webhook
 
 UNREADABLE: Final = "unreadable"
 _SECOND_MS: Final = 1_000
@@ -194,7 +194,7 @@ def given_up(lost: GivenUp) -> str:
     )
 
 
-def delivery(one: Delivery) -> str:
+def delivery(one: DeliveryLine) -> str:
     """Return how an attempt to tell a receiver ended, and how long the next one waits."""
     of = [f"version {one.version}"] if one.version else []
     of += [f"attempt {one.attempt}"] if one.attempt else []

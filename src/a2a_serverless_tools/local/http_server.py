@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.http.errors import RefusedError, quoted, response_of
+from a2a_serverless.http.errors import RequestRefusedError, quoted, response_of
 from a2a_serverless.http.middleware import ANY_ORIGIN, origins_of
 from a2a_serverless.settings import Settings
 
@@ -155,7 +155,7 @@ class OwnAddress:
         if foreign is None:
             await self._app(scope, receive, send)
             return
-        error = RefusedError("ForeignAddress", 403, self._sentence(*foreign))
+        error = RequestRefusedError("ForeignAddress", 403, self._sentence(*foreign))
         await response_of(error, scope["path"])(scope, receive, send)
 
     def _foreign(self, scope: Scope) -> Iterator[tuple[str, str]]:

@@ -45,7 +45,7 @@ def settings_of(path: Path, settings: Settings) -> Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _OwnFile:
     """A file that this process has for itself."""
 
     path: Path
@@ -60,7 +60,7 @@ class _Held:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[_Held]:
+def held(path: Path) -> Iterator[_OwnFile]:
     """Keep every other `dev` from a file during the block; make its folder if it is missing.
 
     The lock ends with the process, also with one that is killed.
@@ -84,7 +84,7 @@ def held(path: Path) -> Iterator[_Held]:
             msg = f"{path} cannot be locked ({error.strerror}): name a file on a disk of this"
             raise ConfigurationError(f"{msg} machine with --file.") from error
         file.truncate()
-        yield _Held(path, file)
+        yield _OwnFile(path, file)
         file.truncate(0)
 
 

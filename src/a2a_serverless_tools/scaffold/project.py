@@ -250,7 +250,7 @@ def _for_make(link: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _FileChange:
     """What an upgrade does with one file; `content` is None if nothing is written."""
 
     name: str
@@ -270,10 +270,10 @@ class Upgrade:
     before: Project
     after: Project
     rendered: Mapping[str, bytes]
-    steps: tuple[_Step, ...]
+    steps: tuple[_FileChange, ...]
 
     @property
-    def conflicts(self) -> list[_Step]:
+    def conflicts(self) -> list[_FileChange]:
         """Return the steps about which the owner has to decide."""
         return [step for step in self.steps if step.change == "conflict"]
 
@@ -324,7 +324,7 @@ def plan(folder: Path, *, repository: Path | None = None, version: str = __versi
     return Upgrade(folder, before, after, rendered, tuple(step for step in steps if step))
 
 
-def _step(folder: Path, name: str, theirs: bytes | None) -> _Step | None:
+def _step(folder: Path, name: str, theirs: bytes | None) -> _FileChange | None:
     """Return what becomes of one file; None: it stays as it is.
 
     Only lines count: a file with CR LF, of an editor or of git, keeps these.
@@ -338,24 +338,28 @@ def _step(folder: Path, name: str, theirs: bytes | None) -> _Step | None:
 
 def _merged(
     name: str, base: bytes | None, ours: bytes | None, theirs: bytes | None
-) -> _Step | None:
+) -> _FileChange | None:
     """Return what becomes of one file: as it was written, as it is, and as it is written now."""
     if theirs in (base, ours):
         return None
     if ours is None:
         if base is None:
-            return _Step(name, "new", theirs)
-        return _Step(name, "kept", remark="you have removed it, and the new version has changed it")
+            return _FileChange(name, "new", theirs)
+        return _FileChange(
+            name, "kept", remark="you have removed it, and the new version has changed it"
+        )
     if theirs is None:
         if ours == base:
-            return _Step(name, "removed")
-        return _Step(name, "kept", remark="the new version has it no more, and you have edited it")
+            return _FileChange(name, "removed")
+        return _FileChange(
+            name, "kept", remark="the new version has it no more, and you have edited it"
+        )
     if ours == base:
-        return _Step(name, "updated", theirs)
+        return _FileChange(name, "updated", theirs)
     merged, conflicts = _merge(ours, base or b"", theirs)
     if conflicts:
-        return _Step(name, "conflict", merged, f"{conflicts} to decide, marked with <<<<<<<")
-    return _Step(name, "merged", merged)
+        return _FileChange(name, "conflict", merged, f"{conflicts} to decide, marked with <<<<<<<")
+    return _FileChange(name, "merged", merged)
 
 
 def _merge(ours: bytes, base: bytes, theirs: bytes) -> tuple[bytes, int]:

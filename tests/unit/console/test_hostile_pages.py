@@ -19,7 +19,7 @@ from a2a_serverless_tools.console.conversation import LEFT_OUT, MOST_OF_ALL, MOS
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import MOST_OF_AN_EVENT
 from a2a_serverless_tools.console.rendering import visible
-from a2a_serverless_tools.console.trying import Call
+from a2a_serverless_tools.console.trying import Exchange
 from tests.unit.console.conftest import ANN, OWN, URL, Person, visited
 
 TURNED = "invoice\u202efdp.exe"
@@ -180,14 +180,14 @@ def test_columns_are_aligned_by_classes() -> None:
 
 def test_a_wire_is_remembered_from_its_end() -> None:
     """A page that is asked for three times a second stays small, however much comes."""
-    call = Call(id="c")
+    call = Exchange(id="c")
     for number in range(3_000):
         call.add("came", f"{number} {'z' * 30_000}")
     shown = sum(len(text) for _, text in call.lines)
     assert shown == call.length <= 400_000
     assert call.lines[-1][1].startswith("2999 ")
     assert call.forgotten == 3_000 - len(call.lines)
-    short = Call(id="d")
+    short = Exchange(id="d")
     for _ in range(4_001):
         short.add("came", "")
     assert (len(short.lines), short.forgotten) == (4_000, 1)

@@ -29,7 +29,7 @@ from a2a_serverless.http.auth import (
     KeyRing,
     authenticator_of,
 )
-from a2a_serverless.http.errors import RefusedError
+from a2a_serverless.http.errors import RequestRefusedError
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
@@ -163,7 +163,7 @@ async def who(authenticator: Authenticator, key: str) -> str:
     """The name that a key stands for, or why it was refused."""
     try:
         return (await authenticator.authenticate(Headers({"X-API-Key": key}))).user_name
-    except RefusedError as error:
+    except RequestRefusedError as error:
         return error.reason
 
 

@@ -24,7 +24,7 @@ from starlette.datastructures import Headers
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.auth import Authenticator, authenticator_of
-from a2a_serverless.http.errors import RefusedError
+from a2a_serverless.http.errors import RequestRefusedError
 from a2a_serverless.http.tokens import KEEP_S, MAX_AGE_S, MAX_TOKEN, PAUSE_S
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import Scope, digest
@@ -77,7 +77,7 @@ async def who(authenticator: Authenticator, *authorization: str) -> str:
     headers = [(b"authorization", value.encode("latin-1")) for value in authorization]
     try:
         return (await authenticator.authenticate(Headers(raw=headers))).user_name
-    except RefusedError as error:
+    except RequestRefusedError as error:
         return f"{error.status} {error.reason}"
 
 

@@ -1,7 +1,7 @@
 """The ids of events: those of a stream, which the SDK's client skips, and those a caller has.
 
-httpx calls `_see` with every response. If the request was made under a `Watch`, the fields `id` and
-`retry` of the response's body are noted there while the SDK reads it.
+httpx calls `_see` with every response. If the request was made under a `Listener`, the fields
+`id` and `retry` of the response's body are noted there while the SDK reads it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LONGEST_ID = 4096
 _LONGEST_EVENT = 64_000_000
 """Characters of one event of a stream. The SDK keeps an event in memory until it is complete."""
 
-_current: ContextVar[Watch | None] = ContextVar("a2a_serverless_client_watch", default=None)
+_current: ContextVar[Listener | None] = ContextVar("a2a_serverless_client_watch", default=None)
 
 
-class Watch:
+class Listener:
     """Sees the responses to one call of the SDK's client.
 
     `has_answer` is True once there was any response, `is_stream` once one was an event stream.

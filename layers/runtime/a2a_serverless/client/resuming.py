@@ -35,7 +35,7 @@ from a2a.types import (
 )
 from a2a.utils.errors import A2AError, UnsupportedOperationError
 
-from a2a_serverless.client.event_ids import LONGEST_ID, Known, Watch
+from a2a_serverless.client.event_ids import LONGEST_ID, Known, Listener
 from a2a_serverless.client.retries import STEADY_S, ExhaustedError, GaveUpError, Patience, Retries
 
 _IDEMPOTENCY_KEY = "Idempotency-Key"
@@ -82,7 +82,7 @@ def resuming(
             than the server is silent: 40 s for a server of this project.
         retries: how long calls go on.
     """
-    Watch.responses_of(httpx_client)
+    Listener.responses_of(httpx_client)
     return ResumingClient(client, retries or Retries())
 
 
@@ -106,7 +106,7 @@ async def create_resuming_client(
     given = config.httpx_client
     http = httpx.AsyncClient(timeout=_TIMEOUT) if given is None else given
     own = http if given is None else None
-    Watch.responses_of(http)
+    Listener.responses_of(http)
     try:
         with_http = dataclasses.replace(config, httpx_client=http)
         client = await create_client(agent, with_http, interceptors)
@@ -302,7 +302,7 @@ class _Call:
 
     async def attempt(self) -> AsyncGenerator[StreamResponse, None]:
         """Send or subscribe once, and yield what the user does not have yet."""
-        watch, is_resumed = Watch(), self.known.newest is not None
+        watch, is_resumed = Listener(), self.known.newest is not None
         opened: float | None = None
         try:
             async with aclosing(self._numbered(watch, is_resumed=is_resumed)) as numbered:
@@ -343,7 +343,7 @@ class _Call:
         return state in _TERMINAL or (self._message is not None and state in _INTERRUPTED)
 
     async def _numbered(
-        self, watch: Watch, *, is_resumed: bool
+        self, watch: Listener, *, is_resumed: bool
     ) -> AsyncGenerator[tuple[str | None, StreamResponse], None]:
         stream = aiter(self._open(is_resumed=is_resumed))
         try:
@@ -434,7 +434,7 @@ class _Call:
 
     # -- answers in one piece ------------------------------------------------------------------
 
-    async def _in_one_piece(self, event: StreamResponse, watch: Watch) -> StreamResponse:
+    async def _in_one_piece(self, event: StreamResponse, watch: Listener) -> StreamResponse:
         """Return the answer to a message that was sent without a stream; wait for its turn's end.
 
         Raises:

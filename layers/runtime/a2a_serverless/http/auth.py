@@ -21,7 +21,7 @@ from a2a_serverless.cached import Cached
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.context import Principal
-from a2a_serverless.http.errors import RefusedError
+from a2a_serverless.http.errors import RequestRefusedError
 from a2a_serverless.settings import Settings
 
 _MIN_LENGTH = 20
@@ -47,7 +47,7 @@ class Authenticator(Protocol):
         """Return the caller.
 
         Raises:
-            RefusedError: the caller is unknown or may not call.
+            RequestRefusedError: the caller is unknown or may not call.
         """
         ...
 
@@ -158,7 +158,7 @@ class ApiKeys:
         One right key among several is enough; two right keys of different names are refused.
 
         Raises:
-            RefusedError: there is no key, an unknown one, or keys of different names.
+            RequestRefusedError: there is no key, an unknown one, or keys of different names.
         """
         keys = [key for key in _presented(headers) if key]
         if not keys:
@@ -181,8 +181,8 @@ class ApiKeys:
             raise UnavailableError(str(error)) from error
 
 
-def _refused(reason: str) -> RefusedError:
-    return RefusedError(reason, 401, "A valid API key is required.", _CHALLENGE)
+def _refused(reason: str) -> RequestRefusedError:
+    return RequestRefusedError(reason, 401, "A valid API key is required.", _CHALLENGE)
 
 
 def _presented(headers: Headers) -> Iterator[str]:

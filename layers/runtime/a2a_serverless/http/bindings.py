@@ -42,8 +42,8 @@ from a2a_serverless.http.context import (
 from a2a_serverless.http.errors import jsonrpc_error, quoted, rest_error
 from a2a_serverless.http.operations import (
     OPERATIONS,
+    A2AOperation,
     DurableRequestHandler,
-    Operation,
     shown_event,
     task_of,
 )
@@ -95,7 +95,7 @@ class _Rest:
         tenants = Mount("/{tenant}", Router(of_1_0, redirect_slashes=False))
         return [*of_0_3, *of_1_0, tenants]
 
-    def _endpoint(self, operation: Operation, *, is_0_3: bool = False) -> Endpoint:
+    def _endpoint(self, operation: A2AOperation, *, is_0_3: bool = False) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             try:
                 if request.method == "POST":
@@ -111,7 +111,7 @@ class _Rest:
 
         return endpoint
 
-    async def _called(self, request: Request, operation: Operation, *, is_0_3: bool) -> Response:
+    async def _called(self, request: Request, operation: A2AOperation, *, is_0_3: bool) -> Response:
         """Check version, extensions, query and body, and return the operation's answer."""
         check_version(request, PROTOCOL_VERSION_0_3 if is_0_3 else PROTOCOL_VERSION_1_0)
         check_extensions(request, self._card)
@@ -146,7 +146,7 @@ def route_of(verb: str, path: str, endpoint: Endpoint) -> Route:
     return route
 
 
-def path_in_0_3(operation: Operation) -> str:
+def path_in_0_3(operation: A2AOperation) -> str:
     """Return the operation's path in 0.3."""
     path = "/card" if operation.request is GetExtendedAgentCardRequest else operation.path
     return V0_3_PREFIX.rstrip("/") + path
@@ -166,7 +166,7 @@ async def _body(request: Request, *, is_needed: bool) -> dict[str, Any]:
     return value
 
 
-def _asked(request: Request, operation: Operation, body: Mapping[str, Any]) -> AnyMessage:
+def _asked(request: Request, operation: A2AOperation, body: Mapping[str, Any]) -> AnyMessage:
     """Return what a request of 1.0 asks for, in its path, and in its body or query."""
     if operation.has_body:
         asked = parsed(body, operation.request)

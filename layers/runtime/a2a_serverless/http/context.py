@@ -27,7 +27,7 @@ from starlette.requests import Request
 from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
 from a2a_serverless.http.errors import (
-    RefusedError,
+    RequestRefusedError,
     count_error,
     internal_error,
     invalid_params,
@@ -308,7 +308,7 @@ def protocol_errors(action: str, task_id: str = "") -> Iterator[None]:
     try:
         try:
             yield
-        except (A2AError, RefusedError):
+        except (A2AError, RequestRefusedError):
             raise
         except A2AServerlessError as error:
             raise translated(error) or internal_error(error, action, task_id) from error

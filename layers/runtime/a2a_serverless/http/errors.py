@@ -168,7 +168,7 @@ def http_error(status: int, name: str, message: str) -> JSONResponse:
     )
 
 
-class RefusedError(Exception):
+class RequestRefusedError(Exception):
     """The request is refused before any operation sees it.
 
     Args:
@@ -188,7 +188,7 @@ class RefusedError(Exception):
         self.headers = headers or {}
 
 
-def response_of(error: RefusedError, path: str) -> JSONResponse:
+def response_of(error: RequestRefusedError, path: str) -> JSONResponse:
     """Log and count a refusal, and return its answer in the form of the path's binding.
 
     In JSON-RPC the request's id is null, because the body was not read (JSON-RPC 2.0, section 5);

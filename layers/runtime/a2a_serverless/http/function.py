@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.context import BASE_URL, INVOCATION_HEADER, from_header
-from a2a_serverless.http.errors import RefusedError, response_of
+from a2a_serverless.http.errors import RequestRefusedError, response_of
 from a2a_serverless.http.middleware import check_addresses
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.observability import metrics, tracing
@@ -78,7 +78,7 @@ def lambda_handler(app: ASGIApp) -> LambdaHandler:
             with log_context(request_id=getattr(context, "aws_request_id", None)):
                 try:
                     _check(event)
-                except RefusedError as error:
+                except RequestRefusedError as error:
                     return _refused(error, event)
                 return adapter(event, context)
         finally:
@@ -91,14 +91,14 @@ def _check(event: Mapping[str, Any]) -> None:
     """Refuse an event that Mangum cannot turn into a request.
 
     Raises:
-        RefusedError: it has a malformed header of an address, or a text that is not Unicode.
+        RequestRefusedError: it has a malformed header of an address, or a text that is not Unicode.
     """
     headers = [*_lines(event.get("headers")), *_lines(event.get("multiValueHeaders"))]
     fields = [*headers, *_lines(event.get("multiValueQueryStringParameters"))]
     texts = [_path(event), event.get("body") or "", *(text for field in fields for text in field)]
     if not all(map(is_unicode, texts)):
         message = "The request is not Unicode: send path, query, headers and body in UTF-8."
-        raise RefusedError("NotUnicode", 400, message)
+        raise RequestRefusedError("NotUnicode", 400, message)
     check_addresses(headers)
 
 
@@ -107,7 +107,7 @@ def _path(event: Mapping[str, Any]) -> str:
     return path
 
 
-def _refused(error: RefusedError, event: Mapping[str, Any]) -> dict[str, Any]:
+def _refused(error: RequestRefusedError, event: Mapping[str, Any]) -> dict[str, Any]:
     response = response_of(error, _path(event))
     return {
         "statusCode": response.status_code,

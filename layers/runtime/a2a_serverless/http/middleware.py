@@ -24,7 +24,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import JSONRPC_PATHS, PUBLIC_PATHS, V0_3_PREFIX
 from a2a_serverless.http.auth import Authenticator
 from a2a_serverless.http.context import EXTENSION_HEADERS, names_1_0, requested_extensions
-from a2a_serverless.http.errors import RefusedError, response_of
+from a2a_serverless.http.errors import RequestRefusedError, response_of
 from a2a_serverless.settings import Settings
 
 _JSON: Final = "application/json"
@@ -94,21 +94,21 @@ class _Admission:
                 if self._rate is not None:
                     self._rate.take(getattr(scope.get("user"), "user_name", ""))
             await self._app(scope, self._limited(scope, receive), send)
-        except RefusedError as error:
+        except RequestRefusedError as error:
             await response_of(error, scope["path"])(scope, receive, send)
 
     def _check_headers(self, scope: Scope) -> None:
         limit = self._longest_headers
         if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
             message = f"The headers are longer than {limit} bytes."
-            raise RefusedError("HeadersTooLarge", _HEADERS_TOO_LARGE, message)
+            raise RequestRefusedError("HeadersTooLarge", _HEADERS_TOO_LARGE, message)
         if len(scope["path"]) + len(scope["query_string"]) > limit:
             message = f"The path and query are longer than {limit} bytes."
-            raise RefusedError("UriTooLong", _URI_TOO_LONG, message)
+            raise RequestRefusedError("UriTooLong", _URI_TOO_LONG, message)
         check_addresses(Headers(scope=scope).items())
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
-        """Return `receive` for the body, which raises RefusedError where it becomes too long."""
+        """Return `receive`, which raises RequestRefusedError where the body becomes too long."""
         with suppress(ValueError):  # a wrong length is ignored, and the body counted
             self._check_length(int(Headers(scope=scope).get("content-length", "0")))
         size = 0
@@ -125,7 +125,7 @@ class _Admission:
     def _check_length(self, size: int) -> None:
         if size > self._longest_body:
             message = f"The body is longer than {self._longest_body} bytes."
-            raise RefusedError("BodyTooLarge", _CONTENT_TOO_LARGE, message)
+            raise RequestRefusedError("BodyTooLarge", _CONTENT_TOO_LARGE, message)
 
 
 def _private(send: Send) -> Send:
@@ -164,13 +164,13 @@ def check_addresses(headers: Iterable[tuple[str, str]]) -> None:
     No client needs to send such a header, and libraries raise all kinds of errors on it.
 
     Raises:
-        RefusedError: names the first of them.
+        RequestRefusedError: names the first of them.
     """
     for name, value in headers:
         form, meaning = _FORMS.get(name.lower(), (None, ""))
         if form is not None and form.fullmatch(value.strip()) is None:
             message = f"The header {name.title()} is malformed: send {meaning}, or leave it out."
-            raise RefusedError("MalformedHeader", _BAD_REQUEST, message)
+            raise RequestRefusedError("MalformedHeader", _BAD_REQUEST, message)
 
 
 # -- rates -----------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class _Rate:
         """Take one request out of the caller's bucket.
 
         Raises:
-            RefusedError: the bucket is empty; says when the next request is in it.
+            RequestRefusedError: the bucket is empty; says when the next request is in it.
         """
         now = self._clock.monotonic()
         left, at = self._buckets.pop(caller, (self._size, now))
@@ -209,7 +209,7 @@ class _Rate:
         if left < 1:
             message = f"You have sent more than {self._rate:g} requests per second."
             headers = {"Retry-After": str(ceil((1 - left) / self._rate))}
-            raise RefusedError("TooManyRequests", _TOO_MANY_REQUESTS, message, headers)
+            raise RequestRefusedError("TooManyRequests", _TOO_MANY_REQUESTS, message, headers)
 
 
 # -- errors before 1.0 -----------------------------------------------------------------------

@@ -335,7 +335,7 @@ _KINDS: Final[Mapping[type[AnyMessage], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class A2AOperation:
     """An operation of A2A 1.0.
 
     `name` is its method in JSON-RPC, and `name_0_3` that of 0.3, empty if 0.3 has none. `verbs` and
@@ -409,7 +409,7 @@ _Handler = DurableRequestHandler
 
 # SubscribeToTask stands before GetTask, whose path matches its path, too.
 OPERATIONS: Final = (
-    Operation(
+    A2AOperation(
         "SendMessage",
         "message/send",
         SendMessageRequest,
@@ -417,7 +417,7 @@ OPERATIONS: Final = (
         ("POST",),
         "/message:send",
     ),
-    Operation(
+    A2AOperation(
         "SendStreamingMessage",
         "message/stream",
         SendMessageRequest,
@@ -425,8 +425,8 @@ OPERATIONS: Final = (
         ("POST",),
         "/message:stream",
     ),
-    Operation("ListTasks", "", ListTasksRequest, _Handler.on_list_tasks, ("GET",), "/tasks"),
-    Operation(
+    A2AOperation("ListTasks", "", ListTasksRequest, _Handler.on_list_tasks, ("GET",), "/tasks"),
+    A2AOperation(
         "CancelTask",
         "tasks/cancel",
         CancelTaskRequest,
@@ -434,7 +434,7 @@ OPERATIONS: Final = (
         ("POST",),
         "/tasks/{id}:cancel",
     ),
-    Operation(
+    A2AOperation(
         "SubscribeToTask",
         "tasks/resubscribe",
         SubscribeToTaskRequest,
@@ -442,10 +442,10 @@ OPERATIONS: Final = (
         ("POST", "GET"),
         "/tasks/{id}:subscribe",
     ),
-    Operation(
+    A2AOperation(
         "GetTask", "tasks/get", GetTaskRequest, _Handler.on_get_task, ("GET",), "/tasks/{id}"
     ),
-    Operation(
+    A2AOperation(
         "CreateTaskPushNotificationConfig",
         "tasks/pushNotificationConfig/set",
         TaskPushNotificationConfig,
@@ -453,7 +453,7 @@ OPERATIONS: Final = (
         ("POST",),
         _CONFIGS,
     ),
-    Operation(
+    A2AOperation(
         "ListTaskPushNotificationConfigs",
         "tasks/pushNotificationConfig/list",
         ListTaskPushNotificationConfigsRequest,
@@ -461,7 +461,7 @@ OPERATIONS: Final = (
         ("GET",),
         _CONFIGS,
     ),
-    Operation(
+    A2AOperation(
         "GetTaskPushNotificationConfig",
         "tasks/pushNotificationConfig/get",
         GetTaskPushNotificationConfigRequest,
@@ -469,7 +469,7 @@ OPERATIONS: Final = (
         ("GET",),
         _CONFIG,
     ),
-    Operation(
+    A2AOperation(
         "DeleteTaskPushNotificationConfig",
         "tasks/pushNotificationConfig/delete",
         DeleteTaskPushNotificationConfigRequest,
@@ -477,7 +477,7 @@ OPERATIONS: Final = (
         ("DELETE",),
         _CONFIG,
     ),
-    Operation(
+    A2AOperation(
         "GetExtendedAgentCard",
         "agent/getAuthenticatedExtendedCard",
         GetExtendedAgentCardRequest,

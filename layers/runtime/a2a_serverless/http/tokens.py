@@ -22,7 +22,7 @@ from a2a_serverless.cached import Cached
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.context import Principal
-from a2a_serverless.http.errors import RefusedError
+from a2a_serverless.http.errors import RequestRefusedError
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import is_unicode, oidc_principal
 
@@ -98,8 +98,8 @@ class Tokens:
         """Return the subject of the request's token.
 
         Raises:
-            RefusedError: 401 for an invalid token, 403 for one without the scope, 503 when the
-                issuer's keys cannot be read.
+            RequestRefusedError: 401 for an invalid token, 403 for one without the scope, 503 when
+                the issuer's keys cannot be read.
         """
         token = _presented(headers)
         header = _header(token)
@@ -118,7 +118,7 @@ class Tokens:
         try:
             key = await self._issuer.key(header.get("kid"), header["alg"])
         except UnavailableError as error:
-            raise RefusedError(
+            raise RequestRefusedError(
                 "IssuerUnavailable",
                 503,
                 "Tokens cannot be checked at the moment; try again later.",
@@ -150,17 +150,17 @@ class Tokens:
             raise _invalid("NoTenant")
         return str(tenant)
 
-    def _forbidden(self) -> RefusedError:
+    def _forbidden(self) -> RequestRefusedError:
         scopes = " ".join(sorted(self._scopes))
         challenge = f'Bearer realm="a2a", error="insufficient_scope", scope="{scopes}"'
         message = f"The token lacks the scope {scopes}."
-        return RefusedError("MissingScope", 403, message, {"WWW-Authenticate": challenge})
+        return RequestRefusedError("MissingScope", 403, message, {"WWW-Authenticate": challenge})
 
 
 def _presented(headers: Headers) -> str:
     values = headers.getlist("authorization")
     if not values:
-        raise RefusedError(
+        raise RequestRefusedError(
             "NoCredentials", 401, "A bearer token is required.", _challenge('realm="a2a"')
         )
     scheme, _, token = values[0].partition(" ")
@@ -203,10 +203,10 @@ def _scopes(claims: Mapping[str, Any]) -> set[str]:
     return found
 
 
-def _invalid(reason: str) -> RefusedError:
+def _invalid(reason: str) -> RequestRefusedError:
     """Return the refusal of an invalid token (RFC 6750, section 3.1)."""
     challenge = _challenge('realm="a2a", error="invalid_token"')
-    return RefusedError(reason, 401, "The bearer token is not valid.", challenge)
+    return RequestRefusedError(reason, 401, "The bearer token is not valid.", challenge)
 
 
 def _challenge(parameters: str) -> dict[str, str]:

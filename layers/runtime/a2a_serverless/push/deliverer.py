@@ -185,7 +185,7 @@ class Deliverer:
         Return True if the job is done, False if its event source has to deliver it again.
         """
         faults.point("push-received")
-        job, delivery = handle.message, _Delivery(self, handle.message, budget)
+        job, delivery = handle.message, _Job(self, handle.message, budget)
         try:
             with tracing.segment("push delivery", job.trace, task_id=job.task_id):
                 verdict = await delivery.verdict()
@@ -210,7 +210,7 @@ class Deliverer:
         )
 
 
-class _Delivery:
+class _Job:
     def __init__(self, deliverer: Deliverer, job: PushJob, budget: Budget) -> None:
         self._deliverer = deliverer
         self._job = job
@@ -267,7 +267,7 @@ class _Delivery:
         self, session: Session, push: Push, notification: Notification
     ) -> Verdict | None:
         """Attempt one event once; return None if the next one may follow."""
-        attempt = _Attempt(push, notification, notification.event_id(push))
+        attempt = _Try(push, notification, notification.event_id(push))
         faults.point("push-before-post")
         outcome = await self._post(session, attempt)
         faults.point("push-after-post")
@@ -288,7 +288,7 @@ class _Delivery:
                 await self._give_up(attempt, outcome, failing_since=since, is_refused=has_answered)
                 return None
 
-    async def _post(self, session: Session, attempt: _Attempt) -> Outcome:
+    async def _post(self, session: Session, attempt: _Try) -> Outcome:
         push, notification = attempt.push, attempt.notification
         try:
             audience = Receiver.parse(push.config.url).origin
@@ -311,7 +311,7 @@ class _Delivery:
             request, caller=self._caller, has_failed=push.failures > 0, timeout_s=timeout_s
         )
 
-    async def _put_off(self, attempt: _Attempt, outcome: Outcome) -> Verdict | None:
+    async def _put_off(self, attempt: _Try, outcome: Outcome) -> Verdict | None:
         """Try the event again later, unless the receiver has been failing for too long."""
         push, now_ms = attempt.push, self._clock.now_ms()
         since = now_ms if push.failing_since is None else push.failing_since
@@ -332,7 +332,7 @@ class _Delivery:
 
     async def _give_up(
         self,
-        attempt: _Attempt,
+        attempt: _Try,
         outcome: Outcome,
         *,
         failing_since: int | None,
@@ -370,7 +370,7 @@ class _Delivery:
 
     async def _advance(
         self,
-        attempt: _Attempt,
+        attempt: _Try,
         outcome: Outcome,
         *,
         failing_since: int | None,
@@ -433,7 +433,7 @@ class _Delivery:
 
     def _log(
         self,
-        attempt: _Attempt,
+        attempt: _Try,
         outcome: Outcome,
         level: int,
         action: str,
@@ -466,7 +466,7 @@ class _Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
+class _Try:
     push: Push
     notification: Notification
     event_id: str

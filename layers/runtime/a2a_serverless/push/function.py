@@ -121,7 +121,7 @@ class PushFunction(EventFunction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Committed:
+class _StreamRecord:
     number: str
     """The record's sequence number."""
     scope: str
@@ -162,13 +162,13 @@ class PushStream:
         Return the sequence numbers of the records whose jobs could not be sent: they have to come
         again. A task gets one job for each configuration, because its delivery reads all commits.
         """
-        tasks: dict[tuple[str, str, str], list[_Committed]] = {}
+        tasks: dict[tuple[str, str, str], list[_StreamRecord]] = {}
         for committed in committed_by(records, self._which):
             tasks.setdefault(committed.task, []).append(committed)
         faults.point("push-stream-received")
         slots = asyncio.Semaphore(_AT_ONCE)
 
-        async def send(commits: Sequence[_Committed]) -> list[str]:
+        async def send(commits: Sequence[_StreamRecord]) -> list[str]:
             newest = max(commits, key=lambda commit: commit.version)
             try:
                 async with slots:
@@ -187,7 +187,7 @@ class PushStream:
         failed = await asyncio.gather(*(send(commits) for commits in tasks.values()))
         return [number for numbers in failed for number in numbers]
 
-    async def send(self, committed: _Committed) -> None:
+    async def send(self, committed: _StreamRecord) -> None:
         """Send a job for each configuration that is owed the commit."""
         storage = self._storage.for_scope(Scope(committed.scope))
         for push in await storage.webhooks.all(committed.task_id):
@@ -207,7 +207,7 @@ class PushStream:
                 faults.point("push-job-sent")
 
 
-def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[_Committed]:
+def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[_StreamRecord]:
     """Return the commits of `records` that may have an event to push.
 
     The event source filters by the same rule, so that records without events cost no invocation.
@@ -224,7 +224,7 @@ def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[
         scope, task_id = owner_of(partition)
         incarnation, version, _ = place
         trace = image.get("trace", {}).get("S")
-        yield _Committed(
+        yield _StreamRecord(
             number=change["SequenceNumber"],
             scope=scope,
             task_id=task_id,

@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _Shown:
     """A stored message, in the form for a person who looks at it."""
 
     message_id: str
@@ -75,7 +75,7 @@ class _Kept:
     """Why it was set aside; empty: it was not."""
 
 
-class _Message(NamedTuple):
+class _Queued(NamedTuple):
     """A message in its group."""
 
     number: int
@@ -91,7 +91,7 @@ class _Group:
     """The item of a group as plain values, and the steps of its messages."""
 
     key: Key
-    messages: list[_Message] = field(default_factory=list)
+    messages: list[_Queued] = field(default_factory=list)
     receives: int = 0
     """Of the first message; with its number it names the latest delivery."""
     due_at: int = 0
@@ -114,7 +114,7 @@ class _Group:
         try:
             return cls(
                 key,
-                messages=[_Message(**message) for message in json.loads(item["messages"])],
+                messages=[_Queued(**message) for message in json.loads(item["messages"])],
                 receives=int(item["receives"]),
                 due_at=int(item.get("due_at", 0)),
                 number=int(item["number"]),
@@ -157,7 +157,7 @@ class _Group:
             return False
         # Not from 1 again when an expired item was deleted: an old delivery names no new message.
         number = max(self.number + 1, now)
-        messages = [*self.messages, _Message(number, body, deduplication_id, now, reason)]
+        messages = [*self.messages, _Queued(number, body, deduplication_id, now, reason)]
         if len(messages) > MOST_MESSAGES or len(_packed(messages)) > MOST_BYTES:
             raise FullGroupError(
                 f"The group {self.key.SK.removeprefix(GROUP)} of the queue"
@@ -214,7 +214,7 @@ class _Group:
         """Return the name of the latest delivery; empty without a message."""
         return f"{self.messages[0].number}.{self.receives}" if self.messages else ""
 
-    def message_id(self, message: _Message) -> str:
+    def message_id(self, message: _Queued) -> str:
         """Return the id of a message in its queue."""
         return f"{self.key.SK.removeprefix(GROUP)}.{message.number}"
 
@@ -223,7 +223,7 @@ class _Group:
         self.sent = dict(counted[-MOST_REMEMBERED + 1 :])
 
 
-def _packed(messages: Iterable[_Message]) -> str:
+def _packed(messages: Iterable[_Queued]) -> str:
     return _json([message._asdict() for message in messages])
 
 
@@ -362,10 +362,10 @@ class TableQueue(FifoQueue[M]):
 
     # -- for a person --------------------------------------------------------------------------
 
-    async def waiting(self) -> list[_Kept]:
+    async def waiting(self) -> list[_Shown]:
         """Return the messages that are left, delivered or not, in the order of the sends."""
         kept = [
-            _Kept(
+            _Shown(
                 message_id=group.message_id(message),
                 sent_at=message.sent_at,
                 body=message.body,

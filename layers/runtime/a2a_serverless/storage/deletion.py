@@ -103,7 +103,7 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _Deletable:
     """A stored task, or the stored state of a context; the other of the two ids is None."""
 
     task_id: str | None = None
@@ -234,7 +234,7 @@ async def count_data(
 
 async def _places(
     storage: DurableStorage, context_id: str | None, limit: int, after: str
-) -> list[_Place]:
+) -> list[_Deletable]:
     """Return the first tasks and contexts' states of a context, or of the whole scope.
 
     They come from behind the place `after`, in an order that stays the same. Those that have
@@ -251,7 +251,7 @@ async def _places(
         item = await storage.table.get(layout.context_item(storage.scope.digest, context_id))
         if item is not None and after != layout.CONTEXT:
             lives = is_live(item, storage.clock.now_ms())
-            places.append(_Place(context_id=context_id, is_live=lives, at=layout.CONTEXT))
+            places.append(_Deletable(context_id=context_id, is_live=lives, at=layout.CONTEXT))
     return places
 
 
@@ -270,11 +270,11 @@ async def scopes_of(storage: DurableStorage, person: str) -> list[Scope]:
     return [Scope(person + tenant) for tenant in sorted(tenants)]
 
 
-async def _places_in_scope(storage: DurableStorage, limit: int, after: str) -> list[_Place]:
+async def _places_in_scope(storage: DurableStorage, limit: int, after: str) -> list[_Deletable]:
     """Return what the index by scope has, shard by shard; `after` is `<shard>:<status_key>`."""
     first, _, behind = after.partition(":")
     start, end = layout.whole_scope(storage.scope.digest)
-    places: list[_Place] = []
+    places: list[_Deletable] = []
     for shard in range(int(first or 0), layout.SHARDS):
         key = layout.scope_key(storage.scope.digest, shard)
         room = limit - len(places)
@@ -300,13 +300,13 @@ async def _entries(
     return await storage.table.first(limit, wanted, lambda entry: entry[sort] != behind)
 
 
-def _place(storage: DurableStorage, entry: Item, at: str) -> _Place:
+def _place(storage: DurableStorage, entry: Item, at: str) -> _Deletable:
     lives = is_live(entry, storage.clock.now_ms())
     context_id = layout.context_in(entry)
     if context_id is not None:
-        return _Place(context_id=context_id, is_live=lives, at=at)
+        return _Deletable(context_id=context_id, is_live=lives, at=at)
     _, task_id = layout.owner_of(entry["PK"])
-    return _Place(task_id=task_id, is_live=lives, at=at)
+    return _Deletable(task_id=task_id, is_live=lives, at=at)
 
 
 async def _erase(

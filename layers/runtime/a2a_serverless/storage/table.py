@@ -17,6 +17,44 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlia
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError
 
+__all__ = [
+    "MAX_ITEM_BYTES",
+    "MAX_KEY_BYTES",
+    "MAX_TRANSACTION_BYTES",
+    "MAX_WRITES",
+    "TABLE",
+    "Added",
+    "Appended",
+    "Check",
+    "CopyOf",
+    "Delete",
+    "Index",
+    "Item",
+    "Kept",
+    "Key",
+    "Matches",
+    "Operator",
+    "Pause",
+    "Put",
+    "Range",
+    "RefusedError",
+    "Shifted",
+    "Streamed",
+    "Table",
+    "Update",
+    "Watch",
+    "When",
+    "Write",
+    "changed",
+    "check_keys",
+    "check_range",
+    "check_writes",
+    "holds",
+    "key_of",
+    "outcome",
+]
+"""What authors of tables import; the rest of this module is the storage's own."""
+
 Item: TypeAlias = dict[str, Any]
 """Values are str, int (whole numbers), bytes, None or a list of str; a reader takes all else for
 damage."""

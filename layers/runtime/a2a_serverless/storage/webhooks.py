@@ -69,7 +69,7 @@ READS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class _Configurations:
     """A task's HEAD and its configurations by id; `writes` counts the changes of this set."""
 
     head: Head
@@ -130,7 +130,7 @@ class Webhooks:
         held = await self._held(task_id)
         return held.push(config_id) if held else None
 
-    async def _held(self, task_id: str) -> _Held | None:
+    async def _held(self, task_id: str) -> _Configurations | None:
         """Return a task's configurations; None when it does not exist or has expired.
 
         If one waits for its cursor in every read while HEAD stays the same, its cursor is lost.
@@ -285,7 +285,7 @@ def _key(scope: str, push: Push) -> Key:
     )
 
 
-def _held_of(head: Head, writes: int, own: Iterable[Item]) -> _Held:
+def _held_of(head: Head, writes: int, own: Iterable[Item]) -> _Configurations:
     """Return the configurations in a task's items `own`, apart from those that cannot be read."""
     pushes: list[Push] = []
     unreadable: dict[str, UnreadablePushError] = {}
@@ -295,7 +295,9 @@ def _held_of(head: Head, writes: int, own: Iterable[Item]) -> _Held:
         except UnreadablePushError as error:
             _, config_id = _names(item)
             unreadable[config_id] = error
-    return _Held(head=head, writes=writes, pushes=tuple(tallied(pushes)), unreadable=unreadable)
+    return _Configurations(
+        head=head, writes=writes, pushes=tuple(tallied(pushes)), unreadable=unreadable
+    )
 
 
 def _as_seen(name: str, value: Any) -> list[Check]:
@@ -306,7 +308,7 @@ def _as_seen(name: str, value: Any) -> list[Check]:
     return [same, Check(name, "absent")]
 
 
-def _counted(update: Update, held: _Held) -> Update:
+def _counted(update: Update, held: _Configurations) -> Update:
     """Return a conditional update of HEAD that also counts a change of `held`."""
     is_first = held.writes == 0
     same = Check("push_writes", "absent") if is_first else Check("push_writes", "=", held.writes)

@@ -85,7 +85,7 @@ class Keeper:
                 await side.end()
 
 
-class _Running:
+class _OnDuty:
     """One duty in the keeper's loop."""
 
     def __init__(self, duty: Duty, loop: asyncio.AbstractEventLoop) -> None:
@@ -98,7 +98,7 @@ class _Running:
         call_in(self._loop, self._stop.set)
 
 
-async def _ended(running: list[_Running]) -> None:
+async def _ended(running: list[_OnDuty]) -> None:
     """Stop duties and return when they have ended; log their exceptions."""
     for duty in running:
         duty.stop()
@@ -119,7 +119,7 @@ class _Side:
         self._home = asyncio.get_running_loop()
         self.lag = _Lag(self._home, threading.get_ident())
         self._has_ended = self._home.create_future()
-        self._duties: list[_Running] = []
+        self._duties: list[_OnDuty] = []
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
@@ -129,11 +129,11 @@ class _Side:
             raise _no_thread() from error
         self._ready.wait()
 
-    def start(self, duty: Duty) -> _Running:
+    def start(self, duty: Duty) -> _OnDuty:
         """Begin a duty in the context of the caller, so that its log lines name the turn."""
         if self._loop is None:
             raise _no_thread()
-        running = _Running(duty, self._loop)
+        running = _OnDuty(duty, self._loop)
         self._duties.append(running)
         running.done.add_done_callback(lambda _: self._duties.remove(running))
         return running

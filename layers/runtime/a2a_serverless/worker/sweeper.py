@@ -125,7 +125,7 @@ class SweepReport:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Run:
+class _Sweep:
     """What one run may do, and what it came across."""
 
     until: float
@@ -201,7 +201,7 @@ class Sweeper:
         Raises:
             UnavailableError: the due index did not answer; the next run tries again.
         """
-        run = _Run(until=self._clock.monotonic() + self._budget_s)
+        run = _Sweep(until=self._clock.monotonic() + self._budget_s)
         await self._repair(run, limit)
         with going_on(logger, logging.WARNING, NOT_SERVED, action="shares_failed"):
             await self._shares.refill(MOST_WOKEN, patience_s=math.inf)
@@ -209,7 +209,7 @@ class Sweeper:
         logger.info("Swept", extra={"action": "sweep", "overdue": run.overdue, **run.counts})
         return report
 
-    async def _repair(self, run: _Run, limit: int | None) -> None:
+    async def _repair(self, run: _Sweep, limit: int | None) -> None:
         now_ms, after = self._clock.now_ms(), None
         while (room := run.room(limit)) > 0 and self._clock.monotonic() < run.until:
             page = await due_tasks(self._storage, now_ms, limit=room, after=after)
@@ -220,7 +220,7 @@ class Sweeper:
                 return
             after = page[-1]
 
-    async def _lane(self, batches: Iterator[list[Due]], run: _Run) -> None:
+    async def _lane(self, batches: Iterator[list[Due]], run: _Sweep) -> None:
         for batch in batches:
             if self._clock.monotonic() >= run.until:
                 return
@@ -238,7 +238,7 @@ class Sweeper:
             run.counts.update(each for each in swept if not isinstance(each, _Copy))
             run.counts.update(await self._sent_again(copies))
 
-    async def _swept(self, due: Due, item: Item | None, run: _Run) -> Swept | _Copy:
+    async def _swept(self, due: Due, item: Item | None, run: _Sweep) -> Swept | _Copy:
         """Repair a task; log an error, so that it does not keep the others waiting."""
         fields: Fields = {"task_id": due.task_id}
         swept: Swept | _Copy = "failed"
@@ -253,7 +253,7 @@ class Sweeper:
         return swept
 
     async def _repaired(
-        self, due: Due, item: Item | None, run: _Run, fields: Fields
+        self, due: Due, item: Item | None, run: _Sweep, fields: Fields
     ) -> Swept | _Copy:
         log, now_ms = self._storage.for_scope(due.scope), self._clock.now_ms()
         head = live_head(item, now_ms)
