@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
-from botocore.exceptions import ClientError
 
 from a2a_serverless.errors import (
     ConcurrencyError,
+    ConfigurationError,
     InvalidArgumentError,
     TaskNotFoundError,
     UnavailableError,
@@ -321,7 +321,7 @@ async def test_a_put_that_dies_half_way(
     await Storage(healthy).update_task(task.id)
     before = await head_item(healthy, task.id)
     once(client, "before-send.dynamodb.UpdateItem", lambda **_: refuse("AccessDeniedException"))
-    with pytest.raises(ClientError, match="AccessDenied"):
+    with pytest.raises(ConfigurationError, match="AccessDenied"):
         await faulty.webhooks.put(config(task.id, "a"))
     await Storage(healthy).update_task(task.id)
 

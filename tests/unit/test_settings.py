@@ -6,7 +6,9 @@ import pytest
 
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.settings import Settings, load_settings
-from a2a_serverless.wiring import Backends, check_backends, memory_backends
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.wiring import Backends, check_backends, memory_backends, table_backends
 
 INTEGRATION_S = 29
 """The time after which API Gateway ends a request that is answered in one piece."""
@@ -81,6 +83,14 @@ async def test_a_missing_table_is_named(
     monkeypatch.setattr(backends.storage, "head", refuse)
     with pytest.raises(ConfigurationError, match="The table my-table cannot be used: no such"):
         await check_backends(backends, Settings(table="my-table"))
+
+
+@pytest.mark.parametrize("missing", INDEXES)
+async def test_a_missing_index_is_named(missing: str) -> None:
+    """A process does not start on a table that lacks an index: the sentence names it."""
+    table = MemoryTable({name: index for name, index in INDEXES.items() if name != missing})
+    with pytest.raises(ConfigurationError, match=f"no index {missing}"):
+        await check_backends(table_backends(Settings(), table), Settings())
 
 
 async def test_a_missing_queue_is_named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,7 @@ from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import PLACES, Leases, Slots
-from a2a_serverless.storage.table import Table
+from a2a_serverless.storage.table import Range, Table
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ SWEEP_S: Final = 90
 SPARE_RECEIVES: Final = 20
 """Receives of an operation on a table beyond the attempts of its turn, as deployed: then it is a
 dead letter."""
+
+_NOTHING: Final = "readiness"
+"""No task has this id, and no index this partition."""
 
 _NAMED: Final[Mapping[Name, str]] = {
     "table": "the table",
@@ -262,12 +266,16 @@ def aws_backends(
 
 
 async def check_backends(backends: Backends, settings: Settings) -> None:
-    """Check that table and queues exist, by one cheap request each.
+    """Check that the table, its indexes and the queues exist, by one cheap request each.
 
     Raises:
-        ConfigurationError: one sentence names the table or queue that cannot be used.
+        ConfigurationError: one sentence names the table, index or queue that cannot be used.
     """
     await check_storage(backends.storage, settings)
+    table = backends.storage.table
+    await asyncio.gather(
+        *(table.first(1, Range(partition=_NOTHING, index=name)) for name in INDEXES)
+    )
     await backends.operations.check()
     if backends.quarantine is not None:
         await backends.quarantine.check()
@@ -282,7 +290,7 @@ async def check_storage(storage: DurableStorage, settings: Settings) -> None:
         ConfigurationError: one sentence names the table, the cause and what to look at.
     """
     try:
-        await storage.head("readiness")  # no task has this id
+        await storage.head(_NOTHING)
     except A2AServerlessError:
         raise
     except Exception as error:

@@ -9,10 +9,12 @@ from botocore.exceptions import ClientError
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.finding import created_in, find_tasks
-from a2a_serverless.storage.table import Key, Range, RefusedError
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.table import Delete, Key, Range, RefusedError
 from tests.support.clocks import ManualClock
-from tests.support.databases import dynamo_storage, dynamo_table, key
+from tests.support.databases import dynamo_storage, dynamo_table, key, moto_database
 
 FOUND = Key("p", "found")._asdict()
 
@@ -70,6 +72,7 @@ def storage(message: str) -> DurableStorage:
     [
         "The table does not have the specified index: by-id",
         "Cannot read from backfilling global secondary index: by-id",
+        "Invalid index: by-id for table: tasks. Available indexes are: by-due",
     ],
 )
 async def test_a_search_without_the_index_says_what_to_deploy(message: str) -> None:
@@ -86,3 +89,32 @@ async def test_a_search_that_is_refused_for_another_reason_says_that_reason() ->
     message = "Query condition missed key schema element: id_key"
     with pytest.raises(RefusedError, match=message):
         await find_tasks(storage(message), "task")
+
+
+async def test_no_error_of_boto3_leaves_the_table() -> None:
+    """A table that is missing is ConfigurationError for each request: one sentence names it."""
+    with moto_database() as database:
+        table = DynamoTable("missing", INDEXES, client=database.client)
+        place = Key("p", "s")
+        for request in (
+            table.load([place]),
+            table.load([place, Key("p", "t")]),
+            table.all(Range(partition="p")),
+            table.count(Range(partition="p", index="by-due")),
+            table.write(Delete(key=place)),
+            table.write(Delete(key=place), exactly=True),
+            table.delete([place]),
+        ):
+            with pytest.raises(
+                ConfigurationError,
+                match=r"^The table missing cannot be used: .*ResourceNotFoundException.*; check",
+            ):
+                await request
+
+
+async def test_a_request_that_boto3_does_not_send_is_refused() -> None:
+    """What boto3 itself does not take is its caller's fault, as what DynamoDB does not take."""
+    with moto_database() as database:
+        table = DynamoTable("", INDEXES, client=database.client)
+        with pytest.raises(RefusedError, match="TableName"):
+            await table.load([Key("p", "s")])

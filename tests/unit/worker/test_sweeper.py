@@ -9,15 +9,19 @@ import pytest
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
+from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import CANCELED, REBASES
 from a2a_serverless.storage.finding import due_tasks
+from a2a_serverless.storage.layout import BY_LINE, INDEXES
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.rules import Commit, Timing
+from a2a_serverless.wiring import table_backends
 from a2a_serverless.worker import sweeper
 from a2a_serverless.worker.sweeper import (
     BATCH,
@@ -672,3 +676,13 @@ def interfere(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
 def actions(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The actions logged so far."""
     return [record.action for record in caplog.records if hasattr(record, "action")]
+
+
+async def test_an_index_that_is_missing_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """A sweep on a table without `by-line` goes on; its line says what is missing, no traceback."""
+    table = MemoryTable({name: index for name, index in INDEXES.items() if name != BY_LINE})
+    backends = table_backends(Settings(), table, ManualClock())
+    await Sweeper(backends.storage, backends.operations, clock=backends.storage.clock).sweep()
+    (line,) = [r for r in caplog.records if getattr(r, "action", "") == "shares_failed"]
+    assert line.getMessage().endswith("The table has no index by-line.")
+    assert not line.exc_info

@@ -52,15 +52,17 @@ _LARGEST_LIMIT: Final = 1000
 
 _NO_INDEX: Final = (
     "The table does not have the specified index",
+    "Invalid index",  # as moto says it
     "Cannot read from backfilling global secondary index",
 )
-_REFUSED: Final = frozenset({"ValidationException", "ValidationError"})
+_REFUSED: Final = frozenset({"ParamValidationError", "ValidationError", "ValidationException"})
 
 
 class DynamoTable(Table):
     """One DynamoDB table. There is no Scan here, and none is needed.
 
-    An error that a repetition cannot cure is raised as boto3 raises it.
+    An error that a repetition cannot cure is RefusedError if the request is wrong, and else
+    ConfigurationError: the table is missing, or this process may not use it.
 
     Args:
         name: the table's name.
@@ -195,7 +197,10 @@ class DynamoTable(Table):
                 raise self._refused(error, request.get("IndexName", "")) from error
             if once:
                 raise UnavailableError(f"No answer from AWS: {aws.error_code(error)}.") from error
-            raise
+            raise ConfigurationError(
+                f"The table {self.name} cannot be used: {str(error).rstrip('.')}; check A2A_TABLE,"
+                " the region and the credentials."
+            ) from error
 
     async def _repeat(self, operation: str, **request: Any) -> Any:
         return await aws.repeat(getattr(self.client, operation), clock=self._clock, **request)

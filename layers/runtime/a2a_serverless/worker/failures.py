@@ -20,6 +20,7 @@ from a2a.utils import errors
 
 from a2a_serverless.errors import (
     A2AServerlessError,
+    ConfigurationError,
     InvalidAgentEventError,
     InvalidArgumentError,
 )
@@ -238,14 +239,16 @@ def going_on(
 ) -> Iterator[None]:
     """Log an exception of the block and go on after it, for loops and processes that must survive.
 
-    `fields` are added to the line as they are when the exception comes.
+    A ConfigurationError says all in its sentence, and is logged without its traceback. `fields` are
+    added to the line as they are when the exception comes.
     """
     try:
         yield
-    except Exception:
-        extra = {"action": action, **fields}
+    except Exception as error:
+        extra, says_all = {"action": action, **fields}, isinstance(error, ConfigurationError)
+        said = ("%s: %s", text, error) if says_all else (text,)
         # The line names the place of the block, not this one.
-        log.log(level, text, extra=extra, exc_info=True, stacklevel=3)
+        log.log(level, *said, extra=extra, exc_info=not says_all, stacklevel=3)
 
 
 _ENDINGS_WITH_DATA = frozenset({"complete", "complete_json", "respond", "reply_directly"})
