@@ -37,8 +37,8 @@ INDEXES: Final[Mapping[str, Index]] = {
 }
 """The indexes of the table, as template.yaml has them.
 
-Nothing is in the last two yet: an update of a stack adds one at a time, and without entries they
-cost nothing. docs/indexes.md names their users.
+An update of a stack adds one at a time, so that those of planned features are here too: without
+entries they cost nothing. docs/indexes.md names their users.
 """
 
 HEAD: Final = "HEAD"
