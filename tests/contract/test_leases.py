@@ -11,7 +11,7 @@ import pytest
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.leases import SLOTS_A_ROOM, Lease, Leases, Slot, Slots
+from a2a_serverless.storage.leases import SLOTS_A_ROOM, Lease, Leases, Slots, _Slot
 from a2a_serverless.storage.table import Table
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, new_scope
@@ -106,7 +106,7 @@ async def test_a_late_end_frees_no_other_stream(
 
 async def test_a_claim_is_harmless_twice(slots: Slots, caller: str, clock: ManualClock) -> None:
     """A claim whose answer was lost is repeated, and finds its own token."""
-    slot, until = Slot(caller, 0), clock.now_ms() + 1000
+    slot, until = _Slot(caller, 0), clock.now_ms() + 1000
     assert await slots.claim(slot, "mine", until_ms=until)
     assert await slots.claim(slot, "mine", until_ms=until)
     assert not await slots.claim(slot, "another", until_ms=until)
@@ -142,7 +142,7 @@ async def test_the_limit_is_exact_among_streams_that_open_at_once(
 class Silent(Slots):
     """A table that does not answer for the rooms of callers."""
 
-    async def claim(self, slot: Slot, token: str, *, until_ms: int) -> bool:
+    async def claim(self, slot: _Slot, token: str, *, until_ms: int) -> bool:
         if slot.room.startswith("CALLER"):
             raise UnavailableError("no answer")
         return await super().claim(slot, token, until_ms=until_ms)
@@ -161,7 +161,7 @@ async def test_a_table_that_does_not_answer_refuses_no_stream(caplog: Any) -> No
 class Stuck(Slots):
     """A table that does not answer where a slot is given back."""
 
-    async def release(self, slot: Slot, token: str) -> None:
+    async def release(self, slot: _Slot, token: str) -> None:
         raise UnavailableError("no answer")
 
 

@@ -16,9 +16,9 @@ from a2a_serverless.storage import listing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import (
     FIRST_COMMITS,
-    Listing,
     ListTasksQuery,
     ListTasksResult,
+    _Listing,
     list_tasks,
 )
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES
@@ -252,7 +252,7 @@ async def seen_and_then_completed(
         )  # HEAD points to the log
     find = listing._newest
 
-    async def and_then_complete(of: DurableStorage, asked: Listing, limit: int) -> Any:
+    async def and_then_complete(of: DurableStorage, asked: _Listing, limit: int) -> Any:
         found = await find(of, asked, limit)
         for head in found.heads:
             if head.state == WORKING:

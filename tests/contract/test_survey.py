@@ -9,7 +9,7 @@ import pytest
 
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.storage.finding import find_tasks
-from a2a_serverless.storage.survey import Survey, survey_task
+from a2a_serverless.storage.survey import _Survey, survey_task
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import Head
@@ -42,7 +42,7 @@ async def test_a_whole_task_is_what_a_read_returns(
     head = await committed(storage)
     log = await storage.read(head.task_id)
     assert log is not None
-    assert await survey_task(storage, head.task_id) == Survey(head=log.head, records=log.records)
+    assert await survey_task(storage, head.task_id) == _Survey(head=log.head, records=log.records)
     assert await survey_task(storage, "unknown") is None
     assert await survey_task(storage, "no/id") is None
     clock.advance(101)

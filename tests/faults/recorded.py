@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from a2a_serverless.storage.dynamodb import plain
 from a2a_serverless.storage.layout import EVENTS, HEAD, PUSH, task_partition
-from a2a_serverless.storage.survey import survey_of
-from a2a_serverless.storage.webhooks import push_of
+from a2a_serverless.storage.survey import _survey_of
+from a2a_serverless.storage.webhooks import _push_of
 from a2a_serverless.tasks.head import Head
 from a2a_serverless_tools.inspect.timeline import Timeline, timeline
 from tests.faults.harness import World
@@ -52,9 +52,9 @@ def recorded(name: str) -> Timeline:
     text = (LOGS / f"{_file(name)}.json").read_text(encoding="utf-8")
     items = [plain(_from_text(item)) for item in json.loads(text)]
     of_log = [item for item in items if item["SK"].startswith((EVENTS, HEAD))]
-    survey = survey_of(of_log)
+    survey = _survey_of(of_log)
     assert survey is not None, f"{name} has no HEAD"
-    pushes = [push_of(item) for item in items if item["SK"].startswith(PUSH)]
+    pushes = [_push_of(item) for item in items if item["SK"].startswith(PUSH)]
     return timeline(
         survey.head,
         survey.records,

@@ -22,7 +22,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler, observed
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.listing import Listing, ListTasksQuery
+from a2a_serverless.storage.listing import ListTasksQuery, _Listing
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import memory_backends
 from tests.support.a2a_calls import message
@@ -133,7 +133,7 @@ def token(*place: Any) -> str:
 
 
 PLACE = "000001700000000#task"
-OWN = Listing.of(ListTasksQuery(), Scope.of("", "alice")).fingerprint
+OWN = _Listing.of(ListTasksQuery(), Scope.of("", "alice")).fingerprint
 """What the page tokens of this caller's lists have, so that their totals alone are wrong."""
 TOTALS: list[Any] = [2**31, 10**4000, -1, True, None, "1", 1.5, [[]]]
 QUERIES = {

@@ -106,7 +106,7 @@ def deliverable(monkeypatch: pytest.MonkeyPatch) -> None:
     async def extend(*_: object) -> None:
         return
 
-    monkeypatch.setattr("a2a_serverless.queues.sqs.SqsHandle.extend", extend)
+    monkeypatch.setattr("a2a_serverless.queues.sqs._SqsHandle.extend", extend)
 
 
 def test_the_turn_of_a_dead_worker_runs_from_the_quarantine_queue(

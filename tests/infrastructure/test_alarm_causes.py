@@ -16,7 +16,7 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.errors import count_error, internal_error
-from a2a_serverless.http.intake import try_send
+from a2a_serverless.http.intake import _try_send
 from a2a_serverless.observability import metrics
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head, Operation
@@ -338,7 +338,7 @@ async def test_operations_that_cannot_be_sent_ring(
 
     with watched.seen.emitted():
         for _ in range(failures):
-            assert not await try_send(refused(), "turn", head, 1)
+            assert not await _try_send(refused(), "turn", head, 1)
     assert watched.rung() == rings
 
 

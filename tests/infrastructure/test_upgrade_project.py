@@ -13,7 +13,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli import main
 from a2a_serverless_tools.scaffold import dependencies
 from a2a_serverless_tools.scaffold.dependencies import DEVELOPMENT, DEVELOPMENT_LOCK
-from a2a_serverless_tools.scaffold.project import BASE, Project, Upgrade, plan, write
+from a2a_serverless_tools.scaffold.project import BASE, Project, _Upgrade, plan, write
 from a2a_serverless_tools.scaffold.source import (
     AGENT_LOCK,
     LAYER_LOCK,
@@ -60,11 +60,11 @@ def made(folder: Path, repository: Path | None, version: str = "0.2.0") -> Path:
     return folder
 
 
-def planned(folder: Path, versions: dict[str, Path], version: str) -> Upgrade:
+def planned(folder: Path, versions: dict[str, Path], version: str) -> _Upgrade:
     return plan(folder, repository=versions[version], version=version)
 
 
-def upgraded(folder: Path, versions: dict[str, Path], version: str) -> Upgrade:
+def upgraded(folder: Path, versions: dict[str, Path], version: str) -> _Upgrade:
     """Upgrade a project to a version; its locks stay as they are."""
     upgrade = planned(folder, versions, version)
     upgrade.apply()

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.function import from_gateway, lambda_handler, observed
+from a2a_serverless.http.function import _from_gateway, lambda_handler, observed
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
@@ -133,6 +133,6 @@ def staged(app: ASGIApp, stage: str = STAGE) -> ASGIApp:
             return
         context = {"domainName": Headers(scope=scope)["host"], "path": path}
         below = {**scope, "path": path.removeprefix(f"/{stage}") or "/"}
-        await app(from_gateway(below, context), receive, send)
+        await app(_from_gateway(below, context), receive, send)
 
     return gateway

@@ -32,16 +32,16 @@ from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless.worker.guard import Guard, Looks
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless_tools.testing.clock import PacedClock, idle
-from a2a_serverless_tools.testing.process import Engine, InlineKeeper
+from a2a_serverless_tools.testing.process import _Engine, _InlineKeeper
 from tests.support.messages import request
 
 __all__ = [
     "Agent",
     "Bench",
     "Execute",
-    "InlineKeeper",
     "PacedClock",
     "S",
+    "_InlineKeeper",
     "artifact_texts",
     "chunk",
     "complete",
@@ -103,7 +103,7 @@ async def complete(context: RequestContext, queue: EventQueue) -> None:
     await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
 
 
-class Bench(Engine):
+class Bench(_Engine):
     """An engine on texts: `deliver` takes the next operation, `work` runs it."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Bench(Engine):
             Settings().model_copy(update=settings),
             backends=backends,
             clock=clock,
-            keeper=None if has_heartbeat else InlineKeeper(),
+            keeper=None if has_heartbeat else _InlineKeeper(),
             has_heartbeat=has_heartbeat,
         )
 

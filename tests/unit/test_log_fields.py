@@ -16,7 +16,7 @@ from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, ids_in
+from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, _ids_in
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
@@ -133,8 +133,8 @@ async def test_what_an_unhandled_letter_is_about(backends: Backends) -> None:
     """The ids of an unhandled letter are its own, or none if it cannot be read."""
     head = await second_turn(backends)
     body = Operation.to_run(params_of(head)).model_dump_json()
-    assert ids_in(body) == {"operation": "run", "task_id": head.task_id, "turn": head.turn}
-    assert ids_in("poison") == {}
+    assert _ids_in(body) == {"operation": "run", "task_id": head.task_id, "turn": head.turn}
+    assert _ids_in("poison") == {}
 
 
 async def test_the_line_of_a_forced_cancel() -> None:

@@ -47,7 +47,7 @@ def for_authors(*, verbose: bool) -> Iterator[None]:
     """
     root, reloading = logging.getLogger(), logging.getLogger(_RELOADING)
     before, level = root.handlers[:], reloading.level
-    handler = AuthorLines(Console(stderr=True), verbose=verbose)
+    handler = _AuthorLines(Console(stderr=True), verbose=verbose)
     root.handlers[:] = [
         handler if isinstance(each.formatter, PlainLines) else each for each in before
     ]
@@ -62,7 +62,7 @@ def for_authors(*, verbose: bool) -> Iterator[None]:
 _WARNINGS: Final = {"retry_later", "push_failed", "cancel_forced"}
 
 
-class AuthorLines(logging.Handler):
+class _AuthorLines(logging.Handler):
     """Prints records to a terminal.
 
     A failure of the agent is a block: the task, its turn and attempt, and what becomes of it; then

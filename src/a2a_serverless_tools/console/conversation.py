@@ -222,7 +222,7 @@ def _shown_parts(parts: Sequence[Part]) -> Iterator[_ShownPart]:
 def _text(text: str, *, is_markdown: bool) -> _ShownPart:
     shown, is_cut = text[:MOST_TEXT], len(text) > MOST_TEXT
     if is_markdown:
-        return _ShownPart(kind="markdown", html=html_of(shown), is_cut=is_cut)
+        return _ShownPart(kind="markdown", html=_html_of(shown), is_cut=is_cut)
     return _ShownPart(kind="text", html=escape(shown), is_cut=is_cut)
 
 
@@ -273,7 +273,7 @@ def _parser() -> MarkdownIt:
 _PARSER: Final = _parser()
 
 
-def html_of(text: str) -> Markup:
+def _html_of(text: str) -> Markup:
     """Return agents' Markdown as harmless HTML: without HTML of their own, images, or unsafe links.
 
     Links open in a new page, which learns nothing about this one.

@@ -136,7 +136,7 @@ class _Rows:
     """None: the list is in the order of changes, and the page has all that match up to its end."""
 
 
-EventLine: TypeAlias = tuple[str, Mapping[str, Any]]
+_EventLine: TypeAlias = tuple[str, Mapping[str, Any]]
 """The cursor of an event, and the event as subscribers get it: a StreamResponse as JSON."""
 
 
@@ -214,7 +214,7 @@ class Inspector:
 
     async def events(
         self, task_id: str, scope: str, *, is_followed: bool = False
-    ) -> AsyncIterator[EventLine]:
+    ) -> AsyncIterator[_EventLine]:
         """Yield the task's events from the first one on; `is_followed`: until it has ended.
 
         Raises:
@@ -375,7 +375,7 @@ def _oldest_looked_at(hour: int, before: str) -> int:
     return int(before.partition("#")[0]) if before else (hour + 1) * HOUR_MS
 
 
-def event_lines(log: Log) -> Iterable[EventLine]:
+def event_lines(log: Log) -> Iterable[_EventLine]:
     """Yield the events of a log that was read from its beginning, with their cursors."""
     fold = Fold(log.head.task_id, log.head.context_id)
     tag = incarnation_tag(log.head.incarnation)

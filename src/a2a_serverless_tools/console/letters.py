@@ -55,7 +55,7 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Depth:
+class _Depth:
     """How many messages a queue holds; SQS counts them approximately."""
 
     waiting: int
@@ -96,7 +96,7 @@ def letters_of(
 
 async def depth_of(
     working: Working, settings: Settings, backends: Backends | None = None
-) -> Depth | None:
+) -> _Depth | None:
     """Return how full a queue is, on the table of `backends` or as `settings` name it.
 
     Return None if it is not named.
@@ -106,7 +106,7 @@ async def depth_of(
     """
     if (on_table := _on_table(working, settings, backends)) is not None:
         waiting, received = await on_table.depth()
-        return Depth(waiting=waiting, received=received)
+        return _Depth(waiting=waiting, received=received)
     name: str = getattr(settings, working)
     return await SqsLetters(name, WORKING[working]).depth() if name else None
 
@@ -158,7 +158,7 @@ class SqsLetters(Letters):
         self._name = name
         self._client = aws.client("sqs")
 
-    async def depth(self) -> Depth:
+    async def depth(self) -> _Depth:
         """Return how many messages it has.
 
         Raises:
@@ -171,7 +171,7 @@ class SqsLetters(Letters):
             AttributeNames=list(names),
         )
         waiting, received = (int(answer["Attributes"][name]) for name in names)
-        return Depth(waiting=waiting, received=received)
+        return _Depth(waiting=waiting, received=received)
 
     async def all(self) -> list[Letter]:
         url = await self._url()

@@ -76,7 +76,7 @@ def kept_lines(path: Path) -> Iterator[KeptLines]:
     level, as_before = ours.level, _AsBefore(ours.getEffectiveLevel())
     for handler in printing:
         handler.addFilter(as_before)  # so that the same lines are printed
-    with closing(Keeping(path)) as keeping:
+    with closing(_Keeping(path)) as keeping:
         ours.addHandler(keeping)
         ours.setLevel(min(logging.INFO, ours.getEffectiveLevel()))
         try:
@@ -88,7 +88,7 @@ def kept_lines(path: Path) -> Iterator[KeptLines]:
                 handler.removeFilter(as_before)
 
 
-class Keeping(RotatingFileHandler):
+class _Keeping(RotatingFileHandler):
     """Writes records that are about a task to a file of this user alone, without tracebacks."""
 
     def __init__(self, path: Path) -> None:

@@ -177,7 +177,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class _Holder:
     """The attempt that has claimed the open turn; whether its process lives is not known.
 
     Times are milliseconds since the epoch.
@@ -219,7 +219,7 @@ class Timeline:
     """Attempts started on the turn, without those that are spared."""
     spared: Spared
     """The starts on the turn that use up no attempt."""
-    holder: Holder | None
+    holder: _Holder | None
     """None: no attempt has claimed the open turn, or the last one has given it back."""
     given_back: AttemptEnd | None
     """The attempt that has given back the open turn; None: there is none, or another took over."""
@@ -296,7 +296,7 @@ def with_logs(shown: Timeline, lines: Iterable[tuple[int, Mapping[str, Any]]]) -
     return replace(shown, webhooks=with_deliveries(shown.webhooks, lines))
 
 
-def _holder(head: Head, records: Iterable[Record], lease_s: float | None) -> Holder | None:
+def _holder(head: Head, records: Iterable[Record], lease_s: float | None) -> _Holder | None:
     if head.token is None or not head.turn_is_open:
         return None
     of_attempt = [record for record in records if record.token == head.token]
@@ -306,7 +306,7 @@ def _holder(head: Head, records: Iterable[Record], lease_s: float | None) -> Hol
     seen = [record.at for record in of_attempt if record.at is not None]
     if seen and until is not None and lease_s is not None:
         seen.append(until - int(lease_s * 1000))
-    return Holder(
+    return _Holder(
         worker=claim.worker if claim else "",
         since=first.at if first else None,
         seen_at=max(seen, default=None),

@@ -14,9 +14,9 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.push import GivenUp, Push
 
-Result: TypeAlias = Literal["told", "failed", "given up"]
+_Result: TypeAlias = Literal["told", "failed", "given up"]
 
-_RESULTS: Final[Mapping[str, Result]] = {
+_RESULTS: Final[Mapping[str, _Result]] = {
     "push_delivered": "told",
     "push_failed": "failed",
     "push_given_up": "given up",
@@ -43,7 +43,7 @@ class DeliveryLine:
     """The commit of the event; 0: the line does not name it."""
     attempt: int
     """Its number at this event; 0: unknown."""
-    result: Result
+    result: _Result
     answer: str
     """How it ended, such as `status 503`."""
     wait_ms: int | None

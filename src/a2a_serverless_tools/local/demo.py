@@ -70,7 +70,7 @@ def show(out: TextIO, *, agent: str, card: Path, own: bool = False) -> None:
     Raises:
         DemoError: the client saw something unexpected, or nothing for `_LIMIT_S`.
     """
-    transcript = Transcript(out)
+    transcript = _Transcript(out)
     transcript.plain("HTTP application, workers and sweeper on one file, in this process")
     transcript.fact("runs", f"{agent}\ncard {card}")
     settings = load_settings().model_copy(update={"auth": "none", "public_url": ""})
@@ -83,10 +83,10 @@ def show(out: TextIO, *, agent: str, card: Path, own: bool = False) -> None:
             raise DemoError(f"{type(error).__name__}: {error}") from error
 
 
-_Tasks = Callable[[Client, AgentCard, "Transcript"], Awaitable[None]]
+_Tasks = Callable[[Client, AgentCard, "_Transcript"], Awaitable[None]]
 
 
-async def _show(transcript: Transcript, stack: Stack, tasks: _Tasks) -> None:
+async def _show(transcript: _Transcript, stack: Stack, tasks: _Tasks) -> None:
     # Without proxies of the environment: everything is on this machine.
     http = httpx.AsyncClient(trust_env=False, timeout=_LIMIT_S)
     async with asyncio.timeout(_LIMIT_S), http:
@@ -98,7 +98,7 @@ async def _show(transcript: Transcript, stack: Stack, tasks: _Tasks) -> None:
         await tasks(client, card, transcript)
 
 
-async def _two_tasks(client: Client, _: AgentCard, transcript: Transcript) -> None:
+async def _two_tasks(client: Client, _: AgentCard, transcript: _Transcript) -> None:
     transcript.heading("1  A task that streams its answer")
     streamed = await _converse(client, transcript, _STREAMED)
     _expect(streamed, TaskState.TASK_STATE_COMPLETED)
@@ -112,7 +112,7 @@ async def _two_tasks(client: Client, _: AgentCard, transcript: Transcript) -> No
     transcript.plain("\n2 tasks completed: one streamed, one resumed after its question.")
 
 
-async def _examples(client: Client, card: AgentCard, transcript: Transcript) -> None:
+async def _examples(client: Client, card: AgentCard, transcript: _Transcript) -> None:
     """Send the examples of the card; the agent may end their tasks or ask back."""
     said = [text for skill in card.skills for text in skill.examples] or [_GREETING]
     good = TaskState.TASK_STATE_COMPLETED, *_INTERRUPTED
@@ -124,7 +124,7 @@ async def _examples(client: Client, card: AgentCard, transcript: Transcript) -> 
 
 
 async def _converse(
-    client: Client, transcript: Transcript, text: str, *, task: Task | None = None
+    client: Client, transcript: _Transcript, text: str, *, task: Task | None = None
 ) -> Task:
     """Send one message, print the events, and compare them with the stored task."""
     transcript.client_says(text)
@@ -157,7 +157,7 @@ def _expect(task: Task, *states: TaskState) -> None:
         raise DemoError(f"task {task.id} is {found} instead of {wanted}.")
 
 
-class Transcript:
+class _Transcript:
     """Prints three columns: seconds since the client's last message, the event, its text.
 
     Colours are used at a terminal, unless `NO_COLOR` is set (no-color.org).

@@ -133,7 +133,7 @@ class AddedStream(StreamSource):
         seen = told = int(stored["seen"]) if stored is not None else 0
         while True:
             added = await self._table.added(seen, limit=BATCH)
-            records = [record_of(n, item) for n, item in added if event_position(item["SK"])]
+            records = [_record_of(n, item) for n, item in added if event_position(item["SK"])]
             if records:
                 await consume(records)
             seen = added[-1][0] if added else seen
@@ -149,7 +149,7 @@ class AddedStream(StreamSource):
 _CURSOR: Final = Key("STREAM#push", "CURSOR")
 
 
-def record_of(number: int, item: Item) -> dict[str, Any]:
+def _record_of(number: int, item: Item) -> dict[str, Any]:
     """Return the record of a new item, as a stream of DynamoDB has it."""
     return {
         "eventID": str(number),

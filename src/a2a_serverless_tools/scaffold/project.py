@@ -263,7 +263,7 @@ class _FileChange:
 
 
 @dataclass(frozen=True)
-class Upgrade:
+class _Upgrade:
     """A planned upgrade: the project as it will be recorded, and what changes."""
 
     folder: Path
@@ -291,7 +291,7 @@ class Upgrade:
         self.after.record(self.folder, self.rendered)
 
 
-def plan(folder: Path, *, repository: Path | None = None, version: str = __version__) -> Upgrade:
+def plan(folder: Path, *, repository: Path | None = None, version: str = __version__) -> _Upgrade:
     """Compare a project with the files that this version would write, and merge them in memory.
 
     Args:
@@ -321,7 +321,7 @@ def plan(folder: Path, *, repository: Path | None = None, version: str = __versi
             " <<<<<<< and not decided: edit them first."
         )
     steps = (_step(folder, name, rendered.get(name)) for name in names)
-    return Upgrade(folder, before, after, rendered, tuple(step for step in steps if step))
+    return _Upgrade(folder, before, after, rendered, tuple(step for step in steps if step))
 
 
 def _step(folder: Path, name: str, theirs: bytes | None) -> _FileChange | None:

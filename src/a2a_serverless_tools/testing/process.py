@@ -38,7 +38,7 @@ from a2a_serverless_tools.testing.run import When
 T = TypeVar("T")
 
 
-class InlineKeeper(Keeper):
+class _InlineKeeper(Keeper):
     """A keeper without a thread: its duties follow the clock of the test's own loop."""
 
     @asynccontextmanager
@@ -56,7 +56,7 @@ class InlineKeeper(Keeper):
             await asyncio.gather(*running)
 
 
-class Engine:
+class _Engine:
     """Storage, queue and one worker: `open` and `go_on` accept messages, `adapter` runs turns.
 
     Args:
@@ -304,7 +304,7 @@ class Process:
         self._loop.set_default_executor(self._threads)
         self._is_waiting = False
         self._asides: set[asyncio.Task[None]] = set()
-        self.engine = Engine(
+        self.engine = _Engine(
             self._agent, settings, backends=backends, clock=clock, keeper=_TellingKeeper()
         )
 
@@ -442,7 +442,7 @@ class _Threads(ThreadPoolExecutor):
         return call
 
 
-class _TellingKeeper(InlineKeeper):
+class _TellingKeeper(_InlineKeeper):
     """An inline keeper that also notices, in a thread, that the agent blocks its loop."""
 
     def __init__(self) -> None:

@@ -72,7 +72,7 @@ GROUP: Final = 6
 
 
 @dataclass(slots=True)
-class Compared:
+class _Compared:
     """How much was compared."""
 
     written: int = 0
@@ -88,7 +88,7 @@ async def compare(
     transactions: int = 300,
     values: Sequence[Any] = VALUES,
     operators: Sequence[Operator] = OPERATORS,
-) -> Compared:
+) -> _Compared:
     """Do random transactions and queries on a table and on its model.
 
     `values` are those of the attributes and `operators` those of conditions; an emulator that is
@@ -112,7 +112,7 @@ class _Comparison:
         self, table: Table, seed: int, values: Sequence[Any], operators: Sequence[Operator]
     ) -> None:
         self.model = MemoryTable(INDEXES)
-        self.compared = Compared()
+        self.compared = _Compared()
         self._table = table
         self._values = values
         self._operators = operators
@@ -266,7 +266,7 @@ def _put(number: int = 0, **values: Any) -> Put:
     return Put(item=_place(number)._asdict() | values)
 
 
-def refused_writes() -> dict[str, Sequence[Write]]:
+def _refused_writes() -> dict[str, Sequence[Write]]:
     """Return transactions that can never succeed, by what is wrong with them."""
     place = _place()
     return {
@@ -290,7 +290,7 @@ def refused_writes() -> dict[str, Sequence[Write]]:
 
 async def refuses_what_dynamodb_refuses(table: Table) -> None:
     """A transaction that can never succeed is refused, and nothing of it is stored."""
-    for what, writes in refused_writes().items():
+    for what, writes in _refused_writes().items():
         await _is_refused(table.write(*writes, exactly=True), what)
         whole = [write.key for write in writes if min(map(len, write.key)) > 0]
         short = [key for key in whole[:2] if max(map(len, key)) < _LONG_KEY]

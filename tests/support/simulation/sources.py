@@ -13,7 +13,7 @@ from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.table import Item
 from a2a_serverless_tools.local import sources
-from a2a_serverless_tools.local.sources import BATCH, Consume, StreamSource, record_of
+from a2a_serverless_tools.local.sources import BATCH, Consume, StreamSource, _record_of
 
 
 class EventSource(ABC):
@@ -82,4 +82,4 @@ class MemoryStream(StreamSource):
     def _waiting(self) -> Iterator[dict[str, Any]]:
         while not self._made.empty():
             self._number += 1
-            yield record_of(self._number, self._made.get())
+            yield _record_of(self._number, self._made.get())

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from a2a_serverless.worker.failures import AgentFailedError
 from a2a_serverless_tools.cli import PlainLines
-from a2a_serverless_tools.cli.author_lines import AuthorLines, for_authors
+from a2a_serverless_tools.cli.author_lines import _AuthorLines, for_authors
 from tests.support.observed import root_logger
 
 HERE = Path(__file__)
@@ -35,7 +35,7 @@ def record(
 def printed(made: logging.LogRecord, *, verbose: bool = False, **options: Any) -> str:
     """What comes of a record."""
     out = io.StringIO()
-    AuthorLines(Console(file=out, width=80, **options), verbose=verbose).emit(made)
+    _AuthorLines(Console(file=out, width=80, **options), verbose=verbose).emit(made)
     return out.getvalue()
 
 
@@ -192,7 +192,7 @@ def test_the_handler_of_the_command_line_alone_is_replaced(
     with root_logger() as root:
         root.handlers[:] = [own, other]
         with for_authors(verbose=False):
-            assert isinstance(root.handlers[0], AuthorLines)
+            assert isinstance(root.handlers[0], _AuthorLines)
             assert root.handlers[1] is other
             root.handle(record("retry", delay_s=2))
         assert root.handlers == [own, other]

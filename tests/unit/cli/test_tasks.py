@@ -311,7 +311,7 @@ def test_how_full_a_queue_is(queue: str) -> None:
         )
     assert len(sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=1)["Messages"]) == 1
     settings = Settings(queue="aside.fifo")
-    assert wait(letters.depth_of("queue", settings)) == letters.Depth(waiting=1, received=1)
+    assert wait(letters.depth_of("queue", settings)) == letters._Depth(waiting=1, received=1)
     assert wait(letters.depth_of("push_queue", settings)) is None
     with pytest.raises(ConfigurationError, match="The queue of operations, which"):
         wait(letters.depth_of("queue", Settings(queue="nowhere.fifo")))

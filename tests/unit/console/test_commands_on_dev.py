@@ -17,7 +17,7 @@ import pytest
 from a2a_serverless_tools import cli
 from a2a_serverless_tools.console import lines
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.lines import Keeping, KeptLines, kept_lines
+from a2a_serverless_tools.console.lines import KeptLines, _Keeping, kept_lines
 from tests.unit.console.conftest import Dev, developing
 from tests.unit.push.receivers import Receiver, status
 
@@ -195,7 +195,7 @@ async def test_a_line_that_cannot_be_kept_stops_nothing(tmp_path: Path) -> None:
     """One that cannot be made, or written, or was cut, is left out."""
     path = tmp_path / "dev.log"
     for at in (path, tmp_path / "no" / "dev.log"):
-        with closing(Keeping(at)) as keeping:
+        with closing(_Keeping(at)) as keeping:
             keeping.handle(logging.makeLogRecord({"msg": "%d", "args": ("x",), "task_id": "t"}))
             keeping.handle(logging.makeLogRecord({"msg": "kept", "task_id": "t"}))
     path.write_text(path.read_text() + '{"task_id": "t", "at')
@@ -207,7 +207,7 @@ async def test_the_newest_lines_are_kept(tmp_path: Path, monkeypatch: pytest.Mon
     """Of a long log two files stay, and are read in order."""
     monkeypatch.setattr(lines, "MOST_BYTES", 2_000)
     path = tmp_path / "dev.log"
-    with closing(Keeping(path)) as keeping:
+    with closing(_Keeping(path)) as keeping:
         for number in range(100):
             keeping.handle(logging.makeLogRecord({"msg": str(number), "task_id": "t"}))
     kept = [int(line.message) async for line in KeptLines(path).about("t", 0)]

@@ -15,7 +15,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusChanged
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.conversation import LEFT_OUT, MOST_OF_ALL, MOST_TEXT, html_of
+from a2a_serverless_tools.console.conversation import LEFT_OUT, MOST_OF_ALL, MOST_TEXT, _html_of
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import MOST_OF_AN_EVENT
 from a2a_serverless_tools.console.rendering import visible
@@ -165,14 +165,14 @@ async def test_a_large_event_is_shown_in_part(storage: DurableStorage, person: P
 def test_tables_of_nothing_end() -> None:
     """A row of one character is one of as many cells as the table has columns: four million."""
     table = "|a" * 200 + "|\n" + "|-" * 200 + "|\n" + "|\n" * 320 + "\n"
-    html = html_of(table * 64)
+    html = _html_of(table * 64)
     assert html.startswith("<table>")
     assert len(html) < 3_000_000
 
 
 def test_columns_are_aligned_by_classes() -> None:
     """The parser's own style attributes are none that the console's policy lets through."""
-    html = html_of("|a|b|c|\n|:-|-:|:-:|\n|1|2|3|\n")
+    html = _html_of("|a|b|c|\n|:-|-:|:-:|\n|1|2|3|\n")
     assert '<td class="left">1</td>' in html
     assert '<td class="right">2</td>' in html
     assert "style" not in html

@@ -21,9 +21,9 @@ from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.http.operations import (
     MAX_ANSWER_BYTES,
     Entrypoint,
+    _sent_bytes,
+    _shown_page,
     fitting,
-    sent_bytes,
-    shown_page,
 )
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
@@ -253,12 +253,12 @@ def test_the_size_of_an_answer_is_that_of_the_answer(part: Part) -> None:
     task = Task(id="t", status=state, artifacts=[Artifact(artifact_id="a", parts=[part] * 20)])
 
     def answered(tasks: list[Task]) -> int:
-        answer = shown_page(ListTasksResponse(tasks=tasks))
+        answer = _shown_page(ListTasksResponse(tasks=tasks))
         body = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
         return len(json.dumps({"body": body}, ensure_ascii=False).encode())
 
-    assert answered([task] * 3) - answered([task] * 2) == sent_bytes(task)
-    assert sent_bytes(task) <= 20 * task.ByteSize()
+    assert answered([task] * 3) - answered([task] * 2) == _sent_bytes(task)
+    assert _sent_bytes(task) <= 20 * task.ByteSize()
 
 
 def test_what_fits() -> None:

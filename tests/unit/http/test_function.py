@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.function import LambdaHandler, lambda_handler
+from a2a_serverless.http.function import _LambdaHandler, lambda_handler
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.local.http_server import HttpServer, bind
@@ -37,11 +37,11 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @pytest.fixture
-def handler(app: FastAPI) -> LambdaHandler:
+def handler(app: FastAPI) -> _LambdaHandler:
     return lambda_handler(app)
 
 
-def listed(handler: LambdaHandler, path: str, **how: Any) -> int:
+def listed(handler: _LambdaHandler, path: str, **how: Any) -> int:
     """How many tasks a path lists."""
     answer = handler(rest_event("GET", path, None, JSON, **how), None)
     assert answer["statusCode"] == 200, answer
@@ -49,7 +49,7 @@ def listed(handler: LambdaHandler, path: str, **how: Any) -> int:
 
 
 @pytest.mark.parametrize("path", ["/", ""])
-def test_the_root_of_the_stage(handler: LambdaHandler, path: str) -> None:
+def test_the_root_of_the_stage(handler: _LambdaHandler, path: str) -> None:
     """JSON-RPC is at the stage's root, with a slash at its end or without."""
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}})
     answer = handler(rest_event("POST", path, body, JSON), None)
@@ -58,7 +58,7 @@ def test_the_root_of_the_stage(handler: LambdaHandler, path: str) -> None:
 
 @pytest.mark.parametrize("stage", ["a2a", "prod", "tasks", "v1"])
 @pytest.mark.parametrize("is_mapped", [False, True])
-def test_a_tenant_is_not_the_stage(handler: LambdaHandler, stage: str, *, is_mapped: bool) -> None:
+def test_a_tenant_is_not_the_stage(handler: _LambdaHandler, stage: str, *, is_mapped: bool) -> None:
     """The stage is no part of a path; the tenant of its name has its own tasks, as others have."""
     tenants = [stage, "acme"] if stage not in ("tasks", "v1") else ["acme"]
     how: dict[str, Any] = {"stage": stage, "is_mapped": is_mapped}
@@ -141,7 +141,7 @@ def test_bodies_are_text(media_type: str) -> None:
         assert json.loads(answer["body"])["body"] == read
 
 
-def test_a_header_that_is_repeated(handler: LambdaHandler) -> None:
+def test_a_header_that_is_repeated(handler: _LambdaHandler) -> None:
     """Repeated headers become one value, so that two versions are refused as an unknown one."""
     headers = [("A2A-Version", "0.3"), ("A2A-Version", "1.0")]
     answer = handler(rest_event("GET", "/tasks", None, headers), None)

@@ -12,7 +12,7 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless_tools.cli.task_text import as_json, lines_of
 from a2a_serverless_tools.inspect.timeline import timeline
-from a2a_serverless_tools.local.demo import Transcript
+from a2a_serverless_tools.local.demo import _Transcript
 from tests.support.messages import agent_message
 from tests.unit.tasks.heads import opened
 
@@ -58,6 +58,6 @@ def test_the_transcript_of_a_stream_shows_a_bar() -> None:
     out = io.StringIO()
     status = TaskStatus(state=WORKING.state, message=agent_message("Page 3"))
     update = TaskStatusUpdateEvent(status=status, metadata=Progress.of(3, 10).metadata())
-    Transcript(out).event(StreamResponse(status_update=update))
+    _Transcript(out).event(StreamResponse(status_update=update))
     assert out.getvalue().endswith(f"{BAR}  Page 3\n")
     assert "working" in out.getvalue()

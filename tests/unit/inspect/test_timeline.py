@@ -33,7 +33,7 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, Head
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import NewTask, Timing, open_task
-from a2a_serverless_tools.inspect.timeline import Holder, Timeline, timeline, with_logs
+from a2a_serverless_tools.inspect.timeline import Timeline, _Holder, timeline, with_logs
 from a2a_serverless_tools.inspect.wording import delivery, sentence, webhook, what_holds
 from tests.unit.tasks.heads import claimed, opened
 
@@ -85,11 +85,11 @@ def test_the_holder_is_the_attempt_of_head() -> None:
     head = claimed(token="A")
     named = [record(1, at=1), record(2, token="A", worker="host 1", at=2), record(3, token="A")]
     lease = {"lease_until": 300_000}
-    known = Holder(worker="host 1", since=2, seen_at=2, **lease)
+    known = _Holder(worker="host 1", since=2, seen_at=2, **lease)
     assert of(*named, head=head).holder == known
     unnamed = [record(1, at=1), record(2, token="A", at=2)]
     assert of(*unnamed, head=head).holder == replace(known, worker="")
-    assert of(record(1), head=head).holder == Holder(worker="", since=None, **lease)
+    assert of(record(1), head=head).holder == _Holder(worker="", since=None, **lease)
     assert of(record(1), head=opened()).holder is None
 
 
@@ -98,11 +98,11 @@ def test_the_last_sign_of_a_holder_is_a_commit_or_a_renewal() -> None:
     records = [record(1, at=1), record(2, token="A", worker="host 1", at=2_000)]
     renewed = replace(claimed(token="A"), due_at=480_000)
     held = timeline(renewed, records, lease_s=300).holder
-    assert held == Holder(worker="host 1", since=2_000, seen_at=180_000, lease_until=480_000)
+    assert held == _Holder(worker="host 1", since=2_000, seen_at=180_000, lease_until=480_000)
     resent = timeline(replace(renewed, due_at=5), records, lease_s=300).holder
-    assert resent == Holder(worker="host 1", since=2_000, seen_at=2_000, lease_until=5)
+    assert resent == _Holder(worker="host 1", since=2_000, seen_at=2_000, lease_until=5)
     sent = timeline(replace(renewed, sends=2), records, lease_s=300).holder
-    assert sent == Holder(worker="host 1", since=2_000, seen_at=2_000, lease_until=None)
+    assert sent == _Holder(worker="host 1", since=2_000, seen_at=2_000, lease_until=None)
 
 
 def test_a_release_of_an_earlier_attempt_is_over() -> None:
@@ -110,7 +110,7 @@ def test_a_release_of_an_earlier_attempt_is_over() -> None:
     head = replace(claimed(token="B"), released=AttemptEnd(token="A", reason="ValueError"))
     shown = of(record(2, token="B", worker="host 2"), head=head)
     assert shown.given_back is None
-    assert shown.holder == Holder(worker="host 2", since=None, lease_until=300_000)
+    assert shown.holder == _Holder(worker="host 2", since=None, lease_until=300_000)
 
 
 def test_an_end_is_that_of_the_attempt_before_or_its_own() -> None:

@@ -19,7 +19,7 @@ from a2a_serverless.push.jobs import PushJob, PushQueue
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.leases import Slot, Slots
+from a2a_serverless.storage.leases import Slots, _Slot
 from a2a_serverless.tasks.head import Head
 from tests.support.queues import done, take
 from tests.unit.push.receivers import OK, Receiver, listening, status
@@ -92,7 +92,7 @@ class Taken(Slots):
         super().__init__(MemoryTable(INDEXES))
         self.asked: set[int] = set()
 
-    async def claim(self, slot: Slot, token: str, *, until_ms: int) -> bool:
+    async def claim(self, slot: _Slot, token: str, *, until_ms: int) -> bool:
         self.asked.add(slot.number)
         return False
 

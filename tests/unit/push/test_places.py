@@ -15,7 +15,7 @@ from a2a_serverless.push.client import Outcome
 from a2a_serverless.push.deliverer import NO_PLACE, SHARE, Budget, Places
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.leases import Slot, Slots
+from a2a_serverless.storage.leases import Slots, _Slot
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless_tools.contract import Storage
@@ -139,7 +139,7 @@ async def test_a_delivery_that_ends_ends_its_request() -> None:
 class Silent(Slots):
     """A table that does not answer."""
 
-    async def claim(self, slot: Slot, token: str, *, until_ms: int) -> bool:
+    async def claim(self, slot: _Slot, token: str, *, until_ms: int) -> bool:
         raise UnavailableError
 
 

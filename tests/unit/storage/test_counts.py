@@ -13,10 +13,10 @@ from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import (
     MAX_TOTAL,
-    Listing,
     ListTasksQuery,
     _Count,
     _count_key,
+    _Listing,
     list_tasks,
 )
 from a2a_serverless_tools.contract import Storage
@@ -52,7 +52,7 @@ async def storage(database: Database, clock: ManualClock) -> DurableStorage:
 
 def stored(database: Database, storage: DurableStorage) -> dict[str, Any]:
     """The count of the query."""
-    place = key(*_count_key(storage.scope.digest, Listing.of(QUERY, storage.scope)))
+    place = key(*_count_key(storage.scope.digest, _Listing.of(QUERY, storage.scope)))
     found: dict[str, Any] = database.client.get_item(TableName=database.table, Key=place)["Item"]
     return found
 
@@ -126,7 +126,7 @@ async def test_an_older_count_replaces_no_later_one(
     """An older count replaces no later one, and the same count may be written twice."""
     await total(storage)
     made = stored(database, storage)
-    place = _count_key(storage.scope.digest, Listing.of(QUERY, storage.scope))
+    place = _count_key(storage.scope.digest, _Listing.of(QUERY, storage.scope))
     older = _Count.made(7, 7, int(made["counted_at"]["N"]) - 1)
     same = _Count.made(7, 7, int(made["counted_at"]["N"]))
     for count in (older, same):

@@ -21,7 +21,7 @@ from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.dynamodb import Typed
 from a2a_serverless.storage.keys import KeyStore
-from a2a_serverless.storage.leases import PLACES, Slot, Slots
+from a2a_serverless.storage.leases import PLACES, Slots, _Slot
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks import entries
 from a2a_serverless.tasks.entries import (
@@ -128,9 +128,9 @@ async def write_everything(database: Database, written: Written) -> None:
     table = database.opened(clock=clock)
     await KeyStore(table, clock=clock).publish({"kid": "k"})
     slots = Slots(table, clock=clock)
-    assert await slots.claim(Slot("ALL#0", 0), "token", until_ms=clock.now_ms() + 1)
+    assert await slots.claim(_Slot("ALL#0", 0), "token", until_ms=clock.now_ms() + 1)
     places = Slots(table, kind=PLACES, clock=clock)
-    assert await places.claim(Slot("CALLER#c#0", 0), "token", until_ms=clock.now_ms() + 1)
+    assert await places.claim(_Slot("CALLER#c#0", 0), "token", until_ms=clock.now_ms() + 1)
     await TableQueue(Operation, table, clock=clock).send(Operation.to_run(params_of(head)))
     await storage.open_task("c", request("another"))
     assert (await list_tasks(storage, ListTasksQuery(page_size=1))).total_size == 2

@@ -34,6 +34,11 @@ def jwk(kid: str) -> dict[str, str]:
     return {"kid": kid, "kty": "EC", "crv": "P-256", "x": "1", "y": "2", "use": "sig"}
 
 
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
 @pytest.fixture(params=BACKENDS)
 def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> Iterator[KeyStore]:
     """A store of each kind, without keys."""

@@ -23,7 +23,7 @@ from a2a.types import (
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.tail import Tail, TailEvent, poll_interval, settle
+from a2a_serverless.storage.tail import Tail, TailEvent, _poll_interval, settle
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.fold import Cursor, Log
 from a2a_serverless.tasks.head import Head
@@ -303,14 +303,14 @@ async def test_a_stream_reads_little_while_no_chunk_can_come(
 
 async def test_what_is_no_chunk_is_followed_as_quickly_as_before() -> None:
     """A status, or an artifact of a long time ago, says nothing about when the next event comes."""
-    assert poll_interval(0.1, 0) == 0.025
-    assert poll_interval(2, 0.475) == 0.2
-    assert poll_interval(0, 5) == 0.025
-    assert poll_interval(0.025, 5) == 1.0
+    assert _poll_interval(0.1, 0) == 0.025
+    assert _poll_interval(2, 0.475) == 0.2
+    assert _poll_interval(0, 5) == 0.025
+    assert _poll_interval(0.025, 5) == 1.0
 
 
 def test_a_quiet_task_is_read_once_a_second_at_most() -> None:
     """Polls wait a tenth of the silence so far, between 25 ms and 1 s."""
-    assert poll_interval(0) == 0.025
-    assert poll_interval(5) == 0.5
-    assert poll_interval(600) == 1.0
+    assert _poll_interval(0) == 0.025
+    assert _poll_interval(5) == 0.5
+    assert _poll_interval(600) == 1.0

@@ -30,7 +30,7 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless_tools.local.template import find_template
-from a2a_serverless_tools.testing.process import Engine, InlineKeeper
+from a2a_serverless_tools.testing.process import _Engine, _InlineKeeper
 from tests.infrastructure.test_address import refused
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue
@@ -165,7 +165,7 @@ class Stage:
             quarantine=self.quarantine,
         )
         self.agent = Agent(self._work)
-        self.engine = Engine(self.agent, settings, backends=backends, clock=self.clock)
+        self.engine = _Engine(self.agent, settings, backends=backends, clock=self.clock)
 
     async def deaths(self, count: int) -> list[Death]:
         """One death after the other, each at any time of its workers' lives."""
@@ -252,7 +252,7 @@ class Stage:
             self.agent,
             self.engine.settings,
             clock=self.clock,
-            keeper=InlineKeeper(),
+            keeper=_InlineKeeper(),
         )
         return function
 

@@ -30,7 +30,7 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.shares import Shares
 from a2a_serverless.worker.sweeper import Sweeper
-from a2a_serverless_tools.testing.process import InlineKeeper
+from a2a_serverless_tools.testing.process import _InlineKeeper
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue
 from tests.support.workers import Agent, complete
@@ -143,7 +143,7 @@ class House:
         backends = replace(backends, storage=self.storage, operations=self.queue)
         self.adapters = [
             WorkerAdapter(
-                backends, Agent(self._work), settings, clock=self.clock, keeper=InlineKeeper()
+                backends, Agent(self._work), settings, clock=self.clock, keeper=_InlineKeeper()
             )
             for _ in range(self.places)
         ]

@@ -15,7 +15,7 @@ from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, runs_alone
-from a2a_serverless.worker.function import POLL_S, SPARE_S, Sharing
+from a2a_serverless.worker.function import POLL_S, SPARE_S, _Sharing
 from tests.support.queues import MemoryQueue, take
 from tests.support.workers import Agent, Bench, PacedClock, complete
 
@@ -52,7 +52,7 @@ class Invocation:
         self.lag_s = lag_s
         self.begun: dict[str, float] = {}
         self.ended: dict[str, float] = {}
-        self.sharing = Sharing(
+        self.sharing = _Sharing(
             operations=self.queue,
             process=self.process,
             clock=self.clock,

@@ -19,7 +19,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.guard import Looks
-from tests.support.workers import Agent, Bench, InlineKeeper, PacedClock, complete, guard_of
+from tests.support.workers import Agent, Bench, PacedClock, _InlineKeeper, complete, guard_of
 from tests.unit.tasks.heads import asked, opened
 
 SHOWN = opened()
@@ -59,7 +59,7 @@ async def test_a_failed_look_does_not_end_the_looks() -> None:
         heard.set()
 
     looks = Looks(cast("Any", moody), clock)
-    async with InlineKeeper().over(partial(looks.over, Task("t", on_look))):
+    async with _InlineKeeper().over(partial(looks.over, Task("t", on_look))):
         await clock.pass_time(1)
         assert not heard.is_set()
         await clock.pass_time(1)
@@ -71,9 +71,9 @@ async def test_one_look_serves_a_hundred_turns() -> None:
     clock, moody = PacedClock(), Moody()
     looks = Looks(cast("Any", moody), clock)
     turns = [partial(looks.over, Task(f"t{n % 220}", _ignore)) for n in range(221)]
-    async with InlineKeeper().over(*turns[:100]):
+    async with _InlineKeeper().over(*turns[:100]):
         await clock.pass_time(0.4)
-        async with InlineKeeper().over(*turns[100:]):
+        async with _InlineKeeper().over(*turns[100:]):
             await clock.pass_time(0.6)
             assert sorted(moody.looks, reverse=True) == [LOOK_AT_ONCE, LOOK_AT_ONCE, 20]
     await clock.pass_time(5)
@@ -92,7 +92,7 @@ async def test_no_look_begins_while_another_is_under_way() -> None:
 
     shared = Looks(cast("Any", Slow()), clock)
     turns = [partial(shared.over, Task(f"t{n}", _ignore)) for n in range(3)]
-    async with InlineKeeper().over(*turns):
+    async with _InlineKeeper().over(*turns):
         await clock.pass_time(5.5)
         assert looks == [1]
         release.set()
@@ -113,7 +113,7 @@ async def test_a_turn_that_raises_does_not_blind_the_others() -> None:
 
     looks = Looks(cast("Any", moody), clock)
     turns = [partial(looks.over, Task("bad", fails)), partial(looks.over, Task("good", hears))]
-    async with InlineKeeper().over(*turns):
+    async with _InlineKeeper().over(*turns):
         await clock.pass_time(1)
         assert heard.is_set()
 

@@ -73,7 +73,7 @@ def authenticator_of(settings: Settings, clock: Clock) -> Authenticator | None:
             raise ConfigurationError(f"A2A_AUTH is not set: {_CHOICES}.")
 
 
-def _api_keys(settings: Settings, clock: Clock) -> ApiKeys:
+def _api_keys(settings: Settings, clock: Clock) -> _ApiKeys:
     keys, secret = settings.api_keys.get_secret_value(), settings.api_keys_secret
     if keys and secret:
         msg = "A2A_API_KEYS and A2A_API_KEYS_SECRET are both set; set one of them."
@@ -82,14 +82,14 @@ def _api_keys(settings: Settings, clock: Clock) -> ApiKeys:
         from a2a_serverless.aws import SecretText  # noqa: PLC0415 - loads boto3
 
         stored = SecretText(secret)
-        return ApiKeys(stored.read_now(), clock=clock, read=stored.read)
+        return _ApiKeys(stored.read_now(), clock=clock, read=stored.read)
     if not keys.strip():
         msg = 'A2A_API_KEYS_SECRET or A2A_API_KEYS is not set: A2A_AUTH "api-key" needs one.'
         raise ConfigurationError(msg)
-    return ApiKeys(keys, clock=clock)
+    return _ApiKeys(keys, clock=clock)
 
 
-class KeyRing:
+class _KeyRing:
     """Digests of keys, each with the name of its holder.
 
     Args:
@@ -112,7 +112,7 @@ class KeyRing:
         return found
 
     @classmethod
-    def parse(cls, text: str) -> KeyRing:
+    def parse(cls, text: str) -> _KeyRing:
         """Read the keys of `{"name": "key"}`, or of a list `name=key, name=key`.
 
         A key may be given as `sha256:` and its digest in hexadecimal. In JSON a name may also have
@@ -129,7 +129,7 @@ class KeyRing:
         )
 
 
-class ApiKeys:
+class _ApiKeys:
     """Authenticates by a key, in `X-API-Key` or as a bearer token.
 
     Args:
@@ -147,7 +147,7 @@ class ApiKeys:
             clock=clock,
             max_age_s=MAX_AGE_S if read else float("inf"),
             pause_s=PAUSE_S,
-            first=KeyRing.parse(text),
+            first=_KeyRing.parse(text),
         )
 
     async def authenticate(self, headers: Headers) -> Principal:
@@ -171,11 +171,11 @@ class ApiKeys:
             raise _refused("AmbiguousCredentials")
         return Principal(names.pop())
 
-    async def _ring(self) -> KeyRing:
+    async def _ring(self) -> _KeyRing:
         if self._read is None:
             raise UnavailableError("The keys of the environment are not read again.")
         try:
-            return KeyRing.parse(await self._read())
+            return _KeyRing.parse(await self._read())
         except ConfigurationError as error:
             # A malformed new secret must not lock all callers out: the old keys stay in force.
             raise UnavailableError(str(error)) from error

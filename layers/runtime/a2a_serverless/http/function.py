@@ -45,7 +45,7 @@ CONTEXT_HEADER = "x-amzn-request-context"
 _LOOPBACK = frozenset({"127.0.0.1", "localhost"})
 _REQUEST_ID = re.compile(r"[0-9a-fA-F-]{1,64}")
 
-LambdaHandler = Callable[[dict[str, Any], Any], dict[str, Any]]
+_LambdaHandler = Callable[[dict[str, Any], Any], dict[str, Any]]
 
 
 def app_from_environment(entrypoint: Entrypoint, *, folder: Path) -> FastAPI:
@@ -66,7 +66,7 @@ def app_from_environment(entrypoint: Entrypoint, *, folder: Path) -> FastAPI:
     )
 
 
-def lambda_handler(app: ASGIApp) -> LambdaHandler:
+def lambda_handler(app: ASGIApp) -> _LambdaHandler:
     """Return the handler of the events of a REST API.
 
     The application sees paths without the stage; the address that its card names has the stage.
@@ -143,7 +143,7 @@ def observed(app: ASGIApp) -> ASGIApp:
             name = CONTEXT_HEADER.encode()
             headers = [header for header in scope["headers"] if header[0].lower() != name]
             context = from_header(given, CONTEXT_HEADER)
-            scope = from_gateway({**scope, "headers": headers}, context)
+            scope = _from_gateway({**scope, "headers": headers}, context)
         try:
             with log_context(request_id=request_id):
                 await app(scope, receive, send)
@@ -165,13 +165,13 @@ def _as_served(app: ASGIApp) -> ASGI:
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         event = scope["aws.event"]
         raw_path = event.get("path") or scope["path"]
-        scope = from_gateway({**scope, "raw_path": raw_path.encode()}, event["requestContext"])
+        scope = _from_gateway({**scope, "raw_path": raw_path.encode()}, event["requestContext"])
         await app(scope, receive, send)
 
     return served
 
 
-def from_gateway(scope: Scope, context: Mapping[str, Any]) -> Scope:
+def _from_gateway(scope: Scope, context: Mapping[str, Any]) -> Scope:
     """Return the scope of a request with the address that its `requestContext` names, if it does.
 
     The path in the context begins with the stage; the scope's path does not. On a custom domain

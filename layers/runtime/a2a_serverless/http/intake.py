@@ -181,11 +181,11 @@ class Intake:
         operation = Operation.to_run(
             params, is_new_task=is_new_task, request_context=tracing.carried()
         )
-        if await try_send(self._backends.operations.send(operation), "turn", head, params.turn):
+        if await _try_send(self._backends.operations.send(operation), "turn", head, params.turn):
             faults.point("after-send")
 
 
-async def try_send(
+async def _try_send(
     sending: Awaitable[None], kind: Literal["turn", "cancel"], head: Head, turn: int
 ) -> bool:
     """Wait until an operation is sent; return False if it could not be.
@@ -365,7 +365,7 @@ async def cancel(
     # one, which a worker may have dropped meanwhile.
     params = OperationParams.of(head, head.turn, secrets.randbelow(_MANY))
     operation = Operation.to_cancel(params, request_context=tracing.carried())
-    await try_send(backends.operations.send(operation), "cancel", head, head.turn)
+    await _try_send(backends.operations.send(operation), "cancel", head, head.turn)
     faults.point("after-cancel-send")
     tail = await Tail.open(storage, task_id)
     if tail.head.incarnation != head.incarnation:

@@ -371,7 +371,7 @@ class A2AOperation:
         if self.request is SendMessageRequest:
             return _by_kind(result)
         if isinstance(result, ListTasksResponse):
-            return shown_page(result)
+            return _shown_page(result)
         return None if result is None else MessageToDict(result)
 
 
@@ -380,7 +380,7 @@ def shown_event(item: StreamEvent) -> _Json:
     return _by_kind(item.event)
 
 
-def shown_page(found: ListTasksResponse) -> _Json:
+def _shown_page(found: ListTasksResponse) -> _Json:
     """Return a page: all its own fields, but only those of a task that are not empty.
 
     So a task has the fields that GetTask shows of it. Artifacts that were not asked for are not in
@@ -509,13 +509,13 @@ def fitting(tasks: Sequence[Task | Message]) -> int:
         return len(tasks)
     size = 0
     for number, task in enumerate(tasks):
-        size += sent_bytes(task)
+        size += _sent_bytes(task)
         if size > MAX_ANSWER_BYTES:
             return number
     return len(tasks)
 
 
-def sent_bytes(task: Task | Message) -> int:
+def _sent_bytes(task: Task | Message) -> int:
     """Return the bytes of a task or message in an answer, as Lambda sends it."""
     found = MessageToDict(task)
     text = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()

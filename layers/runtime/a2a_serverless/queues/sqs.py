@@ -171,7 +171,7 @@ def _code(error: Exception) -> str:
     return aws.error_code(error).rsplit(".", 1)[-1]
 
 
-class SqsHandle(Handle[M]):
+class _SqsHandle(Handle[M]):
     """One receive of a message. It is bound to no event loop: a heartbeat may use another one."""
 
     def __init__(
@@ -323,8 +323,8 @@ class SqsFifoQueue(FifoQueue[M]):
             await self._clock.sleep(min(SHORT_POLL_S, left_s))
         return []
 
-    def decode_record(self, record: EventRecord, *, removes: bool = False) -> SqsHandle[M]:
-        return SqsHandle(self._requests, self.kind, record, removes=removes)
+    def decode_record(self, record: EventRecord, *, removes: bool = False) -> _SqsHandle[M]:
+        return _SqsHandle(self._requests, self.kind, record, removes=removes)
 
     async def delete(self, record: EventRecord) -> None:
         await self._requests.delete(record["receiptHandle"])

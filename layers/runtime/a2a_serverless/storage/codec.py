@@ -103,11 +103,11 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
     if head.spared != Spared():
         values |= spared_values(head, head.spared)
     if head.left or head.woken:
-        values |= line_values(head)
+        values |= _line_values(head)
     return values
 
 
-def line_values(head: Head) -> dict[str, str | int | bytes | None]:
+def _line_values(head: Head) -> dict[str, str | int | bytes | None]:
     """Return the attributes of a HEAD whose turn is left, or was woken for a share."""
     values: dict[str, str | int | bytes | None] = {"left_turn": head.turn, "left_at": head.left_at}
     if head.left:
@@ -394,14 +394,14 @@ def left(before: Head, after: Head) -> Update:
     """Return the update that leaves an unclaimed turn: refused if HEAD has changed since."""
     when = [*are(incarnation=before.incarnation, version=before.version), NO_CANCEL]
     when.append(Check("left", "=", before.left) if before.left else Check("left", "absent"))
-    return _in_line(before, {**line_values(after), "due_at": after.due_at}, when)
+    return _in_line(before, {**_line_values(after), "due_at": after.due_at}, when)
 
 
 def woken(before: Head, after: Head) -> Update:
     """Return the update that wakes a left turn: refused if another has, or HEAD has changed."""
     values: dict[str, Any] = {"due_at": after.due_at, "sends": after.sends}
     if after.woken:
-        values |= line_values(after)
+        values |= _line_values(after)
     is_same = are(incarnation=before.incarnation, version=before.version, left=before.left)
     return _in_line(before, values, [*is_same, NO_CANCEL])
 

@@ -100,7 +100,7 @@ async def found_in(storage: DurableStorage, context_id: str) -> dict[str, Item]:
     return {item["SK"]: item for item in items}
 
 
-async def line_of(storage: DurableStorage, context_id: str) -> Line:
+async def _line_of(storage: DurableStorage, context_id: str) -> Line:
     """Return the line of a conversation."""
     return Line.of(await storage.table.get(_key(storage, context_id)))
 
@@ -114,7 +114,7 @@ async def pass_on(storage: DurableStorage, context_id: str) -> None:
     faults.point("before-pass-on")
     try:
         for _ in range(STEPS):
-            line = await line_of(storage, context_id)
+            line = await _line_of(storage, context_id)
             if not line.places or await _is_settled(storage, context_id, line):
                 return
     except Exception:
@@ -169,7 +169,7 @@ async def take_place(storage: DurableStorage, head: Head) -> Line:
         await storage.table.write(join(storage, head, head.turn), exactly=True)
     except ConditionFailedError:
         return Line()
-    return await line_of(storage, head.context_id)
+    return await _line_of(storage, head.context_id)
 
 
 async def forget_line(storage: DurableStorage, context_id: str) -> bool:

@@ -135,7 +135,7 @@ class Observer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class _Opened:
     """The task that a creation has made, or has found under a repeated key or id (`created` False).
 
     `log` is that of a created task, so that the caller need not read what was just written.
@@ -333,7 +333,7 @@ class DurableStorage:
         idempotency_key: str | None = None,
         ttl_s: float | None = None,
         push: TaskPushNotificationConfig | None = None,
-    ) -> Opened:
+    ) -> _Opened:
         """Create a task with its first turn open, in one request.
 
         The id is `task_id`, or one that follows from (context, key), or a random one. `push` is
@@ -364,13 +364,13 @@ class DurableStorage:
         now_ms = self.clock.now_ms()
         trace = self.observer.trace()
         step = open_task(new, now_ms=now_ms, timing=self.timing, trace=trace)
-        body = body_of(step)
+        body = _body_of(step)
         step = _sized(step, len(body))
         taker = await self._insert(step, body, _pushed(step))
         if taker is not None:
-            return Opened(head=taker, created=False)
+            return _Opened(head=taker, created=False)
         log = Log(head=step.head, records=(Record.of(step),))
-        return Opened(head=step.head, created=True, log=log)
+        return _Opened(head=step.head, created=True, log=log)
 
     async def commit(self, head: Head, commit: Commit) -> Head:
         """Write `commit` onto `head` as one atomic step; return the new HEAD.
@@ -396,7 +396,7 @@ class DurableStorage:
             if commit.idempotency_key:
                 await self._check_key(head, key_digest(commit.idempotency_key))
             raise
-        body, push = body_of(step), _pushed(step)
+        body, push = _body_of(step), _pushed(step)
         if head.has_expired(self.clock.now_ms()):
             raise TaskNotFoundError
         step = _sized(step, len(body))
@@ -682,7 +682,7 @@ def _pushed(step: Step) -> Push | None:
     return None if step.push is None else inline_push(step.push, step.head)
 
 
-def body_of(step: Step) -> bytes:
+def _body_of(step: Step) -> bytes:
     """Return the entries of a commit as they are stored.
 
     Raises:

@@ -39,7 +39,7 @@ _TRIES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class _Slot:
     """The place of one holder: its number in a room."""
 
     room: str
@@ -62,7 +62,7 @@ class Slots:
         self._kind = kind
         self._table = table
 
-    async def claim(self, slot: Slot, token: str, *, until_ms: int) -> bool:
+    async def claim(self, slot: _Slot, token: str, *, until_ms: int) -> bool:
         """Hold a slot that is free, expired, or held by `token` already; False: another holds it.
 
         `until_ms` is in milliseconds since the epoch.
@@ -79,14 +79,14 @@ class Slots:
         pages = self._table.query(wanted)
         return {int(item["SK"].removeprefix(_SLOT)) async for page in pages for item in page}
 
-    async def release(self, slot: Slot, token: str) -> None:
+    async def release(self, slot: _Slot, token: str) -> None:
         """Free a slot if `token` holds it."""
         # A failed condition: the lease has expired, and another one holds the slot. The item stays
         # for the next holder, so that a process needs no permission to delete.
         free = Update(key=self._key(slot), values={"held_until": 0}, when=are(token=token))
         await self._table.did(free)
 
-    def _key(self, slot: Slot) -> Key:
+    def _key(self, slot: _Slot) -> Key:
         return Key(f"{self._kind}#{slot.room}", f"{_SLOT}{slot.number}")
 
 
@@ -95,7 +95,7 @@ class Lease:
     """The slots of one holder; none if nothing is limited or the table did not answer."""
 
     token: str
-    slots: tuple[Slot, ...] = ()
+    slots: tuple[_Slot, ...] = ()
 
 
 class Leases:
@@ -129,8 +129,8 @@ class Leases:
         found = await asyncio.gather(
             *(self._one_of(each) for each in wanted), return_exceptions=True
         )
-        lease = Lease(token, tuple(slot for slot in found if isinstance(slot, Slot)))
-        if all(isinstance(slot, Slot) for slot in found):
+        lease = Lease(token, tuple(slot for slot in found if isinstance(slot, _Slot)))
+        if all(isinstance(slot, _Slot) for slot in found):
             return lease
         await self.give_back(lease)
         for failure in found:
@@ -152,7 +152,7 @@ class Leases:
             elif failure is not None:
                 raise failure
 
-    async def _one_of(self, wanted: _Wanted) -> Slot | None:
+    async def _one_of(self, wanted: _Wanted) -> _Slot | None:
         for _ in range(_GUESSES):
             slot = wanted.slot(random.randrange(wanted.size))  # noqa: S311 - a place, not a secret
             if await self._slots.claim(slot, wanted.token, until_ms=wanted.until_ms):
@@ -161,7 +161,7 @@ class Leases:
         for room, numbers in wanted.rooms():
             free = sorted(set(numbers) - await self._slots.held(room))
             random.shuffle(free)
-            for slot in (Slot(room, number) for number in free[:tries]):
+            for slot in (_Slot(room, number) for number in free[:tries]):
                 if await self._slots.claim(slot, wanted.token, until_ms=wanted.until_ms):
                     return slot
             tries -= min(tries, len(free))
@@ -179,8 +179,8 @@ class _Wanted:
     token: str
     until_ms: int
 
-    def slot(self, number: int) -> Slot:
-        return Slot(f"{self.owner}#{number // SLOTS_A_ROOM}", number)
+    def slot(self, number: int) -> _Slot:
+        return _Slot(f"{self.owner}#{number // SLOTS_A_ROOM}", number)
 
     def rooms(self) -> Iterator[tuple[str, range]]:
         """Yield the owner's rooms with their slots' numbers, in random order."""

@@ -117,7 +117,7 @@ async def list_tasks(
         PageTokenError: the token was not made here for this query.
         AnswerTooLargeError: the page's first task alone does not fit.
     """
-    listing = Listing.of(query, storage.scope)
+    listing = _Listing.of(query, storage.scope)
     found = await _newest(storage, listing, query.page_size + 1)
     heads = _affordable(found.heads[: query.page_size], query)
     logs = await _short_logs(storage, [head for head in heads if _needs_log(head, query)])
@@ -149,7 +149,7 @@ async def newest_heads(storage: DurableStorage, query: ListTasksQuery) -> tuple[
     Raises:
         PageTokenError: as `list_tasks`.
     """
-    listing = Listing.of(query, storage.scope)
+    listing = _Listing.of(query, storage.scope)
     # With a total nothing is counted.
     listing = replace(listing, total_size=listing.total_size or 0)
     found = await _newest(storage, listing, query.page_size + 1)
@@ -160,7 +160,7 @@ async def newest_heads(storage: DurableStorage, query: ListTasksQuery) -> tuple[
 
 async def count_tasks(storage: DurableStorage, state: TaskState) -> int:
     """Return how many of the scope's tasks are in a state; as old as `total_size` may be."""
-    listing = Listing.of(ListTasksQuery(status=state, page_size=1), storage.scope)
+    listing = _Listing.of(ListTasksQuery(status=state, page_size=1), storage.scope)
     return (await _newest(storage, listing, 1)).total
 
 
@@ -185,7 +185,7 @@ async def _listed(
     return None
 
 
-async def _newest(storage: DurableStorage, listing: Listing, limit: int) -> _Found:
+async def _newest(storage: DurableStorage, listing: _Listing, limit: int) -> _Found:
     """Return the first `limit` live HEADs that the listing asks for, newest status first.
 
     The total is that of the listing's token. On a first page it is the number of live tasks
@@ -220,7 +220,7 @@ async def _newest(storage: DurableStorage, listing: Listing, limit: int) -> _Fou
 
 
 async def _total(
-    storage: DurableStorage, listing: Listing, newest: list[Head], counted: _Count | None
+    storage: DurableStorage, listing: _Listing, newest: list[Head], counted: _Count | None
 ) -> int:
     """Return how many tasks the filters match: from a stored count, or by counting them.
 
@@ -280,7 +280,7 @@ async def _context_heads(storage: DurableStorage, context_id: str) -> list[Head]
 
 
 async def _candidates(
-    storage: DurableStorage, listing: Listing, before: str | None, limit: int
+    storage: DurableStorage, listing: _Listing, before: str | None, limit: int
 ) -> list[Item]:
     """Return the first `limit` entries of the index by scope over all shards."""
     if before is not None and before <= listing.since:
@@ -299,7 +299,7 @@ async def _candidates(
 
 
 def _by_scope(
-    storage: DurableStorage, scope_key: str, listing: Listing, before: str | None
+    storage: DurableStorage, scope_key: str, listing: _Listing, before: str | None
 ) -> Range:
     """Return one shard of the index by scope, newest first."""
     scope = storage.scope.digest
@@ -328,7 +328,7 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class _Listing:
     """What one page asks for.
 
     `since` is the lowest status key, `before` an exclusive upper one (the place where the last
@@ -343,7 +343,7 @@ class Listing:
     fingerprint: str
 
     @classmethod
-    def of(cls, query: ListTasksQuery, scope: Scope) -> Listing:
+    def of(cls, query: ListTasksQuery, scope: Scope) -> _Listing:
         """Check a query.
 
         Raises:
@@ -490,7 +490,7 @@ class _Count:
 _FORMS: Final = {"total": int, "counted_at": int, "expires_at": int}
 
 
-def _count_key(scope: str, listing: Listing) -> Key:
+def _count_key(scope: str, listing: _Listing) -> Key:
     """Return the key of the count for a listing's filters, for a listing without a context."""
     state = "" if listing.state is None else state_name(listing.state)
     return Key(count_partition(scope), count_sort(state, listing.since))

@@ -44,7 +44,7 @@ _TIME_KEY: Final = re.compile(r"(?:[\w-]*#)?\d{1,15}#.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class _Survey:
     """A task as far as it can be read, for a person who looks at it; nothing is decided from it."""
 
     head: Head
@@ -58,7 +58,7 @@ class Survey:
     """The task's push configurations that can be read, by id."""
 
 
-async def survey_task(storage: DurableStorage, task_id: str) -> Survey | None:
+async def survey_task(storage: DurableStorage, task_id: str) -> _Survey | None:
     """Return a task as far as it can be read; None when it does not exist or has expired.
 
     Unlike for `read`, damage is no error.
@@ -68,7 +68,7 @@ async def survey_task(storage: DurableStorage, task_id: str) -> Survey | None:
     attempt = 1
     while True:
         found = await storage.items_of(task_id)
-        seen = survey_of(found)
+        seen = _survey_of(found)
         if seen is None or not is_live(found[-1], storage.clock.now_ms()):
             return None
         if not seen.unreadable or attempt == SURVEYS:
@@ -78,7 +78,7 @@ async def survey_task(storage: DurableStorage, task_id: str) -> Survey | None:
         attempt += 1
 
 
-def survey_of(found: Sequence[Item]) -> Survey | None:
+def _survey_of(found: Sequence[Item]) -> _Survey | None:
     """Return what a task's items say; None without a HEAD.
 
     `found` has the task's EVENT items in the order of their keys, and HEAD as the last one.
@@ -103,7 +103,7 @@ def survey_of(found: Sequence[Item]) -> Survey | None:
             clauses.append("the commits cannot be told from those of an earlier task with the id")
             version = None
     records, of_commits = _records(found, incarnation, version)
-    return Survey(
+    return _Survey(
         head=head,
         records=records,
         missing=frozenset(missing),

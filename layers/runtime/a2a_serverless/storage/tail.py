@@ -142,7 +142,7 @@ class Tail:
             last_news = now if news else last_news
             wait_s = (deadline if may_wait is None else min(deadline, free_until)) - now
             if not self._source.wakes:
-                wait_s = min(wait_s, poll_interval(now - last_news, quiet_s))
+                wait_s = min(wait_s, _poll_interval(now - last_news, quiet_s))
             await self._source.changed(self.head.task_id, self.head.version, wait_s)
             await self.poll()
 
@@ -168,7 +168,7 @@ class Tail:
         return Cursor(version, index, incarnation_tag(self.head.incarnation))
 
 
-def poll_interval(silence_s: float, quiet_s: float = 0) -> float:
+def _poll_interval(silence_s: float, quiet_s: float = 0) -> float:
     """Return the seconds until the next read after `silence_s` without an event.
 
     `quiet_s`: the seconds after the last event in which only the turn's end is expected.

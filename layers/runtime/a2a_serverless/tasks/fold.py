@@ -76,7 +76,7 @@ class Record:
         )
 
 
-Undo = Callable[[], object]
+_Undo = Callable[[], object]
 """Takes back one change of a fold, as long as every later one was taken back before."""
 
 
@@ -106,7 +106,7 @@ class Fold:
     _shared: set[str] = field(default_factory=set)
     """The ids of the artifacts that `restored` shares with `artifacts`."""
     _opened: dict[int, TurnOpened] = field(default_factory=dict)
-    _changes: list[tuple[Record, Undo]] = field(default_factory=list)
+    _changes: list[tuple[Record, _Undo]] = field(default_factory=list)
     """Every change that no restart has taken back, in the order in which it was made."""
 
     @property
@@ -172,7 +172,7 @@ class Fold:
         self._shared = set(self.artifacts)
 
     def _taken_back(self, base: int) -> list[Record]:
-        """Undo all changes after version `base`; return the records that no attempt wrote."""
+        """_Undo all changes after version `base`; return the records that no attempt wrote."""
         others: dict[int, Record] = {}
         while self._changes and self._changes[-1][0].version > base:
             record, undo = self._changes.pop()
@@ -184,7 +184,7 @@ class Fold:
     def _change(self, entry: Entry, record: Record) -> None:
         self._changes.extend((record, undo) for undo in self._changed_by(entry, record))
 
-    def _changed_by(self, entry: Entry, record: Record) -> Iterator[Undo]:
+    def _changed_by(self, entry: Entry, record: Record) -> Iterator[_Undo]:
         """Make the changes of an entry; after each, yield the function that takes it back."""
         match entry:
             case TurnOpened(request, _):
@@ -208,23 +208,23 @@ class Fold:
             case _:
                 pass
 
-    def _tell(self, message: Message) -> Undo:
+    def _tell(self, message: Message) -> _Undo:
         self.history.append(message)
         return self.history.pop
 
-    def _set(self, name: Literal["status", "reply"], value: TaskStatus | Message) -> Undo:
+    def _set(self, name: Literal["status", "reply"], value: TaskStatus | Message) -> _Undo:
         before = getattr(self, name)
         setattr(self, name, value)
         return partial(setattr, self, name, before)
 
-    def _archive_status_message(self) -> Iterator[Undo]:
+    def _archive_status_message(self) -> Iterator[_Undo]:
         if self.status.HasField("message"):
             yield self._tell(self.status.message)
             without = copied(self.status)
             without.ClearField("message")
             yield self._set("status", without)
 
-    def _write_artifact(self, write: ArtifactWritten) -> Iterator[Undo]:
+    def _write_artifact(self, write: ArtifactWritten) -> Iterator[_Undo]:
         artifact_id = write.artifact.artifact_id
         known = self.artifacts.get(artifact_id)
         is_shared = artifact_id in self._shared
@@ -242,7 +242,7 @@ class Fold:
             yield partial(known.ClearField, "metadata") if had_none else undo
 
 
-def _put(artifacts: dict[str, Artifact], artifact: Artifact) -> Undo:
+def _put(artifacts: dict[str, Artifact], artifact: Artifact) -> _Undo:
     key = artifact.artifact_id
     before = artifacts.get(key)
     artifacts[key] = artifact
@@ -251,13 +251,13 @@ def _put(artifacts: dict[str, Artifact], artifact: Artifact) -> Undo:
     return partial(artifacts.__setitem__, key, before)
 
 
-def _extend(artifact: Artifact, chunk: Artifact) -> Undo:
+def _extend(artifact: Artifact, chunk: Artifact) -> _Undo:
     before = len(artifact.parts)
     artifact.parts.extend(chunk.parts)
     return partial(artifact.parts.__delitem__, slice(before, None))
 
 
-def _merge(metadata: Struct, update: Struct) -> Undo:
+def _merge(metadata: Struct, update: Struct) -> _Undo:
     before = Struct()
     for key in update.fields:
         if key in metadata.fields:

@@ -51,7 +51,7 @@ _Process = Callable[[Handle[Operation]], Awaitable[bool]]
 
 
 @dataclass(kw_only=True, eq=False)
-class Sharing:
+class _Sharing:
     """The deliveries that one process works on at the same time, from its first to its last.
 
     Args:
@@ -216,8 +216,8 @@ class WorkerFunction(EventFunction):
 
         return await process_batch(records, succeeds)
 
-    def _sharing(self, process: _Process, deadline: float | None) -> Sharing:
-        return Sharing(
+    def _sharing(self, process: _Process, deadline: float | None) -> _Sharing:
+        return _Sharing(
             operations=self._operations,
             process=process,
             clock=self._clock,

@@ -280,7 +280,7 @@ class Guard:
             ConcurrencyError: HEAD was another one.
         """
         claims = self.must_claim
-        worker = process_name() if claims else ""
+        worker = _process_name() if claims else ""
         commit = replace(  # with an id of its own: a rebased write is another request
             wanted, token=self.token, claims=claims, worker=worker, commit_id=new_token()
         )
@@ -514,7 +514,7 @@ class Guard:
 
 
 @functools.cache
-def process_name() -> str:
+def _process_name() -> str:
     """Return the name of this process, as operators look for it.
 
     On Lambda these are the function's version and log stream, elsewhere host and process id.

@@ -420,7 +420,7 @@ class SweeperFunction(EventFunction):
             logging.ERROR,
             "A dead letter was not handled",
             action="dead_letter_error",
-            fields={"message_id": record["messageId"], **ids_in(record["body"])},
+            fields={"message_id": record["messageId"], **_ids_in(record["body"])},
         ):
             settled = await self._dead_letters.handle(record["body"])
         return settled is not None
@@ -604,7 +604,7 @@ async def _make_due(log: DurableStorage, head: Head) -> bool:
     return await log.postpone(head, due_at=now_ms, sends=head.sends)
 
 
-def ids_in(body: str) -> dict[str, object]:
+def _ids_in(body: str) -> dict[str, object]:
     """Return the task and turn that a dead letter is about, for a line of the log."""
     try:
         return decode_message(Operation, body).ids
