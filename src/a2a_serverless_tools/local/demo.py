@@ -230,5 +230,4 @@ def _state_label(state: TaskState) -> str:
 
 
 def _text_of(parts: Sequence[Part]) -> str:
-    """Return the text of the parts that have one."""
     return "".join(part.text for part in parts)

@@ -172,7 +172,7 @@ class Fold:
         self._shared = set(self.artifacts)
 
     def _taken_back(self, base: int) -> list[Record]:
-        """_Undo all changes after version `base`; return the records that no attempt wrote."""
+        """Undo all changes after version `base`; return the records that no attempt wrote."""
         others: dict[int, Record] = {}
         while self._changes and self._changes[-1][0].version > base:
             record, undo = self._changes.pop()

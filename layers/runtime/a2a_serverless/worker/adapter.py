@@ -353,7 +353,6 @@ class _Delivery:
             _log(self._handle, logging.WARNING, "release_failed", text)
 
     async def _act(self, log: Log | None) -> Verdict:
-        """Do what `log` asks for."""
         wanted = on_delivery(
             None if log is None else log.head,
             self._operation,

@@ -203,7 +203,7 @@ class WorkerFunction(EventFunction):
         *,
         removes: bool = False,
     ) -> dict[str, Any]:
-        """_Process the records of `queue`; `removes` is as for `FifoQueue.decode_record`."""
+        """Process the records of `queue`; `removes` is as for `FifoQueue.decode_record`."""
 
         async def succeeds(record: EventRecord) -> bool:
             try:
