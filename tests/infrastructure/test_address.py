@@ -261,6 +261,7 @@ def test_outputs_lead_to_the_endpoint(document: Json) -> None:
         "Queue",
         "DeadLetterQueue",
         "UndecodableQueue",
+        "QuarantineQueue",
         "PushDeadLetterQueue",
         "SigningSecret",
     }

@@ -30,6 +30,7 @@ from a2a_serverless_tools.local import own_file
 _OUTPUTS: Final[Mapping[str, str]] = {
     "Table": "table",
     "Queue": "queue",
+    "QuarantineQueue": "quarantine_queue",
     "UndecodableQueue": "undecodable_queue",
     "DeadLetterQueue": "dead_letter_queue",
     "PushDeadLetterQueue": "push_dead_letter_queue",

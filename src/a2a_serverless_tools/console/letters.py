@@ -24,11 +24,12 @@ ASIDE: Final[Mapping[Aside, str]] = {
 }
 """What each of these queues holds, for sentences."""
 
-Working: TypeAlias = Literal["queue", "push_queue"]
+Working: TypeAlias = Literal["queue", "quarantine_queue", "push_queue"]
 """A queue that workers consume, by the setting that names the queue."""
 
 WORKING: Final[Mapping[Working, str]] = {
     "queue": "operations, which are turns and cancels",
+    "quarantine_queue": "operations of turns that run alone, as a worker has died with them",
     "push_queue": "push jobs",
 }
 """What each of these queues holds, for sentences."""

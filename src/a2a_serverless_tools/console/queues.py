@@ -56,9 +56,9 @@ class Queues:
         turns = await self._inspector.open_turns(LOOKED)
         waiting = [row for row in turns.rows if _waits(row, now)]
         unclaimed = [row for row in turns.rows if not row.is_claimed]
-        working = await asyncio.gather(*map(self._working, WORKING))
-        depth = working[0]["depth"]
+        working = await self._all_working()
         is_calm = turns.is_all and not (waiting or turns.unread or turns.cancels)
+        depths = [one["depth"] for one in working if one["name"] != "push_queue"]
         return page(
             "queues.html",
             place=self._inspector.place,
@@ -72,20 +72,37 @@ class Queues:
             sent_again=sum(row.sends > 0 for row in turns.rows),
             oldest=min((one.waits_since for one in unclaimed if one.waits_since), default=None),
             cancels=turns.cancels[:SHOWN],
-            is_calm=is_calm and bool(depth) and not depth.waiting,
+            is_calm=is_calm and all(depth and not depth.waiting for depth in depths),
             aside=await asyncio.gather(*map(self._aside, ASIDE)),
             deletable=_DELETABLE,
             now=now,
             said=self._notes.get(request.query_params.get("said", "")),
         )
 
+    async def _all_working(self) -> list[Mapping[str, Any]]:
+        """Return how full each queue of the workers is.
+
+        The quarantine is left out where none is named, and where it is empty and no turns share a
+        worker here.
+        """
+        found = await asyncio.gather(*map(self._working, WORKING))
+        shares = self._inspector.settings.worker_turns > 1
+
+        def counts(one: Mapping[str, Any]) -> bool:
+            depth = one["depth"]
+            is_full = depth and (shares or depth.waiting or depth.received)
+            return one["name"] != "quarantine_queue" or bool(is_full or one["fault"])
+
+        return [one for one in found if counts(one)]
+
     async def _working(self, name: Working) -> Mapping[str, Any]:
         """Return how full a queue of the workers is; `depth` None: it is not named, or a fault."""
         settings, backends = self._inspector.settings, self._inspector.backends
+        queue = {"name": name, "what": WORKING[name], "depth": None, "fault": ""}
         try:
-            return {"what": WORKING[name], "depth": await depth_of(name, settings, backends)}
+            return queue | {"depth": await depth_of(name, settings, backends)}
         except A2AServerlessError as error:
-            return {"what": WORKING[name], "depth": None, "fault": str(error)}
+            return queue | {"fault": str(error)}
 
     async def _aside(self, name: Aside) -> Mapping[str, Any]:
         """Return the first messages of a queue; `count` None: there is none, or a fault."""

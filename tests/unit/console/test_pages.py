@@ -356,12 +356,13 @@ async def test_a_console_that_knows_no_address_finds_no_fault(person: Person) ->
 class Stack:
     """Storage and queue in memory, a sweeper, and no worker."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: ManualClock, **settings: float) -> None:
         self.clock = clock
-        self.backends = memory_backends(Settings(auth="none"), clock=clock)
+        named = Settings.model_validate({"auth": "none", **settings})
+        self.backends = memory_backends(named, clock=clock)
         self.sweeper = Sweeper(self.backends.storage, self.backends.operations, clock=clock)
         self.inspector = Inspector(
-            self.backends.storage, Settings(), place="memory", backends=self.backends
+            self.backends.storage, named, place="memory", backends=self.backends
         )
 
     async def send(self, task_id: str) -> Head:
@@ -405,6 +406,29 @@ async def test_queues_are_not_calm_while_turns_wait(
     assert "5 more are not shown." in await stack.page("/queues")
     listed = await stack.page("/tasks")
     assert listed.count("no worker for 4 min") == listed.count("sent again 2 times") == 9
+
+
+async def test_queues_are_not_calm_while_turns_wait_to_run_alone(clock: ManualClock) -> None:
+    """A turn whose worker has died waits in the quarantine, also where the shares are not known."""
+    stack = Stack(clock, worker_turns=10, turn_limit_s=60, run_limit_s=300)
+    assert 'class="calm"' in await stack.page("/queues")
+    head = await stack.send("t")
+    operations, quarantine = stack.backends.operations, stack.backends.quarantining()
+    assert isinstance(operations, TableQueue)
+    taken = take(operations)
+    assert taken is not None
+    await stack.backends.storage.commit(head, Commit(token="dead", claims=True, worker="vm 1"))
+    await quarantine.send(Operation.to_run(OperationParams.of(head, 1)))
+    await operations.delete(taken)
+    for settings in (stack.inspector.settings, Settings()):
+        stack.inspector.settings = settings
+        text = await stack.page("/queues")
+        assert 'class="calm"' not in text
+        rows = re.findall(r'<tr><td>(.*?)</td><td class="number">(.*?)</td>.*?>(\d+)</td>', text)
+        assert [depths for name, *depths in rows if "run alone" in name] == [["1", "0"]]
+    assert isinstance(quarantine, TableQueue)
+    assert take(quarantine) is not None
+    assert "run alone" in await stack.page("/queues")
 
 
 async def test_queues_say_how_many_turns_were_looked_at(
