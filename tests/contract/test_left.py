@@ -10,7 +10,7 @@ from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.table import Item, Range
-from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.entries import StatusChanged, TurnEnded, TurnOpened
 from a2a_serverless.tasks.head import Head, Reason
 from a2a_serverless.tasks.rules import LEFT_MS, Commit
 from tests.support.clocks import ManualClock
@@ -91,6 +91,38 @@ async def test_a_turn_that_waits_for_its_conversation_is_in_no_line(
     assert woken is not None
     assert (woken.woken, woken.sends) == (False, 1)
     assert (await waiting(storage), await out(storage)) == ([], [])
+
+
+@pytest.mark.parametrize("reason", ["share", "conversation"])
+@pytest.mark.parametrize("is_behind", [False, True], ids=["as it is", "as it was before"])
+async def test_what_woke_a_turn_was_not_lost(
+    storage: DurableStorage, reason: Reason, *, is_behind: bool
+) -> None:
+    """Wakes are counted apart from what the sweeper sends, on a HEAD of any age, for their turn."""
+    seen = await opened(storage)
+    left = await storage.leave(seen, reason)
+    assert left is not None
+    woken = await storage.wake(left)
+    assert woken is not None
+    asked = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED))
+    asks = Commit(entries=(asked, TurnEnded()), token="one", claims=True)
+    claimed = await storage.commit(seen if is_behind else woken, asks)
+    again = await storage.leave(await opened(storage), reason)
+    assert again is not None
+    for _ in range(2):
+        again = await storage.wake(again)
+        assert again is not None
+        assert await storage.postpone(again, due_at=1, sends=again.sends + 1)
+        again = await storage.leave(await newest(storage, again), reason)
+        assert again is not None
+    counts = [(one.sends, one.wakes, one.resends) for one in (woken, again)]
+    assert counts == [(1, 1, 0), (4, 2, 2)]
+    stored = await newest(storage, claimed)
+    assert (stored.turn_is_open, stored.wakes, stored.resends) == (False, 1, 0)
+    follow_up = request("more")
+    stored = await storage.commit(stored, Commit(entries=(TurnOpened(follow_up),)))
+    assert (stored.turn_is_open, stored.sends, stored.wakes) == (True, 0, 0)
+    assert stored == await newest(storage, stored)
 
 
 async def test_a_turn_is_woken_once(storage: DurableStorage) -> None:

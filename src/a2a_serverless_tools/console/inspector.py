@@ -413,7 +413,7 @@ def _row_of(head: Head) -> TaskRow:
         turn_is_open=head.turn_is_open,
         due_at=head.due_at,
         is_cancel_asked=head.cancel is not None,
-        sends=head.sends,
+        sends=head.resends,
         is_claimed=head.turn_is_open and head.token is not None and not head.was_released,
         waits_since=_waits_since(head),
         waits_until=released.until if released else 0,

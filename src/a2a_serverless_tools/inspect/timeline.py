@@ -84,6 +84,7 @@ _MAY_LACK: Final = (
 _What: TypeAlias = Literal[
     "accepted",  # a message, which opened a turn
     "waited for its turn",  # ... and became the current turn later
+    "woken",  # after it was left, as it had to wait for others
     "sent again",  # by the sweeper, as it was due
     "started",  # the first attempt of a turn
     "lost",  # an attempt, without a word
@@ -227,6 +228,8 @@ class Timeline:
     """The time at which the sweeper looks at the task; None also if it does not have to."""
     sends: int
     """Copies of the current turn that the sweeper has sent."""
+    wakes: int
+    """How often the current turn was woken, after it was left to wait for others."""
     size: int | None
     units: int
     """The write units of all commits that could be read."""
@@ -276,7 +279,8 @@ def timeline(
         holder=None if released else _holder(head, records, lease_s),
         given_back=released,
         due_at=head.due_at,
-        sends=head.sends,
+        sends=head.resends,
+        wakes=head.wakes,
         units=sum(commit.units for commit in commits),
         cancel=head.cancel,
         story=_story(head, tuple(records), turns, discards, webhooks),
@@ -302,7 +306,7 @@ def _holder(head: Head, records: Iterable[Record], lease_s: float | None) -> _Ho
     of_attempt = [record for record in records if record.token == head.token]
     claim = next((record for record in of_attempt if record.worker), None)
     first = claim or next(iter(of_attempt), None)
-    until = head.due_at if head.sends == 0 and head.cancel is None else None
+    until = head.due_at if head.resends == 0 and head.cancel is None else None
     seen = [record.at for record in of_attempt if record.at is not None]
     if seen and until is not None and lease_s is not None:
         seen.append(until - int(lease_s * 1000))
@@ -429,9 +433,12 @@ def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> It
         yield of_turn(what="accepted", at=turn.opened_at, version=turn.number, by=turn.by)
     if turn.began_at is not None and turn.began_at != turn.opened_at:
         yield of_turn(what="waited for its turn", at=turn.began_at, version=turn.number)
-    if head.sends and turn.number == head.turn:  # of the whole turn: its times are not known
+    if turn.number == head.turn:  # of the whole turn: the times are not known
         first = turn.attempts[0].first if turn.attempts else turn.number
-        yield of_turn(what="sent again", version=first, count=head.sends)
+        if head.wakes:
+            yield of_turn(what="woken", version=first, count=head.wakes)
+        if head.resends:
+            yield of_turn(what="sent again", version=first, count=head.resends)
     before: Attempt | None = None
     for attempt in turn.attempts:
         if before is not None:

@@ -52,6 +52,9 @@ def _of_turn(one: Happening) -> str:
             return "message accepted" + (f" from {one.by}" if one.by else "")
         case "waited for its turn":
             return "began when the turn before had ended"
+        case "woken":
+            waited = "waited for a place of the workers or for its conversation"
+            return f"{waited}, and was woken {times(one.count)}"
         case _:
             return f"the sweeper has sent it again {times(one.count)} in all"
 

@@ -39,9 +39,9 @@ TOLD: dict[str, Sequence[str]] = {
     "cancel operation received": (NEW, *RAN, *CANCELED),
     "agent being cancelled": (NEW, "started", "lost", "cancel asked", "took over", "reached"),
     # Turns of one conversation: a turn that was left ran once it was woken.
-    "turn left, before ack": (NEW, "sent again", *RAN),
-    "turn ended, not passed on": (NEW, "sent again", *RAN),
-    "next turn woken, not sent": (NEW, "sent again", *RAN),
+    "turn left, before ack": (NEW, "woken", *RAN),
+    "turn ended, not passed on": (NEW, "woken", *RAN),
+    "next turn woken, not sent": (NEW, "woken", "sent again", *RAN),
     # Upkeep.
     "sweeper: postponed, not sent": (NEW, "sent again", *RAN),
     "dead letter: ended, not deleted": (NEW, *USED_UP),

@@ -226,6 +226,23 @@ def given_back(at: int | None) -> Timeline:
     )
 
 
+def test_a_turn_that_was_woken_was_not_sent_again() -> None:
+    """What stood in line is told as such, and its worker's lease is known."""
+    opening = record(1, TurnOpened(SendMessageRequest()), at=0)
+    claim = record(2, token="A", at=100, worker="host 1")
+    head = replace(claimed(token="A"), due_at=300_100, sends=2, wakes=2)
+    shown = timeline(head, (opening, claim), lease_s=300)
+    assert (shown.sends, shown.wakes) == (0, 2)
+    assert shown.holder is not None
+    assert shown.holder.lease_until == 300_100
+    waited = (
+        "turn 1: waited for a place of the workers or for its conversation, and was woken 2 times"
+    )
+    assert [sentence(one) for one in shown.story][:2] == ["turn 1: message accepted", waited]
+    both = timeline(replace(head, sends=3), (opening, claim)).story
+    assert [one.what for one in both] == ["accepted", "woken", "sent again", "started"]
+
+
 def test_an_attempt_ends_when_it_says_so() -> None:
     """What follows is a wait: it belongs to no attempt, and the next one starts at its end."""
     (turn,) = given_back(420).turns

@@ -47,6 +47,7 @@ FULL = replace(
     serial_from=2,
     left="share",
     left_at=1_700_000_500_000,
+    wakes=1,
 )
 WOKEN = replace(FULL, left="", woken=True)
 
@@ -58,6 +59,7 @@ WOKEN = replace(FULL, left="", woken=True)
         FULL,
         WOKEN,
         replace(FULL, left="conversation"),
+        replace(FULL, left="", left_at=0),
         replace(FULL, status=None, metadata=None),
         replace(FULL, due_at=None, token=None),
     ]

@@ -9,6 +9,7 @@ import pytest
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
+from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.dictionaries import MemoryTable
@@ -18,7 +19,7 @@ from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import BY_LINE, INDEXES
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import Head, Operation, OperationParams
+from a2a_serverless.tasks.head import Head, Operation, OperationParams, Reason
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.wiring import table_backends
@@ -141,6 +142,31 @@ async def test_the_wait_doubles_up_to_its_bound(stack: Stack) -> None:
     assert waits == [60, 120, 240, 480, 960, 1000, 1000, 1000]
     assert [op.params.copy_number for op in stack.queue.sent] == list(range(1, 9))
     assert len({op.deduplication_id for op in stack.queue.sent}) == 8
+
+
+@pytest.mark.parametrize("reason", ["share", "conversation"])
+async def test_a_turn_that_was_woken_often_is_not_stuck(
+    stack: Stack, reason: Reason, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waits double, and a turn counts as stuck, by the copies that were sent as one seemed lost."""
+    counted: list[str] = []
+    monkeypatch.setattr(metrics, "count", lambda name, *_, **__: counted.append(name))
+    head = await stack.open()
+    for _ in range(sweeper.STUCK_AFTER):
+        left = await stack.storage.leave(head, reason)
+        assert left is not None
+        woken = await stack.storage.wake(left)
+        assert woken is not None
+        head = woken
+    for wait in (60, 120, 240):
+        now = await stack.head(head)
+        assert now.due_at == stack.clock.now_ms() + wait * 1000
+        stack.clock.advance(wait)
+        assert counted.count("StuckTurns") == 0
+        assert await stack.sweep() == SweepReport(sent=1)
+    assert counted.count("StuckTurns") == 1
+    told = [vars(line)["sends"] for line in caplog.records if vars(line).get("action") == "resend"]
+    assert told == [1, 2, 3]
 
 
 async def test_the_bound_holds_after_any_number_of_sends(stack: Stack) -> None:

@@ -102,16 +102,20 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
         values["alone_for"] = head.turn
     if head.spared != Spared():
         values |= spared_values(head, head.spared)
-    if head.left or head.woken:
+    if head.left or head.woken or head.wakes:
         values |= _line_values(head)
     return values
 
 
 def _line_values(head: Head) -> dict[str, str | int | bytes | None]:
-    """Return the attributes of a HEAD whose turn is left, or was woken for a share."""
-    values: dict[str, str | int | bytes | None] = {"left_turn": head.turn, "left_at": head.left_at}
+    """Return the attributes of a HEAD whose turn is left, or was woken."""
+    values: dict[str, str | int | bytes | None] = {"left_turn": head.turn}
+    if head.left or head.woken:
+        values["left_at"] = head.left_at
     if head.left:
         values["left"] = head.left
+    if head.wakes:
+        values["wakes"] = head.wakes
     person = Scope(head.scope).person
     if head.left == "share" or head.woken:
         has_share = share_key(person) if head.token else WOKEN
@@ -120,7 +124,7 @@ def _line_values(head: Head) -> dict[str, str | int | bytes | None]:
     return values
 
 
-_LINE: Final = ("left", "left_turn", "left_at", "line_key", "line_at")
+_LINE: Final = ("left", "left_at", "line_key", "line_at")
 
 
 def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
@@ -238,7 +242,8 @@ def _line_of(values: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     is_woken = values.get("line_key", WAITING) != WAITING
     left, left_at = values.get("left", ""), values.get("left_at", 0)
-    return {"left": left, "left_at": left_at, "woken": is_woken}
+    wakes = values.get("wakes", 0)
+    return {"left": left, "left_at": left_at, "woken": is_woken, "wakes": wakes}
 
 
 def _spared_of(values: Mapping[str, Any]) -> Spared:
@@ -309,6 +314,7 @@ HEAD_FORMS: Final[Forms] = {
     "left": str,
     "left_turn": int,
     "left_at": int,
+    "wakes": int,
     "line_key": str,
     "spared_interruptions": int,
 }
@@ -320,7 +326,7 @@ _INFORMING: Final = frozenset(
     {"size", "cancel_by"}
     | {"released", "released_reason", "released_id", "released_at", "released_until"}
     | {"spared_for", "spared_faults", "spared_waited", "spared_interruptions"}
-    | {"alone_for", "serial_from", "left", "left_turn", "left_at", "line_key"}
+    | {"alone_for", "serial_from", "left", "left_turn", "left_at", "line_key", "wakes"}
 )
 """Attributes that only inform: the task is run and written with or without them."""
 
@@ -399,9 +405,7 @@ def left(before: Head, after: Head) -> Update:
 
 def woken(before: Head, after: Head) -> Update:
     """Return the update that wakes a left turn: refused if another has, or HEAD has changed."""
-    values: dict[str, Any] = {"due_at": after.due_at, "sends": after.sends}
-    if after.woken:
-        values |= _line_values(after)
+    values = {**_line_values(after), "due_at": after.due_at, "sends": after.sends}
     is_same = are(incarnation=before.incarnation, version=before.version, left=before.left)
     return _in_line(before, values, [*is_same, NO_CANCEL])
 

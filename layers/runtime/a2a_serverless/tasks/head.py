@@ -131,6 +131,8 @@ class Head:
     being canceled: the deadline, which only the task's end moves."""
     sends: int = 0
     """Copies of the current turn's operation that were sent after the first."""
+    wakes: int = 0
+    """How many of them were sent because the turn was left, and was woken."""
     left: Reason = ""
     """Why the current turn has no message on the queue: it stands in the table until it is woken.
     Only a turn that no attempt has claimed can be left."""
@@ -165,6 +167,11 @@ class Head:
     @property
     def turn_is_open(self) -> bool:
         return self.finished_turn < self.turn
+
+    @property
+    def resends(self) -> int:
+        """Return how often the current turn was sent again because its message seemed lost."""
+        return max(0, self.sends - self.wakes)
 
     @property
     def is_in_line(self) -> bool:

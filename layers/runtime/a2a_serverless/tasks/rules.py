@@ -344,6 +344,7 @@ def waking(head: Head, *, now_ms: int, timing: Timing) -> Head:
         woken=head.left == "share",
         left_at=now_ms if head.left == "share" else 0,
         sends=head.sends + 1,
+        wakes=head.wakes + 1,
         due_at=now_ms + int(timing.waiting_s * 1000),
     )
 
@@ -527,6 +528,7 @@ def _current(head: Head, turn: int, now_ms: int, timing: Timing) -> Head:
         spared=Spared(),
         alone=False,
         sends=0,
+        wakes=0,
         due_at=now_ms + int(timing.waiting_s * 1000),
     )
 

@@ -278,8 +278,12 @@ class Sweeper:
         return await self._postponed(log, head, copy, fields)
 
     async def _tell_age(self, log: DurableStorage, head: Head) -> None:
-        """Report the age of a turn whose worker has left it, or lost its lease, to the metrics."""
-        opened_at = await _opened_at(log, head) if head.token is not None else None
+        """Report the age of a turn whose worker has left it, or lost its lease, to the metrics.
+
+        One that stands in line has no worker because others are before it.
+        """
+        is_counted = head.token is not None and not head.left
+        opened_at = await _opened_at(log, head) if is_counted else None
         if opened_at is not None:
             metrics.time("AgeOfLeftTurns", self._clock.now_ms() - opened_at)
 
@@ -294,7 +298,7 @@ class Sweeper:
             )
             return "passed"
         sends = params.copy_number
-        due_at = self._clock.now_ms() + int(self._wait_s(log, sends) * 1000)
+        due_at = self._clock.now_ms() + int(self._wait_s(log, head.resends + 1) * 1000)
         # Postponed first: of two runs only one sends. A crash in between only costs a wait.
         if not await log.postpone(head, due_at=due_at, sends=sends):
             return "passed"
@@ -315,12 +319,12 @@ class Sweeper:
         return Counter({"sent": len(copies) - len(failed), "failed": len(failed)})
 
     def _tell_sent(self, copy: _Copy) -> None:
-        sends = copy.head.sends
+        resends = copy.head.resends
         metrics.count("Resends")
-        if sends >= STUCK_AFTER:
+        if resends >= STUCK_AFTER:
             metrics.count("StuckTurns")
         was_claimed = copy.head.token is not None
-        extra = {"action": "resend", "sends": sends, "was_claimed": was_claimed, **copy.fields}
+        extra = {"action": "resend", "sends": resends, "was_claimed": was_claimed, **copy.fields}
         logger.warning("An overdue turn was sent again", extra=extra)
 
     async def _put_back(self, copy: _Copy, error: Exception) -> None:
@@ -360,7 +364,7 @@ class Sweeper:
         if not await end_task(log, seen.task_id, decide):
             return "passed"
         metrics.count("TurnsGivenUp")
-        extra = {"action": "turn_given_up", "sends": seen.sends, **fields}
+        extra = {"action": "turn_given_up", "sends": seen.resends, **fields}
         logger.error("A task was failed whose agent could not be started", extra=extra)
         return "given_up"
 
@@ -376,9 +380,9 @@ class Sweeper:
         logger.warning("A task was canceled at its deadline", extra=extra)
         return "canceled"
 
-    def _wait_s(self, log: DurableStorage, sends: int) -> float:
-        """Return the seconds from send number `sends` to the next one."""
-        doublings = min(sends, 32)  # the bound is reached long before; a float would overflow
+    def _wait_s(self, log: DurableStorage, resends: int) -> float:
+        """Return the seconds from resend number `resends` to the next one."""
+        doublings = min(resends, 32)  # the bound is reached long before; a float would overflow
         return min(self._longest_wait_s, log.timing.waiting_s * 2.0**doublings)
 
 
