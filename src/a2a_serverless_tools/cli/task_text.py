@@ -206,6 +206,7 @@ def as_json(shown: Timeline) -> dict[str, Any]:
         "spared": _plain(shown.spared, "waited"),
         "holder": shown.holder and _plain(shown.holder),
         "given_back": _end(shown.given_back),
+        "in_line": shown.in_line and _plain(shown.in_line),
         "cancel": shown.cancel and _plain(shown.cancel),
         "story": [
             {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
@@ -22,19 +22,22 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.http.intake import Wait, cancel
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.conversation import line_of
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.storage.finding import HOUR_MS, Created, Due, created_in, due_tasks, find_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, count_tasks, newest_heads
+from a2a_serverless.storage.shares import ahead
 from a2a_serverless.storage.survey import survey_task
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.attempts import overdue_cancel
+from a2a_serverless.tasks.conversation import Place
 from a2a_serverless.tasks.fold import Cursor, Event, Fold, Log, events_of, incarnation_tag
-from a2a_serverless.tasks.head import KNOWN, Head, plain_state
+from a2a_serverless.tasks.head import KNOWN, Head, Reason, plain_state
 from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.console.lines import Logs
-from a2a_serverless_tools.inspect.timeline import Timeline, timeline
-from a2a_serverless_tools.inspect.wording import age, times
+from a2a_serverless_tools.inspect.timeline import InLine, Timeline, timeline
+from a2a_serverless_tools.inspect.wording import IN_LINE, age, in_line, times
 
 STATES: Final[Mapping[str, TaskState]] = {plain_state(state): state for state in sorted(KNOWN)}
 """The states that a task can have, by their plain names."""
@@ -50,6 +53,8 @@ _PLACE: Final = re.compile(
 )
 _OPERATOR: Final = "operator"
 """The user who has asked for a cancel, as HEAD then names it."""
+_MOST_BEFORE: Final = 1_000
+"""The most turns before one in the line of its caller that are counted."""
 _NEXT_MS: Final = 2 * HOUR_MS
 """An open turn is due within a lease, the longest wait of a sweep or of a retry: within this."""
 
@@ -80,16 +85,21 @@ class TaskRow:
     """The time before which the open turn does not start again; 0: it may start."""
     waits_for: str
     """Why the open turn was given back; empty: it was not."""
+    left: Reason
+    """What the open turn stands in line for, without a message on the queue; empty: it does not."""
 
     def notes(self, now_ms: int) -> list[str]:
         """Return what a person should know of the task besides its state."""
         notes = ["cancel asked"] if self.is_cancel_asked and self.state != "canceled" else []
         if not self.turn_is_open:
             return notes
-        if self.waits_until > now_ms:
+        since = self.waits_since
+        if self.left:
+            waited = "" if since is None else f", for {age(now_ms - since)}"
+            notes.append(IN_LINE[self.left] + waited)
+        elif self.waits_until > now_ms:
             notes.append(f"waits {age(self.waits_until - now_ms)}: {self.waits_for}")
         elif not self.is_claimed:
-            since = self.waits_since
             notes.append("no worker" if since is None else f"no worker for {age(now_ms - since)}")
         if self.attempts > 1:
             notes.append(f"attempt {self.attempts}")
@@ -202,6 +212,7 @@ class Inspector:
             unreadable=survey.unreadable,
             pushes=survey.pushes,
             lease_s=storage.timing.lease_s,
+            in_line=await _in_line(storage, survey.head, survey.missing),
         )
 
     async def log(self, task_id: str, scope: str) -> Log | None:
@@ -322,7 +333,7 @@ class Inspector:
         Raises:
             TaskNotFoundError: there is no such task.
             TurnFinishedError: no turn is open.
-            UnsupportedOperationError: the turn waits for a time of its own.
+            UnsupportedOperationError: the turn waits for a time of its own, or for other turns.
         """
         storage = self.storage.for_scope(Scope(scope))
         head = await storage.head(task_id)
@@ -330,6 +341,12 @@ class Inspector:
             raise TaskNotFoundError
         if not head.turn_is_open:
             raise TurnFinishedError
+        waits = await _in_line(storage, head)
+        if waits is not None and waits.place != 1:
+            raise UnsupportedOperationError(
+                "The turn has no message to send: it stands in line, and starts when its place"
+                f" comes ({in_line(waits)})."
+            )
         released, now_ms = head.released, storage.clock.now_ms()
         if released is not None and head.was_released and released.until > now_ms:
             raise UnsupportedOperationError(
@@ -358,6 +375,25 @@ class Inspector:
             unread=tuple(unread),
             is_all=is_all,
         )
+
+
+async def _in_line(
+    storage: DurableStorage, head: Head, missing: Collection[str] = ()
+) -> InLine | None:
+    """Return the place of a turn that is left; None if it is not. One request."""
+    if not head.left or not head.turn_is_open:
+        return None
+    waits = InLine(reason=head.left)
+    if head.left == "share":
+        before = await ahead(storage, head, _MOST_BEFORE + 1)
+        return replace(waits, before=before if before <= _MOST_BEFORE else None)
+    if "context_id" in missing:
+        return waits
+    places = (await line_of(storage, head.context_id)).places
+    if not places:
+        return waits
+    own = next((at for at, place in enumerate(places, 1) if place == Place.of(head)), 0)
+    return replace(waits, first=places[0].task_id, place=own, places=len(places))
 
 
 def _place_in(token: str) -> tuple[int, str] | None:
@@ -414,10 +450,13 @@ def _row_of(head: Head) -> TaskRow:
         due_at=head.due_at,
         is_cancel_asked=head.cancel is not None,
         sends=head.resends,
-        is_claimed=head.turn_is_open and head.token is not None and not head.was_released,
+        is_claimed=head.turn_is_open
+        and head.token is not None
+        and not (head.was_released or head.left),
         waits_since=_waits_since(head),
         waits_until=released.until if released else 0,
         waits_for=released.reason if released else "",
+        left=head.left if head.turn_is_open else "",
     )
 
 

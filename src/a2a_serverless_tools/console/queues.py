@@ -55,7 +55,8 @@ class Queues:
         now = storage.clock.now_ms()
         turns = await self._inspector.open_turns(LOOKED)
         waiting = [row for row in turns.rows if _waits(row, now)]
-        unclaimed = [row for row in turns.rows if not row.is_claimed]
+        unclaimed = [row for row in turns.rows if not (row.is_claimed or row.left)]
+        left = sum(bool(row.left) for row in turns.rows)
         working = await self._all_working()
         is_calm = turns.is_all and not (waiting or turns.unread or turns.cancels)
         depths = [one["depth"] for one in working if one["name"] != "push_queue"]
@@ -69,6 +70,7 @@ class Queues:
             unread=turns.unread[:SHOWN],
             hidden=max(0, len(waiting) - SHOWN) + max(0, len(turns.unread) - SHOWN),
             unclaimed=len(unclaimed),
+            left=left,
             sent_again=sum(row.sends > 0 for row in turns.rows),
             oldest=min((one.waits_since for one in unclaimed if one.waits_since), default=None),
             cancels=turns.cancels[:SHOWN],

@@ -35,6 +35,7 @@ from a2a_serverless.tasks.head import (
     AttemptEnd,
     CancelMark,
     Head,
+    Reason,
     Spared,
     plain_state,
 )
@@ -196,6 +197,21 @@ class _Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InLine:
+    """What an open turn waits for without a message on the queue, and its place in that line."""
+
+    reason: Reason
+    before: int | None = None
+    """For a share: turns of its caller before it. None: too many to count, or not looked at."""
+    first: str = ""
+    """For its conversation: the task whose turn has it; empty: unknown."""
+    place: int = 0
+    """For its conversation: its own place, from 1 on; 0: unknown."""
+    places: int = 0
+    """For its conversation: the length of the line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """A task and its committed versions. Times are milliseconds since the epoch.
 
@@ -224,6 +240,8 @@ class Timeline:
     """None: no attempt has claimed the open turn, or the last one has given it back."""
     given_back: AttemptEnd | None
     """The attempt that has given back the open turn; None: there is none, or another took over."""
+    in_line: InLine | None
+    """What the open turn stands in line for; None: it does not."""
     due_at: int | None
     """The time at which the sweeper looks at the task; None also if it does not have to."""
     sends: int
@@ -252,6 +270,7 @@ def timeline(
     unreadable: Iterable[str] = (),
     pushes: Iterable[Push] = (),
     lease_s: float | None = None,
+    in_line: InLine | None = None,
 ) -> Timeline:
     """Return the timeline of a task.
 
@@ -262,7 +281,9 @@ def timeline(
         unreadable: what else could not be read, as clauses.
         pushes: the task's push configurations.
         lease_s: the seconds of a lease; None: unknown, and so is its last renewal.
+        in_line: the place of a turn that is left; None: it was not looked at.
     """
+    is_left = bool(head.left) and head.turn_is_open
     discards, turns = _discards(records), turns_of(head, records)
     webhooks, commits = webhooks_of(pushes, records), tuple(_commits(records, discards))
     released = head.released if head.turn_is_open and head.was_released else None
@@ -276,7 +297,8 @@ def timeline(
         turn_is_open=head.turn_is_open,
         progress=_progress(records) if head.turn_is_open else None,
         spared=head.spared,
-        holder=None if released else _holder(head, records, lease_s),
+        holder=None if released or is_left else _holder(head, records, lease_s),
+        in_line=(in_line or InLine(reason=head.left)) if is_left else None,
         given_back=released,
         due_at=head.due_at,
         sends=head.resends,

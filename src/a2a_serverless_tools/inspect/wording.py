@@ -5,16 +5,21 @@ The sentences contain texts of clients and agents as they are: the caller has to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 from a2a_serverless.tasks.push import GivenUp
-from a2a_serverless_tools.inspect.timeline import Change, Happening, Timeline
+from a2a_serverless_tools.inspect.timeline import Change, Happening, InLine, Timeline
 from a2a_serverless_tools.inspect.turns import Attempt, Outcome
 from a2a_serverless_tools.inspect.webhooks import DeliveryLine, Webhook
 
 UNREADABLE: Final = "unreadable"
+IN_LINE: Final[Mapping[str, str]] = {
+    "share": "in line for a place of the workers",
+    "conversation": "waits for another turn of its conversation",
+}
+"""What a turn that is left waits for."""
 _SECOND_MS: Final = 1_000
 _LONG_WAIT_MS: Final = 1_000
 """The wait for a worker from which on it is told."""
@@ -96,6 +101,8 @@ _OUTCOMES: Final[dict[Outcome, str]] = {
 
 def what_holds(shown: Timeline) -> str:
     """Return which worker has claimed the open turn, and what is known of it since."""
+    if shown.in_line is not None:
+        return f"no worker; {in_line(shown.in_line)}"
     if shown.given_back is not None:
         end = shown.given_back
         at = f" at {iso(end.at)}" if end.at is not None else ""
@@ -108,6 +115,20 @@ def what_holds(shown: Timeline) -> str:
     if holder.since is not None:
         text += f", claimed it at {iso(holder.since)}"
     return text if holder.seen_at is None else f"{text}, last sign at {iso(holder.seen_at)}"
+
+
+def in_line(waits: InLine) -> str:
+    """Return what a turn stands in line for, and how many are before it, if that is known."""
+    if waits.reason == "share":
+        before = "" if waits.before is None else f": {_number(waits.before, 'turn')}"
+        return IN_LINE["share"] + (before and f"{before} of this caller before it")
+    if waits.place == 1:
+        return "the first of its conversation: about to be woken"
+    if not waits.first:
+        return IN_LINE["conversation"]
+    ordinal = {2: "2nd", 3: "3rd"}.get(waits.place, f"{waits.place}th")
+    of = f" ({ordinal} of {waits.places})" if waits.place else ""
+    return f"waits until task {waits.first} of its conversation has ended{of}"
 
 
 def starts(shown: Timeline) -> str:

@@ -9,11 +9,13 @@ from dataclasses import replace
 import pytest
 from a2a.types import AgentCard, TaskPushNotificationConfig, TaskState, TaskStatus
 
-from a2a_serverless.errors import UnreadableTaskError
+from a2a_serverless.errors import UnreadableTaskError, UnsupportedOperationError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.conversation import give_up
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
+from a2a_serverless.tasks.conversation import Place
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams, Spared
 from a2a_serverless.tasks.identity import Scope
@@ -25,7 +27,8 @@ from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.lines import LogLine, Logs
 from a2a_serverless_tools.contract import Storage
-from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS
+from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS, InLine
+from a2a_serverless_tools.inspect.wording import what_holds
 from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, request
 from tests.support.queues import take
@@ -356,7 +359,7 @@ async def test_a_console_that_knows_no_address_finds_no_fault(person: Person) ->
 class Stack:
     """Storage and queue in memory, a sweeper, and no worker."""
 
-    def __init__(self, clock: ManualClock, **settings: float) -> None:
+    def __init__(self, clock: ManualClock, **settings: float | str) -> None:
         self.clock = clock
         named = Settings.model_validate({"auth": "none", **settings})
         self.backends = memory_backends(named, clock=clock)
@@ -429,6 +432,55 @@ async def test_queues_are_not_calm_while_turns_wait_to_run_alone(clock: ManualCl
     assert isinstance(quarantine, TableQueue)
     assert take(quarantine) is not None
     assert "run alone" in await stack.page("/queues")
+
+
+async def test_a_turn_in_line_says_what_it_waits_for(clock: ManualClock) -> None:
+    """For a place: the turns of its caller before it, if few; a copy would not be sent sooner."""
+    stack = Stack(clock)
+    storage = stack.backends.storage
+    for number, name in enumerate(("a", "b", "t")):
+        head = await stack.send(name)
+        await storage.leave(head, "share", at=clock.now_ms() + number)
+    clock.advance(30)
+    (shown,) = await stack.inspector.timelines("t")
+    said = "in line for a place of the workers: 2 turns of this caller before it"
+    assert (what_holds(shown), shown.given_back) == (f"no worker; {said}", None)
+    assert said in await stack.page(f"/task/{head.scope}/t")
+    text = await stack.page("/queues")
+    assert "0 claimed by a worker, 3 in line behind others, 0 without a worker, 0 sent" in text
+    assert text.count("in line for a place of the workers, for 30 s") == 3
+    assert "no worker for" not in await stack.page("/tasks")
+    before = await storage.head("t")
+    with pytest.raises(UnsupportedOperationError, match=f"stands in line.*{said}"):
+        await stack.inspector.resend("t", head.scope)
+    assert await storage.head("t") == before
+    many = replace(shown, in_line=InLine(reason="share"))
+    assert what_holds(many) == "no worker; in line for a place of the workers"
+
+
+async def test_a_turn_that_waits_for_its_conversation_names_the_task(clock: ManualClock) -> None:
+    """Which task has it, and the place; the first may be made due, and the next sweep wakes it."""
+    stack = Stack(clock, conversations="serial")
+    storage, inspector = stack.backends.storage, stack.inspector
+    heads = [await stack.send(name) for name in ("a", "b", "t")]
+    for head in heads[1:]:
+        assert await storage.leave(head, "conversation")
+    (shown,) = await inspector.timelines("t")
+    said = "waits until task a of its conversation has ended (3rd of 3)"
+    assert what_holds(shown) == f"no worker; {said}"
+    assert "waits for another turn of its conversation, for 0 s" in await stack.page("/queues")
+    with pytest.raises(UnsupportedOperationError, match=re.escape(said)):
+        await inspector.resend("t", heads[2].scope)
+    write = give_up(storage, "c", Place.of(heads[0]), [Place.of(head) for head in heads])
+    assert write is not None
+    await storage.table.write(write)
+    (first,) = await inspector.timelines("b")
+    assert what_holds(first).endswith("the first of its conversation: about to be woken")
+    assert await inspector.resend("b", heads[1].scope)
+    await stack.sweeper.sweep()
+    woken = await storage.head("b")
+    assert woken is not None
+    assert (woken.left, woken.wakes, woken.resends) == ("", 1, 0)
 
 
 async def test_queues_say_how_many_turns_were_looked_at(

@@ -169,6 +169,22 @@ async def test_a_turn_that_was_woken_often_is_not_stuck(
     assert told == [1, 2, 3]
 
 
+async def test_only_a_turn_out_of_line_has_been_left_by_its_worker(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn that has lost its conversation waits for others: its age rings no alarm."""
+    told: list[str] = []
+    monkeypatch.setattr(metrics, "time", lambda name, _: told.append(name))
+    head = await stack.claim(await stack.open())
+    stack.clock.advance(LEASE_S)
+    await stack.sweep()
+    assert told.count("AgeOfLeftTurns") == 1
+    assert await stack.storage.leave(await stack.head(head), "conversation")
+    stack.clock.advance(LEASE_S)
+    assert await stack.sweep() == SweepReport(passed=1)
+    assert told.count("AgeOfLeftTurns") == 1
+
+
 async def test_the_bound_holds_after_any_number_of_sends(stack: Stack) -> None:
     """A turn that was sent thousands of times is not waited for for ever."""
     head = await stack.open()

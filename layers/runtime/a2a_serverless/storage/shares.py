@@ -10,6 +10,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import load_heads
 from a2a_serverless.storage.table import Check, Item, Range
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope
 
 PAGE = 8
 """Turns of one caller that one look at the line names at most."""
@@ -41,6 +42,15 @@ async def woken(storage: DurableStorage, *, but: str = "") -> list[Head]:
     entries = await storage.table.all(_live(storage, layout.WOKEN))
     heads = await load_heads(storage, [entry for entry in entries if entry["PK"] != but])
     return [head for head in heads if head.woken and head.token is None]
+
+
+async def ahead(storage: DurableStorage, head: Head, most: int) -> int:
+    """Return how many turns of its caller stand in line before a turn: up to `most` are counted."""
+    person = Scope(head.scope).person
+    own = layout.line_place(person, head.left_at, head.task_id)
+    before = _live(storage, layout.WAITING, f"{person}#", own)
+    found = await storage.table.first(most + 1, before)
+    return min(most, len([entry for entry in found if entry["line_at"] < own]))
 
 
 async def taken(storage: DurableStorage, person: str) -> int:
