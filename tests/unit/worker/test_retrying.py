@@ -143,6 +143,31 @@ def group(*errors: Exception) -> ExceptionGroup[Exception]:
     return ExceptionGroup("as a TaskGroup raises it", errors)
 
 
+def nested(error: Exception) -> Exception:
+    for _ in range(3000):
+        error = group(error)
+    return error
+
+
+def chained() -> Exception:
+    error: Exception = ValueError()
+    for _ in range(3000):
+        cause, error = error, ValueError()
+        error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("deep", [nested(ValueError()), chained()], ids=["group", "chain"])
+async def test_an_exception_of_any_depth_is_one_failed_attempt(deep: Exception) -> None:
+    """Deeper than Python recurses, it is looked at and logged: `MaxAttempts` starts, no more."""
+    agent = Agent(raising(deep))
+    bench = Bench(agent, max_attempts=3, retry_base_s=0)
+    task = await bench.send()
+    assert [await bench.work() for _ in range(3)] == [False, False, True]
+    assert (await bench.head(task)).state == S.TASK_STATE_FAILED
+    assert len(agent.started) == 3
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -151,6 +176,7 @@ def group(*errors: Exception) -> ExceptionGroup[Exception]:
         UnsupportedOperationError("no"),
         group(FinalError("no")),
         group(ValueError(), group(UnsupportedOperationError("no"), TimeoutError())),
+        pytest.param(nested(FinalError("no")), id="deep"),
     ],
 )
 async def test_a_final_exception_fails_the_task_at_once(error: Exception) -> None:

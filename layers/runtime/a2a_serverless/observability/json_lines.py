@@ -16,6 +16,8 @@ from a2a_serverless.observability.tracing import with_context
 WITHHELD: Final = "(text withheld)"
 _TRUSTED: Final = frozenset({"a2a_serverless", "botocore"})
 _CAUSE: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
+_MOST: Final = 100
+_LEFT_OUT: Final = "--- more exceptions are left out ---\n"
 _CONTEXT: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
 _ExceptionInfo = (
@@ -79,12 +81,17 @@ class JsonLines(LambdaPowertoolsFormatter):
 
 
 def _lines(error: BaseException, seen: set[int]) -> Iterator[str]:
-    """Yield the lines of a traceback as Python prints it, after those of its causes."""
+    """Yield the lines of a traceback as Python prints it, after those of its causes.
+
+    Of chains and groups, `_MOST` exceptions are told, so that none is too deep to be logged.
+    """
     seen.add(id(error))
     earlier, link = error.__cause__, _CAUSE
     if earlier is None and not error.__suppress_context__:
         earlier, link = error.__context__, _CONTEXT
-    if earlier is not None and id(earlier) not in seen:
+    if earlier is not None and len(seen) >= _MOST:
+        yield _LEFT_OUT + link
+    elif earlier is not None and id(earlier) not in seen:
         yield from _lines(earlier, seen)
         yield link
     if error.__traceback__ is not None:
@@ -93,6 +100,9 @@ def _lines(error: BaseException, seen: set[int]) -> Iterator[str]:
     yield f"{_name(error)}: {_text(error)}\n"
     if isinstance(error, BaseExceptionGroup):
         for number, part in enumerate(error.exceptions, start=1):
+            if len(seen) >= _MOST:
+                yield _LEFT_OUT
+                return
             yield f"--- {number} of the group ---\n"
             yield from _lines(part, seen)
 

@@ -100,6 +100,8 @@ MOST_REASON = 200
 """The most characters of a reason that are stored and shown."""
 MOST_CLIENT_TEXT = 1000
 """The most characters of a final exception's text for the client."""
+MOST_MEMBERS = 10_000
+"""The most exceptions of a group that are looked at."""
 MOST_WAIT_S = 1e10
 """The most seconds of a wait that is asked for."""
 _SHOWN = 60
@@ -137,7 +139,7 @@ class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
         reason: what the turn waits for, in a few words; the client and the operator read it.
 
     Raises:
-        WrongCallError: `after_s` is no number from 0 on, or `reason` is no text.
+        WrongCallError: `after_s` is no number from 0 to `MOST_WAIT_S`, or `reason` is no text.
     """
 
     def __init__(self, after_s: float, reason: str = "") -> None:
@@ -146,7 +148,8 @@ class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
         if not (is_number and 0 <= given <= MOST_WAIT_S) or not isinstance(reason, str):
             raise WrongCallError(
                 f"RetryLater({_short(after_s)}, {_short(reason)}): give the seconds to wait, a"
-                " number from 0 on, and the reason as text: RetryLater(30, 'the index is built')."
+                f" number from 0 to {MOST_WAIT_S:,.0f}, and the reason as text:"
+                " RetryLater(30, 'the index is built')."
             )
         self.after_s = float(after_s)
         self.reason = _sayable(" ".join(reason.split()), MOST_REASON)
@@ -206,16 +209,30 @@ def is_final(error: BaseException | None) -> bool:
 
     In a group, such as a TaskGroup raises, one such exception is enough: it would come again.
     """
-    if isinstance(error, BaseExceptionGroup) and any(map(is_final, error.exceptions)):
-        return True
-    return isinstance(error, REFUSALS) or bool(getattr(error, "final", False))
+    return any(
+        isinstance(one, REFUSALS) or bool(getattr(one, "final", False)) for one in members(error)
+    )
 
 
 def client_text_of(error: BaseException | None) -> str:
     """Return what a final exception, or one of a group, says to the client; empty: nothing."""
-    if isinstance(error, BaseExceptionGroup):
-        return next(filter(None, map(client_text_of, error.exceptions)), "")
-    return error.client_text if isinstance(error, FinalError) else ""
+    texts = (one.client_text for one in members(error) if isinstance(one, FinalError))
+    return next(filter(None, texts), "")
+
+
+def members(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those of its group and of inner groups, in order, however deep.
+
+    At most `MOST_MEMBERS`, groups included.
+    """
+    waiting = [] if error is None else [error]
+    for _ in range(MOST_MEMBERS):
+        if not waiting:
+            return
+        one = waiting.pop()
+        yield one
+        if isinstance(one, BaseExceptionGroup):
+            waiting += reversed(one.exceptions)
 
 
 def comes_of_forgetting(error: BaseException) -> bool:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import Message
 from email.utils import parsedate_to_datetime
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from a2a_serverless.tasks.attempts import MOST_STARTS, RetryPolicy, left_of
 from a2a_serverless.tasks.head import Spared
-from a2a_serverless.worker.failures import RetryLater
+from a2a_serverless.worker.failures import RetryLater, members
 
 MOST_SEEN: Final = 100
 """The most exceptions, of chains and groups, that are looked at."""
@@ -98,15 +99,8 @@ def _chain(error: BaseException | None, seen: set[int]) -> Iterator[tuple[BaseEx
 
 def _members(group: BaseExceptionGroup[BaseException], seen: set[int]) -> list[BaseException]:
     """Return the exceptions of a group that were not seen, those of inner groups among them."""
-    members: list[BaseException] = []
-    waiting = list(group.exceptions)
-    while waiting and len(members) < MOST_SEEN:
-        one = waiting.pop(0)
-        if isinstance(one, BaseExceptionGroup):
-            waiting[:0] = one.exceptions
-        elif id(one) not in seen:
-            members.append(one)
-    return members
+    alone = (one for one in members(group) if not isinstance(one, BaseExceptionGroup))
+    return list(islice((one for one in alone if id(one) not in seen), MOST_SEEN))
 
 
 def _own_meaning(error: BaseException, now_ms: int) -> Meaning:
