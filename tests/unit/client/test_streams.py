@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 from a2a.client import A2AClientError, ClientCallContext
-from a2a.types import StreamResponse, SubscribeToTaskRequest, TaskState
+from a2a.types import GetTaskRequest, StreamResponse, SubscribeToTaskRequest, TaskState
 from a2a.utils.errors import A2AError, InternalError, TaskNotFoundError, UnsupportedOperationError
 
 from a2a_serverless.client import GaveUpError, Retries, event_ids
@@ -298,6 +299,43 @@ class TestBounds:
         """So is an event of endlessly many lines."""
         monkeypatch.setattr(event_ids, "_LONGEST_EVENT", 1_000_000)
         assert await self.answered(world, b"", b"data: x\n" * 1000) < 1_020_000
+
+    @pytest.mark.parametrize("streaming", [True, False])
+    @pytest.mark.parametrize("is_packed", [False, True])
+    @pytest.mark.parametrize("status_code", [200, 500])
+    async def test_an_endless_answer(
+        self,
+        world: World,
+        status_code: int,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        streaming: bool,
+        is_packed: bool,
+    ) -> None:
+        """What is no stream is read up to the same limit, also of what unpacks to more."""
+        monkeypatch.setattr(event_ids, "_LONGEST_EVENT", 1_000_000)
+        filling = b"x" * 10_000
+        body = Endless(b'{"result": "', filling)
+        headers = {"content-type": "application/json"}
+        if is_packed:
+            body = Endless(gzip.compress(b"{" + filling * 200), b"")
+            headers["content-encoding"] = "gzip"
+        answer = httpx.Response(status_code, headers=headers, stream=body)
+        asked: list[httpx.Request] = []
+
+        def answered(request: httpx.Request) -> httpx.Response:
+            asked.append(request)
+            return answer
+
+        http = httpx.AsyncClient(transport=httpx.MockTransport(answered))
+        client = world.client(http=http, streaming=streaming)
+        with pytest.raises(A2AClientError, match=r"more than 1,000,000 bytes.* Call get_task"):
+            await collect(client.send_message(request()))
+        assert (len(asked), body.read < 1_020_000) == (1, True)
+        if not is_packed:
+            answer = httpx.Response(status_code, headers=headers, stream=Endless(b"{", filling))
+            with pytest.raises(A2AClientError, match="more than 1,000,000 bytes"):
+                await client.get_task(GetTaskRequest(id=TASK))
 
     async def test_an_id_of_10_mb(self, world: World) -> None:
         """An id that no request could name ends the stream before it is read."""

@@ -22,7 +22,8 @@ from google.protobuf.message import Message
 LONGEST_ID = 4096
 """Characters of an id that can be sent back: gateways take headers of some kilobytes."""
 _LONGEST_EVENT = 64_000_000
-"""Characters of one event of a stream. The SDK keeps an event in memory until it is complete."""
+"""Characters of one event of a stream, and bytes of an answer that is none. The SDK keeps each in
+memory until it is complete."""
 
 _current: ContextVar[Listener | None] = ContextVar("a2a_serverless_client_watch", default=None)
 
@@ -55,15 +56,15 @@ class Listener:
         finally:
             _current.reset(token)
 
-    def see(self, response: httpx.Response) -> None:
-        """Note the fields of `response` while it is read, if it is an event stream.
+    def see(self, response: httpx.Response) -> bool:
+        """Note the fields of `response` while it is read; return False if it is no event stream.
 
         Raises:
             A2AClientError: the stream is compressed.
         """
         self.has_answer = True
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            return
+            return False
         self.is_stream = True
         self._response = response
         self._parser = _Parser()
@@ -76,6 +77,7 @@ class Listener:
             )
         if isinstance(response.stream, httpx.AsyncByteStream):
             response.stream = _Read(response.stream, self._parser)
+        return True
 
     @property
     def asks_to_come_back(self) -> bool:
@@ -94,8 +96,26 @@ class Listener:
 
 async def _see(response: httpx.Response) -> None:
     watch = _current.get()
-    if watch is not None:
-        watch.see(response)
+    if watch is not None and not watch.see(response):
+        await _read_whole(response)
+
+
+async def _read_whole(response: httpx.Response) -> None:
+    """Read an answer that is no stream, before the SDK does.
+
+    Raises:
+        A2AClientError: it is longer than a client can take, after it was decompressed.
+    """
+    pieces, size = [], 0
+    async for piece in response.aiter_bytes():
+        pieces.append(piece)
+        size += len(piece)
+        if size > _LONGEST_EVENT:
+            raise A2AClientError(
+                f"The server's answer has more than {_LONGEST_EVENT:,} bytes: it is given up. Call"
+                " get_task with a history_length to see how the task stands."
+            )
+    response._content = b"".join(pieces)  # noqa: SLF001 - as httpx itself keeps what it has read
 
 
 class _Read(httpx.AsyncByteStream):

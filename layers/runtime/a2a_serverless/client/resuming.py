@@ -118,11 +118,12 @@ async def create_resuming_client(
 
 
 def _wrapped(method: _Method) -> _Method:
-    """Return a method of a ResumingClient: that of the client that it wraps."""
+    """Return a method of a ResumingClient: that of the client that it wraps, its answer bounded."""
 
     @functools.wraps(method, updated=())
     async def call(self: ResumingClient, *args: Any, **kwargs: Any) -> Any:
-        return await getattr(self._client, method.__name__)(*args, **kwargs)
+        with Listener().active():
+            return await getattr(self._client, method.__name__)(*args, **kwargs)
 
     return cast("_Method", call)
 
@@ -473,4 +474,5 @@ class _Call:
         request = GetTaskRequest(id=self.task_id, tenant=self._tenant)
         if self._message is not None and self._message.configuration.HasField("history_length"):
             request.history_length = self._message.configuration.history_length
-        return await self._client.get_task(request, context=self._with_headers())
+        with Listener().active():
+            return await self._client.get_task(request, context=self._with_headers())
