@@ -220,6 +220,17 @@ def test_a_broken_edit(
     assert news.take() == ["agent_reloaded"]
 
 
+def test_the_block_of_a_broken_edit_has_no_line_of_the_runtime(
+    agents: ReloadedAgent, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What raises the reason is no line of the author's, wherever the runtime is installed."""
+    (folder / "words.py").write_text(BROKEN[1])
+    assert "words.py, line 1" in failed(agents.environment())
+    (said,) = [one.getMessage() for one in caplog.records if "Task failed" in one.getMessage()]
+    assert "words.py, line 1" in said
+    assert "reloading.py" not in said
+
+
 def test_what_is_mended_without_an_edit(folder: Path, tmp_path: Path, news: News) -> None:
     """A package that is installed meanwhile, as by `make lock`, counts for the next message."""
     packages = tmp_path / "elsewhere"

@@ -33,11 +33,13 @@ _LIBRARIES: Final = (
     "/var/lang/",
     "<frozen",
 )
+_TOOLS: Final = "/a2a_serverless_tools/"
+"""The folder of the commands, wherever they are installed."""
 
 
 def is_library(file: str) -> bool:
     """Return True if a file is Python's, a package's or this runtime's, and not the author's."""
-    return file.startswith(_LIBRARIES)
+    return file.startswith(_LIBRARIES) or _TOOLS in file
 
 
 def own_frame(frame: FrameType | None) -> FrameType | None:
