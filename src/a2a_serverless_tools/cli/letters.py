@@ -85,7 +85,7 @@ async def _letters(options: Namespace) -> Letters:
     queue: str = getattr(settings, field)
     if queue and not options.file:
         return SqsLetters(queue, what)
-    if (file := file_of(options, settings)) is not None:
+    if (file := file_of(options, settings, is_change=options.verb == "delete")) is not None:
         inspector = await in_file(file, settings)
         letters = letters_of(field, inspector.settings, inspector.backends)
         if letters is not None:

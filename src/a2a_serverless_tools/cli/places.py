@@ -40,7 +40,11 @@ _OUTPUTS: Final[Mapping[str, str]] = {
 
 
 async def inspector_of(
-    options: Namespace, *, needs_queue: bool = False, may_lack_queue: bool = False
+    options: Namespace,
+    *,
+    needs_queue: bool = False,
+    may_lack_queue: bool = False,
+    is_change: bool = False,
 ) -> Inspector:
     """Return what looks at the place that the arguments and the environment name.
 
@@ -50,12 +54,14 @@ async def inspector_of(
         options: the arguments, with those of `Parser.add_place`.
         needs_queue: True for a command that sends to the queue.
         may_lack_queue: True for a command that sends to the queue only if the queue is named.
+        is_change: True for a command that changes what it finds.
 
     Raises:
-        ConfigurationError: no place is named, or it cannot be used.
+        ConfigurationError: no place is named, it cannot be used, or a change is meant for one of
+            two places.
     """
     settings, logs = await settings_of(options)
-    if (file := file_of(options, settings)) is not None:
+    if (file := file_of(options, settings, is_change=is_change)) is not None:
         return await in_file(file, settings)
     needs_queue = needs_queue or (may_lack_queue and bool(settings.queue))
     storage = open_storage(settings)
@@ -89,33 +95,44 @@ async def settings_of(options: Namespace) -> tuple[Settings, Logs | None]:
     return settings.model_copy(update=names), logs
 
 
-def file_of(options: Namespace, settings: Settings) -> Path | None:
+def file_of(options: Namespace, settings: Settings, *, is_change: bool = False) -> Path | None:
     """Return the file of the `dev` that a command looks at; None: it looks at a table.
 
     That is the file of `--file`; without a stack and a table that of the current folder, or of the
-    project around it, and its name is printed.
+    project around it, and its name is printed, as is that of a table of the environment.
 
     Raises:
-        ConfigurationError: there is no such file.
+        ConfigurationError: there is no such file; or a change might be meant for the environment's
+            table or for the file of the current folder's dev.
     """
     file: Path | None = options.file
     if file is not None:
         if not file.exists():
             raise ConfigurationError(f"There is no file {file}: name that of a dev with --file.")
         return file
+    own = own_file.own_file(Path.cwd())
     if settings.table:
         named = table_file(settings.table)
         if named is not None and not named.exists():
             raise ConfigurationError(f"There is no file {named}, which A2A_TABLE names.")
+        if options.stack:
+            return None
+        is_own = named is not None and named.resolve() == own.resolve()
+        if is_change and own.exists() and not is_own:
+            raise ConfigurationError(
+                f"Nothing was changed: A2A_TABLE names the table {settings.table}, and the dev of"
+                f" this folder has the file {own}. For the file name it with --file or unset"
+                " A2A_TABLE; for the table run the command in another folder."
+            )
+        print(printable(f"table {settings.table}, which A2A_TABLE names"), file=sys.stderr)
         return None
-    file = own_file.own_file(Path.cwd())
-    if not file.exists():
+    if not own.exists():
         raise ConfigurationError(
-            f"A2A_TABLE is not set, no --stack is named, and no dev has made a file {file}: name"
+            f"A2A_TABLE is not set, no --stack is named, and no dev has made a file {own}: name"
             " the table, the stack, or with --file the file of a dev."
         )
-    print(printable(f"file {file}"), file=sys.stderr)
-    return file
+    print(printable(f"file {own}"), file=sys.stderr)
+    return own
 
 
 async def in_file(file: Path, settings: Settings) -> Inspector:

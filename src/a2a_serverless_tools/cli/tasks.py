@@ -225,7 +225,7 @@ async def _on_one(options: Namespace, verb: str, act: _Act, *, needs_queue: bool
 
     if (fault := fault_of(options.id, options.scope)) is not None:
         return refuse(fault)
-    inspector = await inspector_of(options, needs_queue=needs_queue)
+    inspector = await inspector_of(options, needs_queue=needs_queue, is_change=True)
     found = await inspector.timelines(options.id, options.scope)
     if not found:
         return refuse(not_found(options.id, options.scope, inspector))
@@ -267,7 +267,7 @@ async def _purge(options: Namespace) -> int:
 
     if (fault := _fault(options)) is not None:
         return refuse(fault)
-    inspector = await inspector_of(options)
+    inspector = await inspector_of(options, is_change=True)
     name = options.user or options.subject or options.scope
     where = f"in {inspector.place}"
     whose = name if options.context is None else f"The context {options.context} of {name}"

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -35,9 +36,12 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def database(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Iterator[Database]:
-    """The table that `A2A_TABLE` names."""
+def database(
+    monkeypatch: pytest.MonkeyPatch, clock: ManualClock, tmp_path: Path
+) -> Iterator[Database]:
+    """The table that `A2A_TABLE` names, looked at from a folder without a file of its own."""
     aws.forget_clients()
+    monkeypatch.chdir(tmp_path)
     with moto_database() as moto:
         for name, value in {**CREDENTIALS, "AWS_DEFAULT_REGION": REGION}.items():
             monkeypatch.setenv(name, value)
@@ -52,6 +56,9 @@ def database(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Iterator[Da
 def storage(database: Database, clock: ManualClock) -> DurableStorage:
     """The table, in the scope of ann."""
     return database.storage(clock=clock, scope=ANN)
+
+
+OF_TABLE = "table tasks, which A2A_TABLE names"
 
 
 class Said(NamedTuple):
@@ -77,7 +84,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         code = cli.main(arguments)
         said = capsys.readouterr()
         assert "Traceback" not in said.err
-        return Said(code, said.out, said.err)
+        # The line of the fixture `database`: test_places.py shows when it comes.
+        return Said(code, said.out, said.err.removeprefix(f"{OF_TABLE}\n"))
 
     return running
 

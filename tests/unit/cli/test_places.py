@@ -99,6 +99,29 @@ def test_a_file_that_is_named(
     assert "--file and --stack name two places: leave one of them out." in both
 
 
+CHANGES = [*COMMANDS[2:5], ("undecodable", "delete", "m", "--yes")]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *CHANGES[3:]])
+def test_a_table_of_the_environment_is_named(
+    run: Say, home: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """It is used, and a change is refused where the folder's own file may be meant."""
+    named = made(home / "elsewhere/other.db")
+    monkeypatch.setenv("A2A_TABLE", f"file:{named}")
+    used = f"table file:{named}, which A2A_TABLE names"
+    monkeypatch.chdir(home / "map")
+    assert run(*command).splitlines()[0] == used
+    monkeypatch.chdir(home / "bot/docs")
+    said, own = run(*command), home / "bot/.a2a/dev.db"
+    is_change = command in CHANGES
+    refused = f"Nothing was changed: A2A_TABLE names the table file:{named}, and the dev of this"
+    assert (refused in said, f"has the file {own}." in said) == (is_change, is_change)
+    assert (said.splitlines()[0] == used) is not is_change
+    monkeypatch.setenv("A2A_TABLE", f"file:{own}")
+    assert "Nothing was changed" not in run(*command)
+
+
 def test_an_option_before_a_verb(run: Say, home: Path) -> None:
     """It counts as one behind it."""
     named = str(home / "bot/.a2a/dev.db")
