@@ -100,7 +100,7 @@ async def found_in(storage: DurableStorage, context_id: str) -> dict[str, Item]:
     return {item["SK"]: item for item in items}
 
 
-async def _line_of(storage: DurableStorage, context_id: str) -> Line:
+async def line_of(storage: DurableStorage, context_id: str) -> Line:
     return Line.of(await storage.table.get(_key(storage, context_id)))
 
 
@@ -113,7 +113,7 @@ async def pass_on(storage: DurableStorage, context_id: str) -> None:
     faults.point("before-pass-on")
     try:
         for _ in range(STEPS):
-            line = await _line_of(storage, context_id)
+            line = await line_of(storage, context_id)
             if not line.places or await _is_settled(storage, context_id, line):
                 return
     except Exception:
@@ -168,7 +168,7 @@ async def take_place(storage: DurableStorage, head: Head) -> Line:
         await storage.table.write(join(storage, head, head.turn), exactly=True)
     except ConditionFailedError:
         return Line()
-    return await _line_of(storage, head.context_id)
+    return await line_of(storage, head.context_id)
 
 
 async def forget_line(storage: DurableStorage, context_id: str) -> bool:
