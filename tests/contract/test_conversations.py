@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from a2a_serverless.errors import ConversationFullError
-from a2a_serverless.storage.conversation import _line_of, pass_on
+from a2a_serverless.storage.conversation import line_of, pass_on
 from a2a_serverless.storage.deletion import delete_context
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task, canceled
@@ -42,7 +42,7 @@ async def opened(storage: DurableStorage, context_id: str = "talk") -> Head:
 
 
 async def places(storage: DurableStorage) -> list[str]:
-    return [place.task_id for place in (await _line_of(storage, "talk")).places]
+    return [place.task_id for place in (await line_of(storage, "talk")).places]
 
 
 async def test_each_accepted_message_has_a_place(serial: DurableStorage) -> None:

@@ -12,7 +12,7 @@ import pytest
 from a2a_serverless.errors import ConversationFullError, RepeatedKeyError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.contexts import context_write
-from a2a_serverless.storage.conversation import _line_of
+from a2a_serverless.storage.conversation import line_of
 from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
@@ -98,7 +98,7 @@ class Talk(Bench):
         await Sweeper(self.storage, self.operations).sweep()
 
     async def line(self, context_id: str = "ctx") -> list[str]:
-        line = await _line_of(self.storage, context_id)
+        line = await line_of(self.storage, context_id)
         return [place.task_id for place in line.places]
 
     async def texts(self, *tasks: Head) -> list[str]:

@@ -101,6 +101,7 @@ async def found_in(storage: DurableStorage, context_id: str) -> dict[str, Item]:
 
 
 async def line_of(storage: DurableStorage, context_id: str) -> Line:
+    """Return the line of a conversation."""
     return Line.of(await storage.table.get(_key(storage, context_id)))
 
 
