@@ -16,7 +16,8 @@
     ├── IdempotencyConflictError      the key was used for another message
     ├── RepeatedKeyError              the key has opened a turn already: go on with that turn
     ├── UnsupportedOperationError     the operation makes no sense in this state
-    │   └── ConversationFullError     too many messages wait: send it when one has been answered
+    │   ├── ConversationFullError     too many messages wait: send it when one has been answered
+    │   └── BeingDeletedError         all that the caller has is being deleted: send it afterwards
     ├── ConcurrencyError              another writer was first: reload, decide again
     │   └── FencedError               another attempt owns the turn: stop, write nothing
     ├── ConditionFailedError          another item is stored: nothing was written
@@ -141,6 +142,16 @@ class UnsupportedOperationError(A2AServerlessError):
 
 class ConversationFullError(UnsupportedOperationError):
     """50 messages wait in this conversation: send it when one has been answered."""
+
+
+class BeingDeletedError(UnsupportedOperationError):
+    """What the message would belong to is being deleted."""
+
+    def __init__(self, wait_s: int) -> None:
+        super().__init__(
+            "The operator is deleting what this message would belong to, and nothing of it was"
+            f" kept: send it again later, after at most {wait_s} seconds."
+        )
 
 
 class ConcurrencyError(A2AServerlessError):

@@ -20,13 +20,13 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.observability import quiet_libraries
-from a2a_serverless_tools.cli import dev, letters, processes, project, task, tasks
+from a2a_serverless_tools.cli import dev, export, letters, processes, project, task, tasks
 from a2a_serverless_tools.cli.arguments import PROGRAM, Parser
 from a2a_serverless_tools.cli.text import printable, refuse
 
 _COMMANDS = (
     *("demo", "init", "dev", "console", "lock", "upgrade"),
-    *("api", "worker", "push", "sweep", "task", "tasks", "undecodable", "notifications"),
+    *("api", "worker", "push", "sweep", "task", "tasks", "export", "undecodable", "notifications"),
     *("provision", "bundle"),
 )
 """The commands in the order of `--help`."""
@@ -99,7 +99,7 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    modules = (dev, project, processes, task, tasks, letters)
+    modules = (dev, project, processes, task, tasks, export, letters)
     adders = {name: add for module in modules for name, add in module.ADDERS.items()}
     for name in _COMMANDS:
         adders[name](commands)

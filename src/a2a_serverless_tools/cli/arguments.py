@@ -18,6 +18,11 @@ PROGRAM = "a2a-serverless"
 EXIT_UNUSABLE = 2
 """The exit code if call, agent, card, table or queue is unusable; one sentence says which."""
 
+EXIT_DAMAGED = 1
+"""The exit code if a part of what was asked for cannot be read, and all else was shown."""
+EXIT_NOTHING = 3
+"""The exit code if nothing was found of the caller that is named."""
+
 _HIGHEST_PORT = 65_535
 
 

@@ -6,25 +6,32 @@ import json
 import re
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from a2a_serverless_tools.cli.arguments import Adders, Commands, add_command, positive
+from a2a_serverless_tools.cli.arguments import (
+    EXIT_NOTHING,
+    PROGRAM,
+    Adders,
+    Commands,
+    Parser,
+    add_command,
+    positive,
+)
 from a2a_serverless_tools.cli.task import fault_of, not_found
 from a2a_serverless_tools.cli.text import counting, printable, refuse, typed
 
 if TYPE_CHECKING:
-    from a2a_serverless.storage.deletion import Counted, Deleted
+    from a2a_serverless.storage.deletion import Counted, Deleted, Owner
     from a2a_serverless.storage.durable import DurableStorage
     from a2a_serverless_tools.console.inspector import Inspector, Looked, TaskRow
     from a2a_serverless_tools.inspect.timeline import Timeline
 
 _UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _Act: TypeAlias = "Callable[[Inspector, Timeline], Awaitable[int]]"
-_ROUNDS: Final = 5
-"""How often a deletion begins anew for what its caller has sent meanwhile."""
+_LATE: Final = 100
+"""How many steps of a deletion may find more after one that has found nothing."""
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 
 
@@ -92,25 +99,29 @@ def _add_purge(verbs: Commands) -> None:
         _purge,
         summary="deletes all that a caller has",
         description="Deletes a caller's tasks with their logs and webhooks, and the states of its "
-        "contexts, for good. It counts them first, and asks. Take the caller's key away before: "
-        "what is created meanwhile is deleted, too. An interrupted one is continued by the next.",
+        "contexts, for good. It counts them first, and asks. Meanwhile the caller's new messages "
+        "are refused. An interrupted deletion is continued by the next.",
     )
-    owner = purge.add_mutually_exclusive_group()
-    owner.add_argument("--user", metavar="NAME", help="the caller")
-    owner.add_argument("--subject", metavar="SUB", help="the caller with this claim in its tokens")
-    owner.add_argument("--scope", metavar="SCOPE", help="the owner with this digest")
-    purge.add_argument("--issuer", metavar="URL", help="the claim iss of the subject's tokens")
-    purge.add_argument("--tenant", metavar="NAME", help="only what the caller has in this tenant")
+    add_owner(purge)
     purge.add_argument("--context", metavar="ID", help="only what belongs to this context")
     purge.add_argument("--yes", action="store_true", help="do not ask first")
     purge.add_argument(
         "--settle",
         metavar="SECONDS",
         type=float,
-        default=10,
-        help="look again this long after the last deletion, for what the index shows late (10)",
+        help="how late the index may show what was stored (default: 10, of a file 0)",
     )
     purge.add_place(is_verb=True)
+
+
+def add_owner(parser: Parser) -> None:
+    """Add the arguments that name whose data is meant, which `owner_of` reads."""
+    owner = parser.add_mutually_exclusive_group()
+    owner.add_argument("--user", metavar="NAME", help="the caller")
+    owner.add_argument("--subject", metavar="SUB", help="the caller with this claim in its tokens")
+    owner.add_argument("--scope", metavar="SCOPE", help="the owner with this digest")
+    parser.add_argument("--issuer", metavar="URL", help="the claim iss of the subject's tokens")
+    parser.add_argument("--tenant", metavar="NAME", help="only what the caller has in this tenant")
 
 
 async def _list(options: Namespace) -> int:
@@ -261,91 +272,111 @@ async def _resend(inspector: Inspector, shown: Timeline) -> int:
 
 
 async def _purge(options: Namespace) -> int:
-    """Count, ask and delete; return 2 if nothing may or can be deleted."""
+    """Count, ask and delete; return 2 if nothing may or can be deleted, 3 if there is nothing."""
     from a2a_serverless_tools.cli.places import inspector_of
     from a2a_serverless_tools.inspect.wording import amounts
 
-    if (fault := _fault(options)) is not None:
+    if (fault := fault_of_owner(options, "purge deletes")) is not None:
         return refuse(fault)
     inspector = await inspector_of(options, is_change=True)
+    storage, owner = inspector.storage, owner_of(options)
     name = options.user or options.subject or options.scope
     where = f"in {inspector.place}"
     whose = name if options.context is None else f"The context {options.context} of {name}"
-    owned = await _owned(inspector.storage, options)
-    counted = await _counted(owned, options.context)
+    if options.settle is None:
+        options.settle = storage.table.lag_s
+    counted, tenants = await _counted(storage, owner)
+    if counted.is_nothing and options.settle:
+        await storage.clock.sleep(options.settle)
+        counted, tenants = await _counted(storage, owner)
     if counted.is_nothing:
-        print(printable(f"{whose} has nothing {where}: nothing is left to delete."))
-        return 0
+        return nothing_of(options, f"{whose} has nothing {where}, and nothing was deleted")
     has = amounts(counted.tasks, counted.contexts, counted.webhooks)
     rest = f"; of {counted.remains} more there are remains" if counted.remains else ""
-    tenants = f", in {len(owned)} tenants" if len(owned) > 1 else ""
-    print(printable(f"{whose} has {has} {where}{tenants}{rest}."))
+    several = f", in {tenants} tenants" if tenants > 1 else ""
+    print(printable(f"{whose} has {has} {where}{several}{rest}."))
     if not options.yes and typed(f"Type {name} to delete it for good: ") != name:
         return refuse(f"Nothing was deleted: type {name}, or say --yes.")
-    deleted = await _deleted(inspector.storage, options, counted)
+    deleted = await _deleted(storage, owner, options, counted)
     gone = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
     if not deleted.is_done:
         return refuse(
             printable(
-                f"Deleted {gone}, and {name} has sent more meanwhile, {_ROUNDS} times in a row:"
-                " take the caller's key away first, and run it again."
+                f"Deleted {gone}, and {_LATE} looks have found more meanwhile: something goes on"
+                " creating tasks without a look at the fence, such as an API of an older release."
+                " Take the caller's key away, and run it again."
             )
         )
     print(printable(f"Deleted {gone}: nothing is left."))
     return 0
 
 
-async def _owned(storage: DurableStorage, options: Namespace) -> list[DurableStorage]:
-    """Return the storage of each scope that the arguments name: by default of every tenant."""
-    from a2a_serverless.storage.deletion import scopes_of
+def owner_of(options: Namespace) -> Owner:
+    """Return whom the arguments of `add_owner` name: a person in all tenants, or one scope."""
+    from a2a_serverless.storage.deletion import Owner
     from a2a_serverless.tasks.identity import Scope, oidc_principal
 
     if options.scope is not None:
-        return [storage.for_scope(Scope(options.scope))]
+        return Owner(options.scope, options.context)
     user = options.user or oidc_principal(options.issuer, options.subject)
-    own = Scope.of(options.tenant or "", user)
-    scopes = [own] if options.tenant is not None else await scopes_of(storage, own.person)
-    return [storage.for_scope(scope) for scope in scopes]
+    scope = Scope.of(options.tenant or "", user)
+    return Owner(scope.person if options.tenant is None else scope.digest, options.context)
 
 
-async def _counted(owned: Iterable[DurableStorage], context_id: str | None) -> Counted:
+def nothing_of(options: Namespace, sentence: str) -> int:
+    """Say that nothing was found, where it was looked for, and what to check; return 3."""
+    owner = owner_of(options)
+    looked = f"the tenant {options.tenant or '(none)'}, scope {owner.name}"
+    if options.scope is not None:
+        looked = f"the scope {owner.name}"
+    elif options.tenant is None:
+        looked = f"all tenants, of the scopes that begin with {owner.name}"
+    hint = ": check the digest"
+    if options.scope is None:
+        hint = ": check the name; a caller with tokens is named by --subject and --issuer"
+    if options.subject is not None:
+        hint = ": check that both are as in the tokens, to the letter"
+    print(f"{PROGRAM}: {printable(f'{sentence}. Looked in {looked}{hint}.')}", file=sys.stderr)
+    return EXIT_NOTHING
+
+
+async def _counted(storage: DurableStorage, owner: Owner) -> tuple[Counted, int]:
+    """Return what an owner has, and in how many tenants."""
     from a2a_serverless.storage.deletion import Counted, count_data
 
-    counted = Counted()
+    counted, scopes = Counted(), await owner.scopes(storage)
     with counting("counting tasks", prints_lines=False) as found:
-        for storage in owned:
-            step = await count_data(storage, context_id)
+        for own in map(storage.for_scope, scopes):
+            step = await count_data(own, owner.context_id)
             counted += step
             while step.after:
                 found(counted.tasks)
-                step = await count_data(storage, context_id, after=step.after)
+                step = await count_data(own, owner.context_id, after=step.after)
                 counted += step
-    return counted
+    return counted, len(scopes)
 
 
-async def _deleted(storage: DurableStorage, options: Namespace, counted: Counted) -> Deleted:
+async def _deleted(
+    storage: DurableStorage, owner: Owner, options: Namespace, counted: Counted
+) -> Deleted:
     """Delete step by step; if a step fails, print how much is gone, and raise its error.
 
-    It is done when a look `--settle` seconds later finds nothing: the index by which data is found
-    lags behind. After `_ROUNDS` such looks it is not done.
+    After `_LATE` steps that have found more behind an empty one it is not done.
     """
-    from a2a_serverless.storage.deletion import Deleted, delete_data
+    from a2a_serverless.storage.deletion import Deleted, Erasure
     from a2a_serverless_tools.inspect.wording import amounts
 
-    deleted = Deleted(is_done=False)
+    erasure = Erasure(storage, owner, lag_s=options.settle)
+    deleted, late, was_empty = Deleted(is_done=False), 0, False
     try:
         with counting("deleting tasks", total=counted.tasks, prints_lines=False) as gone:
-            for _ in range(_ROUNDS):
-                for owned in await _owned(storage, options):
-                    deleted = replace(deleted, is_done=False)
-                    while not deleted.is_done:
-                        deleted += await delete_data(owned, options.context)
-                        gone(deleted.tasks)
-                await storage.clock.sleep(options.settle)
-                left = await _counted(await _owned(storage, options), options.context)
-                deleted = replace(deleted, is_done=left.is_nothing)
-                if deleted.is_done:
-                    break
+            while not deleted.is_done and late <= _LATE:
+                deleted += await erasure.step()
+                gone(deleted.tasks)
+                late += was_empty and not erasure.is_empty
+                if erasure.is_empty and not deleted.is_done:
+                    was_empty = True
+                    await storage.clock.sleep(erasure.pause_s)
     except BaseException:
         so_far = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
         print(f"Deleted {so_far} so far: run it again for the rest.", file=sys.stderr)
@@ -353,12 +384,14 @@ async def _deleted(storage: DurableStorage, options: Namespace, counted: Counted
     return deleted
 
 
-def _fault(options: Namespace) -> str | None:
+def fault_of_owner(options: Namespace, does: str) -> str | None:
+    """Return what is wrong with the arguments of `add_owner`; None: nothing."""
     from a2a_serverless.errors import InvalidArgumentError
     from a2a_serverless.tasks.identity import check_context_id
 
     if not options.user and not options.subject and options.scope is None:
-        return "purge deletes what one caller has: name it behind the word purge, with --user."
+        word = does.partition(" ")[0]
+        return f"{does} what one caller has: name it behind the word {word}, with --user."
     if options.tenant is not None and options.scope is not None:
         return "--tenant is part of a caller's name: leave it out, or give --user, too."
     if (options.issuer is None) is not (options.subject is None):

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError, UnreadableTaskError
-from a2a_serverless.storage.deletion import Counted, count_data, delete_data
+from a2a_serverless.storage.deletion import Counted, Erasure, Owner, count_data
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
@@ -37,6 +37,8 @@ PAUSED_MS: Final = 60_000
 """How old the ages on a page about a task may get, in milliseconds: with an open turn, without."""
 _SINCE: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 7 * 86_400_000}
 
+_WAIT_S: Final = 2.0
+"""The longest wait of one step of a deletion, for what an index may show late."""
 _COUNTS: Final = 10
 """Steps of counting for one page: a thousand tasks. Beyond that the page says there are more."""
 
@@ -54,6 +56,7 @@ class Pages:
         self._inspector = inspector
         self._trying = Trying(inspector, endpoint, card)
         self._notes = Notes()
+        self._erasures: dict[str, Erasure] = {}
 
     def routes(self) -> Iterator[Route]:
         """Yield method, path and answer of each page."""
@@ -283,10 +286,15 @@ class Pages:
         if form.get("name") not in (whose.name, visible(whose.name)):
             said = f"Nothing was deleted: {whose.name} was not typed."
             return self._purge_page(whose, counted=await self._counted(whose), said=said)
-        deleted = await delete_data(self._of(whose))
+        storage = self._inspector.storage
+        erasure = self._erasures.setdefault(whose.digest, Erasure(storage, Owner(whose.digest)))
+        await storage.clock.sleep(min(erasure.pause_s, _WAIT_S) if erasure.is_empty else 0)
+        deleted = await erasure.step()
+        if deleted.is_done:
+            self._erasures.pop(whose.digest, None)
         before = form.get("gone", "")
         gone = (int(before) if before.isdecimal() else 0) + deleted.tasks
-        return self._purge_page(whose, gone=gone, is_done=deleted.is_done, is_step=True)
+        return self._purge_page(whose, gone=gone, of=erasure, is_done=deleted.is_done, is_step=True)
 
     async def _counted(self, whose: _Whose) -> Counted:
         storage = self._of(whose)

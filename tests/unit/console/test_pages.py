@@ -686,9 +686,11 @@ async def test_all_that_a_caller_has_is_deleted(storage: DurableStorage, person:
     rest = re.findall(r'<input type="hidden" name="(\w+)" value="(.*?)">', answer.text)
     assert dict(rest) == form | {"gone": "3"}
     answer = await person.post("/_console/purge", data=dict(rest), headers=OWN)
+    assert "Nothing more is found; what the index may show late is waited for." in answer.text
+    while "hx-post" in answer.text:
+        answer = await person.post("/_console/purge", data=dict(rest), headers=OWN)
     assert "3 tasks were deleted. Nothing is left." in answer.text
-    assert "hx-post" not in answer.text
-    assert "Nothing is left to delete." in (await person.get(path.replace("&amp;", "&"))).text
+    assert "Nothing was found in this tenant" in (await person.get(path.replace("&amp;", "&"))).text
     assert (await list_tasks(other, ListTasksQuery())).total_size == 1
 
 

@@ -15,6 +15,7 @@ from a2a.types import SendMessageRequest, TaskPushNotificationConfig
 from a2a_serverless import faults
 from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import (
+    BeingDeletedError,
     ConcurrencyError,
     ContextMismatchError,
     IdempotencyConflictError,
@@ -26,7 +27,8 @@ from a2a_serverless.errors import (
 from a2a_serverless.http.context import CallContext
 from a2a_serverless.http.errors import log_refusal
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.deletion import delete_fenced
+from a2a_serverless.storage.durable import DurableStorage, Fences
 from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.leases import Lease, Leases
 from a2a_serverless.storage.tail import Tail, TailEvent, settle
@@ -76,6 +78,7 @@ class Intake:
     def __init__(self, backends: Backends, carried: CarriedVariables | None) -> None:
         self._backends = backends
         self._carried = carried
+        self._fences = Fences(backends.storage.table, backends.storage.clock)
 
     async def accept(self, request: SendMessageRequest, context: CallContext) -> Accepted:
         """Commit `request`, which is not mutated, and send its turn to the workers.
@@ -91,6 +94,7 @@ class Intake:
             NewerReleaseError: only a newer release can change the task, or can tell whether the
                 message is the one that its key belongs to.
             InvalidArgumentError: the push configuration does not fit, or there is no room for it.
+            BeingDeletedError: all that the caller has, or the context, is being deleted.
         """
         storage = self._backends.storage.for_scope(context.scope)
         take = self._follow_up if request.message.task_id else self._open
@@ -106,8 +110,11 @@ class Intake:
         message, key = request.message, context.idempotency_key
         chosen = context.chosen_id
         derived = keyed_context_id(storage.scope, key) if key else new_id()
+        context_id = message.context_id or derived
+        scope = storage.scope.digest
+        await self._fences.check(scope, context_id, storage.clock.now_ms())
         opened = await storage.open_task(
-            message.context_id or derived,
+            context_id,
             _storable(request),
             caller=context.caller(self._carried),
             task_id=chosen,
@@ -116,6 +123,11 @@ class Intake:
             push=_inline_push(request),
         )
         head, turn = opened.head, 1
+        try:  # again: what a deletion does not see is stored after its fence
+            await self._fences.check(scope, head.context_id, head.created_at)
+        except BeingDeletedError:
+            await delete_fenced(storage, head)
+            raise
         if opened.created and opened.log is not None:
             metrics.count("TurnsAccepted")
             await self._send(head, OperationParams.of(head, turn), is_new_task=True)

@@ -24,6 +24,7 @@ from a2a_serverless.storage.table import (
     STORED,
     Appended,
     Check,
+    CopyOf,
     Delete,
     Item,
     Kept,
@@ -163,10 +164,16 @@ async def _wake(storage: DurableStorage, head: Head) -> bool:
 async def take_place(storage: DurableStorage, head: Head) -> Line:
     """Take a place for the current turn of a task, which has none; return the line as it is then.
 
-    In a full line it takes none, and the line is empty.
+    In a full line it takes none, and the line is empty. So is that of a task that is gone: what a
+    deletion has forgotten is not made again.
     """
+    same = Update(
+        key=layout.head_key(head.scope, head.task_id),
+        values={"turn": CopyOf("turn")},
+        when=are(incarnation=head.incarnation),
+    )
     try:
-        await storage.table.write(join(storage, head, head.turn), exactly=True)
+        await storage.table.write(join(storage, head, head.turn), same)
     except ConditionFailedError:
         return Line()
     return await line_of(storage, head.context_id)

@@ -7,12 +7,15 @@ if a deletion stops in between, the next call finds the task and finishes it.
 
 DynamoDB's time to live does not remove such a HEAD: it leaves alone what expired more than five
 years ago.
+
+What is created meanwhile is held off by a fence, an item that every creation looks at before and
+after its write: see `Erasure`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,7 +23,7 @@ from a2a_serverless.errors import ConditionFailedError, InvalidArgumentError, Un
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import is_live
 from a2a_serverless.storage.conversation import forget_line, pass_on
-from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.durable import DurableStorage, Fences
 from a2a_serverless.storage.table import (
     STORED,
     Check,
@@ -33,7 +36,16 @@ from a2a_serverless.storage.table import (
     beginning,
     key_of,
 )
-from a2a_serverless.tasks.identity import Scope, check_context_id, is_task_id, new_incarnation
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import (
+    PERSON_CHARS,
+    Scope,
+    check_context_id,
+    is_task_id,
+    new_incarnation,
+    new_token,
+)
+from a2a_serverless.tasks.rules import is_last_look
 
 ITEMS_A_STEP: Final = 1000
 """Items that one step deletes, by default: a few seconds on DynamoDB."""
@@ -49,6 +61,13 @@ DELETED: Final = 1
 
 FENCES: Final = 5
 """How often fencing a task is tried, if the task is replaced meanwhile."""
+
+
+FENCE_MS: Final = 600_000
+"""How long a fence stays up if its deletion is interrupted: longer than clocks may differ."""
+
+FORGOTTEN_S: Final = 86_400
+"""How long a fence is stored after that, for a creation that was held up before its write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +180,8 @@ async def delete_data(
     the whole scope is deleted, the stored counts of its lists are deleted last.
 
     A step deletes about `limit` items. If it stops halfway, the next call continues it, in any
-    process; repeating a finished step is harmless. What is created meanwhile is deleted too:
-    stop a caller that goes on sending first.
+    process; repeating a finished step is harmless. What the index does not show yet is left, and
+    what is created meanwhile is deleted too: an `Erasure` waits for the one, and fences the other.
 
     Raises:
         InvalidArgumentError: no context id, or a limit below 1.
@@ -195,7 +214,7 @@ async def delete_data(
         wanted = Range(partition=layout.count_partition(storage.scope.digest), only=_KEYS)
         counts = await storage.table.first(limit, wanted)
         await storage.table.delete(map(key_of, counts))
-        is_done = not counts
+        is_done = len(counts) < limit  # a caller who goes on listing must not keep it going
     return Deleted(tasks=tasks, contexts=states, webhooks=webhooks, is_done=is_done)
 
 
@@ -232,6 +251,24 @@ async def count_data(
     )
 
 
+async def stored_in(
+    storage: DurableStorage, context_id: str | None = None
+) -> AsyncIterator[dict[str, str]]:
+    """Yield the `task_id` of each task, or the `context_id` of each state, that the index shows.
+
+    Expired ones are among them. What changes meanwhile may come twice.
+    """
+    after = ""
+    while True:
+        found = await _places(storage, context_id, TASKS_A_COUNT, after)
+        for one in found:
+            ids = {"task_id": one.task_id, "context_id": one.context_id}
+            yield {name: value for name, value in ids.items() if value is not None}
+        if len(found) < TASKS_A_COUNT:
+            return
+        after = found[-1].at
+
+
 async def _places(
     storage: DurableStorage, context_id: str | None, limit: int, after: str
 ) -> list[_Deletable]:
@@ -253,6 +290,103 @@ async def _places(
             lives = is_live(item, storage.clock.now_ms())
             places.append(_Deletable(context_id=context_id, is_live=lives, at=layout.CONTEXT))
     return places
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose data is meant: a person's (`Scope.person`) or a scope's, or of them one context's."""
+
+    name: str
+    context_id: str | None = None
+
+    @property
+    def fence(self) -> str:
+        """Return the name of the fence: one of those that `layout.owners_of` has of its tasks."""
+        if self.context_id is None:
+            return self.name
+        return layout.context_key(self.name, check_context_id(self.context_id))
+
+    async def scopes(self, storage: DurableStorage) -> list[Scope]:
+        """Return the scopes of the owner: of a person those that the index shows by now."""
+        is_person = len(self.name) == PERSON_CHARS
+        return await scopes_of(storage, self.name) if is_person else [Scope(self.name)]
+
+
+class Erasure:
+    """A deletion after which nothing is left that was created before its end, index lag or not.
+
+    A fence is put up first: creations refuse what is behind it, and take back what they have stored
+    unless they had read that there is no fence, which is `Fences.KEPT_MS` ago at most. What was
+    stored by then is in the index after `lag_s`. The step that begins after both, and finds
+    nothing, is the last one. Any number of deletions may go on at once; each has its own fence, and
+    one that is interrupted is continued by another.
+
+    Args:
+        storage: the storage, in any scope.
+        owner: whose data is deleted.
+        lag_s: the seconds after which the index shows a write; by default the table's.
+    """
+
+    def __init__(
+        self, storage: DurableStorage, owner: Owner, *, lag_s: float | None = None
+    ) -> None:
+        self._storage = storage
+        self._owner = owner
+        lag_s = storage.table.lag_s if lag_s is None else lag_s
+        self._settles_ms = Fences.KEPT_MS + int(lag_s * 1000)
+        self._fence = layout.fence_item(owner.fence, new_token())
+        self._until = 0
+        self._since = 0
+        self._scopes: dict[Scope, None] = {}
+        self.is_empty = False
+        """True if the last step has found nothing."""
+
+    @property
+    def pause_s(self) -> float:
+        """The seconds until a step may be the last one."""
+        return max(0, self._since + self._settles_ms - self._storage.clock.now_ms()) / 1000
+
+    async def step(self, *, limit: int = ITEMS_A_STEP) -> Deleted:
+        """Delete a part, as `delete_data`; done when nothing is left and nothing can come any more.
+
+        The last step takes the fence down.
+        """
+        clock, total = self._storage.clock, Deleted(is_done=True)
+        until = self._until
+        await self._put_up(clock.now_ms() + FENCE_MS)
+        began = clock.now_ms()
+        if began >= until:  # it is new, or had lapsed meanwhile
+            self._since = began
+        # A tenant that is empty now stays among them: counts, and what comes late.
+        self._scopes |= dict.fromkeys(await self._owner.scopes(self._storage))
+        for scope in self._scopes:
+            step = await delete_data(
+                self._storage.for_scope(scope), self._owner.context_id, limit=limit
+            )
+            total = replace(total + step, is_done=total.is_done and step.is_done)
+        self.is_empty, now_ms = total.is_done, clock.now_ms()
+        is_last = self.is_empty and is_last_look(
+            began=began,
+            ended=now_ms,
+            since=self._since,
+            until=self._until,
+            settles_ms=self._settles_ms,
+        )
+        if is_last:
+            await self._put_up(now_ms)
+        return replace(total, is_done=is_last)
+
+    async def _put_up(self, until: int) -> None:
+        """Let the fence count for what is created before `until`."""
+        values = {"until": until, "expires_at": until // 1000 + FORGOTTEN_S}
+        await self._storage.table.write(Update(key=self._fence, values=values))
+        self._until = until
+
+
+async def delete_fenced(storage: DurableStorage, head: Head) -> None:
+    """Delete a task that was stored behind a fence, with the line of its context."""
+    await _erase(storage, head.task_id, incarnation=head.incarnation)
+    await forget_line(storage, head.context_id)
 
 
 async def scopes_of(storage: DurableStorage, person: str) -> list[Scope]:

@@ -36,6 +36,7 @@ class MemoryTable(Table):
     """
 
     wakes: ClassVar[bool] = True
+    lag_s: ClassVar[float] = 0.0
 
     def __init__(self, indexes: Mapping[str, Index]) -> None:
         self._indexes = dict(indexes)

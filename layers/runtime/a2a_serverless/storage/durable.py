@@ -27,6 +27,7 @@ from a2a.types import SendMessageRequest, Task, TaskPushNotificationConfig
 
 from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import (
+    BeingDeletedError,
     CommitTooLargeError,
     ConditionFailedError,
     ConversationFullError,
@@ -97,6 +98,7 @@ from a2a_serverless.tasks.rules import (
     check_open,
     conflict,
     is_applied,
+    is_behind,
     key_digest,
     leaving,
     marked,
@@ -132,6 +134,61 @@ class Observer:
     """Is called by the process that ends a task, with HEAD and the milliseconds since creation."""
     send: Callable[[Head], Awaitable[None]] | None = None
     """Sends the operation of a turn that was woken; None: this process has no queue."""
+
+
+class Fences:
+    """What is being deleted, as this process has read it a moment ago; one request reads all of it.
+
+    A creation looks before its write, and after it. A fence that was put up `KEPT_MS` before a
+    write is seen by the look after it, however long the process was held up in between.
+    """
+
+    FRESH_MS: Final = 2_000
+    """The age up to which what was read is used as it is, counted from before the read."""
+    KEPT_MS: Final = 5_000
+    """The age up to which it is used while another call reads it again."""
+
+    def __init__(self, table: Table, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+        self._until: Mapping[str, int] = {}
+        self._read_at = -self.KEPT_MS
+        self._is_reading = False
+
+    async def until(self, scope: str, context_id: str) -> int:
+        """Return the time up to which all that is created in a context is deleted; 0: no time.
+
+        Raises:
+            UnavailableError: no answer within the retry budget.
+        """
+        age = self._clock.now_ms() - self._read_at
+        if not 0 <= age < (self.KEPT_MS if self._is_reading else self.FRESH_MS):
+            await self._read()
+        return max(self._until.get(one, 0) for one in layout.owners_of(scope, context_id))
+
+    async def check(self, scope: str, context_id: str, created_at: int) -> None:
+        """Refuse what was, or would be, created at `created_at`, if it is deleted.
+
+        Raises:
+            BeingDeletedError: it is.
+            UnavailableError: as `until`.
+        """
+        until = await self.until(scope, context_id)
+        if is_behind(created_at, until):
+            raise BeingDeletedError(max(1, -(-(until - self._clock.now_ms()) // 1000)))
+
+    async def _read(self) -> None:
+        self._is_reading = True
+        try:
+            began = self._clock.now_ms()
+            until: dict[str, int] = {}
+            for item in await self._table.all(Range(partition=layout.FENCE)):
+                owner, at = layout.fenced_in(item["SK"]), item.get("until")
+                if isinstance(at, int):
+                    until[owner] = max(at, until.get(owner, 0))
+            self._until, self._read_at = until, began
+        finally:
+            self._is_reading = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,7 @@ PUSH_END: Final = "PUSH$"
 """Behind every push configuration; `HEAD` is before the first."""
 SENT: Final = "SENT#"
 GROUP: Final = "GROUP#"
+FENCE: Final = "FENCE"
 WAITING: Final = "WAIT"
 """The `line_key` of all turns that wait for a share of the workers."""
 WOKEN: Final = "WOKEN"
@@ -104,6 +105,22 @@ def context_in(entry: Mapping[str, Any]) -> str | None:
     if not entry["PK"].startswith("CONTEXT#"):
         return None
     return place_in(entry).removeprefix(f"{_BEFORE_TASKS}{CONTEXT}#")
+
+
+def fence_item(owner: str, token: str) -> Key:
+    """Return the key of the fence that one deletion of what an owner has keeps up."""
+    return Key(FENCE, f"{FENCE}#{owner}#{token}")
+
+
+def fenced_in(sort: str) -> str:
+    """Return the owner in the SK of a fence."""
+    return sort.removeprefix(f"{FENCE}#").rpartition("#")[0]
+
+
+def owners_of(scope: str, context_id: str) -> list[str]:
+    """Return the names of all fences that a task may be behind: of its person, scope or context."""
+    owners = [Scope(scope).person, scope]
+    return owners + [context_key(owner, context_id) for owner in owners]
 
 
 _BEFORE_TASKS: Final = "!"

@@ -114,6 +114,7 @@ class SqliteTable(Streamed):
     """
 
     wakes: ClassVar[bool] = True
+    lag_s: ClassVar[float] = 0.0
 
     def __init__(
         self, path: Path, indexes: Mapping[str, Index], *, survives_power_cuts: bool = False

@@ -492,6 +492,8 @@ class Table(ABC):
 
     wakes: ClassVar[bool] = False
     """True where a watch returns soon after each write, so that no reader has to poll."""
+    lag_s: ClassVar[float] = 10.0
+    """The seconds after which an index is taken to show a write; DynamoDB promises no bound."""
 
     @abstractmethod
     async def load(

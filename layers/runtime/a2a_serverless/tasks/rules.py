@@ -602,3 +602,20 @@ def merge_metadata(metadata: Struct, update: Struct) -> None:
     """Merge shallowly, the last writer wins; nested values are replaced as a whole."""
     for key, value in update.fields.items():
         metadata.fields[key].CopyFrom(value)
+
+
+def is_behind(created_at: int, until: int) -> bool:
+    """Return True if what was, or would be, created then is behind a fence that counts `until`.
+
+    It is deleted, however late it is stored: the fence need not be up any more.
+    """
+    return created_at < until
+
+
+def is_last_look(*, began: int, ended: int, since: int, until: int, settles_ms: int) -> bool:
+    """Return True if a look that finds nothing behind a fence says that nothing is left.
+
+    The fence has been up from `since` to the look's end, and what was stored in front of it is in
+    the index by the look's beginning.
+    """
+    return began >= since + settles_ms and ended < until

@@ -37,7 +37,8 @@ from a2a_serverless.queues.fifo import EventRecord, FifoQueue, decode_message
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import live_head
 from a2a_serverless.storage.conversation import pass_on
-from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.deletion import delete_fenced
+from a2a_serverless.storage.durable import DurableStorage, Fences
 from a2a_serverless.storage.endings import (
     REBASES,
     cancel_task,
@@ -60,7 +61,7 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, TaskKey
-from a2a_serverless.tasks.rules import LEFT_MS, Commit
+from a2a_serverless.tasks.rules import LEFT_MS, Commit, is_behind
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.failures import going_on
 from a2a_serverless.worker.shares import Shares
@@ -188,6 +189,7 @@ class Sweeper:
         self._storage = storage
         self._queue = queue
         self._clock = clock or storage.clock
+        self._fences = Fences(storage.table, self._clock)
         self._longest_wait_s = longest_wait_s
         self._give_up_s = give_up_s
         self._budget_s = budget_s
@@ -263,6 +265,10 @@ class Sweeper:
         if head is None or copy is None:
             return "passed"  # the index lags behind
         fields.update(_known_of(head))
+        if head.version == 1 and await self._is_fenced(head):
+            # Its creator died before its second look at the fence.
+            await delete_fenced(log, head)
+            return "passed"
         await self._tell_age(log, head)
         opened_at: int | None = head.created_at
         if self._is_given_up(head, head.created_at):  # no turn is older than its task
@@ -276,6 +282,10 @@ class Sweeper:
                 at = self._clock.now_ms() if opened_at is None else opened_at
                 return "passed" if await log.leave(head, "share", at=at) is None else "left"
         return await self._postponed(log, head, copy, fields)
+
+    async def _is_fenced(self, head: Head) -> bool:
+        until = await self._fences.until(head.scope, head.context_id)
+        return is_behind(head.created_at, until)
 
     async def _tell_age(self, log: DurableStorage, head: Head) -> None:
         """Report the age of a turn whose worker has left it, or lost its lease, to the metrics.

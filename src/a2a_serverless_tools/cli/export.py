@@ -1,0 +1,160 @@
+"""`a2a-serverless export`: writes all that a caller has, as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from a2a_serverless_tools.cli.arguments import EXIT_DAMAGED, Adders, Commands, add_command
+from a2a_serverless_tools.cli.tasks import add_owner, fault_of_owner, nothing_of, owner_of
+from a2a_serverless_tools.cli.text import counting, refuse
+
+if TYPE_CHECKING:
+    from a2a_serverless.storage.deletion import Owner
+    from a2a_serverless.storage.durable import DurableStorage
+    from a2a_serverless.tasks.fold import Log
+
+_SECRETS: Final = ("token", "credentials")
+"""The fields of a webhook that are left out: they are its receiver's secrets."""
+
+
+def _add(commands: Commands) -> None:
+    export = add_command(
+        commands,
+        "export",
+        _export,
+        summary="writes all that a caller has, as JSON lines",
+        description="Writes a caller's tasks with history, artifacts and metadata, the states of "
+        "its conversations and its webhooks without their secrets, one JSON object a line, and "
+        "changes nothing. The last line has the counts. What is damaged is named in a line.",
+    )
+    add_owner(export)
+    export.add_argument("--context", metavar="ID", help="only what belongs to this context")
+    export.add_argument(
+        "--output", metavar="FILE", type=Path, help="a new file for it (default: stdout)"
+    )
+    export.add_place()
+
+
+async def _export(options: Namespace) -> int:
+    """Write the lines; return 1 if something is damaged, 2 on a refusal, 3 if there is nothing."""
+    from a2a_serverless_tools.cli.places import inspector_of
+
+    if (fault := fault_of_owner(options, "export writes")) is not None:
+        return refuse(fault)
+    inspector = await inspector_of(options)
+    output, counts = sys.stdout, Counter[str]()
+    if options.output is not None:
+        try:  # readable for its owner alone, and never in place of another file
+            number = os.open(options.output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            return refuse(f"--output {options.output}: {error.strerror}; name a new file.")
+        output = os.fdopen(number, "w", encoding="utf-8")
+    try:
+        with counting("exporting", prints_lines=options.output is None) as done:
+            async for line in exported(inspector.storage, owner_of(options)):
+                counts[line["kind"]] += 1
+                _print(line, output)
+                done(counts.total())
+        _print({"kind": "end", "counts": dict(counts)}, output)
+    finally:
+        if output is not sys.stdout:
+            output.close()
+    if not counts:
+        return nothing_of(options, f"Nothing was found in {inspector.place}")
+    return EXIT_DAMAGED if counts["damaged"] else 0
+
+
+def _print(line: dict[str, Any], output: TextIO) -> None:
+    print(json.dumps(line, ensure_ascii=False), file=output)
+
+
+async def exported(storage: DurableStorage, owner: Owner) -> AsyncIterator[dict[str, Any]]:
+    """Yield what an owner has; one task at a time is in memory.
+
+    A task that changes meanwhile may come twice, the later one as it is then, but is not missed.
+    """
+    from a2a_serverless.errors import UnreadableTaskError
+    from a2a_serverless.storage.deletion import stored_in
+
+    for scope in await owner.scopes(storage):
+        own = storage.for_scope(scope)
+        async for ids in stored_in(own, owner.context_id):
+            named = {"scope": scope.digest, **ids}
+            try:
+                if "task_id" in ids:
+                    log = await own.read(ids["task_id"])
+                    if log is None:  # it has expired, or was deleted meanwhile
+                        continue
+                    yield {"kind": "task", **named, **_task(log)}
+                else:
+                    state, version = await own.contexts.load(ids["context_id"])
+                    if version:
+                        yield {"kind": "state", **named, "version": version, "state": state}
+            except UnreadableTaskError as error:
+                yield {"kind": "damaged", **named, "reason": str(error)}
+            if "task_id" in ids:
+                async for line in _webhooks(own, ids["task_id"]):
+                    yield {**line, **named}
+
+
+def _task(log: Log) -> dict[str, Any]:
+    """Return a task as the protocol shows it, and who has sent its messages."""
+    from google.protobuf.json_format import MessageToDict
+
+    from a2a_serverless.tasks.entries import TurnOpened
+    from a2a_serverless_tools.inspect.wording import iso
+
+    turns = [
+        {
+            "turn": record.version,
+            "user": entry.caller.user,
+            "tenant": entry.caller.tenant,
+            "extensions": list(entry.caller.extensions),
+            "variables": entry.caller.variables,
+        }
+        for record in log.records
+        for entry in record.entries
+        if isinstance(entry, TurnOpened)
+    ]
+    task = MessageToDict(log.fold().task())
+    head = log.head
+    times = {"created_at": iso(head.created_at), "expires_at": iso(head.expires_at)}
+    return {**times, "turns": turns, "task": task}
+
+
+async def _webhooks(storage: DurableStorage, task_id: str) -> AsyncIterator[dict[str, Any]]:
+    """Yield the push configurations of a task, also of one that cannot be read."""
+    from google.protobuf.json_format import MessageToDict
+
+    from a2a_serverless.errors import UnreadablePushError
+    from a2a_serverless.storage.layout import PUSH, task_partition
+    from a2a_serverless.storage.table import beginning
+    from a2a_serverless.storage.webhooks import push_of
+
+    partition = task_partition(storage.scope.digest, task_id)
+    for item in await storage.table.all(beginning(partition, PUSH)):
+        try:
+            push = push_of({"version": 0} | item)
+        except UnreadablePushError as error:
+            yield {"kind": "damaged", "reason": str(error)}
+            continue
+        shown = _without_secrets(MessageToDict(push.config))
+        yield {"kind": "webhook", "config": shown, "left_out": list(_SECRETS)}
+
+
+def _without_secrets(config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_secrets(value) if isinstance(value, dict) else value
+        for name, value in config.items()
+        if name not in _SECRETS
+    }
+
+
+ADDERS: Final[Adders] = {"export": _add}

@@ -1,0 +1,224 @@
+"""Every interleaving of a deletion: creations, a fence, an index that lags behind, deaths, a sweep.
+
+The world is a few messages of one person and her deletion. What an API, the deletion and a sweep do
+is cut into their requests, between which anything else may happen. A process that has read that
+there is no fence goes by that until `KEPT` has passed, and the index shows a task at any time up to
+`LAG` after its write; both are steps of the deletion's wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from a2a_serverless.tasks.rules import is_behind, is_last_look
+
+_UP, _ENDED, _OLD, _NEW = 9, 5, 1, 5
+"""Times: until when a fence that is up counts, when one has ended, births before and since then."""
+
+
+class Creation(NamedTuple):
+    """A message that opens a task, and the process that has it."""
+
+    at: str = "look"
+    """`look`, `write`, `second`, then `sent`, `refused` or `dead`."""
+    knows: str = ""
+    """What its process has read: `none` or `fence`; empty: nothing, or too long ago."""
+    is_old: bool = False
+    """It began before the fence came down."""
+    stored: str = ""
+    """`hidden`, `due` (hidden, and written in front of the fence) or `shown` by the index."""
+
+
+class World(NamedTuple):
+    """What is stored, who is at work, and what may still come."""
+
+    creations: tuple[Creation, ...] = ()
+    fence: str = ""
+    """`up`, or `down` once it has counted."""
+    deletion: str = "fence"
+    """Its next step: `fence`, `kept`, `lag`, `look`, `delete`, `lower`; `done`."""
+    found: frozenset[int] = frozenset()
+    messages: int = 0
+    deaths: int = 0
+    lapses: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guards:
+    """What keeps the promises; each can be off."""
+
+    second_look: bool = True
+    """A creation looks at the fence after its write, too."""
+    kept: bool = True
+    """The deletion waits until no process goes by what it had read before."""
+    lag: bool = True
+    """And until the index shows what was written by then."""
+    by_birth: bool = True
+    """A fence counts for what began before its end, also after its end."""
+    lapse: bool = True
+    """A deletion whose fence has lapsed begins its wait anew."""
+    sweeps: bool = True
+    """A sweep takes back what a dead creator has stored behind a fence."""
+    first_look: bool = True
+    """A creation looks before its write, too: that only saves the write."""
+
+
+Step: TypeAlias = tuple[str, World]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The number of states, and the first broken promise with the steps that lead there."""
+
+    states: int
+    broken: str = ""
+    trace: tuple[str, ...] = ()
+
+
+def explore(
+    guards: Guards | None = None, *, messages: int = 3, deaths: int = 0, lapses: int = 0
+) -> Report:
+    """Visit every state; stop at the first broken promise.
+
+    After the deletion has ended no message that was accepted before is stored, and nothing at all
+    once every process has done what it does; a message that came after the end is accepted.
+    """
+    guards = guards or Guards()
+    first = World(messages=messages, deaths=deaths, lapses=lapses)
+    came: dict[World, tuple[World | None, str]] = {first: (None, "")}
+    waiting = deque([first])
+    while waiting:
+        world = waiting.popleft()
+        steps = list(_steps(world, guards))
+        if broken := _broken(world, is_over=not steps):
+            return Report(len(came), broken, _trace(came, world))
+        for name, after in steps:
+            if after not in came:
+                came[after] = (world, name)
+                waiting.append(after)
+    return Report(len(came))
+
+
+def _broken(world: World, *, is_over: bool) -> str:
+    for one in world.creations:
+        if one.at == "refused" and not one.is_old and world.fence != "up":
+            return "a new message is refused"
+        if world.deletion != "done" or not one.is_old or not one.stored:
+            continue
+        if one.at == "sent":
+            return "a task is left"
+        if is_over:
+            return "a task is left for ever"
+    return "" if world.deletion == "done" or not is_over else "the deletion never ends"
+
+
+def _trace(came: dict[World, tuple[World | None, str]], world: World) -> tuple[str, ...]:
+    steps: list[str] = []
+    at: World | None = world
+    while at is not None:
+        at, name = came[at]
+        steps.append(name)
+    return tuple(reversed(steps[:-1]))
+
+
+def _steps(world: World, guards: Guards) -> Iterator[Step]:
+    if world.messages:
+        came = (*world.creations, Creation())
+        yield "a message", world._replace(creations=came, messages=world.messages - 1)
+    for number, one in enumerate(world.creations):
+        for name, changed in _of_creation(world, one, guards):
+            yield f"{number} {name}", _with(world, number, changed)
+        is_at_work = one.at in ("look", "write", "second")
+        if world.deaths and is_at_work:
+            after = _with(world, number, one._replace(at="dead"))
+            yield f"{number} dies", after._replace(deaths=world.deaths - 1)
+    if world.deletion != "done":
+        yield from _of_deletion(world, guards)
+
+
+def _of_creation(world: World, one: Creation, guards: Guards) -> Iterator[tuple[str, Creation]]:
+    if one.stored in ("hidden", "due"):
+        yield "is shown", one._replace(stored="shown")
+    looks = {"look": guards.first_look, "second": guards.second_look}
+    match one.at:
+        case "look" | "second":
+            looked = _looked(world, one) if looks[one.at] else one
+            if looks[one.at] and _is_behind(world, looked, guards):
+                yield "is refused", looked._replace(at="refused", stored="")
+            else:
+                yield one.at, looked._replace(at="write" if one.at == "look" else "sent")
+        case "write":
+            yield "is written", one._replace(at="second", stored="hidden")
+        case "dead" if one.stored and guards.sweeps:  # nothing was sent: it is found overdue
+            if _is_behind(world, _looked(world, one._replace(knows="")), guards):
+                yield "is swept", one._replace(stored="")
+
+
+def _looked(world: World, one: Creation) -> Creation:
+    return one if one.knows else one._replace(knows="fence" if world.fence else "none")
+
+
+def _is_behind(world: World, one: Creation, guards: Guards) -> bool:
+    if one.knows != "fence":
+        return False
+    if not guards.by_birth:
+        return world.fence == "up"
+    born = _OLD if one.is_old or world.fence == "up" else _NEW
+    return is_behind(born, _UP if world.fence == "up" else _ENDED)
+
+
+def _of_deletion(world: World, guards: Guards) -> Iterator[Step]:
+    name, found = world.deletion, world.found
+    if world.lapses and world.fence == "up":  # the process was held up, or has died
+        after = _down(world)._replace(lapses=world.lapses - 1, found=frozenset())
+        yield "the fence lapses", after._replace(deletion="fence" if guards.lapse else name)
+    every = world.creations
+    match name:
+        case "fence":
+            # What a process had read of an earlier fence says nothing of this one.
+            read = (one._replace(knows="none") if _is_new(one) else one for one in every)
+            yield name, world._replace(fence="up", deletion="kept", creations=tuple(read))
+        case "kept":
+            if guards.kept:
+                every = tuple(
+                    one if one.knows != "none" else one._replace(knows="") for one in every
+                )
+            due = (o._replace(stored="due") if o.stored == "hidden" else o for o in every)
+            yield name, world._replace(deletion="lag", creations=tuple(due))
+        case "lag":
+            if guards.lag:
+                every = tuple(o._replace(stored="shown") if o.stored == "due" else o for o in every)
+            yield name, world._replace(deletion="look", creations=every)
+        case "look":
+            shown = frozenset(n for n, one in enumerate(every) if one.stored == "shown")
+            # By then both waits are over, and the fence is the one that was put up before them.
+            until = _UP if world.fence == "up" or not guards.lapse else _ENDED
+            is_last = is_last_look(began=4, ended=6, since=2, until=until, settles_ms=2)
+            at = "delete" if shown else "lower" if is_last else "fence"
+            yield name, world._replace(deletion=at, found=shown)
+        case "delete":
+            after = world
+            for number in found:
+                after = _with(after, number, every[number]._replace(stored=""))
+            yield name, after._replace(deletion="look", found=frozenset())
+        case _:
+            yield name, _down(world)._replace(deletion="done")
+
+
+def _is_new(one: Creation) -> bool:
+    return one.knows == "fence" and not one.is_old
+
+
+def _down(world: World) -> World:
+    """Return the world after the end of the fence: all that has begun is older."""
+    old = tuple(one._replace(is_old=True) for one in world.creations)
+    return world._replace(fence="down", creations=old)
+
+
+def _with(world: World, number: int, one: Any) -> World:
+    creations = list(world.creations)
+    creations[number] = one
+    return world._replace(creations=tuple(creations))

@@ -1,0 +1,169 @@
+"""`a2a-serverless export`, in this process: a table on moto, and the file of a `dev`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.types import AuthenticationInfo, Part, TaskPushNotificationConfig
+
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.layout import INDEXES, context_item, push_sort, task_partition
+from a2a_serverless.storage.sqlite import SqliteTable
+from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.identity import Scope, oidc_principal
+from a2a_serverless.wiring import table_backends
+from a2a_serverless_tools.contract import Storage
+from tests.support.databases import Database, key
+from tests.support.messages import chunk, request
+from tests.unit.cli.conftest import ANN, BOB, Run, wait
+
+ACME = Scope.of("acme", "ann")
+
+
+def fill(storage: DurableStorage, scope: Scope, text: str) -> str:
+    """A task with a file, an artifact, a webhook and a state of its conversation."""
+    own = storage.for_scope(scope)
+    sent = request(text)
+    sent.message.parts.append(Part(raw=text.encode(), filename="file.txt"))
+    caller = Caller(user="ann", tenant="acme", extensions=("urn:e",), variables='{"name":"Ann"}')
+    head = wait(own.open_task(f"talk of {text}", sent, caller=caller)).head
+    wait(Storage(own).update_task(head.task_id, artifacts=[chunk("answer", f"said {text}")]))
+    wait(Storage(own).update_context(head.context_id, {"kept": text}))
+    hook = TaskPushNotificationConfig(
+        task_id=head.task_id,
+        id="hook",
+        url="https://hooks.example/ann",
+        token="secret-token",
+        authentication=AuthenticationInfo(scheme="Bearer", credentials="secret-word"),
+    )
+    wait(own.webhooks.put(hook))
+    return str(head.task_id)
+
+
+def lines_of(out: str) -> dict[str, list[dict[str, Any]]]:
+    """The lines by their kind."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in map(json.loads, out.splitlines()):
+        found.setdefault(line["kind"], []).append(line)
+    return found
+
+
+def test_all_that_a_person_has(run: Run, storage: DurableStorage) -> None:
+    """Of all tenants: tasks as the protocol has them, states, webhooks without secrets, counts."""
+    ids = {fill(storage, ANN, "one"), fill(storage, ACME, "two")}
+    fill(storage, BOB, "theirs")
+    code, out, err = run("export", "--user", "ann")
+    assert (code, err) == (0, "")
+    found = lines_of(out)
+    tasks = {line["task_id"]: line for line in found["task"]}
+    assert set(tasks) == ids
+    of_acme = next(line for line in found["task"] if line["scope"] == ACME.digest)
+    message = of_acme["task"]["history"][0]
+    assert [part.get("text") for part in message["parts"]] == ["two", None]
+    assert message["parts"][1]["raw"] == "dHdv"
+    assert of_acme["task"]["artifacts"][0]["parts"][0]["text"] == "said two"
+    (turn,) = of_acme["turns"]
+    assert (turn["user"], turn["tenant"], turn["variables"]) == ("ann", "acme", '{"name":"Ann"}')
+    states = {line["context_id"]: line["state"] for line in found["state"]}
+    assert states == {f"talk of {text}": {"kept": text} for text in ("one", "two")}
+    assert {line["task_id"] for line in found["webhook"]} == ids
+    config = found["webhook"][0]["config"]
+    assert (config["url"], config["authentication"]) == (
+        "https://hooks.example/ann",
+        {"scheme": "Bearer"},
+    )
+    assert found["end"] == [{"kind": "end", "counts": {"task": 2, "state": 2, "webhook": 2}}]
+    assert "secret" not in out
+    assert "theirs" not in out
+
+
+def test_a_tenant_a_context_a_subject(run: Run, storage: DurableStorage) -> None:
+    """The same names as those of a deletion choose a part, or a caller with tokens."""
+    subject = oidc_principal("https://issuer.example", "ann@example.com")
+    for scope, text in (
+        (ANN, "one"),
+        (ANN, "more"),
+        (ACME, "two"),
+        (Scope.of("", subject), "oidc"),
+    ):
+        fill(storage, scope, text)
+
+    def texts(*names: str) -> set[str]:
+        code, out, _ = run("export", *names)
+        assert code == 0
+        return {one["task"]["history"][0]["parts"][0]["text"] for one in lines_of(out)["task"]}
+
+    assert texts("--user", "ann", "--tenant", "acme") == {"two"}
+    assert texts("--user", "ann", "--context", "talk of more") == {"more"}
+    assert texts("--scope", ANN.digest) == {"one", "more"}
+    named = ("--subject", "ann@example.com", "--issuer", "https://issuer.example")
+    assert texts(*named) == {"oidc"}
+
+
+@pytest.mark.parametrize("names", [(), ("--subject", "s"), ("--scope", "x")])
+def test_who_is_not_named(run: Run, storage: DurableStorage, names: tuple[str, ...]) -> None:
+    """Without a caller, or half of one, nothing is written."""
+    code, out, err = run("export", *names)
+    assert (code, out, err.startswith("a2a-serverless: ")) == (2, "", True)
+
+
+def test_nothing_is_found(run: Run, storage: DurableStorage) -> None:
+    """The exit code is 3, and a sentence says where it was looked for."""
+    code, out, err = run("export", "--subject", "ann", "--issuer", "https://issuer.example")
+    assert (code, lines_of(out)) == (3, {"end": [{"kind": "end", "counts": {}}]})
+    assert "Nothing was found in the table tasks. Looked in all tenants" in err
+    assert "check that both are as in the tokens, to the letter" in err
+
+
+def test_what_is_damaged_is_named(run: Run, storage: DurableStorage, database: Database) -> None:
+    """A task, a state and a webhook that cannot be read have a line each; all else is written."""
+    damaged, whole = fill(storage, ANN, "one"), fill(storage, ANN, "two")
+    head = wait(storage.head(whole))
+    broken = (
+        (key(task_partition(ANN.digest, damaged), "HEAD"), "turn"),
+        (key(*context_item(ANN.digest, "talk of one")), "version"),
+        (key(task_partition(ANN.digest, whole), push_sort(head.incarnation, "hook")), "body"),
+    )
+    for item_key, name in broken:
+        database.client.update_item(
+            TableName=database.table,
+            Key=item_key,
+            UpdateExpression="REMOVE #n",
+            ExpressionAttributeNames={"#n": name},
+        )
+    code, out, _ = run("export", "--user", "ann")
+    found = lines_of(out)
+    assert code == 1
+    assert [line["task_id"] for line in found["task"]] == [whole]
+    named = {line.get("task_id") or line["context_id"]: line["reason"] for line in found["damaged"]}
+    assert set(named) == {damaged, whole, "talk of one"}
+    assert all(reason.endswith(".") for reason in named.values())
+    assert len(found["webhook"]) == 1
+
+
+def test_a_file_of_its_own(run: Run, storage: DurableStorage, tmp_path: Path) -> None:
+    """`--output` makes a file that only its owner reads, and replaces none."""
+    fill(storage, ANN, "one")
+    output = tmp_path / "ann.jsonl"
+    code, out, _ = run("export", "--user", "ann", "--output", str(output))
+    assert (code, out, output.stat().st_mode & 0o777) == (0, "", 0o600)
+    assert lines_of(output.read_text())["end"]
+    before = output.read_text()
+    code, _, err = run("export", "--user", "ann", "--output", str(output))
+    assert (code, "name a new file" in err, output.read_text()) == (2, True, before)
+
+
+def test_the_file_of_a_dev(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--file` exports from a file, also more tasks than one page has."""
+    monkeypatch.delenv("A2A_TABLE", raising=False)
+    file = tmp_path / "dev.db"
+    storage = table_backends(Settings(), SqliteTable(file, INDEXES)).storage.for_scope(ANN)
+    for number in range(205):
+        wait(storage.open_task(f"c-{number % 3}", request(str(number))))
+    code, out, _ = run("export", "--user", "ann", "--file", str(file))
+    texts = [one["task"]["history"][0]["parts"][0]["text"] for one in lines_of(out)["task"]]
+    assert (code, sorted(texts, key=int)) == (0, list(map(str, range(205))))
