@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from a2a_serverless.errors import ConversationFullError
-from a2a_serverless.storage.conversation import line_of, pass_on
+from a2a_serverless.storage.conversation import line_of, pass_on, take_place
 from a2a_serverless.storage.deletion import delete_context
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task, canceled
@@ -122,3 +122,14 @@ async def test_a_deleted_conversation_has_no_line(serial: DurableStorage) -> Non
     await opened(serial)
     await delete_context(serial, "talk")
     assert await serial.table.get(line_item(serial.scope.digest, "talk")) is None
+
+
+async def test_a_late_worker_makes_no_line_of_a_deleted_task(serial: DurableStorage) -> None:
+    """It has read HEAD before the deletion, and takes a place after it: none is stored."""
+    head = await opened(serial)
+    await delete_context(serial, "talk")
+    assert (await take_place(serial, head)).places == ()
+    assert await serial.table.get(line_item(serial.scope.digest, "talk")) is None
+    again = await opened(serial)
+    place = (await take_place(serial, again)).places[-1]
+    assert place.task_id == again.task_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,11 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskPushNotificationConfig, TaskState
 
+from a2a_serverless.errors import BeingDeletedError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import head_item
-from a2a_serverless.storage.deletion import delete_context, delete_task
-from a2a_serverless.storage.durable import DurableStorage, Observer
+from a2a_serverless.storage.deletion import Erasure, Owner, delete_context, delete_task
+from a2a_serverless.storage.durable import DurableStorage, Fences, Observer
 from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.finding import HOUR_MS, created_in, due_tasks, find_tasks
 from a2a_serverless.storage.layout import HEAD, task_partition
@@ -41,7 +43,7 @@ from benchmarks.storage import (
     store,
 )
 from tests.support.clocks import ManualClock
-from tests.support.databases import LONG, emulator_client, key, new_clock, on_dynamo
+from tests.support.databases import LONG, emulator_client, key, new_clock, new_scope, on_dynamo
 from tests.support.emulators import Emulator
 from tests.support.messages import artifact, chunk, message, request
 from tests.support.workers import Agent, complete
@@ -105,6 +107,23 @@ async def test_an_echo_task_in_all(bench: Bench) -> None:
         await bench.storage.commit(log.head, echo_commit("hello"))
         await bench.storage.load_task(task.id)
     assert cost(usage) == (4, 16, 2)
+
+
+async def test_fences_cost_a_process_one_unit_in_two_seconds(bench: Bench) -> None:
+    """One request reads all of them, up to forty for one unit, however many messages come."""
+    clock = ManualClock(bench.storage.clock.now_ms())
+    set_clock(bench.storage, clock)
+    for number in range(10):
+        await Erasure(bench.storage, Owner(f"{number}" * 16), lag_s=0).step()
+    fences = Fences(bench.storage.table, clock)
+    with bench.meter.measure() as usage:
+        for number in range(100):
+            with pytest.raises(BeingDeletedError) if number % 2 else nullcontext():
+                owner = f"{number % 10}" * 32 if number % 2 else new_scope().digest
+                await fences.check(owner, "context", clock.now_ms())
+        clock.advance(Fences.FRESH_MS / 1000)
+        await fences.check(new_scope().digest, "context", clock.now_ms())
+    assert cost(usage) == (2, 0, 2)
 
 
 async def test_a_quick_turn_costs_a_worker_two_requests(bench: Bench) -> None:

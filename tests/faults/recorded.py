@@ -18,7 +18,7 @@ from typing import Any, Final
 from a2a_serverless.storage.dynamodb import plain
 from a2a_serverless.storage.layout import EVENTS, HEAD, PUSH, task_partition
 from a2a_serverless.storage.survey import _survey_of
-from a2a_serverless.storage.webhooks import _push_of
+from a2a_serverless.storage.webhooks import push_of
 from a2a_serverless.tasks.head import Head
 from a2a_serverless_tools.inspect.timeline import Timeline, timeline
 from tests.faults.harness import World
@@ -54,7 +54,7 @@ def recorded(name: str) -> Timeline:
     of_log = [item for item in items if item["SK"].startswith((EVENTS, HEAD))]
     survey = _survey_of(of_log)
     assert survey is not None, f"{name} has no HEAD"
-    pushes = [_push_of(item) for item in items if item["SK"].startswith(PUSH)]
+    pushes = [push_of(item) for item in items if item["SK"].startswith(PUSH)]
     return timeline(
         survey.head,
         survey.records,

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -21,13 +21,15 @@ from a2a.types import Message, Part, Role, SendMessageRequest, TaskState
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import load_settings
+from a2a_serverless.storage.deletion import Erasure, Owner
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.contract import Storage
 from tests.support.emulators import free_port
 from tests.support.gateway import HOST, adapted, rest_event
-from tests.support.messages import chunk
+from tests.support.messages import chunk, storyteller
 from tests.support.simulation.simulated_aws import simulated_aws
 
 ROOT = Path(__file__).parents[2]
@@ -171,6 +173,33 @@ def test_an_environment_serves_many_invocations(
     handler = load("api").handler
     for path in EVENTS:
         assert handler(json.loads(path.read_text()), None)["statusCode"] in (200, 404)
+
+
+@pytest.mark.parametrize("entrypoint", ["api", "stream"])
+async def test_a_task_behind_a_fence_is_deleted(
+    environment: pytest.MonkeyPatch, entrypoint: Literal["api", "stream"]
+) -> None:
+    """The API that meets a task which a deletion has not seen deletes it, and takes it anew."""
+    settings = load_settings()
+    backends = aws_backends(settings)
+    app = create_app(settings, backends, storyteller(), entrypoint=entrypoint)
+    headers = {"X-API-Key": KEY, "A2A-Version": "1.0", "Idempotency-Key": "once"}
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "my secret"}]}
+    body = {"message": message, "configuration": {"returnImmediately": True}}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
+
+        async def send() -> httpx.Response:
+            return await client.post("/message:send", json=body, headers=headers)
+
+        first = (await send()).json()["task"]["id"]
+        erasure = Erasure(backends.storage, Owner(Scope.of("", "default").person))
+        await erasure._put_up(backends.storage.clock.now_ms())
+        app = create_app(settings, backends, storyteller(), entrypoint=entrypoint)
+        client._transport = httpx.ASGITransport(app)
+        assert (await send()).status_code == 400
+        scanned = aws.client("dynamodb").scan(TableName=settings.table)["Items"]
+        assert "my secret" not in str(scanned)
+        assert (await send()).json()["task"]["id"] == first  # it follows from the key
 
 
 def test_a_stream_is_cut_short_and_goes_on(

@@ -15,6 +15,7 @@ from a2a.types import TaskState
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
+from a2a_serverless.storage.deletion import Erasure, Owner
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
@@ -123,6 +124,24 @@ def test_a_schedule_event_sweeps(
     }
     answer = aws.client("sqs").receive_message(QueueUrl=deployed.queue)
     assert json.loads(answer["Messages"][0]["Body"])["params"]["task_id"] == head.task_id
+
+
+def test_what_was_stored_behind_a_fence_is_deleted(
+    function: ModuleType, deployed: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its creator has died before it could: the sweep deletes it instead of sending its turn."""
+    clock = ManualClock()
+    storage = function.backends.storage
+    monkeypatch.setattr(storage, "clock", clock)
+    head = open_task(function)
+    run(function, Erasure(storage, Owner(storage.scope.person, "context")).step(limit=1))
+    late = open_task(function)
+    clock.advance(61)
+    assert function.handler(event("sweeper-schedule"), None)["passed"] == 1
+    for one in (head, late):
+        assert run(function, storage.head(one.task_id)) is None
+    scanned = aws.client("dynamodb").scan(TableName=deployed.table)["Items"]
+    assert late.task_id not in str(scanned)
 
 
 def test_many_lost_turns_stand_in_line(

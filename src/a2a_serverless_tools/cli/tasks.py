@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _Act: TypeAlias = "Callable[[Inspector, Timeline], Awaitable[int]]"
-_LATE: Final = 100
-"""How many steps of a deletion may find more after one that has found nothing."""
+_MORE: Final = 10_000
+"""How many tasks more than it has counted a deletion deletes, until it gives up."""
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 
 
@@ -302,8 +302,8 @@ async def _purge(options: Namespace) -> int:
     if not deleted.is_done:
         return refuse(
             printable(
-                f"Deleted {gone}, and {_LATE} looks have found more meanwhile: something goes on"
-                " creating tasks without a look at the fence, such as an API of an older release."
+                f"Deleted {gone}, which is {_MORE:,} tasks more than there were: something goes on"
+                " creating them without a look at the fence, such as an API of an older release."
                 " Take the caller's key away, and run it again."
             )
         )
@@ -361,21 +361,19 @@ async def _deleted(
 ) -> Deleted:
     """Delete step by step; if a step fails, print how much is gone, and raise its error.
 
-    After `_LATE` steps that have found more behind an empty one it is not done.
+    It gives up, and is not done, after `_MORE` tasks more than were counted.
     """
     from a2a_serverless.storage.deletion import Deleted, Erasure
     from a2a_serverless_tools.inspect.wording import amounts
 
     erasure = Erasure(storage, owner, lag_s=options.settle)
-    deleted, late, was_empty = Deleted(is_done=False), 0, False
+    deleted, most = Deleted(is_done=False), counted.tasks + _MORE
     try:
         with counting("deleting tasks", total=counted.tasks, prints_lines=False) as gone:
-            while not deleted.is_done and late <= _LATE:
+            while not deleted.is_done and deleted.tasks <= most:
                 deleted += await erasure.step()
                 gone(deleted.tasks)
-                late += was_empty and not erasure.is_empty
-                if erasure.is_empty and not deleted.is_done:
-                    was_empty = True
+                if erasure.is_empty:
                     await storage.clock.sleep(erasure.pause_s)
     except BaseException:
         so_far = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)

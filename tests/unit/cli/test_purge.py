@@ -20,6 +20,7 @@ from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.identity import Scope, oidc_principal
+from a2a_serverless_tools.cli import tasks
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.inspect.wording import amounts
 from a2a_serverless_tools.local.own_file import own_file
@@ -142,6 +143,7 @@ def test_what_comes_late_is_deleted_too(
         return done
 
     monkeypatch.setattr(deletion, "delete_data", one_step)
+    monkeypatch.setattr(tasks, "_MORE", 20)
     code, out, err = purge("--user", "ann", "--yes")
     if rounds == 1:
         assert (code, "Deleted 4 tasks" in out, items(database, ANN)) == (0, True, [])

@@ -18,6 +18,7 @@ from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage import codec, layout
 from a2a_serverless.storage.codec import Forms
 from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.deletion import Erasure, Owner
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.dynamodb import Typed
 from a2a_serverless.storage.keys import KeyStore
@@ -47,7 +48,19 @@ from tests.support.messages import agent_message, artifact, message, request
 from tests.support.workers import params_of
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/format.md").read_text(encoding="utf-8")
-ITEMS: Final = ("HEAD", "EVENT", "SENT", "PUSH", "CONTEXT", "LINE", "KEY", "SLOT", "COUNT", "GROUP")
+ITEMS: Final = (
+    "HEAD",
+    "EVENT",
+    "SENT",
+    "PUSH",
+    "CONTEXT",
+    "LINE",
+    "KEY",
+    "SLOT",
+    "COUNT",
+    "GROUP",
+    "FENCE",
+)
 UNWRITTEN: Final = "nothing writes it yet"
 S = TaskState
 TRACE: Final = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
@@ -135,6 +148,7 @@ async def write_everything(database: Database, written: Written) -> None:
     await storage.open_task("c", request("another"))
     assert (await list_tasks(storage, ListTasksQuery(page_size=1))).total_size == 2
     await database.storage(clock=clock, is_serial=True).open_task("talk", request("first"))
+    await Erasure(storage, Owner("nobody")).step()
     written.look()
 
 

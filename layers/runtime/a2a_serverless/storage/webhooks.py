@@ -291,7 +291,7 @@ def _held_of(head: Head, writes: int, own: Iterable[Item]) -> _Configurations:
     unreadable: dict[str, UnreadablePushError] = {}
     for item in own:
         try:
-            pushes.append(_push_of(item))
+            pushes.append(push_of(item))
         except UnreadablePushError as error:
             _, config_id = _names(item)
             unreadable[config_id] = error
@@ -393,7 +393,7 @@ def _names(item: Mapping[str, Any]) -> tuple[str, str]:
     return incarnation, config_id
 
 
-def _push_of(item: Mapping[str, Any]) -> Push:
+def push_of(item: Mapping[str, Any]) -> Push:
     """Return the push configuration that an item holds.
 
     Raises:
