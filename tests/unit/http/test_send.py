@@ -11,6 +11,7 @@ import pytest
 from a2a_serverless.errors import NewerReleaseError, UnavailableError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.durable import Fences
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Key, Update
@@ -277,8 +278,13 @@ async def test_the_same_message_in_one_context_of_two_callers(agent: Agent, tena
 async def test_a_creation_reads_nothing(
     agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch, sent: dict[str, Any]
 ) -> None:
-    """A message that opens a task is one write, with a key or in a context that it names, too."""
+    """A message that opens a task is one write, with a key or in a context that it names, too.
+
+    What is being deleted was read before, for all messages of two seconds.
+    """
     asked: list[str] = []
+    monkeypatch.setattr(Fences, "FRESH_MS", 10**9)
+    await agent.send("before", configuration=IMMEDIATELY)
     monkeypatch.setattr(backends.operations, "send", AsyncMock())  # its table is the same
     for name in ("load", "query", "write"):
         monkeypatch.setattr(MemoryTable, name, counted(asked, name, getattr(MemoryTable, name)))
