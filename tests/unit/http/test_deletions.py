@@ -18,10 +18,11 @@ from pydantic import SecretStr
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage import deletion
 from a2a_serverless.storage.deletion import FENCE_MS, Erasure, Owner
 from a2a_serverless.storage.durable import DurableStorage, Fences
 from a2a_serverless.storage.layout import FENCE, INDEXES, context_key
-from a2a_serverless.storage.table import Range
+from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, table_backends
 from a2a_serverless.worker.executor import TurnQueue
@@ -272,3 +273,55 @@ async def test_a_fence_that_has_lapsed_is_put_up_anew(world: World) -> None:
     assert erasure.pause_s == Fences.KEPT_MS / 1000 + LaggingTable.lag_s
     world.clock.advance(erasure.pause_s)
     assert (await erasure.step()).is_done
+
+
+async def test_no_process_goes_by_what_it_read_for_longer_than_five_seconds(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one call reads again the others go by what was read, until that is too old."""
+    clock, table = world.clock, world.table
+    fences, scope = Fences(table, clock), Scope.of("", "alice").digest
+    assert await fences.until(scope, "talk") == 0
+    await Erasure(world.backends.storage, ALICE).step()
+    until = clock.now_ms() + FENCE_MS
+    clock.advance(1.999)
+    assert await fences.until(scope, "talk") == 0
+    clock.advance(1)
+    hangs, reading, read = asyncio.Event(), asyncio.Event(), table.all
+
+    async def slow(wanted: Range) -> list[Item]:
+        reading.set()
+        await hangs.wait()
+        return await read(wanted)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "all", slow)
+        held_up = asyncio.create_task(fences.until(scope, "talk"))
+        await reading.wait()
+    assert await fences.until(scope, "talk") == 0
+    clock.advance(2)
+    assert await fences.until(scope, "talk") == 0
+    clock.advance(0.001)
+    assert await fences.until(scope, "talk") == until
+    hangs.set()
+    assert await held_up == until
+
+
+async def test_many_tenants_take_longer_than_a_fence_stands(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step over all of them renews the fence on the way."""
+    for tenant in TENANTS:
+        await world.send("alice", tenant)
+    world.clock.advance(LATE_S)
+    deleting = deletion.delete_data
+
+    async def slow(storage: DurableStorage, *args: Any, **options: Any) -> Any:
+        world.clock.advance(FENCE_MS * 0.8 / 1000)
+        return await deleting(storage, *args, **options)
+
+    monkeypatch.setattr(deletion, "delete_data", slow)
+    erasure = Erasure(world.backends.storage, ALICE)
+    steps = [await erasure.step() for _ in range(2)]
+    assert [step.is_done for step in steps] == [False, True]
+    assert world.left() == ""

@@ -352,11 +352,8 @@ class Erasure:
         The last step takes the fence down.
         """
         clock, total = self._storage.clock, Deleted(is_done=True)
-        until = self._until
-        await self._put_up(clock.now_ms() + FENCE_MS)
+        await self._renew()
         began = clock.now_ms()
-        if began >= until:  # it is new, or had lapsed meanwhile
-            self._since = began
         # A tenant that is empty now stays among them: counts, and what comes late.
         self._scopes |= dict.fromkeys(await self._owner.scopes(self._storage))
         for scope in self._scopes:
@@ -364,6 +361,8 @@ class Erasure:
                 self._storage.for_scope(scope), self._owner.context_id, limit=limit
             )
             total = replace(total + step, is_done=total.is_done and step.is_done)
+            if clock.now_ms() >= self._until - FENCE_MS // 2:  # there may be many tenants
+                await self._renew()
         self.is_empty, now_ms = total.is_done, clock.now_ms()
         is_last = self.is_empty and is_last_look(
             began=began,
@@ -375,6 +374,13 @@ class Erasure:
         if is_last:
             await self._put_up(now_ms)
         return replace(total, is_done=is_last)
+
+    async def _renew(self) -> None:
+        until, clock = self._until, self._storage.clock
+        await self._put_up(clock.now_ms() + FENCE_MS)
+        now_ms = clock.now_ms()
+        if now_ms >= until:  # it is new, or had lapsed
+            self._since = now_ms
 
     async def _put_up(self, until: int) -> None:
         """Let the fence count for what is created before `until`."""
