@@ -15,6 +15,7 @@ from a2a.server.events import EventQueue
 from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.errors import BeingDeletedError
+from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.deletion import Erasure, Owner, delete_context, delete_task
@@ -48,6 +49,8 @@ from tests.support.emulators import Emulator
 from tests.support.messages import artifact, chunk, message, request
 from tests.support.workers import Agent, complete
 from tests.support.workers import Bench as Worker
+from tests.unit.push.receivers import Receiver, status
+from tests.unit.push.world import World as PushWorld
 
 pytestmark = pytest.mark.emulators
 
@@ -560,3 +563,37 @@ async def test_the_rule_agrees_with_plain_requests(bench: Bench, observer: Any) 
             consumed = answer["ConsumedCapacity"]["CapacityUnits"]
             assert consumed == bench.meter.plain_units(before, after), (entries, inline)
             before = after
+
+
+async def test_an_attempt_at_a_webhook_reads_what_it_sends(bench: Bench) -> None:
+    """Of a log of 8 MB the first attempt reads all; the next ones read the commit that they send.
+
+    An attempt costs three requests: configuration, log, outcome.
+    """
+    world = PushWorld(clock=new_clock(), storage=bench.storage, push_events="ends")
+    with Receiver(lambda _: status(503)) as receiver:
+        push = TaskPushNotificationConfig(url=receiver.url())
+        head = (await bench.storage.open_task("context", request(), push=push)).head
+        for _ in range(8):
+            entry = ArtifactWritten(artifact("x" * 1_000_000))
+            head = await bench.storage.commit(head, Commit(entries=(entry,)))
+        head = await bench.storage.commit(head, echo_commit("done"))
+        [own] = await bench.storage.webhooks.all(head.task_id)
+        job = PushJob(
+            scope=head.scope,
+            task_id=head.task_id,
+            incarnation=head.incarnation,
+            config_id=own.config.id,
+            version=head.version,
+        )
+        await world.jobs.send(job)
+        costs = []
+        for _ in range(3):
+            handle = world.take()
+            with bench.meter.measure() as usage:
+                await world.deliver(handle)
+            costs.append(cost(usage))
+            world.clock.advance(60)
+    (_, _, first), *others = costs
+    assert first > 1900
+    assert [(requests, read <= 4) for requests, _, read in others] == [(3, True)] * 2, costs

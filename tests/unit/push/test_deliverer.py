@@ -18,14 +18,14 @@ import pytest
 from a2a.types import Artifact, Part, StreamResponse, TaskState, TaskStatus
 from google.protobuf import json_format
 
-from a2a_serverless.errors import UnavailableError, UnreadableTaskError
+from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.webhooks import Webhooks
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.identity import Scope, caller_number
 from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
@@ -831,22 +831,43 @@ def job_of(head: Head, version: int) -> PushJob:
     )
 
 
-async def test_a_notification_is_given_up_also_where_its_caller_is_unknown(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The beginning of the log, which has the caller, cannot be read: only its number is lost."""
+async def test_a_given_up_notification_is_counted_by_its_caller(world: World) -> None:
+    """The caller's number is that of the person behind the scope: no log is read for it."""
     head = await world.open("https://10.1.2.3/hook", states=[COMPLETED])
-    read = DurableStorage.read
-
-    async def damaged(storage: DurableStorage, *arguments: Any, **options: Any) -> Any:
-        if "after" in options:
-            return await read(storage, *arguments, **options)
-        raise UnreadableTaskError
-
-    monkeypatch.setattr(DurableStorage, "read", damaged)
     with counted() as seen:
         await world.pump()
     assert seen.total("PushGivenUp") == 1
-    assert seen.values("Callers", whose="untold") == []
-    assert await world.is_settled(head)
+    number = caller_number(Scope(head.scope).person)
+    assert seen.values("Callers", whose="untold") == [number]
+
+
+async def test_a_retry_reads_no_log_before_the_event_that_has_failed(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Artifacts that are not pushed are read once; the next attempts read from their event on.
+
+    A second event, committed meanwhile, comes after the first one, and once.
+    """
+    world = World(push_events="ends")
+    head = await world.open(receiver.url())
+    for _ in range(3):
+        await world.storage.commit(
+            await world.say(head), Commit(entries=(ArtifactWritten(Artifact(artifact_id="a")),))
+        )
+    paused = await world.say(head, INPUT_REQUIRED)
+    read, starts = DurableStorage.read, []
+
+    async def watched(storage: DurableStorage, *arguments: Any, **options: Any) -> Any:
+        starts.append(options.get("after", 0))
+        return await read(storage, *arguments, **options)
+
+    monkeypatch.setattr(DurableStorage, "read", watched)
+    receiver.script = lambda _: status(503)
+    await world.pump()
+    world.clock.advance(10)
+    await world.pump()
+    await world.say(head, COMPLETED)
+    receiver.script = lambda _: OK
+    await world.run(seconds=30)
+    assert starts[:3] == [1, paused.version - 1, paused.version - 1]
+    assert receiver.states == ["INPUT_REQUIRED"] * 3 + ["COMPLETED"]

@@ -62,10 +62,7 @@ class Slow:
 async def during(
     made: Places, request: Slow, caller: str = "ann", *, again: bool = False
 ) -> Outcome:
-    async def named() -> str:
-        return caller
-
-    return await made.during(request, caller=named, has_failed=again, timeout_s=15)
+    return await made.during(request, caller=caller, has_failed=again, timeout_s=15)
 
 
 @pytest.fixture

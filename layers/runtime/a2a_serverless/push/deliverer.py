@@ -21,7 +21,6 @@ from a2a_serverless import faults
 from a2a_serverless.addresses import AllowedHosts, Receiver
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import (
-    A2AServerlessError,
     ConcurrencyError,
     InvalidArgumentError,
     UnreadablePushError,
@@ -37,7 +36,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.leases import Leases, Slots
 from a2a_serverless.tasks.attempts import NEWER_DELAY_S, RetryPolicy
-from a2a_serverless.tasks.entries import TurnOpened
+from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, caller_number
 from a2a_serverless.tasks.push import MAX_REFUSALS, Push
@@ -107,15 +106,14 @@ class Places(Leases):
         self,
         request: Callable[[], Awaitable[Outcome]],
         *,
-        caller: Callable[[], Awaitable[str]],
+        caller: str,
         has_failed: bool,
         timeout_s: float,
     ) -> Outcome:
         """Make a request, and hold one of the caller's places while it is slow.
 
         Return `NO_PLACE` if no place is free: the request was ended, or, with `has_failed`, was not
-        made. `caller` returns the caller behind the request, and is only called if a place is
-        needed. `timeout_s` is the longest time that the request may take.
+        made. `timeout_s` is the longest time that the request may take.
         """
         running: asyncio.Future[Outcome] | None = None
         if not has_failed:
@@ -125,7 +123,7 @@ class Places(Leases):
                 await asyncio.wait({running}, timeout=GRACE_S)
                 if running.done():
                     return running.result()
-            lease = await self.take(await caller(), for_s=timeout_s + _MARGIN_S)
+            lease = await self.take(caller, for_s=timeout_s + _MARGIN_S)
             if lease is None:
                 return running.result() if running and running.done() else NO_PLACE
             try:
@@ -218,21 +216,22 @@ class _Job:
         self._clock = deliverer.clock
         self._storage = deliverer.storage.for_scope(Scope(job.scope))
         self._head: Head | None = None
-        self._opened_by: str | None = None
+        self._person = Scope(job.scope).person
+        """The caller behind the task, the same in all its tenants."""
 
     async def verdict(self) -> Verdict:
         """Send the receiver all events that are committed by now."""
         push = await self._push()
         if push is None or push.is_given_up:
             return DONE
-        log = await read_owed(self._storage, push)
+        which = self._deliverer.settings.push_events
+        log = await read_owed(self._storage, push, which)
         if log is None:
             return DONE
         self._head = log.head
         if log.needs_newer:
             self.log(logging.WARNING, "needs_newer", f"Job given back: {_NEWER}")
             return again(NEWER_DELAY_S)
-        which = self._deliverer.settings.push_events
         verdict = await self._tell_all(push, list(owed(log, push, which)))
         # A record of the table's stream may come before a read shows its commit.
         is_early = log.head.version < self._job.version
@@ -308,7 +307,7 @@ class _Job:
         if places is None:
             return await request()
         return await places.during(
-            request, caller=self._caller, has_failed=push.failures > 0, timeout_s=timeout_s
+            request, caller=self._person, has_failed=push.failures > 0, timeout_s=timeout_s
         )
 
     async def _put_off(self, attempt: _Try, outcome: Outcome) -> Verdict | None:
@@ -320,7 +319,12 @@ class _Job:
             return None
         # A delivery that has moved the cursor meanwhile has counted its own attempt.
         wait_s = max(self._deliverer.retry.delay_s(attempt.number), outcome.pause_s)
-        failed = replace(push, failures=attempt.number, failing_since=since)
+        # The next attempt reads no log before this event: none of that is owed.
+        behind = max((push.version, push.index), (attempt.notification.version - 1, LAST))
+        version, index = behind
+        failed = replace(
+            push, version=version, index=index, failures=attempt.number, failing_since=since
+        )
         next_at = now_ms + round(wait_s * 1000)
         await self._storage.webhooks.move(
             push, failed.answered(outcome.reason, now_ms, next_at=next_at)
@@ -359,7 +363,7 @@ class _Job:
         refused = int(is_refused)
         await self._advance(attempt, outcome, failing_since=failing_since, refused=refused)
         metrics.count("PushGivenUp")
-        await self._count_caller()
+        metrics.number("Callers", caller_number(self._person), whose="untold")
         action, text = "push_given_up", "Notification given up"
         if is_refused and attempt.push.url_refusals + 1 == MAX_REFUSALS:
             action = "push_receiver_given_up"
@@ -400,36 +404,6 @@ class _Job:
                 return
             push = await self._push()
         raise ConcurrencyError
-
-    async def _count_caller(self) -> None:
-        """Count a notification that was given up, by its caller; not if the caller is unknown."""
-        user = await self._user()
-        if user is not None:
-            metrics.number("Callers", caller_number(user), whose="untold")
-
-    async def _caller(self) -> str:
-        """Return the caller whose places a slow request takes; it is the same in all its tenants.
-
-        Without authentication all clients are one caller.
-        """
-        user = await self._user()
-        return self._job.scope if user is None else f"user {user}"
-
-    async def _user(self) -> str | None:
-        """Return the name of the caller who has opened the task; None if it cannot be read.
-
-        It stands at the beginning of the log. The scope would not do: a caller has one in each
-        tenant.
-        """
-        if self._opened_by is None:
-            try:
-                log = await self._storage.read(self._job.task_id, incarnation=self._job.incarnation)
-            except A2AServerlessError:
-                return None
-            opened = () if log is None else log.records[0].entries
-            users = (entry.caller.user for entry in opened if isinstance(entry, TurnOpened))
-            self._opened_by = next(users, None)
-        return self._opened_by
 
     def _log(
         self,

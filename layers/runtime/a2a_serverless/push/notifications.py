@@ -101,17 +101,17 @@ def _is_of_0_1(push: Push) -> bool:
     return push.config.id == CONFIG_ID_OF_0_1
 
 
-async def read_owed(storage: DurableStorage, push: Push) -> Log | None:
+async def read_owed(storage: DurableStorage, push: Push, which: PushEvents) -> Log | None:
     """Return the log from the commit of the cursor on, or from its beginning if need be.
 
-    None: the task is gone. A restart shows the artifacts as they were when the turn began, which
-    only a fold of the whole log has.
+    None: the task is gone. Where artifacts are pushed, a restart shows them as they were when the
+    turn began, which only a fold of the whole log has.
     """
     task_id, incarnation = push.config.task_id, push.incarnation
     # The cursor may be inside the next commit.
     after = push.version if push.index >= LAST else max(0, push.version - 1)
     log = await storage.read(task_id, after=after, incarnation=incarnation)
-    if log is None or _is_whole(log):
+    if log is None or _is_whole(log) or which != "all":
         return log
     restarts = (isinstance(entry, Restarted) for record in log.records for entry in record.entries)
     return await storage.read(task_id, incarnation=incarnation) if any(restarts) else log
@@ -121,7 +121,7 @@ def owed(log: Log, push: Push, which: PushEvents) -> Iterator[Notification]:
     """Yield the events of `log`, which `read_owed` returned, after the cursor of `push`."""
     fold = Fold(log.head.task_id, log.head.context_id)
     for record in log.records:
-        if _is_whole(log):
+        if which == "all" and _is_whole(log):
             fold.add(record)
         for index, event in enumerate(events_of(record, fold)):
             is_behind = (record.version, index) > (push.version, push.index)
