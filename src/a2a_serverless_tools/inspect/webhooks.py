@@ -111,7 +111,7 @@ def webhooks_of(pushes: Iterable[Push], records: Iterable[Record]) -> tuple[Webh
             config_id=push.config.id,
             receiver=_receiver(push.config.url),
             owed=sum(version > push.version for version in changes),
-            next_at=push.next_at if push.failing_since is not None and push.failures else None,
+            next_at=push.next_at if push.failing_since is not None else None,
             **{name: getattr(push, name) for name in _AS_STORED},
         )
         for push in pushes

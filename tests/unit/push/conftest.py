@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -13,7 +14,7 @@ from a2a_serverless.storage.keys import KeyStore
 from tests.support.clocks import ManualClock
 from tests.support.emulators import CREDENTIALS, REGION
 from tests.support.memory import memory_keys
-from tests.unit.push.receivers import Receiver
+from tests.unit.push.receivers import Authority, Receiver
 from tests.unit.push.world import World
 
 
@@ -50,3 +51,23 @@ def manager() -> Iterator[Any]:
             aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
             aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
         )
+
+
+@pytest.fixture(scope="session")
+def authority() -> Authority:
+    return Authority.new()
+
+
+@pytest.fixture
+def victim(authority: Authority, tmp_path: Path) -> Iterator[Receiver]:
+    """A receiver at public addresses, `victim.example` and `other.example`, that answers 200."""
+    with Receiver(tls=authority.server(tmp_path, ["victim.example", "other.example"])) as made:
+        yield made
+
+
+@pytest.fixture
+def public(authority: Authority) -> World:
+    """A world that pushes ends, whose receivers are public: none is listed by the operator."""
+    world = World(push_events="ends")
+    world.reach(authority)
+    return world

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import httpcore
 from a2a.types import AuthenticationInfo, TaskPushNotificationConfig, TaskState
 
+from a2a_serverless.addresses import AllowedHosts
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.function import PushStream
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
@@ -23,6 +25,8 @@ from tests.support.clocks import ManualClock
 from tests.support.memory import commits_of, memory_keys, memory_storage
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue, take
+from tests.unit.push.hostile import PUBLIC
+from tests.unit.push.receivers import Authority
 
 S = TaskState
 WORKING, COMPLETED, FAILED = S.TASK_STATE_WORKING, S.TASK_STATE_COMPLETED, S.TASK_STATE_FAILED
@@ -91,6 +95,12 @@ class World:
         )
         self.committed = commits_of(self.storage) if storage is None else []
         self._numbers = iter(range(1, 1_000_000))
+
+    def reach(self, authority: Authority) -> None:
+        """Let receivers on this machine be public ones, with certificates of `authority`."""
+        client = self.deliverer.client
+        client.allowed, client.network, client.resolve = AllowedHosts(), Public(), _public
+        client._tls = authority.trusting()
 
     # -- the task ----------------------------------------------------------------------------
 
@@ -171,3 +181,14 @@ class World:
 def logged(records: Any) -> list[Mapping[str, Any]]:
     """The fields of the runtime's log lines that name an action."""
     return [vars(record) for record in records if "action" in vars(record)]
+
+
+class Public(httpcore.AsyncNetworkBackend):
+    """A network in which every public address is a receiver on this machine."""
+
+    async def connect_tcp(self, host: str, port: int, *_: Any, **__: Any) -> Any:
+        return await httpcore.AnyIOBackend().connect_tcp("127.0.0.1", port, 5)
+
+
+async def _public(host: str, port: int) -> Sequence[str]:
+    return [PUBLIC]

@@ -13,6 +13,9 @@ from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 from pydantic import BaseModel
 
+from a2a_serverless.addresses import AllowedHosts
+from a2a_serverless.push.client import Outcome, PushClient
+from a2a_serverless.push.destinations import Destinations
 from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage import codec, layout
@@ -49,17 +52,8 @@ from tests.support.workers import params_of
 
 PAGE: Final = (Path(__file__).parents[3] / "docs/format.md").read_text(encoding="utf-8")
 ITEMS: Final = (
-    "HEAD",
-    "EVENT",
-    "SENT",
-    "PUSH",
-    "CONTEXT",
-    "LINE",
-    "KEY",
-    "SLOT",
-    "COUNT",
-    "GROUP",
-    "FENCE",
+    *("HEAD", "EVENT", "SENT", "PUSH", "CONTEXT", "LINE", "KEY", "SLOT", "COUNT", "GROUP"),
+    *("CONSENT", "HOST", "FENCE"),
 )
 UNWRITTEN: Final = "nothing writes it yet"
 S = TaskState
@@ -144,6 +138,9 @@ async def write_everything(database: Database, written: Written) -> None:
     assert await slots.claim(_Slot("ALL#0", 0), "token", until_ms=clock.now_ms() + 1)
     places = Slots(table, kind=PLACES, clock=clock)
     assert await places.claim(_Slot("CALLER#c#0", 0), "token", until_ms=clock.now_ms() + 1)
+    gates = Destinations(table, PushClient(AllowedHosts()), clock=clock, base_s=1)
+    answer = Outcome(meaning="again", reason="status 503", status=503)
+    await gates.note(await gates.find("p", hook.url), answer, is_consent=True)
     await TableQueue(Operation, table, clock=clock).send(Operation.to_run(params_of(head)))
     await storage.open_task("c", request("another"))
     assert (await list_tasks(storage, ListTasksQuery(page_size=1))).total_size == 2

@@ -94,6 +94,16 @@ class PushClient:
         self.network = network or httpcore.AnyIOBackend()
         self._tls = tls
 
+    async def is_listed(self, receiver: Receiver) -> bool:
+        """Return True if the operator has listed a receiver, by its name or all its addresses."""
+        if receiver.host in self.allowed.names or not self.allowed.networks:
+            return receiver.host in self.allowed.names
+        try:
+            found = await receiver.addresses(self.allowed, resolve=self.resolve)
+        except (InvalidArgumentError, UnavailableError):
+            return False
+        return all(self.allowed.covers(address) for address in found)
+
     @property
     def tls(self) -> ssl.SSLContext:
         """Return the trusted certificates. They are read once, because that is slow."""

@@ -27,8 +27,9 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.push.client import Outcome, PushClient, Session
+from a2a_serverless.push.destinations import Destination, Destinations
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
-from a2a_serverless.push.notifications import Notification, owed, read_owed
+from a2a_serverless.push.notifications import Notification, consent_call, owed, read_owed
 from a2a_serverless.push.signing import Secrets, SecretsManagerSecret, Signer, process_secret
 from a2a_serverless.queues.fifo import DONE, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
@@ -176,6 +177,9 @@ class Deliverer:
         per_caller = max(1, settings.push_concurrency // SHARE)
         self.places = Places(slots, per_caller=per_caller, in_all=0) if slots else None
         self.retry = RetryPolicy(base_s=settings.push_retry_base_s, cap_s=_RETRY_CAP_S)
+        self.destinations = Destinations(
+            storage.table, self.client, clock=self.clock, base_s=settings.push_retry_base_s
+        )
 
     async def deliver(self, handle: Handle[PushJob], budget: Budget) -> bool:
         """Send one receiver the events that it is owed; nothing runs on afterwards.
@@ -218,12 +222,19 @@ class _Job:
         self._head: Head | None = None
         self._person = Scope(job.scope).person
         """The caller behind the task, the same in all its tenants."""
+        self._destination = Destination(gates={}, is_trusted=False)
+        self._held: Outcome | None = None
+        """Why nothing is sent to the destination; None: the events are sent."""
 
     async def verdict(self) -> Verdict:
         """Send the receiver all events that are committed by now."""
         push = await self._push()
         if push is None or push.is_given_up:
             return DONE
+        self._destination = await self._deliverer.destinations.find(self._person, push.config.url)
+        self._held = await self._asked(push)
+        if self._held is not None and self._held.meaning == "again" and not self._is_overdue(push):
+            return await self._hold(push, self._held)
         which = self._deliverer.settings.push_events
         log = await read_owed(self._storage, push, which)
         if log is None:
@@ -268,8 +279,11 @@ class _Job:
         """Attempt one event once; return None if the next one may follow."""
         attempt = _Try(push, notification, notification.event_id(push))
         faults.point("push-before-post")
-        outcome = await self._post(session, attempt)
+        outcome = self._held or await self._post(session, attempt)
         faults.point("push-after-post")
+        if self._held is None and outcome is not NO_PLACE:
+            destinations = self._deliverer.destinations
+            await destinations.note(self._destination, outcome, is_consent=False)
         match outcome.meaning:
             case "delivered":
                 await self._advance(attempt, outcome, failing_since=None)
@@ -286,6 +300,78 @@ class _Job:
                 since = None if has_answered else push.failing_since
                 await self._give_up(attempt, outcome, failing_since=since, is_refused=has_answered)
                 return None
+
+    async def _asked(self, push: Push) -> Outcome | None:
+        """Return why nothing may be sent now, once the receiver was asked if that is due.
+
+        None: the events are sent.
+        """
+        destinations = self._deliverer.destinations
+        passage, gate = self._destination.passage(self._clock.now_ms())
+        if passage == "ask":
+            for_s = 2 * self._budget.timeout_s + _MARGIN_S  # this call, and the event after it
+            is_mine = await destinations.claim(self._destination, for_s=for_s)
+            if is_mine and self._destination.is_trusted:
+                return None  # its next event is the question
+            if is_mine:
+                outcome = await self._ask(push)
+                if outcome.meaning == "never" and outcome.status is None:
+                    return outcome  # the URL cannot be called
+                await destinations.note(self._destination, outcome, is_consent=True)
+                if outcome.meaning == "delivered":
+                    return None
+            self._destination = await destinations.find(self._person, push.config.url)
+            passage, gate = self._destination.passage(self._clock.now_ms())
+        if gate is None:
+            return None
+        subject = "no consent" if gate.kind == "consent" else "the host fails"
+        reason = f"{subject}: {gate.answer or 'it is being asked'}"
+        if passage == "refused":
+            return Outcome(meaning="never", reason=reason)
+        pause_s = max(0, gate.opens_at - self._clock.now_ms()) / 1000
+        return Outcome(meaning="again", reason=reason, pause_s=pause_s)
+
+    async def _ask(self, push: Push) -> Outcome:
+        """Ask a receiver by a small call, which says of the task only that it exists."""
+        head = await self._storage.head(self._job.task_id)
+        if head is None:
+            return Outcome(meaning="again", reason="its task is gone")
+        notification = consent_call(head)
+        attempt = _Try(push, notification, notification.event_id(push))
+        async with self._deliverer.client.session() as session:
+            outcome = await self._post(session, attempt)
+        self._log(attempt, outcome, logging.INFO, "push_asked", "Receiver asked for consent")
+        return outcome
+
+    async def _hold(self, push: Push, held: Outcome) -> Verdict:
+        """Wait for the destination; it was not called for this event."""
+        # Not all that wait for it come at once.
+        wait_s = held.pause_s + self._deliverer.retry.delay_s(1)
+        metrics.count("PushHeld")
+        self.log(
+            logging.INFO,
+            "push_held",
+            "Receiver not called",
+            reason=held.reason,
+            wait_s=round(wait_s, 1),
+        )
+        return await self._wait(push, push, held, wait_s)
+
+    async def _wait(self, push: Push, after: Push, outcome: Outcome, wait_s: float) -> Verdict:
+        """Store the next attempt's time; `after` is the configuration with the last attempt."""
+        now_ms = self._clock.now_ms()
+        since = now_ms if push.failing_since is None else push.failing_since
+        after = replace(after, failing_since=since)
+        next_at = now_ms + round(wait_s * 1000)
+        await self._storage.webhooks.move(
+            push, after.answered(outcome.reason, now_ms, next_at=next_at)
+        )
+        return again(wait_s)
+
+    def _is_overdue(self, push: Push) -> bool:
+        """Return True if its receiver has been failing for too long."""
+        since, longest_s = push.failing_since, self._deliverer.settings.push_retry_s
+        return since is not None and self._clock.now_ms() - since >= longest_s * 1000
 
     async def _post(self, session: Session, attempt: _Try) -> Outcome:
         push, notification = attempt.push, attempt.notification
@@ -312,27 +398,21 @@ class _Job:
 
     async def _put_off(self, attempt: _Try, outcome: Outcome) -> Verdict | None:
         """Try the event again later, unless the receiver has been failing for too long."""
-        push, now_ms = attempt.push, self._clock.now_ms()
-        since = now_ms if push.failing_since is None else push.failing_since
-        if now_ms - since >= self._deliverer.settings.push_retry_s * 1000:
-            await self._give_up(attempt, outcome, failing_since=since)
+        push = attempt.push
+        if self._is_overdue(push):
+            await self._give_up(attempt, outcome, failing_since=push.failing_since)
             return None
         # A delivery that has moved the cursor meanwhile has counted its own attempt.
         wait_s = max(self._deliverer.retry.delay_s(attempt.number), outcome.pause_s)
         # The next attempt reads no log before this event: none of that is owed.
-        behind = max((push.version, push.index), (attempt.notification.version - 1, LAST))
-        version, index = behind
-        failed = replace(
-            push, version=version, index=index, failures=attempt.number, failing_since=since
-        )
-        next_at = now_ms + round(wait_s * 1000)
-        await self._storage.webhooks.move(
-            push, failed.answered(outcome.reason, now_ms, next_at=next_at)
-        )
+        behind = (attempt.notification.version - 1, LAST)
+        version, index = max((push.version, push.index), behind)
+        failed = replace(push, version=version, index=index, failures=attempt.number)
+        verdict = await self._wait(push, failed, outcome, wait_s)
         metrics.count("PushFailures")
         known = {"wait_s": round(wait_s, 1)}
         self._log(attempt, outcome, logging.WARNING, "push_failed", "Receiver not told", **known)
-        return again(wait_s)
+        return verdict
 
     async def _give_up(
         self,

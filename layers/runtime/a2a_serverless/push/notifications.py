@@ -10,14 +10,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from a2a.types import StreamResponse, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from a2a.types import (
+    StreamResponse,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 from google.protobuf import json_format
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Restarted
 from a2a_serverless.tasks.fold import LAST, Fold, Log, events_of
-from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL
+from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, Head
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1, Push
 
@@ -90,6 +96,8 @@ class Notification:
             "X-A2A-Delivery-Attempt": str(push.failures + 1),
             "X-A2A-Signature": signature,
         }
+        if self.version == 0:
+            fields["X-A2A-Consent"] = "asked"
         if authentication.scheme and authentication.credentials:
             fields["Authorization"] = f"{authentication.scheme} {authentication.credentials}"
         if push.config.token:
@@ -99,6 +107,23 @@ class Notification:
 
 def _is_of_0_1(push: Push) -> bool:
     return push.config.id == CONFIG_ID_OF_0_1
+
+
+def consent_call(head: Head) -> Notification:
+    """Return the small call that asks a receiver for consent: a status that says nothing new.
+
+    It has the form of a notification, so that a receiver that knows nothing of consent takes it.
+    Its time is that of the creation: to a receiver that goes by times it is the oldest status.
+    """
+    status = TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)
+    status.timestamp.FromMilliseconds(head.created_at)
+    event = TaskStatusUpdateEvent(
+        task_id=head.task_id,
+        context_id=head.context_id,
+        status=status,
+        metadata={"consent": "asked"},
+    )
+    return Notification(version=0, index=0, event=event)
 
 
 async def read_owed(storage: DurableStorage, push: Push, which: PushEvents) -> Log | None:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from a2a_serverless.storage.table import Index, Key
 from a2a_serverless.tasks.identity import Scope, digest
@@ -131,6 +131,11 @@ _BEFORE_TASKS: Final = "!"
 def context_key(scope: str, context_id: str) -> str:
     """Return the key of the index by context: a digest, because clients may choose long ids."""
     return digest("context", scope, context_id)
+
+
+def destination_key(kind: Literal["CONSENT", "HOST"], *names: str) -> Key:
+    """Return the key of what is known of a destination of notifications: it is found by digest."""
+    return Key(f"HOOK#{digest(f'destination {kind}', *names)}", kind)
 
 
 def count_partition(scope: str) -> str:

@@ -1,0 +1,174 @@
+"""What is known of the destinations of notifications, over all tasks: an item for each gate.
+
+A healthy destination costs a process one read in `KNOWN_S`, and no write. A gate is written when it
+changes: a consent, a failure, a success after failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import ConditionFailedError, InvalidArgumentError
+from a2a_serverless.addresses import Receiver
+from a2a_serverless.push.client import Outcome, PushClient
+from a2a_serverless.storage.layout import destination_key
+from a2a_serverless.storage.table import Check, Item, Key, Table, Update
+from a2a_serverless.tasks.destinations import Gate, Kind, Passage
+
+KNOWN_S: Final = 60.0
+"""Seconds for which a process goes by an open gate that it has read."""
+
+_MOST_KNOWN: Final = 1000
+"""Open gates that a process keeps."""
+
+_TRIES: Final = 8
+"""Tries to write a gate that others write at the same time, such as failures of one host."""
+
+_FORMS: Final = {"failures": int, "refusals": int, "opens_at": int, "answer": str}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """The gates of one configuration's URL, as they were read; both are open if it has none."""
+
+    gates: Mapping[Key, Gate]
+    is_trusted: bool
+    """True if the operator has listed the receiver: it is never asked by a small call."""
+
+    def passage(self, now_ms: int) -> tuple[Passage, Gate | None]:
+        """Return what a notification has to do, and the gate that says so; None: both are open."""
+        found = {gate.passage(now_ms): gate for gate in self.gates.values()}
+        order: tuple[Passage, ...] = ("refused", "closed", "ask")
+        return next(((passage, found[passage]) for passage in order if passage in found), _OPEN)
+
+
+_OPEN: Final[tuple[Passage, None]] = ("open", None)
+
+
+class Destinations:
+    """The gates of all destinations.
+
+    Args:
+        table: where they are.
+        client: knows which receivers the operator has listed.
+        clock: the time.
+        base_s: the wait after the first call that does not succeed; it doubles.
+    """
+
+    def __init__(self, table: Table, client: PushClient, *, clock: Clock, base_s: float) -> None:
+        self._table = table
+        self._client = client
+        self._clock = clock
+        self._base_s = base_s
+        self._known: dict[Key, tuple[Gate, int]] = {}
+
+    async def find(self, person: str, url: str) -> Destination:
+        """Return the destination of a caller's URL.
+
+        The query does not count: many URLs that differ in it alone are one. A URL that cannot be
+        called has no gates.
+        """
+        try:
+            receiver = Receiver.parse(url)
+        except InvalidArgumentError:
+            return Destination(gates={}, is_trusted=False)
+        is_trusted = await self._client.is_listed(receiver)
+        place = f"{receiver.origin}{receiver.target.partition('?')[0]}"
+        kinds: dict[Key, Kind] = {destination_key("HOST", receiver.host): "host"}
+        if not is_trusted:
+            kinds[destination_key("CONSENT", person, place)] = "consent"
+        return Destination(gates=await self._read(kinds), is_trusted=is_trusted)
+
+    async def claim(self, destination: Destination, *, for_s: float) -> bool:
+        """Return True if this process alone asks, for `for_s` seconds; False: another one does."""
+        until_ms = self._clock.now_ms() + int(for_s * 1000)
+        for key, gate in destination.gates.items():
+            if gate.is_open:
+                continue
+            after = gate.asked(until_ms)
+            if not await self._table.did(self._update(key, after, seen=gate)):
+                return False
+            self._keep(key, after)
+        return True
+
+    async def note(self, destination: Destination, outcome: Outcome, *, is_consent: bool) -> None:
+        """Note the outcome of a request; a success is written only if there were failures.
+
+        `is_consent`: the request was the small call. After it a failing host is open to one event:
+        only the success of an event makes it healthy.
+        """
+        for key, gate in destination.gates.items():
+            own = self._known.get(key, (gate, 0))[0]
+            if outcome.meaning == "delivered":
+                is_half_open = gate.kind == "host" and is_consent
+                if not is_half_open and (own.failures or not own.is_open):
+                    await self._change(key, own, Gate.passed)
+            elif gate.kind == "host" or is_consent:
+                if outcome.meaning == "again" or gate.kind == "consent":
+                    await self._change(key, own, lambda seen: self._failed(seen, outcome))
+            elif outcome.meaning == "never" and outcome.status is not None:
+                await self._change(key, own, lambda seen: self._failed(seen, outcome))
+
+    def _failed(self, seen: Gate, outcome: Outcome) -> Gate:
+        return seen.failed(
+            outcome.reason,
+            self._clock.now_ms(),
+            base_s=self._base_s,
+            pause_s=outcome.pause_s,
+            is_refused=outcome.meaning == "never",
+        )
+
+    async def _change(self, key: Key, seen: Gate, change: Callable[[Gate], Gate]) -> None:
+        for _ in range(_TRIES):
+            after = change(seen)
+            try:
+                await self._table.write(self._update(key, after, seen=seen))
+            except ConditionFailedError as failed:
+                seen = _gate_of(seen.kind, failed.items[0])
+            else:
+                self._keep(key, after)
+                return
+
+    async def _read(self, kinds: Mapping[Key, Kind]) -> dict[Key, Gate]:
+        now_ms = self._clock.now_ms()
+        found = {}
+        for key in kinds:
+            gate, read_at = self._known.get(key, (None, 0))
+            if gate is not None and gate.is_open and now_ms - read_at < KNOWN_S * 1000:
+                found[key] = gate
+        unread = [key for key in kinds if key not in found]
+        for key, item in (await self._table.load(unread)).items() if unread else ():
+            is_live = item is not None and item.get("expires_at", 0) > now_ms // 1000
+            found[key] = _gate_of(kinds[key], item if is_live else None)
+            self._keep(key, found[key])
+        return {key: found[key] for key in kinds}
+
+    def _keep(self, key: Key, gate: Gate) -> None:
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[key] = gate, self._clock.now_ms()
+
+    def _update(self, key: Key, after: Gate, *, seen: Gate) -> Update:
+        """Return the update of a gate that is still as it was seen."""
+        now_ms = self._clock.now_ms()
+        gone = [Check("PK", "absent"), Check("expires_at", "<=", now_ms // 1000)]
+        unseen = gone if seen == Gate(kind=seen.kind) else []
+        same = ("failures", "opens_at", "consented")
+        values = _values_of(after) | {"expires_at": after.expires_s(now_ms)}
+        when = [[Check(name, "=", _values_of(seen)[name]), *unseen] for name in same]
+        return Update(key=key, values=values, when=when)
+
+
+def _values_of(gate: Gate) -> Item:
+    values = {name: getattr(gate, name) for name in _FORMS}
+    return values | {"consented": int(gate.has_consented)}
+
+
+def _gate_of(kind: Kind, item: Mapping[str, Any] | None) -> Gate:
+    """Return the gate that an item holds; what is missing or damaged counts as not there."""
+    item = item or {}
+    values = {name: item[name] for name, form in _FORMS.items() if isinstance(item.get(name), form)}
+    return Gate(kind=kind, has_consented=item.get("consented") == 1, **values)

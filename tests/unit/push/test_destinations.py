@@ -1,0 +1,359 @@
+"""Destinations: a receiver consents before it is told, and a host that fails is called rarely."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
+from typing import Any
+
+import jwt
+import pytest
+from a2a.types import StreamResponse, TaskStatus
+from google.protobuf import json_format
+
+from a2a_serverless.errors import UnavailableError
+from a2a_serverless.push.destinations import KNOWN_S, Destinations
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.layout import destination_key
+from a2a_serverless.storage.table import Key
+from a2a_serverless.tasks.destinations import LONGEST_S, MOST_FAILURES, REFUSED_S, Gate
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1, MAX_REFUSALS
+from a2a_serverless.tasks.rules import Commit
+from tests.support.memory import items_of
+from tests.support.messages import agent_message, request
+from tests.unit.push.receivers import OK, Authority, Receiver, Request, status
+from tests.unit.push.world import COMPLETED, TOKEN, World, config
+
+HOST = destination_key("HOST", "victim.example")
+
+
+def is_question(request: Request) -> bool:
+    return request.headers.get("x-a2a-consent") == "asked"
+
+
+def events(receiver: Receiver) -> list[Request]:
+    return [request for request in receiver.requests if not is_question(request)]
+
+
+def questions(receiver: Receiver) -> list[Request]:
+    return [request for request in receiver.requests if is_question(request)]
+
+
+def size(receiver: Receiver) -> int:
+    """The bytes of the bodies that a receiver was sent."""
+    return sum(len(request.body) for request in receiver.requests)
+
+
+def consenting(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    """A script that consents, and answers events so."""
+    return lambda request: OK if is_question(request) else answer(request)
+
+
+async def opened(world: World, url: str, text: str = "x", *, user: str = "") -> Head:
+    """A task of a caller whose end says `text`, with a webhook."""
+    storage = world.storage.for_scope(Scope.of("", user))
+    head = (await storage.open_task("ctx", request(), push=config(url))).head
+    ended = StatusChanged(TaskStatus(state=COMPLETED, message=agent_message(text)))
+    return await storage.commit(head, Commit(entries=(ended,)))
+
+
+async def test_a_receiver_is_asked_before_its_first_notification(
+    public: World, victim: Receiver
+) -> None:
+    """One small signed call in the form of a notification, without content; 2xx is consent.
+
+    The receivers of the official SDK read a StreamResponse, its task and the token.
+    """
+    await opened(public, victim.url("victim.example"), "a secret")
+    await public.pump()
+    question, event = victim.requests
+    assert (is_question(question), is_question(event)) == (True, False)
+    assert b"secret" not in question.body
+    assert len(question.body) < 500
+    told = json_format.Parse(event.body, StreamResponse()).status_update
+    asked = json_format.Parse(question.body, StreamResponse()).status_update
+    assert asked.task_id == told.task_id
+    assert asked.status.timestamp.ToMilliseconds() <= told.status.timestamp.ToMilliseconds()
+    assert question.headers["x-a2a-notification-token"] == TOKEN
+    signature = question.headers["x-a2a-signature"]
+    claims = jwt.decode(signature, options={"verify_signature": False})
+    assert claims["body_sha256"] == hashlib.sha256(question.body).hexdigest()
+    assert claims["aud"] == victim.url("victim.example", path="")
+    assert claims["event_id"] == question.event_id != event.event_id
+
+
+async def test_a_receiver_of_0_1_is_asked_in_its_form(public: World, victim: Receiver) -> None:
+    """The question is an event of 0.1, as its notifications are."""
+    head = await public.open()
+    url = victim.url("victim.example")
+    await public.storage.webhooks.put(config(url, CONFIG_ID_OF_0_1, task_id=head.task_id))
+    await public.say(head, COMPLETED)
+    await public.pump()
+    question, event = victim.requests
+    assert is_question(question)
+    assert b'"submitted"' in question.body
+    assert b'"completed"' in event.body
+
+
+async def test_a_consent_is_asked_for_once(public: World, victim: Receiver) -> None:
+    """It holds for all tasks of the caller, and whatever the query; others are asked for again."""
+    for query in ("", "?a=1", "?a=2"):
+        await opened(public, victim.url("victim.example", path=f"/hook{query}"))
+    await public.pump()
+    assert len(questions(victim)) == 1
+    await opened(public, victim.url("victim.example", path="/another"))
+    await opened(public, victim.url("victim.example"), user="bob")
+    await public.pump()
+    assert (len(questions(victim)), len(events(victim))) == (3, 5)
+
+
+@pytest.mark.parametrize("answer", [429, 503])
+async def test_a_victim_is_not_flooded(public: World, victim: Receiver, answer: int) -> None:
+    """Ten messages of 1 MB with a webhook at a victim: a minute later it has a few small calls.
+
+    Without consent it had 50 MB. Webhooks that differ in their query multiply nothing.
+    """
+    victim.script = lambda _: status(answer)
+    for number in range(10):
+        url = victim.url("victim.example", path=f"/hook?{number}")
+        await opened(public, url, "x" * 1_000_000)
+    await public.run(seconds=70, step=5)
+    assert events(victim) == []
+    assert 3 <= len(victim.requests) <= 6
+    assert size(victim) < 5000
+
+
+async def test_a_receiver_that_consents_and_then_fails_is_called_rarely(
+    public: World, victim: Receiver
+) -> None:
+    """A few events until its host is closed; then one after each of the doubling waits."""
+    victim.script = consenting(lambda _: status(503))
+    for number in range(10):
+        await opened(public, victim.url("victim.example"), "x" * 1_000_000, user=f"u{number % 3}")
+    await public.run(seconds=70, step=5)
+    assert MOST_FAILURES < len(events(victim)) <= MOST_FAILURES + 5
+    in_a_minute = size(victim)
+    assert in_a_minute < 11_000_000
+    await public.run(seconds=3600, step=60)
+    assert size(victim) - in_a_minute < 11_000_000
+
+
+async def test_who_does_not_consent_is_asked_again_later_and_later(
+    public: World, victim: Receiver
+) -> None:
+    """The waits double; the configuration says why nothing was sent; in the end it is given up."""
+    victim.script = lambda _: status(503)
+    head = await opened(public, victim.url("victim.example"))
+    times: list[float] = []
+
+    def answer(_: Request) -> bytes:
+        times.append(public.clock.monotonic())
+        return status(503)
+
+    victim.script = answer
+    await public.run(seconds=300, step=1)
+    waits = [later - earlier for earlier, later in pairwise(times)]
+    assert all(later >= 1.5 * earlier for earlier, later in pairwise(waits))
+    push = (await public.storage.webhooks.all(head.task_id))[0]
+    assert push.answer == "no consent: status 503"
+    assert push.next_at is not None
+    await public.run(seconds=public.settings.push_retry_s + LONGEST_S, step=60)
+    push = (await public.storage.webhooks.all(head.task_id))[0]
+    assert push.given_up is not None
+    assert push.given_up.reason == "no consent: status 503"
+    assert events(victim) == []
+    victim.script = lambda _: OK
+    public.clock.advance(LONGEST_S)
+    await opened(public, victim.url("victim.example"))
+    await public.pump()
+    assert [request.state for request in events(victim)] == ["COMPLETED"]
+
+
+async def test_who_refuses_for_good_is_left_alone(public: World, victim: Receiver) -> None:
+    """After ten refusals what is owed is given up with a reason, and an hour passes."""
+    victim.script = lambda _: status(404)
+    head = await opened(public, victim.url("victim.example"))
+    await public.run(seconds=3000, step=10)
+    assert len(victim.requests) == MAX_REFUSALS
+    push = (await public.storage.webhooks.all(head.task_id))[0]
+    assert push.given_up is not None
+    assert push.given_up.reason == "no consent: status 404"
+    await opened(public, victim.url("victim.example"))
+    await public.pump()
+    assert len(victim.requests) == MAX_REFUSALS
+    victim.script = lambda _: OK
+    public.clock.advance(REFUSED_S)
+    await opened(public, victim.url("victim.example"))
+    await public.pump()
+    assert len(events(victim)) == 1
+
+
+async def test_who_refuses_events_takes_its_consent_back(public: World, victim: Receiver) -> None:
+    """Ten refusals in a row, over all tasks of the caller."""
+    victim.script = consenting(lambda _: status(403))
+    for _ in range(MAX_REFUSALS + 5):
+        await opened(public, victim.url("victim.example"))
+    await public.pump()
+    assert len(events(victim)) == MAX_REFUSALS
+
+
+async def test_a_host_that_works_again_is_told_everything(public: World, victim: Receiver) -> None:
+    """The next small call that succeeds lets one event pass, and its success all others."""
+    victim.script = consenting(lambda _: status(503))
+    for number in range(20):
+        await opened(public, victim.url("victim.example", path=f"/{number}"), user=f"u{number}")
+    await public.run(seconds=60, step=5)
+    assert len({request.event_id for request in events(victim)}) < 20
+    victim.script = lambda _: OK
+    await public.run(seconds=2 * LONGEST_S, step=10)
+    assert len({request.event_id for request in events(victim)}) == 20
+    assert items_of(public.storage)[HOST]["failures"] == 0
+
+
+async def test_another_host_is_not_concerned(public: World, victim: Receiver) -> None:
+    """A host that fails closes no other one."""
+    victim.script = lambda r: OK if r.headers["host"].startswith("other") else status(503)
+    for _ in range(10):
+        await opened(public, victim.url("victim.example"))
+    await public.run(seconds=10)
+    before = len(victim.requests)
+    await opened(public, victim.url("other.example"))
+    await public.pump()
+    assert [is_question(request) for request in victim.requests[before:]] == [True, False]
+
+
+async def test_one_process_asks(public: World, victim: Receiver, authority: Authority) -> None:
+    """Of two processes with jobs at once one asks; after the consent both tell their events."""
+    other = World(clock=public.clock, storage=public.storage, push_events="ends")
+    other.reach(authority)
+    for _ in range(4):
+        await opened(public, victim.url("victim.example"))
+    await public.pass_on()
+    jobs = list(iter(public.take, None))
+    await asyncio.gather(
+        *(world.deliver(job) for world, job in zip([public, other] * 2, jobs, strict=True))
+    )
+    assert len(questions(victim)) == 1
+    await public.run(seconds=60, step=5)
+    assert (len(questions(victim)), len(events(victim))) == (1, 4)
+
+
+async def test_a_process_that_dies_while_it_asks_is_followed_by_another(
+    public: World, victim: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim ends by itself; until then nothing is sent, and nothing waits longer."""
+    await opened(public, victim.url("victim.example"))
+    with monkeypatch.context() as dying:
+        dying.setattr(Destinations, "note", _dies)
+        await public.pump()
+    assert len(questions(victim)) == 1
+    await public.run(seconds=5)
+    assert len(victim.requests) == 1
+    await public.run(seconds=60, step=5)
+    assert (len(questions(victim)), len(events(victim))) == (2, 1)
+
+
+async def _dies(*_: Any, **__: Any) -> None:
+    raise UnavailableError
+
+
+async def test_a_healthy_destination_is_read_once_a_minute(
+    public: World, victim: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deliveries to it cost no request more: a process remembers it, and writes only changes."""
+    await opened(public, victim.url("victim.example"))
+    await public.pump()
+    load, write = MemoryTable.load, MemoryTable.write
+    seen: list[Key] = []
+
+    def is_gate(key: Key) -> bool:
+        return key.PK.startswith("HOOK#")
+
+    async def loading(table: MemoryTable, keys: Any, **options: Any) -> Any:
+        seen.extend(key for key in keys if is_gate(key))
+        return await load(table, keys, **options)
+
+    async def writing(table: MemoryTable, *writes: Any, **options: Any) -> None:
+        seen.extend(one.key for one in writes if is_gate(one.key))
+        await write(table, *writes, **options)
+
+    monkeypatch.setattr(MemoryTable, "load", loading)
+    monkeypatch.setattr(MemoryTable, "write", writing)
+    for _ in range(5):
+        await opened(public, victim.url("victim.example"))
+    await public.pump()
+    assert seen == []
+    public.clock.advance(KNOWN_S)
+    await opened(public, victim.url("victim.example"))
+    await public.pump()
+    assert len(seen) == 2
+    assert len(events(victim)) == 7
+
+
+async def test_a_listed_receiver_is_not_asked(receiver: Receiver) -> None:
+    """What the operator allows gets no small call, also when its host has failed."""
+    world = World(push_events="ends")
+    receiver.script = lambda _: status(503)
+    for _ in range(10):
+        await opened(world, receiver.url())
+    await world.run(seconds=60, step=5)
+    receiver.script = lambda _: OK
+    await world.run(seconds=LONGEST_S, step=10)
+    assert questions(receiver) == []
+    assert len({request.event_id for request in receiver.requests}) == 10
+
+
+async def test_a_receiver_that_consents_and_floods_back_holds_up_nothing(
+    public: World, victim: Receiver
+) -> None:
+    """Answers without an end are cut off: it was told, and the next events follow."""
+
+    async def flood() -> AsyncIterator[bytes]:
+        yield b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n"
+        for _ in range(100):
+            yield b"x" * 65_536
+
+    victim.script = lambda _: flood()
+    for _ in range(3):
+        await opened(public, victim.url("victim.example"))
+    async with asyncio.timeout(60):
+        await public.pump()
+    assert len(events(victim)) == 3
+    assert public.take() is None
+
+
+async def test_a_table_that_does_not_answer_costs_no_event(
+    public: World, victim: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nothing is sent, and the job comes again."""
+    await opened(public, victim.url("victim.example"))
+
+    async def failing(*_: Any, **__: Any) -> Any:
+        raise UnavailableError
+
+    await public.pass_on()
+    with monkeypatch.context() as broken:
+        broken.setattr(Destinations, "find", failing)
+        assert not await public.deliver()
+    assert victim.requests == []
+    await public.run(seconds=60, step=5)
+    assert len(events(victim)) == 1
+
+
+@pytest.mark.parametrize("kind", ["consent", "host"])
+def test_waits_double_and_retry_after_counts(kind: Any) -> None:
+    """Each wait of a gate is twice the one before, up to its bound, or what the receiver asks."""
+    gate, waits = Gate(kind=kind), []
+    for _ in range(30):
+        gate = gate.failed("status 503", 0, base_s=5, is_refused=False)
+        waits.append(gate.opens_at / 1000)
+    later = waits[0 if kind == "consent" else MOST_FAILURES - 1 :]
+    assert later[:4] == [5, 10, 20, 40]
+    assert later[-1] == LONGEST_S
+    asked = gate.failed("status 429", 0, base_s=5, pause_s=3600, is_refused=False)
+    assert asked.opens_at == 3_600_000
