@@ -121,6 +121,7 @@ def test_a_schedule_event_sweeps(
         "failed": 0,
         "left": 0,
         "skipped": 0,
+        "pushed": 0,
     }
     answer = aws.client("sqs").receive_message(QueueUrl=deployed.queue)
     assert json.loads(answer["Messages"][0]["Body"])["params"]["task_id"] == head.task_id

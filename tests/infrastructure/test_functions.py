@@ -148,9 +148,14 @@ ENDPOINTS = ("ApiFunction", "StreamFunction")
 CHOSEN: list[tuple[str, tuple[str, ...], Any]] = [
     ("A2A_REQUESTS_PER_S", ENDPOINTS, {"Ref": "RequestsPerSecond"}),
     ("A2A_STREAMS_PER_CALLER", ENDPOINTS, {"Ref": "StreamsPerCaller"}),
+    ("A2A_WEBHOOKS_PER_CALLER", ENDPOINTS, {"Ref": "WebhooksPerCaller"}),
     ("A2A_STREAMS_IN_ALL", ENDPOINTS, {"Ref": "StreamsInAll"}),
     ("A2A_FLUSH_MS", (*ENDPOINTS, "WorkerFunction"), {"Ref": "FlushMs"}),
-    ("A2A_PUSH_QUEUE", (*ENDPOINTS, "PushFunction"), {"Ref": "PushQueue"}),
+    (
+        "A2A_PUSH_QUEUE",
+        (*ENDPOINTS, "PushFunction", "SweeperFunction"),
+        {"Ref": "PushQueue"},
+    ),
     ("A2A_PUSH_EVENTS", (*ENDPOINTS, "PushFunction"), {"Ref": "PushEvents"}),
     ("A2A_PUSH_ALLOWED_HOSTS", (*ENDPOINTS, "PushFunction"), {"Ref": "PushAllowedHosts"}),
     ("A2A_WORKER_TURNS", ("WorkerFunction",), {"Ref": "WorkerTurns"}),

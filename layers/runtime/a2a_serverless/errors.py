@@ -17,7 +17,8 @@
     ├── RepeatedKeyError              the key has opened a turn already: go on with that turn
     ├── UnsupportedOperationError     the operation makes no sense in this state
     │   ├── ConversationFullError     too many messages wait: send it when one has been answered
-    │   └── BeingDeletedError         all that the caller has is being deleted: send it afterwards
+    │   ├── BeingDeletedError         all that the caller has is being deleted: send it afterwards
+    │   └── WebhooksFullError         the caller has too many webhooks: delete one, or wait
     ├── ConcurrencyError              another writer was first: reload, decide again
     │   └── FencedError               another attempt owns the turn: stop, write nothing
     ├── ConditionFailedError          another item is stored: nothing was written
@@ -151,6 +152,17 @@ class BeingDeletedError(UnsupportedOperationError):
         super().__init__(
             "The operator is deleting what this message would belong to, and nothing of it was"
             f" kept: send it again later, after at most {wait_s} seconds."
+        )
+
+
+class WebhooksFullError(UnsupportedOperationError):
+    """The caller has as many open webhooks as it may have."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"You have {most} open webhooks, and may have no more: delete one"
+            " (DeleteTaskPushNotificationConfig), or wait until a task has ended and its webhooks"
+            " were told."
         )
 
 

@@ -134,6 +134,9 @@ class Settings(BaseModel):
     """Events that are pushed: interrupted and terminal states, all states, or artifacts too."""
     push_allowed_hosts: str = ""
     """Receivers that may be private and without TLS: hosts and networks, separated by commas."""
+    webhooks_per_caller: int = Field(default=1000, ge=0)
+    """The webhooks of one caller that are open at a time, until their task has ended and they were
+    told; 0: any number."""
     push_timeout_s: float = Field(default=15, ge=1, le=30)
     """The time that a receiver has to answer."""
     push_concurrency: int = Field(default=50, ge=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -99,6 +99,13 @@ class Backends:
         if self.quarantine is None:
             raise _unnamed("quarantine_queue")
         return self.quarantine
+
+    def waking(self) -> Callable[[float], Awaitable[int]] | None:
+        """Return what sends the jobs of webhooks whose wait is over; None: push is not offered."""
+        from a2a_serverless.push.waiting import wake_due
+
+        push = self.push
+        return None if push is None else partial(wake_due, self.storage, push.queue.jobs)
 
     def pushing(self) -> _PushBackends:
         """Return the backends of push.

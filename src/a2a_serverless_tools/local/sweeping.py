@@ -73,6 +73,7 @@ class SweepRounds:
         self._sweeper = Sweeper(
             backends.storage,
             backends.operations,
+            wake_webhooks=backends.waking(),
             clock=backends.storage.clock,
             give_up_s=settings.give_up_s,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from a2a_serverless.addresses import AllowedHosts
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.function import PushStream
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
+from a2a_serverless.push.waiting import wake_due
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
@@ -163,6 +165,7 @@ class World:
     async def pump(self) -> int:
         """Pass on, and deliver what is visible now; how many deliveries that took."""
         await self.pass_on()
+        await wake_due(self.storage, self.jobs, math.inf)
         count = 0
         while (handle := self.take()) is not None:
             await self.deliver(handle)

@@ -125,7 +125,9 @@ async def write_everything(database: Database, written: Written) -> None:
         TaskPushNotificationConfig(id="own", task_id=head.task_id, url=hook.url)
     )
     for push in await storage.webhooks.all(head.task_id):
-        failed = replace(push, failures=1, failing_since=1).answered("status 503", 1, next_at=2)
+        failed = replace(push, failures=1, failing_since=1).answered(
+            "status 503", 1, next_at=60_001
+        )
         assert await storage.webhooks.move(push, failed)
         written.look()
         told = failed.settled(2, "status 200", 3, is_told=True)

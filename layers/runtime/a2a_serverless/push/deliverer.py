@@ -5,8 +5,9 @@ A receiver may rely on this:
 - It gets every event that it is owed, in the order of the task's log. The cursor moves past an
   event only when the receiver has answered with 2xx, or when the event was given up; a crash in
   between leaves the cursor, and the event is sent again under the same id.
-- An event that fails is tried again before any later one is sent. The wait is the job's
-  visibility, so that it holds up no other configuration.
+- An event that fails is tried again before any later one is sent. A short wait is the job's
+  visibility, so that it holds up no other configuration; a long one is spent in the table, without
+  a job (`push/waiting.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from a2a_serverless.tasks.attempts import NEWER_DELAY_S, RetryPolicy
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, caller_number
-from a2a_serverless.tasks.push import MAX_REFUSALS, Push
+from a2a_serverless.tasks.push import LEFT_MS, MAX_REFUSALS, Push
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +198,7 @@ class Deliverer:
             verdict = DONE
             delivery.log(logging.ERROR, "unreadable_push", f"Job dropped: {error}")
         except Exception:  # noqa: BLE001 - an invocation's edge: the job must not be lost
-            verdict = again(self.retry.delay_s(handle.attempt))
+            verdict = again(min(self.retry.delay_s(handle.attempt), LEFT_MS / 1000))
             metrics.count("PushErrors")
             delivery.log(logging.ERROR, "push_delivery_failed", "Delivery failed", exc_info=True)
         return await conclude(
@@ -230,7 +231,9 @@ class _Job:
         """Send the receiver all events that are committed by now."""
         push = await self._push()
         if push is None or push.is_given_up:
-            return DONE
+            return await self._at_rest(push)
+        if (early_s := self._early_s(push)) > 0:
+            return DONE if push.is_left else again(early_s)
         self._destination = await self._deliverer.destinations.find(self._person, push.config.url)
         self._held = await self._asked(push)
         if self._held is not None and self._held.meaning == "again" and not self._is_overdue(push):
@@ -243,10 +246,19 @@ class _Job:
         if log.needs_newer:
             self.log(logging.WARNING, "needs_newer", f"Job given back: {_NEWER}")
             return again(NEWER_DELAY_S)
-        verdict = await self._tell_all(push, list(owed(log, push, which)))
+        notifications = list(owed(log, push, which))
+        if not notifications:
+            await self._at_rest(push)
+        verdict = await self._tell_all(push, notifications)
         # A record of the table's stream may come before a read shows its commit.
         is_early = log.head.version < self._job.version
         return verdict or (again(_EARLY_S) if is_early else DONE)
+
+    async def _at_rest(self, push: Push | None) -> Verdict:
+        """Wake a configuration no more that has nothing to wait for."""
+        if push is not None and push.next_at is not None:
+            await self._storage.webhooks.move(push, replace(push, next_at=None))
+        return DONE
 
     async def _tell_all(
         self, push: Push | None, notifications: Sequence[Notification]
@@ -363,10 +375,15 @@ class _Job:
         since = now_ms if push.failing_since is None else push.failing_since
         after = replace(after, failing_since=since)
         next_at = now_ms + round(wait_s * 1000)
-        await self._storage.webhooks.move(
-            push, after.answered(outcome.reason, now_ms, next_at=next_at)
-        )
-        return again(wait_s)
+        after = after.answered(outcome.reason, now_ms, next_at=next_at)
+        is_stored = await self._storage.webhooks.move(push, after)
+        # A long wait is that of the table, if the table knows of it: then the sweeper sends a job.
+        return DONE if is_stored and after.is_left else again(min(wait_s, LEFT_MS / 1000))
+
+    def _early_s(self, push: Push) -> float:
+        """Return the seconds until the next attempt; a second or less does not matter."""
+        left_ms = 0 if push.next_at is None else push.next_at - self._clock.now_ms()
+        return left_ms / 1000 if left_ms > _EARLY_S * 1000 else 0
 
     def _is_overdue(self, push: Push) -> bool:
         """Return True if its receiver has been failing for too long."""
@@ -480,7 +497,8 @@ class _Job:
                 failing_since=failing_since,
                 refusals=0 if refused is None else push.refusals + refused,
             ).settled(version, outcome.reason, self._clock.now_ms(), is_told=refused is None)
-            if await self._storage.webhooks.move(push, after):
+            ends = attempt.notification.ends_task
+            if await self._storage.webhooks.move(push, after, closes=ends):
                 return
             push = await self._push()
         raise ConcurrencyError

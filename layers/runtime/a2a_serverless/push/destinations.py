@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from a2a_serverless.addresses import Receiver
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConditionFailedError, InvalidArgumentError
-from a2a_serverless.addresses import Receiver
 from a2a_serverless.push.client import Outcome, PushClient
 from a2a_serverless.storage.layout import destination_key
 from a2a_serverless.storage.table import Check, Item, Key, Table, Update

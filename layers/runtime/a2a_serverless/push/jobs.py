@@ -18,8 +18,9 @@ from a2a_serverless.tasks.identity import digest
 class PushJob(BaseModel):
     """News for one receiver: the task has been committed up to `version` at least.
 
-    `incarnation` tells the task from a later one with the same id. `trace` holds the trace headers
-    of the commit.
+    `incarnation` tells the task from a later one with the same id. `wake` is the time at which a
+    configuration was due that has waited in the table; 0: the job is that of a commit. `trace`
+    holds the trace headers of the commit.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -29,6 +30,7 @@ class PushJob(BaseModel):
     incarnation: str = Field(min_length=1, max_length=64)
     config_id: str = Field(min_length=1, max_length=100)
     version: int = Field(ge=1)
+    wake: int = Field(default=0, exclude_if=lambda at: at == 0)
     trace: dict[str, str] = Field(default_factory=dict)
 
     @property
@@ -39,7 +41,8 @@ class PushJob(BaseModel):
     @property
     def deduplication_id(self) -> str:
         """Return an id that jobs of one commit share: SQS drops a repetition within 5 minutes."""
-        return digest("push-wake", *self._names, str(self.version))
+        woken = [str(self.wake)] if self.wake else []
+        return digest("push-wake", *self._names, str(self.version), *woken)
 
     @property
     def _names(self) -> tuple[str, ...]:

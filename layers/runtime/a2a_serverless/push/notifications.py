@@ -47,6 +47,12 @@ class Notification:
         return self.version, self.index
 
     @property
+    def ends_task(self) -> bool:
+        """Return True if no event follows."""
+        event = self.event
+        return isinstance(event, TaskStatusUpdateEvent) and event.status.state in TERMINAL
+
+    @property
     def committed_at(self) -> int | None:
         """Return the time of the status, in milliseconds since the epoch; None for an artifact."""
         if isinstance(self.event, TaskStatusUpdateEvent):

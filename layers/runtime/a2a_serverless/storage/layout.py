@@ -229,6 +229,30 @@ def due_key(shard: int) -> str:
     return f"TURN#{shard}"
 
 
+def push_due_key(shard: int) -> str:
+    """Return the due index's key of the push configurations that wait."""
+    return f"HOOKS#{shard}"
+
+
+def open_webhook(scope: str, task_id: str, config_id: str) -> dict[str, str]:
+    """Return the attributes by which the index by scope counts a caller's open webhooks.
+
+    Their partition is none of those with the caller's tasks.
+    """
+    return {"scope_key": open_webhooks(scope), "status_key": f"{task_id}#{config_id}"}
+
+
+def open_webhooks(scope: str) -> str:
+    """Return the key of the index by scope of a caller's open webhooks, in all its tenants."""
+    return f"HOOKS#{Scope(scope).person}"
+
+
+def push_names(sort: str) -> tuple[str, str]:
+    """Return incarnation and id of a push configuration from its SK."""
+    incarnation, _, config_id = sort.removeprefix(PUSH).partition("#")
+    return incarnation, config_id
+
+
 def id_key(task_id: str) -> str:
     """Return the index key under which a task of any scope is found by its id."""
     return f"ID#{task_id}"

@@ -31,12 +31,17 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage.codec import live_head, seconds
 from a2a_serverless.storage.layout import (
+    BY_SCOPE,
     HEAD,
-    PUSH,
     PUSH_END,
     head_key,
+    open_webhook,
+    open_webhooks,
     owner_of,
+    push_due_key,
+    push_names,
     push_sort,
+    shard_of,
     task_partition,
 )
 from a2a_serverless.storage.table import (
@@ -145,7 +150,7 @@ class Webhooks:
             head = live_head(item, self.clock.now_ms())
             if item is None or head is None:
                 return None
-            own = [one for one in found[1:] if _names(one)[0] == head.incarnation]
+            own = [one for one in found[1:] if push_names(one["SK"])[0] == head.incarnation]
             new = [one for one in own if _awaits_cursor(one, item)]
             if not new or (len(new) == 1 and await self._give_cursor(item, new[0])):
                 return _held_of(head, _writes(item), own)
@@ -211,17 +216,35 @@ class Webhooks:
         check_room(held.ids, push.config.id)
         return _counted(update, held)
 
-    async def move(self, before: Push, after: Push) -> bool:
+    async def count_open(self) -> int:
+        """Return how many webhooks the caller has in all tenants, some milliseconds ago.
+
+        A webhook is open until its receiver was told of the task's end, or that was given up.
+        """
+        is_live = Check("expires_at", ">", self.clock.now_ms() // 1000)
+        partition = open_webhooks(self.scope.digest)
+        found = await self.table.count(Range(partition=partition, index=BY_SCOPE, when=[is_live]))
+        return found.passed
+
+    async def move(self, before: Push, after: Push, *, closes: bool = False) -> bool:
         """Store the cursor and the failures of `after` if the stored ones are still `before`'s.
 
         False when the configuration is gone or was moved by another caller. The configuration
-        itself is not written. A move that was stored although its answer was lost counts as done.
+        itself is not written. `closes`: no event follows, and the webhook is not open any more. A
+        move that was stored although its answer was lost counts as done.
         """
         move = new_token()
         seen, wanted = _position(before), _position(after) | _outcome(after)
+        if after.is_left:
+            shard = shard_of(after.config.task_id)
+            wanted |= {"due_key": push_due_key(shard), "due_at": after.next_at}
         update = Update(
             key=_key(self.scope.digest, before),
             values=wanted | {"move": move},
+            remove=[
+                *(() if after.is_left else ("due_key", "due_at")),
+                *(("scope_key", "status_key") if closes else ()),
+            ],
             when=[
                 *(_as_seen(*one) for one in seen.items()),
                 [
@@ -293,7 +316,7 @@ def _held_of(head: Head, writes: int, own: Iterable[Item]) -> _Configurations:
         try:
             pushes.append(push_of(item))
         except UnreadablePushError as error:
-            _, config_id = _names(item)
+            _, config_id = push_names(item["SK"])
             unreadable[config_id] = error
     return _Configurations(
         head=head, writes=writes, pushes=tuple(tallied(pushes)), unreadable=unreadable
@@ -325,9 +348,11 @@ def _put(push: Push, head: Head, *, write: int) -> Update:
     A configuration that is stored already keeps its own cursor. Its failures and refusals are
     forgotten.
     """
+    opened = open_webhook(head.scope, head.task_id, push.config.id)
     return Update(
         key=_key(head.scope, push),
-        values={
+        values=({} if head.is_terminal else opened)
+        | {
             "body": push.config.SerializeToString(),
             "expires_at": seconds(head.expires_at),
             "failures": 0,
@@ -386,13 +411,6 @@ _DEFAULTS: Final[Item] = {
 """The attributes of `_position` that an item may lack, and their values if it does."""
 
 
-def _names(item: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the incarnation of a push configuration's task, and the configuration's id."""
-    sort: str = item["SK"]
-    incarnation, _, config_id = sort.removeprefix(PUSH).partition("#")
-    return incarnation, config_id
-
-
 def push_of(item: Mapping[str, Any]) -> Push:
     """Return the push configuration that an item holds.
 
@@ -402,7 +420,7 @@ def push_of(item: Mapping[str, Any]) -> Push:
     """
     values = {**_DEFAULTS, **item}
     scope, task_id = owner_of(values["PK"])
-    incarnation, config_id = _names(item)
+    incarnation, config_id = push_names(item["SK"])
     name = f"Push configuration {config_id} of task {task_id} cannot be read"
     config = _config_in(values.get("body"))
     if config is None or (config.task_id, config.id) != (task_id, config_id):

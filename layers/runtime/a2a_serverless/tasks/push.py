@@ -25,6 +25,9 @@ MAX_REFUSALS: Final = 10
 MAX_ANSWER_CHARS: Final = 200
 """The longest `Push.answer`, which says how an attempt ended; the rest is cut off."""
 
+LEFT_MS: Final = 60_000
+"""A wait from this one on is spent in the table, and a shorter one on the queue."""
+
 CONFIG_ID_OF_0_1: Final = "a2a-0.1"
 """The id of the configuration that a client of A2A 0.1 has set; it is notified in 0.1's form.
 
@@ -107,6 +110,13 @@ class Push:
         """Return True if `told` and `given_up`, as they are stored, account for the cursor."""
         given_up = self.given_up.version if self.given_up else 0
         return self.index == LAST or self.version == max(self.told or 0, given_up)
+
+    @property
+    def is_left(self) -> bool:
+        """Return True if it waits in the table: the sweeper sends its next job."""
+        if self.next_at is None or self.answered_at is None:
+            return False
+        return self.next_at - self.answered_at >= LEFT_MS
 
     @property
     def is_given_up(self) -> bool:

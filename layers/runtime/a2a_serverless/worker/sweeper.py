@@ -16,7 +16,7 @@ import logging
 import math
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -76,6 +76,7 @@ NOT_READ: Final = "Overdue tasks were not read, this one and those behind it"
 MOST_WOKEN = 4
 """Turns of the line that a run wakes if none is on the queue."""
 
+NOT_PUSHED: Final = "The webhooks whose wait is over were not all woken"
 NOT_SERVED: Final = "No turn of the line was woken"
 NOT_REPAIRED: Final = "An overdue task was not repaired"
 
@@ -123,6 +124,8 @@ class SweepReport:
     """Tasks that met an error; the next run comes back to them."""
     skipped: int = 0
     """Tasks that stay as they are: unreadable ones, and cancels that a newer release has to end."""
+    pushed: int = 0
+    """Webhooks whose wait is over, and whose jobs were sent."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -134,6 +137,7 @@ class _Sweep:
     counts: Counter[str] = field(default_factory=Counter)
     overdue: int = 0
     """Tasks that the due index named."""
+    pushed: int = 0
     copies: int = 0
     """Turns without an attempt of which a copy is sent."""
     unreadable: set[TaskKey] = field(default_factory=set)
@@ -170,6 +174,8 @@ class Sweeper:
     Args:
         storage: the tasks.
         queue: takes the operations.
+        wake_webhooks: sends the jobs of webhooks whose wait is over, until a monotonic second, and
+            returns how many; None: there are none.
         clock: by default the storage's.
         longest_wait_s: bound of the doubling wait.
         give_up_s: seconds after which a turn that was never claimed fails its task.
@@ -181,6 +187,7 @@ class Sweeper:
         storage: DurableStorage,
         queue: FifoQueue[Operation],
         *,
+        wake_webhooks: Callable[[float], Awaitable[int]] | None = None,
         clock: Clock | None = None,
         longest_wait_s: float = LONGEST_WAIT_S,
         give_up_s: float = GIVE_UP_S,
@@ -188,6 +195,7 @@ class Sweeper:
     ) -> None:
         self._storage = storage
         self._queue = queue
+        self._wake = wake_webhooks
         self._clock = clock or storage.clock
         self._fences = Fences(storage.table, self._clock)
         self._longest_wait_s = longest_wait_s
@@ -204,12 +212,18 @@ class Sweeper:
             UnavailableError: the due index did not answer; the next run tries again.
         """
         run = _Sweep(until=self._clock.monotonic() + self._budget_s)
-        await self._repair(run, limit)
+        await asyncio.gather(self._repair(run, limit), self._wake_webhooks(run))
         with going_on(logger, logging.WARNING, NOT_SERVED, action="shares_failed"):
             await self._shares.refill(MOST_WOKEN, patience_s=math.inf)
-        report = SweepReport(**run.counts)
-        logger.info("Swept", extra={"action": "sweep", "overdue": run.overdue, **run.counts})
+        report = SweepReport(**run.counts, pushed=run.pushed)
+        extra = {"action": "sweep", "overdue": run.overdue, "pushed": run.pushed, **run.counts}
+        logger.info("Swept", extra=extra)
         return report
+
+    async def _wake_webhooks(self, run: _Sweep) -> None:
+        if self._wake is not None:
+            with going_on(logger, logging.WARNING, NOT_PUSHED, action="wake_failed"):
+                run.pushed = await self._wake(run.until)
 
     async def _repair(self, run: _Sweep, limit: int | None) -> None:
         now_ms, after = self._clock.now_ms(), None
@@ -420,7 +434,12 @@ class SweeperFunction(EventFunction):
         """Return the counts of the run, or the batch response: the letters that stay queued."""
         if event.get("detail-type") == "Scheduled Event":
             backends = self._backends
-            sweeper = Sweeper(backends.storage, backends.operations, give_up_s=self._give_up_s)
+            sweeper = Sweeper(
+                backends.storage,
+                backends.operations,
+                wake_webhooks=backends.waking(),
+                give_up_s=self._give_up_s,
+            )
             return asdict(await sweeper.sweep())
         if "Records" in event:
             return await process_batch(event["Records"], self._succeeds)
