@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,6 +27,8 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.http.context import CallContext, Principal
 from a2a_serverless.http.intake import Intake
+from a2a_serverless.push.jobs import PushJob
+from a2a_serverless.push.waiting import wake_due
 from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
@@ -35,14 +38,21 @@ from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head, Operation
-from a2a_serverless.tasks.push import MAX_ANSWER_CHARS, MAX_CONFIGS, GivenUp, Push, checked
+from a2a_serverless.tasks.push import (
+    LEFT_MS,
+    MAX_ANSWER_CHARS,
+    MAX_CONFIGS,
+    GivenUp,
+    Push,
+    checked,
+)
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import moto_database, new_scope
 from tests.support.messages import chunk, message, request
-from tests.support.queues import MemoryQueue
+from tests.support.queues import MemoryQueue, take
 
 HOUR = 3600
 TOKEN = "token-2b7e1516"
@@ -670,3 +680,37 @@ async def test_a_listener_hears_of_every_commit(clock: ManualClock) -> None:
 def _place(head: Head, version: int) -> tuple[str, str]:
     partition = task_partition(head.scope, head.task_id)
     return partition, event_sort(head.incarnation, version, 0)
+
+
+async def test_a_configuration_that_waits_is_in_the_due_index(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """From the end of its wait on it is woken by one job; a shorter wait takes it out again."""
+    jobs = MemoryQueue(PushJob, clock=clock)
+    head = (await storage.open_task("ctx", request(), push=config(config_id="mine"))).head
+    [push] = await storage.webhooks.all(head.task_id)
+    now_ms = clock.now_ms()
+    waiting = push.answered("status 503", now_ms, next_at=now_ms + LEFT_MS)
+    assert await storage.webhooks.move(push, waiting)
+
+    async def own() -> int:
+        """Of the jobs that are sent, those of this task: the table has other tasks, too."""
+        await wake_due(storage, jobs, math.inf)
+        found = 0
+        while (record := take(jobs)) is not None:
+            handle = jobs.decode_record(record, removes=True)
+            found += handle.message.task_id == head.task_id
+            await handle.ack()
+        return found
+
+    assert await own() == 0
+    clock.advance(LEFT_MS / 1000)
+    assert [await own(), await own()] == [1, 0]
+    assert await storage.webhooks.count_open() == 1
+    soon = waiting.answered("status 503", now_ms, next_at=now_ms + 1)
+    assert await storage.webhooks.move(push, soon)
+    clock.advance(HOUR)
+    assert await own() == 0
+    told = soon.settled(3, "status 200", now_ms, is_told=True)
+    assert await storage.webhooks.move(push, told, closes=True)
+    assert await storage.webhooks.count_open() == 0

@@ -93,9 +93,10 @@ def event(name: str) -> dict[str, Any]:
     return loaded
 
 
-def ended_task(backends: Backends, receiver: Receiver) -> Head:
-    """A completed task of whose end no receiver has been told."""
-    config = TaskPushNotificationConfig(id="mine", url=receiver.url())
+def ended_task(backends: Backends, receiver: Receiver | str) -> Head:
+    """A completed task of whose end no receiver, or its URL, has been told."""
+    url = receiver if isinstance(receiver, str) else receiver.url()
+    config = TaskPushNotificationConfig(id="mine", url=url)
 
     async def end() -> Head:
         opened = await backends.storage.open_task("context", request(), push=config)
@@ -212,6 +213,18 @@ def test_a_webhook_that_failed_takes_a_place_in_the_table(
     for _ in range(2):  # as if it came again
         function.handler(job, LambdaContext())
     assert [len(held) for held in places] == [0, 1]
+
+
+def test_a_receiver_that_is_not_listed_is_looked_up(
+    function: ModuleType, backends: Backends, provisioned: Names
+) -> None:
+    """One request reads its consent and its host; one at a private address is given up."""
+    head = ended_task(backends, "https://10.1.2.3/hook")
+    function.handler(committed(head), LambdaContext())
+    assert function.handler(next_job(provisioned), LambdaContext()) == ALL_DONE
+    assert cursor(backends, head) == head.version
+    items = aws.client("dynamodb").scan(TableName=provisioned.table)["Items"]
+    assert [item["SK"]["S"] for item in items if item["PK"]["S"].startswith("HOOK#")] == ["CONSENT"]
 
 
 def test_a_webhook_that_refuses_leaves_a_dead_letter(

@@ -11,13 +11,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from a2a.types import TaskState
+from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.storage.deletion import Erasure, Owner
+from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
+from a2a_serverless.tasks.push import LEFT_MS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.sweeper import MOST_COPIES
 from a2a_serverless_tools.contract import Storage
@@ -103,6 +105,24 @@ def dead(head: Head, **options: Any) -> dict[str, Any]:
         scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn
     )
     return record_of(Operation.to_run(params).model_dump_json(), **options)
+
+
+def test_a_schedule_event_wakes_webhooks(
+    function: ModuleType, deployed: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job of a webhook whose wait is over is sent to the push queue."""
+    clock, storage = ManualClock(), function.backends.storage
+    monkeypatch.setattr(storage, "clock", clock)
+    hook = TaskPushNotificationConfig(id="mine", url="https://receiver.example/hook")
+    head = run(function, storage.open_task("context", request(), push=hook)).head
+    push = run(function, storage.webhooks.get(head.task_id, "mine"))
+    now_ms = clock.now_ms()
+    waiting = push.answered("status 503", now_ms, next_at=now_ms + LEFT_MS)
+    assert run(function, storage.webhooks.move(push, waiting))
+    clock.advance(LEFT_MS / 1000)
+    assert function.handler(event("sweeper-schedule"), None)["pushed"] == 1
+    (sent,) = aws.client("sqs").receive_message(QueueUrl=deployed.push_queue)["Messages"]
+    assert PushJob.model_validate_json(sent["Body"]).config_id == "mine"
 
 
 def test_a_schedule_event_sweeps(
