@@ -327,8 +327,9 @@ class _Job:
                 return None  # its next event is the question
             if is_mine:
                 outcome = await self._ask(push)
-                if outcome.meaning == "never" and outcome.status is None:
-                    return outcome  # the URL cannot be called
+                is_no_call = outcome.meaning == "never" and outcome.status is None
+                if is_no_call or outcome is NO_PLACE:
+                    return outcome  # the receiver has not said anything
                 await destinations.note(self._destination, outcome, is_consent=True)
                 if outcome.meaning == "delivered":
                     return None
