@@ -452,7 +452,8 @@ class _Job:
             version=version,
             index=index,
             reason=outcome.reason,
-            attempts=attempt.number,
+            attempts=attempt.number
+            - (self._held is not None),  # a receiver that is held is not called
             failing_since=failing_since,
         )
         faults.point("push-before-dead-letter")
