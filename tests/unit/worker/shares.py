@@ -55,6 +55,8 @@ class LaggingTable(MemoryTable):
         super().__init__(INDEXES)
         self._lag = lag
         self._shown = MemoryTable(INDEXES)
+        self._writes = 0
+        self._latest: dict[Key, int] = {}
 
     async def load(self, keys: Iterable[Key], **options: Any) -> dict[Key, Item | None]:
         await asyncio.sleep(REQUEST_S)
@@ -73,21 +75,24 @@ class LaggingTable(MemoryTable):
     async def write(self, *writes: Write, **options: Any) -> None:
         await asyncio.sleep(REQUEST_S)
         await super().write(*writes, **options)
-        keys = [write.key for write in writes]
-        found = await super().load(keys)
-        asyncio.get_running_loop().call_later(self._lag(), self._show, found)
+        found = await super().load([write.key for write in writes])
+        self._writes += 1
+        later = asyncio.get_running_loop().call_later
+        later(self._lag(), self._show, self._writes, found)
 
-    def _show(self, found: dict[Key, Item | None]) -> None:
+    def _show(self, number: int, found: dict[Key, Item | None]) -> None:
+        """Show what write `number` has made, unless what a later one has made is shown already."""
         for key, item in found.items():
-            version = (item or {}).get("version", 0)
-            before = self._shown._items.get(key)
-            if item is not None and before is not None and version < before.get("version", 0):
-                continue
-            self._shown._store(key, before, item)
+            if number > self._latest.get(key, 0):
+                self._latest[key] = number
+                self._shown._store(key, self._shown._items.get(key), item)
 
 
 class SlowQueue(MemoryQueue[Operation]):
     """A queue whose requests take their time."""
+
+    most_receives = 0
+    """Of one message."""
 
     async def send(self, message: Operation) -> None:
         await asyncio.sleep(QUEUE_S)
@@ -95,7 +100,9 @@ class SlowQueue(MemoryQueue[Operation]):
 
     async def pull(self, limit: int, wait_s: float) -> list[Any]:
         await asyncio.sleep(QUEUE_S)
-        return await super().pull(limit, wait_s)
+        handles = await super().pull(limit, wait_s)
+        self.most_receives = max([self.most_receives, *(handle.attempt for handle in handles)])
+        return handles
 
     async def delete(self, record: EventRecord) -> None:
         await asyncio.sleep(QUEUE_S)
@@ -238,6 +245,31 @@ def behind(places: int, count: int, turn_s: float, *, seed: int, **options: Any)
     return house.waits(found)[0]
 
 
+def steady(
+    rate: float, seconds: float, *, places: int, turn_s: float, seed: int
+) -> tuple[list[float], int]:
+    """How long messages of B wait, one in three seconds, while A sends `rate` a second.
+
+    The second number is the most receives of one message.
+    """
+
+    async def play(house: House) -> None:
+        sending = []
+        for number in range(int(rate * seconds)):
+            sending.append(asyncio.create_task(house.send("A")))
+            await house.clock.sleep(1 / rate)
+            if number / rate > 3 * len(found) + 5:
+                found.append(await house.send("B"))
+        await asyncio.gather(*sending)
+        while not set(found) <= house.ended.keys():
+            await house.clock.sleep(0.1)
+        house.ended |= dict.fromkeys(house.sent, 0.0)
+
+    found: list[str] = []
+    house = House(places=places, seed=seed, turn_s={"A": turn_s, "B": turn_s}).run(play)
+    return house.waits(found), house.queue.most_receives
+
+
 def alone(places: int, count: int, turn_s: float, *, seed: int, **options: Any) -> float:
     """The share of the places that are busy until the last but `places` turns begin."""
 
@@ -294,6 +326,15 @@ def main() -> None:
         waits = [behind(places, count, turn_s, seed=seed, **options) for seed in seeds]
         fills = [alone(places, count, turn_s, seed=seed, **options) for seed in seeds]
         _print(f"{name}: B {_figures(waits)} s, A alone {min(fills):.1%} to {max(fills):.1%}")
+    for rate, seconds, places in (
+        (5, 120, 10),
+        (10, 120, 10),
+        (20, 120, 10),
+        (60, 60, 10),
+        (20, 120, 4),
+    ):
+        waits, receives = steady(rate, seconds, places=places, turn_s=2.0, seed=0)
+        _print(f"{places} places, {rate} a second: B {_figures(waits)} s, {receives} receives")
     _print(f"newcomer: {_figures([newcomer(50, places=10, turn_s=2.0, seed=s) for s in seeds])} s")
     for seed in seeds[:3]:
         found = together({"A": 60.0, "B": 2.0}, 700, places=10, seed=seed)

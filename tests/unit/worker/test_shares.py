@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.settings import Settings
 from a2a_serverless.storage import layout, shares
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
@@ -16,12 +19,15 @@ from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.shares import Shares
 from a2a_serverless.worker.sweeper import MOST_COPIES, MOST_WOKEN, Sweeper
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue, left
-from tests.unit.worker.shares import alone, behind, newcomer, p95, together
+from tests.support.workers import Agent, complete
+from tests.unit.worker.shares import alone, behind, newcomer, p95, steady, together
 
 BEHIND_S = 4.0
 """Seconds within which a caller's turn starts behind 60 of another on four places, at p95."""
@@ -37,6 +43,17 @@ def test_a_caller_does_not_wait_for_all_turns_of_another() -> None:
 def test_a_caller_alone_has_all_places(places: int, count: int) -> None:
     """While nobody else waits, the turns of one caller keep 95 % of the places busy."""
     assert min(alone(places, count, 2.0, seed=seed) for seed in range(3)) >= 0.95
+
+
+@pytest.mark.parametrize(("rate", "places"), [(20, 4), (60, 10)])
+def test_a_steady_flood_holds_up_no_other_caller(rate: float, places: int) -> None:
+    """B's turns start within 5 s (p95), however many messages A sends a second.
+
+    A turn that waits for its share uses up no receive: of those on the queue few have more than 3.
+    """
+    waits, receives = steady(rate, 30, places=places, turn_s=2.0, seed=1)
+    assert p95(waits) <= 5
+    assert receives <= 5
 
 
 def test_callers_with_turns_of_different_lengths_share_the_places() -> None:
@@ -107,7 +124,7 @@ async def test_a_late_turn_alone_starts() -> None:
     world = Stand()
     head = await world.send()
     world.clock.advance(2)
-    assert await world.shares.admits(await world.receive())
+    assert (await world.shares.admits(await world.receive(), head)).head == head
     assert await world.storage.for_scope(Scope(head.scope)).head(head.task_id) == head
 
 
@@ -156,12 +173,68 @@ async def test_a_sweep_sends_few_copies_and_leaves_the_others() -> None:
 
 
 async def test_the_old_message_of_a_turn_in_line_is_dropped() -> None:
-    """It comes late, when the turn stands in line already: only the turn's next copy starts it."""
+    """It comes when the turn stands in line already: only the turn's next copy starts it."""
     world = Stand()
-    head = await world.send()
-    storage = world.storage.for_scope(Scope(head.scope))
-    assert await storage.leave(head, "share") is not None
+    running = await world.send()
+    handle = await world.receive()
+    old = await world.send()
+    assert await world.storage.for_scope(Scope(old.scope)).leave(old, "share") is not None
     world.clock.advance(2)
-    assert await world.shares.admits(await world.receive())
+    await world.shares.beside(handle, asyncio.Event(), is_late=True)
+    assert world.copies() == [running.task_id, old.task_id]
+    assert [message.params.copy_number for message in left(world.queue)] == [0, 1]
+
+
+async def test_fresh_turns_behind_a_late_one_are_left_too() -> None:
+    """None of them is given back, which would use up a receive, and none overtakes the line."""
+    world = Stand()
+    heads = [await world.send(user) for user in ("ann", "ann", "bob")]
+    world.clock.advance(2)
+    heads += [await world.send(user) for user in ("ann", "bob")]
+    handle = await world.receive()
+    first = next(head for head in heads if head.task_id == handle.message.task_id)
+    assert (await world.shares.admits(handle, first)).head == first
+    await world.shares.beside(handle, asyncio.Event(), is_late=True)
+    woken = await shares.woken(world.storage)
+    assert len(woken) == 1
+    assert sorted(world.copies()) == sorted([first.task_id, woken[0].task_id])
+    assert await world.waiting() == 3
+
+
+async def test_a_place_that_leaves_its_turn_runs_a_woken_one() -> None:
+    """A woken turn that is found while the queue is sorted is not given back: a place is free."""
+    world = Stand()
+    for user in ("ann", "bob"):
+        head = await world.lose(user)
+        await world.storage.for_scope(Scope(head.scope)).leave(head, "share", at=0)
+    own = await world.send()
+    handle = await world.receive()
     await world.shares.refill(1)
-    assert world.copies() == [head.task_id, head.task_id]
+    world.clock.advance(2)
+    admitted = await world.shares.admits(handle, own)
+    assert admitted.head is None
+    assert admitted.instead is not None
+    assert admitted.instead.attempt == 1
+    assert admitted.instead.message.params.copy_number == 1
+
+
+@pytest.mark.parametrize(("turns", "goes"), [(1, "operations"), (2, "quarantine")])
+async def test_a_dead_workers_turn_goes_only_to_a_queue_that_is_read(turns: int, goes: str) -> None:
+    """Where turns share no worker, the event source of the quarantine queue is disabled."""
+    settings = Settings(worker_turns=turns, turn_limit_s=60, max_attempts=3)
+    clock = ManualClock()
+    queues = {name: MemoryQueue(Operation, clock=clock) for name in ("operations", "quarantine")}
+    backends = replace(memory_backends(settings, clock), storage=_storage(clock))
+    backends = replace(backends, operations=queues["operations"], quarantine=queues["quarantine"])
+    adapter = WorkerAdapter(backends, Agent(complete), settings, clock=clock)
+    dead = (await backends.storage.open_task("ctx", request())).head
+    await backends.storage.commit(dead, Commit(token="dead", claims=True))
+    late = (await backends.storage.open_task("ctx", request())).head
+    for head in (late, dead):
+        await backends.operations.send(Operation.to_run(OperationParams.of(head, 1)))
+    clock.advance(2)
+    (handle, _) = await backends.operations.pull(2, 0)
+    clock.advance(61)
+    await adapter.shares.beside(handle, asyncio.Event(), is_late=True)
+    found = {name: [m.task_id for m in left(queue)] for name, queue in queues.items()}
+    assert [name for name, tasks in found.items() if dead.task_id in tasks] == [goes]

@@ -135,6 +135,10 @@ class Handle(ABC, Generic[M]):
             UnavailableError: no answer within the retry budget; the message may come again.
         """
 
+    async def remove(self) -> None:
+        """Remove the message now, also where `ack` leaves that to the event source."""
+        await self.ack()
+
     @abstractmethod
     async def nack(self, *, delay_s: float = 0) -> None:
         """Give the message back; it and those behind it are delivered after `delay_s` or later.

@@ -190,8 +190,10 @@ class _SqsHandle(Handle[M]):
 
     async def ack(self) -> None:
         """Remove the message, unless that is left to Lambda: see `FifoQueue.decode_record`."""
-        if not self._removes:
-            return
+        if self._removes:
+            await self.remove()
+
+    async def remove(self) -> None:
         try:
             await self._requests.delete(self._receipt)
         except ConcurrencyError:

@@ -118,7 +118,7 @@ def _line_values(head: Head) -> dict[str, str | int | bytes | None]:
         values["wakes"] = head.wakes
     person = Scope(head.scope).person
     if head.left == "share" or head.woken:
-        has_share = share_key(person) if head.token else WOKEN
+        has_share = share_key(person) if head.is_claimed else WOKEN
         values["line_key"] = has_share if head.woken else WAITING
         values["line_at"] = line_place(person, head.left_at, head.task_id)
     return values

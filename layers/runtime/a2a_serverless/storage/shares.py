@@ -41,7 +41,7 @@ async def woken(storage: DurableStorage, *, but: str = "") -> list[Head]:
     """
     entries = await storage.table.all(_live(storage, layout.WOKEN))
     heads = await load_heads(storage, [entry for entry in entries if entry["PK"] != but])
-    return [head for head in heads if head.woken and head.token is None]
+    return [head for head in heads if head.woken and not head.is_claimed]
 
 
 async def ahead(storage: DurableStorage, head: Head, most: int) -> int:

@@ -111,19 +111,22 @@ def on_delivery(
     return Delivered.START if is_first and head.token is None else Delivered.CLAIM
 
 
-def comes_late(operation: Operation, *, receives: int, waited_ms: int) -> bool:
-    """Return True if a delivery is the sign of a backlog: a turn's first, that has waited long.
+def comes_late(operation: Operation, *, waited_ms: int, line_stands: bool) -> bool:
+    """Return True if the turn of a delivery may have to stand in line.
 
-    A turn that was woken, or is delivered again, has had its wait.
+    One that has waited long is the sign of a backlog. While turns stand in line, one that has just
+    come must not overtake them.
     """
-    is_first = receives == 1 and operation.params.copy_number == 0
-    return operation.operation == "run" and is_first and waited_ms > LATE_MS
+    return operation.operation == "run" and (line_stands or waited_ms > LATE_MS)
 
 
 def may_be_left(head: Head, params: OperationParams) -> bool:
-    """Return True if the turn of a delivery may stand in line: no attempt has taken it so far."""
+    """Return True if the turn of a delivery may stand in line: no attempt works on it.
+
+    A turn that was woken has had its wait: left again and again, it might never start.
+    """
     is_current = head.incarnation == params.incarnation and head.turn == params.turn
-    is_waiting = head.turn_is_open and head.token is None and not (head.left or head.woken)
+    is_waiting = head.turn_is_open and not (head.is_claimed or head.left or head.woken)
     return is_current and is_waiting and head.cancel is None and not head.needs_newer
 
 

@@ -135,12 +135,13 @@ class Head:
     """How many of them were sent because the turn was left, and was woken."""
     left: Reason = ""
     """Why the current turn has no message on the queue: it stands in the table until it is woken.
-    Only a turn that no attempt has claimed can be left."""
+    Only a turn that no attempt works on can be left."""
     serial_from: int = 0
     """The first turn that takes a place in the line of its conversation, as all later ones do; 0:
     none does."""
     woken: bool = False
-    """The current turn has waited for a share of the workers, and has one until it ends."""
+    """The current turn has waited for a share of the workers, and has one until it ends or is given
+    back."""
     left_at: int = 0
     """Since when the current turn is left, in milliseconds, or since when it is woken."""
     replied: bool = False
@@ -191,6 +192,11 @@ class Head:
     def was_released(self) -> bool:
         """Return True if the turn's last attempt has given it back, and none has taken it since."""
         return self.released is not None and self.released.token == self.token
+
+    @property
+    def is_claimed(self) -> bool:
+        """Return True if an attempt has the current turn, and has not given it back."""
+        return self.token is not None and not self.was_released
 
     @property
     def needs_newer(self) -> bool:

@@ -41,6 +41,7 @@ from a2a_serverless.tasks.attempts import (
     after_interruption,
     comes_late,
     early_s,
+    may_be_left,
     may_give_up,
     on_cancel,
     on_current_turn,
@@ -59,7 +60,7 @@ from a2a_serverless.worker.failures import going_on, reason_of
 from a2a_serverless.worker.guard import Guard, Looks
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.loops import have_threads, limited, name_origins, survive_exits
-from a2a_serverless.worker.shares import Shares
+from a2a_serverless.worker.shares import Admitted, Shares
 from a2a_serverless.worker.turn import TurnInput, canceled_turn_of, turn_of
 
 logger = logging.getLogger(__name__)
@@ -131,7 +132,8 @@ class WorkerAdapter:
             backends.storage,
             backends.operations,
             self.clock,
-            quarantine=backends.quarantine,
+            # Without shared turns nothing consumes that queue.
+            quarantine=backends.quarantine if settings.worker_turns > 1 else None,
             since=self.since,
         )
         self.deadline_margin_s = deadline_margin_s
@@ -179,7 +181,10 @@ class WorkerAdapter:
                 )
             concluding = self._conclude(handle, verdict)
             is_done, _ = await asyncio.gather(concluding, delivery.refill_shares())
-            return is_done
+        if delivery.instead is not None:
+            await self._remove(handle)
+            await self.process(delivery.instead, deadline=deadline, quarantine=quarantine)
+        return is_done
 
     async def serve(self, *, concurrency: int) -> None:
         """Pull operations, `concurrency` at a time, until the queue is shut down.
@@ -217,6 +222,14 @@ class WorkerAdapter:
         finally:
             metrics.flush()
 
+    async def _remove(self, handle: Handle[Operation]) -> None:
+        """Remove the message of a turn that was left, before this place runs another one.
+
+        Its next copy would wait behind it until the event source removes it.
+        """
+        with going_on(logger, logging.WARNING, "Queue not told", action="broker_not_told"):
+            await handle.remove()
+
     async def _conclude(self, handle: Handle[Operation], verdict: Verdict) -> bool:
         """Tell the queue the verdict; return True if the delivery is done and acknowledged.
 
@@ -250,10 +263,8 @@ class _Delivery:
         self._adapter = adapter
         self._handle = handle
         self._quarantine = quarantine
-        waited_ms = handle.waited_ms(adapter.clock.now_ms(), since=adapter.since)
-        self._is_late = not is_quarantined and comes_late(
-            handle.message, receives=handle.attempt, waited_ms=waited_ms
-        )
+        self._may_wait = not is_quarantined
+        self._is_late = False
         self._receives = handle.attempt + is_quarantined  # another queue delivered it before
         self._operation = handle.message
         self._params = handle.message.params
@@ -265,6 +276,8 @@ class _Delivery:
         self._is_let_go = False
         """True once the turn is another delivery's: in quarantine, or left until it is woken."""
         self._was_woken = False
+        self.instead: Handle[Operation] | None = None
+        """The delivery of a woken turn that the place of this one, which is left, runs."""
 
     async def verdict(self) -> Verdict:
         """Do what the delivery asks for.
@@ -272,9 +285,6 @@ class _Delivery:
         If the operation's turn waits behind the current one, both are run, one after the other.
         """
         task_id, incarnation = self._params.task_id, self._params.incarnation
-        if not await self._is_admitted():
-            _log(self._handle, logging.INFO, "left", "Turn left: others wait for a worker too")
-            return DONE
         while self._deadline is None or self._adapter.clock.monotonic() < self._deadline:
             log = await self._storage.read(task_id, incarnation=incarnation)
             self._was_woken = self._was_woken or (log is not None and log.head.woken)
@@ -286,14 +296,24 @@ class _Delivery:
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")
         return again(0)
 
-    async def _is_admitted(self) -> bool:
-        """Return False if the turn stands in line for a share of the workers."""
-        if not self._is_late:
-            return True
-        is_admitted, self._is_late = True, False
+    async def _admitted(self, head: Head) -> Head | None:
+        """Return HEAD of a turn that starts; None if it stands in line for a share."""
+        if not (self._may_wait and self._comes_late() and may_be_left(head, self._params)):
+            return head
+        admitted = Admitted(head)
         with self._sharing():
-            is_admitted = self._is_late = await self._adapter.shares.admits(self._handle)
-        return is_admitted
+            admitted = await self._adapter.shares.admits(self._handle, head)
+        self.instead = admitted.instead
+        # A turn that was given back comes late by itself: it is no sign of a backlog.
+        is_sign = head.token is None and self._comes_late()
+        self._is_late = is_sign and admitted.head == head
+        return admitted.head
+
+    def _comes_late(self) -> bool:
+        adapter, handle = self._adapter, self._handle
+        waited_ms = handle.waited_ms(adapter.clock.now_ms(), since=adapter.since)
+        line_stands = adapter.shares.line_stands
+        return comes_late(handle.message, waited_ms=waited_ms, line_stands=line_stands)
 
     async def _serve_shares(self, stop: asyncio.Event) -> None:
         """Sort a backlog, or wake the next turn; a duty of the keeper: an agent may block."""
@@ -301,8 +321,8 @@ class _Delivery:
             await self._adapter.shares.beside(self._handle, stop, is_late=self._is_late)
 
     async def refill_shares(self) -> None:
-        """Wake a turn if the chain of wakes that this delivery came from was cut."""
-        if self._was_woken:
+        """Wake a turn if the chain of wakes was cut."""
+        if self.instead is None and (self._was_woken or self._adapter.shares.line_stands):
             with self._sharing():
                 await self._adapter.shares.refill(1)
 
@@ -428,6 +448,13 @@ class _Delivery:
             started, found = await self._started(log.head)
             if started is Started.LEAVE:
                 return await self._leave(log.head)
+        admitted = await self._admitted(log.head)
+        if admitted is None:
+            self._is_let_go = True
+            _log(self._handle, logging.INFO, "left", "Turn left: others wait for a worker too")
+            return DONE
+        log = replace(log, head=admitted)
+        self._was_woken = self._was_woken or admitted.woken
         try:
             timing = self._storage.timing
             with observed_attempt(log, self._operation, clock=adapter.clock, timing=timing):

@@ -17,15 +17,24 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from enum import Enum
+from typing import Final, NamedTuple
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import MOST_AT_ONCE, FifoQueue, Handle
 from a2a_serverless.storage import layout, shares
+from a2a_serverless.storage.conversation import line_of, pass_on
 from a2a_serverless.storage.durable import DurableStorage, readable_head
 from a2a_serverless.storage.table import Item, Key
-from a2a_serverless.tasks.attempts import Delivered, comes_late, may_be_left, on_delivery
+from a2a_serverless.tasks.attempts import (
+    Delivered,
+    comes_late,
+    early_s,
+    may_be_left,
+    on_delivery,
+)
+from a2a_serverless.tasks.conversation import Started, on_start
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, digest
 from a2a_serverless.worker.failures import going_on
@@ -41,6 +50,10 @@ GROWS: Final = 0.25
 than the places become free."""
 SORTING_S: Final = 10.0
 """Seconds for which a worker sorts a backlog, at most."""
+LOOK_S: Final = 1.0
+"""Seconds of the poll that shows that a queue is empty."""
+PROOF: Final = 2
+"""Polls in a row that bring fewer deliveries than they may, after which a queue counts as empty."""
 VISIBLE_S: Final = 0.2
 """Seconds until an index shows what was written, nearly always."""
 CALLERS: Final = 4
@@ -49,6 +62,26 @@ CALLERS: Final = 4
 NOT_SORTED: Final = "A delivery behind a late one was not sorted"
 
 logger = logging.getLogger(__name__)
+
+
+class Admitted(NamedTuple):
+    """What a place does that has received a late delivery."""
+
+    head: Head | None = None
+    """HEAD of its turn, which starts; None: the turn is left."""
+    instead: Handle[Operation] | None = None
+    """The delivery of a woken turn, which the place may run."""
+
+
+class _Sorted(Enum):
+    """What has become of a delivery."""
+
+    MOVED = "moved"
+    """Its turn is left, or has no use for it: it is acknowledged."""
+    STAYS = "stays"
+    """It was given back."""
+    WOKEN = "woken"
+    """Its turn was woken: it is still held."""
 
 
 class Shares:
@@ -79,27 +112,31 @@ class Shares:
         self._quarantine = quarantine
         self._chance = chance
         self._since = since
+        self.line_stands = False
+        """True if turns were in line when this process looked last."""
 
     # -- deliveries ----------------------------------------------------------------------------
 
-    async def admits(self, handle: Handle[Operation]) -> bool:
-        """Return True if the turn of a late delivery may start; if not, it is left.
+    async def admits(self, handle: Handle[Operation], head: Head) -> Admitted:
+        """Decide whether the turn of a late delivery may start; if not, it is left.
 
         The caller acknowledges one that is left. What stands behind it on the queue is left too: by
         `beside` if it starts.
         """
         waiting = await self._waiting()
         if not waiting:
-            return True
-        head = await self._left(handle)
-        if head is None:
-            return True  # what has become of the turn is the worker's decision
-        if await self._is_next(head, waiting):
-            return await self._storage.for_scope(Scope(head.scope)).wake(head) is not None
-        if await self._sort():
-            await self._clock.sleep(VISIBLE_S)
-        await self.refill(1)
-        return False
+            return Admitted(head)
+        storage = self._storage.for_scope(Scope(head.scope))
+        left = await self._left(storage, handle, head)
+        if left is None:
+            return Admitted(head)  # it has changed: the commit that claims it finds out
+        if await self._is_next(left, waiting):
+            return Admitted(await storage.wake(left))
+        found, instead = await self._sort()
+        if instead is None:
+            await self._clock.sleep(VISIBLE_S if found else 0)
+            await self.refill(1)
+        return Admitted(instead=instead)
 
     async def _is_next(self, head: Head, waiting: Mapping[str, list[Item]]) -> bool:
         """Return True if a turn would be woken before those that wait."""
@@ -110,55 +147,94 @@ class Shares:
         is_oldest = own not in waiting or place <= waiting[own][0]["line_at"]
         return is_oldest and at_work[own] <= min(at_work[each] for each in people)
 
-    async def _sort(self, stop: asyncio.Event | None = None) -> bool:
-        """Leave the turns of the late deliveries on the queue; return True if there were any."""
-        until = self._clock.monotonic() + SORTING_S
-        found = False
-        while self._clock.monotonic() < until and not (stop and stop.is_set()):
-            handles = await self._operations.pull(MOST_AT_ONCE, 0)
-            are_left = await asyncio.gather(*map(self._sorted, handles))
-            found = found or any(are_left)
-            if not handles or not all(are_left):
-                break
-        return found
+    async def _sort(
+        self, stop: asyncio.Event | None = None
+    ) -> tuple[bool, Handle[Operation] | None]:
+        """Leave the turns of the deliveries on the queue; return whether there were any.
 
-    async def _sorted(self, handle: Handle[Operation]) -> bool:
-        """Leave the turn of a delivery that is late; give any other delivery back.
+        A poll may bring fewer than there are, so `PROOF` of them that are not full end the sorting.
+        In a backlog, and with time for it, which `stop` ends, the last is a long one. What cannot
+        be left ends it too. Without `stop` a place is free: a delivery of a woken turn is returned,
+        which it may run.
+        """
+        until = self._clock.monotonic() + SORTING_S
+        found, short = False, 0
+        while short < PROOF and self._clock.monotonic() < until and not (stop and stop.is_set()):
+            wait_s = LOOK_S if stop and short and self.line_stands else 0
+            handles = await self._operations.pull(MOST_AT_ONCE, wait_s)
+            is_backlog = any(map(self._is_late, handles))
+            outcomes = await asyncio.gather(*(self._sorted(h, is_backlog) for h in handles))
+            found = found or _Sorted.MOVED in outcomes
+            woken = [h for h, sort in zip(handles, outcomes, strict=True) if sort is _Sorted.WOKEN]
+            woken.sort(key=lambda handle: handle.attempt)
+            instead = woken.pop() if woken and stop is None else None
+            await asyncio.gather(*(self._given_back(each) for each in woken))
+            if instead is not None:
+                return found, instead
+            short += len(handles) < MOST_AT_ONCE
+            if not all(outcome is _Sorted.MOVED for outcome in outcomes):
+                break
+        return found, None
+
+    def _is_late(self, handle: Handle[Operation]) -> bool:
+        waited_ms = handle.waited_ms(self._clock.now_ms(), since=self._since)
+        return comes_late(handle.message, waited_ms=waited_ms, line_stands=self.line_stands)
+
+    async def _sorted(self, handle: Handle[Operation], is_backlog: bool) -> _Sorted:  # noqa: FBT001 - of its batch
+        """Leave the turn of a delivery in a backlog; give any other back, unless it was woken.
 
         One that fails comes again when its visibility ends.
         """
-        is_moved = False
+        outcome = _Sorted.STAYS
         fields = {"task_id": handle.message.task_id}
         with going_on(logger, logging.WARNING, NOT_SORTED, action="sort_failed", fields=fields):
-            waited_ms = handle.waited_ms(self._clock.now_ms(), since=self._since)
-            if comes_late(handle.message, receives=handle.attempt, waited_ms=waited_ms):
-                is_moved = await self._left(handle) is not None
-            if not is_moved and self._quarantine is not None:
-                is_moved = await self._quarantined(handle, self._quarantine)
-            await (handle.ack() if is_moved else handle.nack())
-        return is_moved
+            outcome = await self._moved(handle) if is_backlog else outcome
+            if outcome is _Sorted.MOVED:
+                await handle.ack()
+            elif outcome is _Sorted.STAYS:
+                await handle.nack()
+        return outcome
 
-    async def _quarantined(
-        self, handle: Handle[Operation], quarantine: FifoQueue[Operation]
-    ) -> bool:
-        """Send an operation to the quarantine if its turn must run alone: it costs no receive."""
-        params = handle.message.params
-        head = await self._storage.for_scope(Scope(params.scope)).head(params.task_id)
-        receives = handle.attempt
-        wanted = on_delivery(head, handle.message, receives=receives, has_neighbours=True)
-        if wanted is not Delivered.QUARANTINE:
-            return False
-        await quarantine.send(handle.message)
-        return True
+    async def _given_back(self, handle: Handle[Operation]) -> None:
+        fields = {"task_id": handle.message.task_id}
+        with going_on(logger, logging.WARNING, NOT_SORTED, action="sort_failed", fields=fields):
+            await handle.nack()
 
-    async def _left(self, handle: Handle[Operation]) -> Head | None:
-        params = handle.message.params
+    async def _moved(self, handle: Handle[Operation]) -> _Sorted:
+        """Take a delivery off the queue if that costs its turn nothing; it uses up no receive."""
+        operation, params = handle.message, handle.message.params
         storage = self._storage.for_scope(Scope(params.scope))
         head = await storage.head(params.task_id)
-        if head is None or not may_be_left(head, params):
-            return None
-        left = await storage.leave(head, "share", at=handle.sent_at)
+        shares = self._quarantine is not None
+        wanted = on_delivery(head, operation, receives=handle.attempt, has_neighbours=shares)
+        if head is None or wanted is Delivered.DROP:
+            if head is not None and head.serial_from:
+                await pass_on(storage, head.context_id)
+            return _Sorted.MOVED
+        if wanted is Delivered.QUARANTINE and self._quarantine is not None:
+            await self._quarantine.send(operation)
+            return _Sorted.MOVED
+        if operation.operation != "run" or early_s(head, now_ms=self._clock.now_ms()):
+            return _Sorted.STAYS
+        if head.woken and not head.is_claimed:
+            return _Sorted.WOKEN
+        if not may_be_left(head, params):
+            return _Sorted.STAYS
+        if head.is_in_line:
+            line = await line_of(storage, head.context_id)
+            if on_start(head, line.places) is Started.LEAVE:
+                is_left = await storage.leave(head, "conversation") is not None
+                await pass_on(storage, head.context_id)
+                return _Sorted.MOVED if is_left else _Sorted.STAYS
+        is_left = await self._left(storage, handle, head) is not None
+        return _Sorted.MOVED if is_left else _Sorted.STAYS
+
+    async def _left(
+        self, storage: DurableStorage, handle: Handle[Operation], head: Head
+    ) -> Head | None:
+        left = await storage.leave(head, "share", at=handle.sent_at or self._clock.now_ms())
         if left is not None:
+            self.line_stands = True
             metrics.count("TurnsLeft")
         return left
 
@@ -174,7 +250,7 @@ class Shares:
         found an idle place, one more may do.
         """
         waited_s = handle.waited_ms(self._clock.now_ms()) / 1000
-        if is_late and await self._sort(stop):
+        if is_late and (await self._sort(stop))[0]:
             await self._clock.sleep(VISIBLE_S)
         params = handle.message.params
         own = layout.task_partition(params.scope, params.task_id)
@@ -214,7 +290,9 @@ class Shares:
 
     async def _waiting(self) -> dict[str, list[Item]]:
         start = digest("line", str(self._chance()))
-        return await shares.waiting(self._storage, start, CALLERS)
+        found = await shares.waiting(self._storage, start, CALLERS)
+        self.line_stands = bool(found)
+        return found
 
     async def _at_work(
         self, people: Collection[str], woken: list[Head] | None = None
