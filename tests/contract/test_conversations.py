@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from a2a_serverless.errors import ConversationFullError
-from a2a_serverless.storage.conversation import line_of, pass_on, take_place
-from a2a_serverless.storage.deletion import delete_context
+from a2a_serverless.storage.conversation import forget_line, line_of, pass_on, take_place
+from a2a_serverless.storage.deletion import count_data, delete_context, delete_data
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task, canceled
 from a2a_serverless.storage.layout import line_item
+from a2a_serverless.storage.table import key_of
 from a2a_serverless.tasks.conversation import MOST_WAITING
 from a2a_serverless.tasks.head import Head
 from tests.support.databases import new_scope
@@ -80,7 +81,7 @@ async def test_an_ending_gives_up_the_place_and_wakes_the_next(
         assert [woken.task_id for woken in sent] == [h.task_id for h in heads[1 : number + 2]]
     item = await serial.table.get(line_item(serial.scope.digest, "talk"))
     assert item is not None
-    assert item.keys() == {"PK", "SK", "expires_at"}
+    assert item.keys() == {"PK", "SK", "expires_at", "scope_key", "status_key"}
 
 
 async def test_places_of_ended_turns_are_passed_over(
@@ -133,3 +134,31 @@ async def test_a_late_worker_makes_no_line_of_a_deleted_task(serial: DurableStor
     again = await opened(serial)
     place = (await take_place(serial, again)).places[-1]
     assert place.task_id == again.task_id
+
+
+async def test_a_purge_finds_the_line_of_a_conversation(serial: DurableStorage) -> None:
+    """Its tasks may have expired with their turns open: ids that clients choose stand in it."""
+    head = await opened(serial)
+    await serial.table.delete([key_of(each) for each in await serial.items_of(head.task_id)])
+    assert not (await count_data(serial)).is_nothing
+    while not (await delete_data(serial)).is_done:
+        pass
+    assert (await count_data(serial)).is_nothing
+    assert await serial.table.get(line_item(serial.scope.digest, "talk")) is None
+
+
+async def test_a_line_is_stored_as_long_as_its_tasks(serial: DurableStorage) -> None:
+    """The one that was created last says how long."""
+    made = await serial.open_task("talk", request("go"), ttl_s=60)
+    item = await serial.table.get(line_item(serial.scope.digest, "talk"))
+    assert item is not None
+    assert item["expires_at"] * 1000 == made.head.expires_at
+
+
+async def test_a_turn_whose_line_is_lost_is_woken(serial: DurableStorage, sent: list[Head]) -> None:
+    """It takes a place again when a worker receives it."""
+    head = await opened(serial)
+    left = await serial.leave(head, "conversation")
+    assert await forget_line(serial, "talk")
+    await pass_on(serial, "talk", waiting=left)
+    assert [each.task_id for each in sent] == [head.task_id]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from a2a.types import TaskState, TaskStatus
 
-from a2a_serverless.storage import layout
+from a2a_serverless.storage import layout, shares
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.table import Item, Range
+from a2a_serverless.tasks.attempts import may_be_left
 from a2a_serverless.tasks.entries import StatusChanged, TurnEnded, TurnOpened
-from a2a_serverless.tasks.head import Head, Reason
-from a2a_serverless.tasks.rules import LEFT_MS, Commit
+from a2a_serverless.tasks.head import AttemptEnd, Head, OperationParams, Reason, Spared
+from a2a_serverless.tasks.rules import LEFT_MS, Commit, Waits
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 
@@ -45,7 +46,7 @@ async def in_line(storage: DurableStorage, key: str) -> list[Item]:
 
 
 async def waiting(storage: DurableStorage) -> list[Item]:
-    return await in_line(storage, layout.WAITING)
+    return await in_line(storage, layout.waiting_key(storage.scope.person))
 
 
 async def out(storage: DurableStorage) -> list[Item]:
@@ -188,3 +189,38 @@ async def test_a_commit_on_an_older_head_ends_the_wait(
     assert await storage.leave(seen, "share")
     assert await storage.commit(seen, commit) == await newest(storage, seen)
     assert await waiting(storage) == []
+
+
+@pytest.mark.parametrize("way", ["commit", "note"])
+async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, way: str) -> None:
+    """Nothing works on it. When it comes back it may be left, and be woken once more."""
+    woken = await storage.wake(await left(storage))
+    assert woken is not None
+    claimed = await storage.commit(woken, Commit(token="one", claims=True))
+    end = AttemptEnd(token="one", reason="RetryLater", until=storage.clock.now_ms() + 600_000)
+    if way == "commit":
+        waits = Waits(end=end, spared=Spared(faults=1))
+        await storage.commit(claimed, Commit(token="one", waits=waits))
+    else:
+        assert await storage.release(claimed, end)
+    given_back = await newest(storage, claimed)
+    assert (given_back.woken, await out(storage)) == (False, [])
+    assert may_be_left(given_back, OperationParams.of(given_back, given_back.turn, 1))
+    assert await storage.leave(given_back, "share")
+    again = await storage.wake(await newest(storage, claimed))
+    assert again is not None
+    assert [item["line_key"] for item in await out(storage)] == [layout.WOKEN]
+    assert [head.task_id for head in await shares.woken(storage)] == [again.task_id]
+
+
+async def test_no_two_copies_have_one_number(storage: DurableStorage) -> None:
+    """A process that has read a turn before it was woken and left again does not wake it."""
+    seen = await left(storage)
+    woken = await storage.wake(seen)
+    assert woken is not None
+    assert await storage.leave(woken, "share")
+    assert await storage.wake(seen) is None
+    assert await storage.leave(await opened(storage), "share")
+    again = await storage.wake(await newest(storage, seen))
+    assert again is not None
+    assert again.sends == 2

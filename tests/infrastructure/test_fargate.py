@@ -43,17 +43,44 @@ def own_statements(fargate: Json) -> list[Json]:
 
 def actions(role: Json, sid: str) -> set[str]:
     """What a statement of a role's own policy allows."""
-    policies = [policy for policy in role["Properties"]["Policies"] if "PolicyDocument" in policy]
-    statements = [s for policy in policies for s in policy["PolicyDocument"]["Statement"]]
-    (found,) = [set(s["Action"]) for s in statements if s["Sid"] == sid]
+    (found,) = [allowed for name, _, allowed in statements(role) if name == sid]
     return found
 
 
-@pytest.mark.parametrize("sid", ["Tasks", "ConsumeOperations"])
-def test_a_worker_may_do_what_the_function_may(document: Json, fargate: Json, sid: str) -> None:
-    """The comparison of calls with permissions, made for the function, holds for the worker too."""
-    own = actions(fargate["Resources"]["TaskRole"], sid)
-    assert own == actions(document["Resources"]["WorkerRole"], sid)
+def statements(role: Json) -> list[tuple[str, str, set[str]]]:
+    """Sid, effect and actions of each statement of a role's own policy `worker`."""
+    (policy,) = [p for p in role["Properties"]["Policies"] if p.get("PolicyName") == "worker"]
+    found = policy["PolicyDocument"]["Statement"]
+    acts = [s["Action"] if isinstance(s["Action"], list) else [s["Action"]] for s in found]
+    return [(s["Sid"], s["Effect"], {*act}) for s, act in zip(found, acts, strict=True)]
+
+
+def test_a_worker_may_do_what_the_function_may(document: Json, fargate: Json) -> None:
+    """The comparison of calls with permissions, made for the function, holds for the worker too.
+
+    It may also set aside what it cannot read, and must not publish keys.
+    """
+    own = [s for s in statements(fargate["Resources"]["TaskRole"]) if s[1] == "Allow"]
+    its = statements(document["Resources"]["WorkerRole"])
+    assert [s for s in own if s[0] != "KeepUndecodable"] == its
+    assert {s[0] for s in its} == {"Tasks", "ConsumeOperations", "Line", "SendOperations"}
+
+
+@pytest.mark.parametrize("sid", ["Tasks", "ConsumeOperations", "Line", "SendOperations"])
+def test_a_worker_reaches_what_the_function_reaches(
+    document: Json, fargate: Json, sid: str
+) -> None:
+    """Table, index and queue of a statement are those of the function, but for the quarantine."""
+    its = [
+        s
+        for policy in document["Resources"]["WorkerRole"]["Properties"]["Policies"]
+        for s in policy.get("PolicyDocument", {}).get("Statement", [])
+        if s["Sid"] == sid
+    ]
+    (own,) = [s for s in own_statements(fargate) if s["Sid"] == sid]
+    assert ("/index/by-line" in str(own["Resource"])) is ("/index/by-line" in str(its))
+    assert ("Ref': 'Queue'" in str(own["Resource"])) is ("OperationsQueue" in str(its))
+    assert ("Table" in str(own["Resource"])) is ("TaskTable" in str(its))
 
 
 def test_a_worker_cannot_publish_keys(document: Json, fargate: Json) -> None:

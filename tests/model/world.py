@@ -26,7 +26,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.storage import codec
-from a2a_serverless.storage.codec import event_items, head_item, released_values
+from a2a_serverless.storage.codec import event_items, head_item
 from a2a_serverless.storage.table import Item, Update, changed, holds
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -207,11 +207,14 @@ class World:
         """
         key = ("noted", current, seen, token, end, due_at)
         if key not in self._written:
-            values = {} if end is None else released_values(end)
-            moving = self.rules.noted(seen.head, token, {**values, "due_at": due_at})
+            update = self.rules.noted(seen.head, token, {})
+            if end is not None:
+                given_back = codec.given_back(seen.head, end, {})
+                update = replace(given_back, when=update.when)
+            moving = replace(update, values={**update.values, "due_at": due_at})
             after = self._after(current, self.rules.unless_canceled(moving))
-            if after is None and values:
-                after = self._after(current, self.rules.noted(seen.head, token, values))
+            if after is None and end is not None:
+                after = self._after(current, update)
             self._written[key] = after
         return self._written[key]
 

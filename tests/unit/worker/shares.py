@@ -20,11 +20,11 @@ from a2a.server.events import EventQueue
 from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
-from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Item, Key, Matches, Range, Write
 from a2a_serverless.tasks.entries import Caller
-from a2a_serverless.tasks.head import Operation, OperationParams
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
@@ -116,6 +116,8 @@ class House:
     places: int
     seed: int
     lag_s: float = 0.05
+    is_serial: bool = False
+    """True: the turns of a conversation run one after the other."""
     deaths: float = 0.0
     """The share of the deliveries whose worker dies before it does anything."""
     turn_s: dict[str, float] = field(default_factory=dict)
@@ -146,7 +148,13 @@ class House:
         settings = Settings(visibility_s=60, turn_limit_s=825)
         self.queue = SlowQueue(Operation, visibility_s=60, clock=self.clock, name="Operation.fifo")
         backends = memory_backends(settings, self.clock)
-        self.storage = DurableStorage(table, clock=self.clock, timing=backends.storage.timing)
+        self.storage = DurableStorage(
+            table,
+            clock=self.clock,
+            timing=backends.storage.timing,
+            observer=Observer(send=self._woken),
+            is_serial=self.is_serial,
+        )
         backends = replace(backends, storage=self.storage, operations=self.queue)
         self.adapters = [
             WorkerAdapter(
@@ -182,10 +190,13 @@ class House:
             await self.clock.sleep(SWEEP_S)
             await Sweeper(self.storage, self.queue, clock=self.clock).sweep()
 
-    async def send(self, caller: str) -> str:
+    async def _woken(self, head: Head) -> None:
+        await self.queue.send(Operation.to_run(OperationParams.of(head, head.turn, head.sends)))
+
+    async def send(self, caller: str, context_id: str = "ctx") -> str:
         """A message of a caller."""
         storage = self.storage.for_scope(Scope.of("", caller))
-        opened = await storage.open_task("ctx", request("work"), caller=Caller(user=caller))
+        opened = await storage.open_task(context_id, request("work"), caller=Caller(user=caller))
         task_id = opened.head.task_id
         self.whose[task_id] = caller
         self.sent[task_id] = self.clock.monotonic()
@@ -242,6 +253,24 @@ def behind(places: int, count: int, turn_s: float, *, seed: int, **options: Any)
 
     found: list[str] = []
     house = House(places=places, seed=seed, turn_s={"A": turn_s, "B": turn_s}, **options).run(play)
+    return house.waits(found)[0]
+
+
+def beside_talks(talks: int, count: int, after_s: float, *, places: int, seed: int) -> float:
+    """How long a message of B waits while A has `count` messages in each of its conversations."""
+
+    async def play(house: House) -> None:
+        for talk in range(talks):
+            for _ in range(count):
+                await house.send("A", f"talk{talk}")
+        await house.clock.sleep(after_s)
+        found.append(await house.send("B"))
+        house.ended |= {task: 0.0 for task in house.sent if task != found[0]}
+        while found[0] not in house.ended:
+            await house.clock.sleep(0.1)
+
+    found: list[str] = []
+    house = House(places=places, seed=seed, is_serial=True, turn_s={"A": 2.0, "B": 2.0}).run(play)
     return house.waits(found)[0]
 
 

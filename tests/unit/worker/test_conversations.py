@@ -12,7 +12,7 @@ import pytest
 from a2a_serverless.errors import ConversationFullError, RepeatedKeyError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.contexts import context_write
-from a2a_serverless.storage.conversation import line_of
+from a2a_serverless.storage.conversation import line_of, pass_on
 from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
@@ -381,3 +381,40 @@ async def test_a_turn_left_while_its_place_becomes_the_first_is_woken(
     assert await talk.adapter.process(two)
     await talk.work_off()
     assert await talk.texts(tasks[1]) == ["one two"]
+
+
+async def test_a_turn_whose_conversation_was_held_for_a_day_is_not_given_up() -> None:
+    """Its time to be started counts from when it was woken."""
+    talk = Talk()
+    first, second = [await talk.send(word) for word in ("one", "two")]
+    assert await talk.storage.leave(second, "conversation")
+    await talk.clock.pass_time(25 * 3600)
+    await talk.storage.request_cancel(first.task_id)
+    await cancel_task(talk.storage, await talk.head(first))
+    await talk.sweep(after_s=61)
+    head = await talk.head(second)
+    assert (head.left, head.is_terminal) == ("", False)
+
+
+async def test_a_turn_that_waits_for_a_share_keeps_its_conversation() -> None:
+    """It takes no part in the hour after which one that does not run loses its place."""
+    talk = Talk()
+    first, second = [await talk.send(word) for word in ("one", "two")]
+    assert await talk.storage.leave(first, "share")
+    assert await talk.storage.leave(second, "conversation")
+    await talk.clock.pass_time(2 * 3600)
+    await pass_on(talk.storage, "ctx")
+    assert await talk.line() == [first.task_id, second.task_id]
+
+
+async def test_a_backlog_of_one_conversation_waits_for_the_conversation() -> None:
+    """Sorted into the line of the workers, each would cost a wake and a delivery for nothing."""
+    talk = Talk()
+    heads = [await talk.send(word) for word in ("one", "two", "three")]
+    running = (await talk.operations.pull(1, 0))[0]
+    await talk.clock.pass_time(2)
+    sorting = talk.adapter.shares.beside(running, asyncio.Event(), is_late=True)
+    sorted_then = asyncio.create_task(sorting)
+    await talk.clock.pass_time(1)
+    await sorted_then
+    assert [(await talk.head(head)).left for head in heads] == ["", "conversation", "conversation"]

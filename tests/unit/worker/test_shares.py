@@ -27,7 +27,7 @@ from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue, left
 from tests.support.workers import Agent, complete
-from tests.unit.worker.shares import alone, behind, newcomer, p95, steady, together
+from tests.unit.worker.shares import alone, behind, beside_talks, newcomer, p95, steady, together
 
 BEHIND_S = 4.0
 """Seconds within which a caller's turn starts behind 60 of another on four places, at p95."""
@@ -54,6 +54,12 @@ def test_a_steady_flood_holds_up_no_other_caller(rate: float, places: int) -> No
     waits, receives = steady(rate, 30, places=places, turn_s=2.0, seed=1)
     assert p95(waits) <= 5
     assert receives <= 5
+
+
+def test_conversations_leave_their_next_turns_in_line() -> None:
+    """A turn whose conversation becomes free waits for its share too: B starts within 4 s."""
+    waits = [beside_talks(60, 10, 40.0, places=4, seed=seed) for seed in range(2)]
+    assert max(waits) <= BEHIND_S
 
 
 def test_callers_with_turns_of_different_lengths_share_the_places() -> None:

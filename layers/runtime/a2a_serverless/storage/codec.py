@@ -33,6 +33,7 @@ from a2a_serverless.storage.layout import (
     share_key,
     status_key,
     task_partition,
+    waiting_key,
 )
 from a2a_serverless.storage.table import Check, Item, Key, Update, When, are
 from a2a_serverless.tasks.entries import CRITICAL, Entry, Unknown, decode_entries
@@ -110,7 +111,7 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
 def _line_values(head: Head) -> dict[str, str | int | bytes | None]:
     """Return the attributes of a HEAD whose turn is left, or was woken."""
     values: dict[str, str | int | bytes | None] = {"left_turn": head.turn}
-    if head.left or head.woken:
+    if head.left or head.left_at:
         values["left_at"] = head.left_at
     if head.left:
         values["left"] = head.left
@@ -119,7 +120,7 @@ def _line_values(head: Head) -> dict[str, str | int | bytes | None]:
     person = Scope(head.scope).person
     if head.left == "share" or head.woken:
         has_share = share_key(person) if head.is_claimed else WOKEN
-        values["line_key"] = has_share if head.woken else WAITING
+        values["line_key"] = has_share if head.woken else waiting_key(person)
         values["line_at"] = line_place(person, head.left_at, head.task_id)
     return values
 
@@ -240,7 +241,7 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
 def _line_of(values: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("left_turn") != values["turn"]:
         return {}
-    is_woken = values.get("line_key", WAITING) != WAITING
+    is_woken = not values.get("line_key", WAITING).startswith(WAITING)
     left, left_at = values.get("left", ""), values.get("left_at", 0)
     wakes = values.get("wakes", 0)
     return {"left": left, "left_at": left_at, "woken": is_woken, "wakes": wakes}
@@ -385,21 +386,27 @@ def canceled(marked: Head) -> Update:
 
 def postponed(head: Head, *, due_at: int, sends: int) -> Update:
     """Return the update of the due time by a process outside of any attempt."""
-    has_sends = [Check("sends", "=", head.sends)]
-    if head.sends == 0:  # a HEAD that was stored in part may lack it, and is read with 0
-        has_sends.append(Check("sends", "absent"))
     is_same = are(incarnation=head.incarnation, version=head.version, due_at=head.due_at)
     return Update(
         key=head_key(head.scope, head.task_id),
         values={"due_at": due_at, "sends": sends},
-        when=[*is_same, has_sends, NO_CANCEL],
+        when=[*is_same, _has_sends(head), NO_CANCEL],
     )
+
+
+def _has_sends(head: Head) -> list[Check]:
+    """Return the condition that no copy was sent since: each gets a number of its own."""
+    checks = [Check("sends", "=", head.sends)]
+    if head.sends == 0:  # a HEAD that was stored in part may lack it, and is read with 0
+        checks.append(Check("sends", "absent"))
+    return checks
 
 
 def left(before: Head, after: Head) -> Update:
     """Return the update that leaves an unclaimed turn: refused if HEAD has changed since."""
-    when = [*are(incarnation=before.incarnation, version=before.version), NO_CANCEL]
-    when.append(Check("left", "=", before.left) if before.left else Check("left", "absent"))
+    is_same = are(incarnation=before.incarnation, version=before.version)
+    was_left = Check("left", "=", before.left) if before.left else Check("left", "absent")
+    when: When = [*is_same, was_left, _has_sends(before), NO_CANCEL]
     return _in_line(before, {**_line_values(after), "due_at": after.due_at}, when)
 
 
@@ -407,7 +414,7 @@ def woken(before: Head, after: Head) -> Update:
     """Return the update that wakes a left turn: refused if another has, or HEAD has changed."""
     values = {**_line_values(after), "due_at": after.due_at, "sends": after.sends}
     is_same = are(incarnation=before.incarnation, version=before.version, left=before.left)
-    return _in_line(before, values, [*is_same, NO_CANCEL])
+    return _in_line(before, values, [*is_same, _has_sends(before), NO_CANCEL])
 
 
 def _in_line(head: Head, values: Mapping[str, Any], when: When) -> Update:
@@ -423,6 +430,15 @@ def noted(head: Head, token: str, values: Mapping[str, Any]) -> Update:
     """
     when = are(incarnation=head.incarnation, token=token)
     return Update(key=head_key(head.scope, head.task_id), values=values, when=when)
+
+
+def given_back(head: Head, end: AttemptEnd, values: Mapping[str, Any]) -> Update:
+    """Return the update that notes that the attempt `end.token` has given its turn back.
+
+    The turn has no share any more: nothing works on it.
+    """
+    update = noted(head, end.token, {**values, **released_values(end)})
+    return replace(update, remove=_LINE)
 
 
 def unless_canceled(update: Update) -> Update:

@@ -37,7 +37,6 @@ from a2a_serverless.storage.table import (
 )
 from a2a_serverless.tasks.conversation import MOST_WAITING, First, Place, on_first
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.rules import expiry
 
 if TYPE_CHECKING:
     from a2a_serverless.storage.durable import DurableStorage
@@ -64,13 +63,17 @@ class Line:
 
 
 def join(storage: DurableStorage, head: Head, turn: int) -> Update:
-    """Return the update that takes a place at the end of the line; refused if it is full."""
-    now_ms = storage.clock.now_ms()
+    """Return the update that takes a place at the end of the line; refused if it is full.
+
+    The line is stored as long as the task that was created last in the conversation.
+    """
     has_room: When = [[Check("line", "shorter", MOST_WAITING + 1), Check("line", "absent")]]
+    expires_at = seconds(head.expires_at)
     values = {
         "line": Appended(str(Place.of(head, turn))),
-        "since": Kept(now_ms),
-        "expires_at": seconds(expiry(now_ms, storage.timing.ttl_s)),
+        "since": Kept(storage.clock.now_ms()),
+        "expires_at": expires_at if turn == 1 else Kept(expires_at),
+        **layout.context_owner(storage.scope.digest, head.context_id, layout.LINE),
     }
     return Update(key=_key(storage, head.context_id), values=values, when=has_room)
 
@@ -106,14 +109,20 @@ async def line_of(storage: DurableStorage, context_id: str) -> Line:
     return Line.of(await storage.table.get(_key(storage, context_id)))
 
 
-async def pass_on(storage: DurableStorage, context_id: str) -> None:
+async def pass_on(storage: DurableStorage, context_id: str, *, waiting: Head | None = None) -> None:
     """Let the first turn of a conversation run, after dropping places that are free.
 
     Called after a turn has ended or was left; needless calls do no harm. What fails here is logged:
-    a sweep looks at each left turn again.
+    a sweep looks at each left turn again. `waiting` is such a turn: if its place is lost with its
+    line, it is woken, and takes another one.
     """
     faults.point("before-pass-on")
     try:
+        if waiting is not None:
+            line = await line_of(storage, context_id)
+            if Place.of(waiting) not in line.places:
+                await _wake(storage, waiting)
+                return
         for _ in range(STEPS):
             line = await line_of(storage, context_id)
             if not line.places or await _is_settled(storage, context_id, line):
@@ -148,7 +157,11 @@ async def _is_settled(storage: DurableStorage, context_id: str, line: Line) -> b
 
 
 async def _wake(storage: DurableStorage, head: Head) -> bool:
-    """Put a left turn on the queue; return False if HEAD has changed."""
+    """Put a left turn on the queue; return False if HEAD has changed.
+
+    It has waited for its conversation, not for a share: while others wait for one, the worker that
+    receives it leaves it in line with them.
+    """
     send = storage.observer.send
     if send is None:  # a command on the table alone: the next sweep passes on
         now_ms = storage.clock.now_ms()

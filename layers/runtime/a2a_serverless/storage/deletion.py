@@ -81,6 +81,8 @@ class Counted:
     webhooks: int = 0
     remains: int = 0
     """Tasks and states that are still stored but not found any more: expired, or half deleted."""
+    lines: int = 0
+    """Lines of conversations, also empty ones."""
     after: str = ""
     """The place behind which the next step goes on; empty: this was the last step."""
 
@@ -92,12 +94,13 @@ class Counted:
             contexts=self.contexts + later.contexts,
             webhooks=self.webhooks + later.webhooks,
             remains=self.remains + later.remains,
+            lines=self.lines + later.lines,
         )
 
     @property
     def is_nothing(self) -> bool:
-        """Return True if nothing was found: no task, context, webhook or remains."""
-        return not (self.tasks or self.contexts or self.webhooks or self.remains)
+        """Return True if nothing was found: no task, context, webhook, line or remains."""
+        return not (self.tasks or self.contexts or self.webhooks or self.remains or self.lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +131,8 @@ class _Deletable:
     task_id: str | None = None
     context_id: str | None = None
     is_live: bool
+    is_line: bool = False
+    """The line of the context's turns is stored, not its state."""
     at: str
     """Its place in the order in which it was found, opaque to callers."""
 
@@ -241,12 +246,15 @@ async def count_data(
         pushes = [beginning(layout.task_partition(scope, one), layout.PUSH) for one in some]
         found = await asyncio.gather(*map(storage.table.count, pushes))
         webhooks += sum(matches.passed for matches in found)
-    live = [place for place in stored if place.is_live]
+    lines = sum(place.is_line for place in stored)
+    stored_else = [place for place in stored if not place.is_line]
+    live = [place for place in stored_else if place.is_live]
     return Counted(
         tasks=sum(place.task_id is not None for place in live),
         contexts=sum(place.context_id is not None for place in live),
         webhooks=webhooks,
-        remains=len(stored) - len(live),
+        remains=len(stored_else) - len(live),
+        lines=lines,
         after=stored[-1].at if len(stored) == limit else "",
     )
 
@@ -444,7 +452,8 @@ def _place(storage: DurableStorage, entry: Item, at: str) -> _Deletable:
     lives = is_live(entry, storage.clock.now_ms())
     context_id = layout.context_in(entry)
     if context_id is not None:
-        return _Deletable(context_id=context_id, is_live=lives, at=at)
+        is_line = entry["SK"] == layout.LINE
+        return _Deletable(context_id=context_id, is_live=lives, is_line=is_line, at=at)
     _, task_id = layout.owner_of(entry["PK"])
     return _Deletable(task_id=task_id, is_live=lives, at=at)
 

@@ -48,7 +48,6 @@ from a2a_serverless.storage.codec import (
     live_head,
     noted,
     postponed,
-    released_values,
     sent_item,
     spared_values,
     unless_canceled,
@@ -649,7 +648,7 @@ class DurableStorage:
         Raises:
             UnavailableError: no answer within the retry budget; the outcome is unknown.
         """
-        return await self._note(head, token, {}, due_at)
+        return await self._note(noted(head, token, {}), due_at, is_needed=False)
 
     async def release(
         self,
@@ -671,31 +670,31 @@ class DurableStorage:
         Raises:
             UnavailableError: no answer within the retry budget; the outcome is unknown.
         """
-        values = released_values(end)
+        values: dict[str, Any] = {}
         if attempts is not None:
             values["attempts"] = attempts
         if spared is not None:
             values |= spared_values(head, spared)
-        return await self._note(head, end.token, values, due_at)
+        return await self._note(codec.given_back(head, end, values), due_at, is_needed=True)
 
-    async def _note(
-        self, head: Head, token: str, values: Mapping[str, Any], due_at: int | None
-    ) -> bool:
-        """Change attributes of HEAD if the attempt with `token` owns the turn.
+    async def _note(self, update: Update, due_at: int | None, *, is_needed: bool) -> bool:
+        """Make an update of an attempt that owns the turn, and move the due time.
 
-        So too the due time, unless it is the deadline of a cancel.
+        The due time stays if it is the deadline of a cancel; then the rest is written only if it
+        `is_needed`.
         """
+        update = self._living(update)
         if due_at is not None:
-            moving = self._living(noted(head, token, {**values, "due_at": due_at}))
+            moving = replace(update, values={**update.values, "due_at": due_at})
             try:
                 await self.table.write(unless_canceled(moving))
             except ConditionFailedError as failed:
                 is_canceled_only = holds(failed.items[0], moving.when)
-                if not values or not is_canceled_only:
+                if not is_needed or not is_canceled_only:
                     return is_canceled_only
             else:
                 return True
-        return await self.table.did(self._living(noted(head, token, values)))
+        return await self.table.did(update)
 
     def _living(self, update: Update) -> Update:
         """Return an update that is refused on a HEAD that has expired."""

@@ -16,7 +16,8 @@ from a2a_serverless.storage.table import Index, Key
 from a2a_serverless.tasks.identity import Scope, digest
 
 SHARDS: Final = 4
-"""Partitions of a scope's listing and of the due index, each good for 1,000 writes a second."""
+"""Partitions of a scope's listing, of the due index and of the line of those who wait for a share,
+each good for 1,000 writes a second."""
 
 BY_SCOPE: Final = "by-scope"
 BY_CONTEXT: Final = "by-context"
@@ -53,7 +54,7 @@ SENT: Final = "SENT#"
 GROUP: Final = "GROUP#"
 FENCE: Final = "FENCE"
 WAITING: Final = "WAIT"
-"""The `line_key` of all turns that wait for a share of the workers."""
+"""How the `line_key` of a turn that waits for a share of the workers begins."""
 WOKEN: Final = "WOKEN"
 """The `line_key` of the turns that have a share and that no attempt has taken yet."""
 
@@ -89,14 +90,14 @@ def line_item(scope: str, context_id: str) -> Key:
     return context_item(scope, context_id)._replace(SK=LINE)
 
 
-def context_owner(scope: str, context_id: str) -> dict[str, str]:
-    """Return the attributes of a context's item by which the index by scope finds it.
+def context_owner(scope: str, context_id: str, sort: str = CONTEXT) -> dict[str, str]:
+    """Return the attributes of a context's item, or its line, by which the index by scope finds it.
 
     Its place is before every task's of the scope: no listing reads it.
     """
     return {
         "scope_key": scope_key(scope, shard_of(context_id)),
-        "status_key": in_scope(scope, f"{_BEFORE_TASKS}{CONTEXT}#{context_id}"),
+        "status_key": in_scope(scope, f"{_BEFORE_TASKS}{sort}#{context_id}"),
     }
 
 
@@ -104,7 +105,7 @@ def context_in(entry: Mapping[str, Any]) -> str | None:
     """Return the context of an entry of the index by scope; None if the entry is a task's."""
     if not entry["PK"].startswith("CONTEXT#"):
         return None
-    return place_in(entry).removeprefix(f"{_BEFORE_TASKS}{CONTEXT}#")
+    return place_in(entry).partition("#")[2]
 
 
 def fence_item(owner: str, token: str) -> Key:
@@ -211,6 +212,16 @@ def whole_scope(scope: str) -> tuple[str, str]:
 def share_key(person: str) -> str:
     """Return the `line_key` of the turns of a caller that an attempt has taken out of the line."""
     return f"SHARE#{person}"
+
+
+def waiting_key(person: str) -> str:
+    """Return the `line_key` of the turns of a caller that wait for a share of the workers."""
+    return waiting_keys()[shard_of(person)]
+
+
+def waiting_keys() -> list[str]:
+    """Return the `line_key` of each shard of the callers who wait."""
+    return [f"{WAITING}#{shard}" for shard in range(SHARDS)]
 
 
 def line_place(person: str, at_ms: int, task_id: str) -> str:

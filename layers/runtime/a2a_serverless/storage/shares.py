@@ -5,6 +5,8 @@ The index lags behind: it names candidates, and a condition on HEAD decides.
 
 from __future__ import annotations
 
+import asyncio
+
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import load_heads
@@ -17,15 +19,27 @@ PAGE = 8
 
 
 async def waiting(storage: DurableStorage, start: str, most: int) -> dict[str, list[Item]]:
-    """Return up to `most` callers who wait, from `start` on, each with its first turns in line.
+    """Return callers who wait, up to `most` of each shard, each with its first turns in line.
 
-    `start` is any text that callers are compared with; behind the last of them come the first.
+    `start` is any text that callers are compared with: the first ones come from there on, and
+    behind the last of them those before it.
     """
+    found: dict[str, list[Item]] = {}
+    for callers in await asyncio.gather(
+        *(_waiting_in(storage, key, start, most) for key in layout.waiting_keys())
+    ):
+        found |= callers
+    return found
+
+
+async def _waiting_in(
+    storage: DurableStorage, key: str, start: str, most: int
+) -> dict[str, list[Item]]:
     found: dict[str, list[Item]] = {}
     for first, last in ((start, None), ("", start)):
         place = first
         while len(found) < most:
-            entries = await storage.table.first(PAGE, _live(storage, layout.WAITING, place, last))
+            entries = await storage.table.first(PAGE, _live(storage, key, place, last))
             if not entries:
                 break
             person = layout.person_in(entries[0])

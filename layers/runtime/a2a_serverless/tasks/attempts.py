@@ -421,14 +421,15 @@ def is_given_up(head: Head, *, opened_at: int | None, now_ms: int, give_up_s: fl
     `opened_at` is when the turn became the current one, in milliseconds: the time of the commit
     `head.turn_base`. A turn whose time is unknown (None) is never given up. A turn that needs a
     newer release is not given up either: it waits for a worker of that release; nor is one that
-    waits for its conversation.
+    waits for its conversation. One that was woken, or waits for a share since its conversation was
+    free, counts from then on.
     """
     if opened_at is None or not head.turn_is_open or head.needs_newer:
         return False
     if head.left == "conversation":
         return False
     was_claimed = head.token is not None or head.attempts > 0
-    return not was_claimed and opened_at + int(give_up_s * 1000) <= now_ms
+    return not was_claimed and max(opened_at, head.left_at) + int(give_up_s * 1000) <= now_ms
 
 
 def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:

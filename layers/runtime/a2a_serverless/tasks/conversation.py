@@ -88,13 +88,14 @@ def on_first(
 
     `since` is when its place became the first, in milliseconds, and `waiting` how many turns wait
     behind it. A turn that does not run keeps the conversation for `hold_s` at most if others wait.
-    Its place is gone then, and it takes another one at the end when a worker receives it.
+    Its place is gone then, and it takes another one at the end when a worker receives it. One that
+    waits for a share of the workers keeps it: it runs when it is its caller's turn.
     """
     if head is None or not place.is_of(head) or head.is_terminal:
         return First.DROP
     if head.finished_turn >= place.turn:
         return First.DROP
-    if head.cancel is not None:
+    if head.cancel is not None or head.left == "share":
         return First.STAYS
     if head.left == "conversation":
         return First.WAKE
@@ -106,5 +107,7 @@ def _ran_until(head: Head, since: int) -> int:
     """Return until when the first turn of a line has run, or will run, as far as HEAD tells."""
     if head.released is not None and head.was_released:
         return max(since, head.released.at or 0)
+    if head.woken and not head.is_claimed:
+        return max(since, head.left_at)
     is_leased = head.token is not None and not head.needs_newer
     return max(since, head.due_at or 0) if is_leased else since

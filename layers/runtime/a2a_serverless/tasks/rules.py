@@ -342,7 +342,7 @@ def waking(head: Head, *, now_ms: int, timing: Timing) -> Head:
         head,
         left="",
         woken=head.left == "share",
-        left_at=now_ms if head.left == "share" else 0,
+        left_at=now_ms,
         sends=head.sends + 1,
         wakes=head.wakes + 1,
         due_at=now_ms + int(timing.waiting_s * 1000),
@@ -482,10 +482,15 @@ def _claimed(head: Head, commit: Commit, now_ms: int, timing: Timing) -> Head:
 
 
 def _waiting(head: Head, waits: Waits, timing: Timing) -> Head:
-    """Give the turn back. The sweeper looks at it a lease after the wait: it comes by itself."""
+    """Give the turn back, and its share: nothing works on it, and it may wait for long.
+
+    The sweeper looks at it a lease after the wait: it comes by itself.
+    """
     return replace(
         head,
         released=waits.end,
+        woken=False,
+        left_at=0,
         attempts=head.attempts - 1,
         spared=waits.spared,
         due_at=waits.end.until + int(timing.lease_s * 1000),

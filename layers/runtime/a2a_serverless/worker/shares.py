@@ -56,8 +56,8 @@ PROOF: Final = 2
 """Polls in a row that bring fewer deliveries than they may, after which a queue counts as empty."""
 VISIBLE_S: Final = 0.2
 """Seconds until an index shows what was written, nearly always."""
-CALLERS: Final = 4
-"""Waiting callers among whom the next turn is chosen, at random if there are more."""
+CALLERS: Final = 2
+"""Waiting callers of each shard among whom the next turn is chosen, at random if there are more."""
 
 NOT_SORTED: Final = "A delivery behind a late one was not sorted"
 

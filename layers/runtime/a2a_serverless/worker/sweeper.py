@@ -316,7 +316,7 @@ class Sweeper:
     ) -> Swept | _Copy:
         if head.left:
             if head.left == "conversation":
-                await pass_on(log, head.context_id)
+                await pass_on(log, head.context_id, waiting=head)
             await log.postpone(
                 head, due_at=self._clock.now_ms() + LEFT_MS[head.left], sends=head.sends
             )
