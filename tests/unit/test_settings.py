@@ -22,13 +22,14 @@ def test_a_blocking_send_ends_before_the_gateway_does() -> None:
 
 
 def test_open_streams_are_bounded() -> None:
-    """Streams of one caller and of all are bounded; 0 is no bound, and less is refused."""
+    """Streams of one caller and of all are bounded; 0 is refused, as by the template."""
     settings = load_settings({})
     assert (settings.streams_per_caller, settings.streams_in_all) == (50, 500)
-    settings = load_settings({"A2A_STREAMS_PER_CALLER": "0", "A2A_STREAMS_IN_ALL": "7"})
-    assert (settings.streams_per_caller, settings.streams_in_all) == (0, 7)
-    with pytest.raises(ConfigurationError, match="A2A_STREAMS_IN_ALL"):
-        load_settings({"A2A_STREAMS_IN_ALL": "-1"})
+    settings = load_settings({"A2A_STREAMS_PER_CALLER": "1", "A2A_STREAMS_IN_ALL": "7"})
+    assert (settings.streams_per_caller, settings.streams_in_all) == (1, 7)
+    for name in ("A2A_STREAMS_PER_CALLER", "A2A_STREAMS_IN_ALL"):
+        with pytest.raises(ConfigurationError, match=f"{name}.*greater than or equal to 1"):
+            load_settings({name: "0"})
 
 
 @pytest.mark.parametrize("url", ["agent.example.com", "localhost:8000", "https://", "https://a?b"])

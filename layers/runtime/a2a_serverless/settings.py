@@ -74,13 +74,13 @@ class Settings(BaseModel):
     29 s, and clients have time-outs of their own."""
     stream_limit_s: float = Field(default=300, gt=0)
     """The longest life of one stream; a client resumes it with `Last-Event-ID`."""
-    streams_per_caller: int = Field(default=50, ge=0)
-    """The streams and waits that one caller may have open; 0: any number. The next one ends early.
+    streams_per_caller: int = Field(default=50, ge=1)
+    """The streams and waits that one caller may have open. The next one ends early.
 
     A blocking message or a cancel is such a wait from its second second on.
     """
-    streams_in_all: int = Field(default=500, ge=0)
-    """The streams and waits that all callers together may have open; 0: any number."""
+    streams_in_all: int = Field(default=500, ge=1)
+    """The streams and waits that all callers together may have open."""
     keep_alive_s: float = Field(default=15, gt=0)
     """The pause between the comments that keep a silent stream open."""
     cancel_timeout_s: float = Field(default=10, gt=0)

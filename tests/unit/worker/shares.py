@@ -29,10 +29,10 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.shares import Shares
-from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 from a2a_serverless_tools.testing.process import _InlineKeeper
 from tests.support.messages import request
-from tests.support.queues import MemoryQueue
+from tests.support.queues import MemoryQueue, left
 from tests.support.workers import Agent, complete
 from tests.unit.worker.quarantine import JumpingLoop, LoopClock
 
@@ -166,7 +166,8 @@ class House:
             adapter.shares = Shares(self.storage, self.queue, self.clock, chance=self.chance.random)
         await self.clock.sleep(10)
         running = [asyncio.create_task(self._place(each)) for each in self.adapters]
-        running.append(asyncio.create_task(self._sweeps()))
+        if self.places:
+            running.append(asyncio.create_task(self._sweeps()))
         await play(self)
         while len(self.ended) < len(self.sent):
             await self.clock.sleep(0.1)
@@ -193,14 +194,19 @@ class House:
     async def _woken(self, head: Head) -> None:
         await self.queue.send(Operation.to_run(OperationParams.of(head, head.turn, head.sends)))
 
+    async def lose(self, caller: str, context_id: str = "ctx") -> Head:
+        """A message of a caller whose turn is on no queue."""
+        storage = self.storage.for_scope(Scope.of("", caller))
+        user = Caller(user=caller)
+        return (await storage.open_task(context_id, request("work"), caller=user)).head
+
     async def send(self, caller: str, context_id: str = "ctx") -> str:
         """A message of a caller."""
-        storage = self.storage.for_scope(Scope.of("", caller))
-        opened = await storage.open_task(context_id, request("work"), caller=Caller(user=caller))
-        task_id = opened.head.task_id
+        head = await self.lose(caller, context_id)
+        task_id = head.task_id
         self.whose[task_id] = caller
         self.sent[task_id] = self.clock.monotonic()
-        await self.queue.send(Operation.to_run(OperationParams.of(opened.head, 1)))
+        await self.queue.send(Operation.to_run(OperationParams.of(head, 1)))
         return task_id
 
     async def burst(self, caller: str, count: int) -> list[str]:
@@ -254,6 +260,28 @@ def behind(places: int, count: int, turn_s: float, *, seed: int, **options: Any)
     found: list[str] = []
     house = House(places=places, seed=seed, turn_s={"A": turn_s, "B": turn_s}, **options).run(play)
     return house.waits(found)[0]
+
+
+def sweep(lost: int, healthy: int) -> tuple[SweepReport, float, list[str]]:
+    """A sweep of lost turns beside those that wait in line, its seconds, and the copies it sent."""
+
+    async def play(house: House) -> None:
+        made = await asyncio.gather(*(house.lose("A") for _ in range(lost)))
+        lines = await asyncio.gather(*(house.lose("B") for _ in range(healthy)))
+        storage = house.storage.for_scope(Scope.of("", "B"))
+        assert all(await asyncio.gather(*(storage.leave(head, "share") for head in lines)))
+        waiting.extend(head.task_id for head in lines)
+        house.sent = dict.fromkeys([*(head.task_id for head in made), *waiting], 0.0)
+        await house.clock.sleep(house.storage.timing.waiting_s)
+        begun = house.clock.monotonic()
+        found.append(await Sweeper(house.storage, house.queue, clock=house.clock).sweep())
+        seconds.append(house.clock.monotonic() - begun)
+        house.ended = house.sent
+
+    found, seconds, waiting = list[SweepReport](), list[float](), list[str]()
+    house = House(places=0, seed=1).run(play)
+    sent = [message.task_id for message in left(house.queue)]
+    return found[0], seconds[0], [task for task in sent if task in waiting]
 
 
 def beside_talks(talks: int, count: int, after_s: float, *, places: int, seed: int) -> float:

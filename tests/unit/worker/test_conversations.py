@@ -418,3 +418,25 @@ async def test_a_backlog_of_one_conversation_waits_for_the_conversation() -> Non
     await talk.clock.pass_time(1)
     await sorted_then
     assert [(await talk.head(head)).left for head in heads] == ["", "conversation", "conversation"]
+
+
+@pytest.mark.parametrize("is_serial", [True, False])
+async def test_a_worker_tells_that_its_api_is_set_otherwise(
+    caplog: pytest.LogCaptureFixture, *, is_serial: bool
+) -> None:
+    """Its turns run at once all the same; a message that came before the worker is no sign."""
+    talk = Talk()
+    talk.storage.is_serial = is_serial
+    await talk.send("one")
+    await talk.clock.pass_time(1)
+    talk.adapter.since = talk.clock.now_ms() - 1
+    after = await talk.send("two")
+    talk.storage.is_serial = True
+    await talk.work_off()
+    told = [
+        line.__dict__["task_id"]
+        for line in caplog.records
+        if getattr(line, "action", "") == "no_place"
+    ]
+    assert told == ([] if is_serial else [after.task_id])
+    assert set(talk.agent.runs) == {"one", "two"}

@@ -76,6 +76,10 @@ _CUT_OFF = (
     "Delivery cancelled, though this worker does not end: the agent of one of its turns has"
     " cancelled tasks that it has not started"
 )
+_NO_PLACE = (
+    "This turn may run beside others of its conversation: here A2A_CONVERSATIONS is serial, but the"
+    " API that accepted its message runs with parallel. Set Conversations of both to the same"
+)
 RELEASE_S = 6.0
 """Seconds to wait at most until HEAD notes that an interrupted attempt is over. This is a little
 longer than a request's read time-out, so that hardly any request is under way afterwards."""
@@ -448,6 +452,8 @@ class _Delivery:
             started, found = await self._started(log.head)
             if started is Started.LEAVE:
                 return await self._leave(log.head)
+        elif self._storage.is_serial and self._handle.sent_at > adapter.since:
+            _log(self._handle, logging.WARNING, "no_place", _NO_PLACE)
         admitted = await self._admitted(log.head)
         if admitted is None:
             self._is_let_go = True
