@@ -24,13 +24,18 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.worker.agents import TurnAgents, handler_of, load_agent
+from a2a_serverless.worker.agents import TurnAgents, handler_of, keeps_conversation, load_agent
 from a2a_serverless.worker.failures import AgentNotLoadedError, going_on, place
 from a2a_serverless.worker.loops import called
 from a2a_serverless_tools.local.dotenv import Dotenv
 from a2a_serverless_tools.local.own_modules import OwnModules, SourceLoader, content_of
 
 logger = logging.getLogger(__name__)
+
+_ORDER: Final = (
+    "keeps_conversation of the agent has changed: turns of a conversation run in the order of the"
+    " agent with which dev was started; start dev again"
+)
 
 NAMED: Final = 3
 """The most changed files that a line of the log names."""
@@ -140,6 +145,8 @@ class ReloadedAgent:
             self._break(str(error), is_edit=bool(changed))
         else:
             was_broken = bool(self._broken)
+            if keeps_conversation(agent) != keeps_conversation(self._agent):
+                logger.warning(_ORDER, extra={"action": "restart_needed"})
             self._take(agent)
             if changed or was_broken:
                 extra = {"action": "agent_reloaded"}

@@ -296,6 +296,18 @@ def keyed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReloadedAge
     os.environ.pop("MODEL_KEY", None)
 
 
+def test_a_change_of_the_order_needs_a_restart(
+    agents: ReloadedAgent, folder: Path, news: News
+) -> None:
+    """The API and the worker keep the order of a conversation as they were started."""
+    environment = agents.environment()
+    said(environment)
+    keeping = AGENT.replace("    async def", "    keeps_conversation = True\n\n    async def", 1)
+    (folder / "agent.py").write_text(keeping)
+    said(environment)
+    assert "restart_needed" in news.take()
+
+
 def test_variables_that_change(keyed: ReloadedAgent, folder: Path, news: News) -> None:
     """The next turn has the values of `.env` as it is then; without the file, none."""
     environment = keyed.environment()
