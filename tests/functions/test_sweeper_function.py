@@ -15,8 +15,8 @@ from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
-from a2a_serverless.storage.deletion import Erasure, Owner
 from a2a_serverless.push.jobs import PushJob
+from a2a_serverless.storage.deletion import Erasure, Owner
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.push import LEFT_MS
