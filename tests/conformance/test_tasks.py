@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import ServedAgent
-from tests.support.a2a_calls import REST
+from tests.support.a2a_calls import REST, message
 from tests.support.followers import Followers
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -79,6 +79,26 @@ class TestListing:
             if not token:
                 break
         assert seen == made[::-1]
+
+    async def test_a_context_that_the_service_has_made(self, agent: ServedAgent) -> None:
+        """3.1.4: its first task is listed with the later ones, by the time of their status."""
+        first = (await agent.send("ask")).task
+        context = first["contextId"]
+        second = (await agent.send("go", contextId=context)).task
+        assert await self.ids(agent, contextId=context) == [second["id"], first["id"]]
+        await agent.send("go", taskId=first["id"])
+        assert await self.ids(agent, contextId=context) == [first["id"], second["id"]]
+        page = (await agent.call("ListTasks", {"contextId": context, "pageSize": 1})).result
+        assert (len(page["tasks"]), page["totalSize"]) == (1, 2)
+
+    async def test_a_key_and_the_context_that_it_made(self, agent: ServedAgent) -> None:
+        """A message that is repeated with the context of its answer is still the same message."""
+        key = {"Idempotency-Key": f"key-{agent.binding}"}
+        sent = message("go")
+        first = (await agent.call("SendMessage", {"message": sent}, key)).task
+        again = {"message": sent | {"contextId": first["contextId"]}}
+        assert (await agent.call("SendMessage", again, key)).task == first
+        assert await self.ids(agent, contextId=first["contextId"]) == [first["id"]]
 
     async def test_filters(self, agent: ServedAgent) -> None:
         """3.1.4: lists filter by context, status and time, and by all of them at once."""

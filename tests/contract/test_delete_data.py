@@ -21,7 +21,6 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks, find_tasks
 from a2a_serverless.storage.layout import (
     context_item,
-    count_partition,
     task_partition,
 )
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
@@ -144,7 +143,7 @@ async def test_deleting_twice_is_harmless(storage: DurableStorage) -> None:
 
 @pytest.mark.parametrize("limit", [1, 1000])
 async def test_no_list_shows_a_total_from_before(storage: DurableStorage, limit: int) -> None:
-    """A deletion removes stored totals: the next list counts the tasks that exist then."""
+    """After a deletion the next list counts the tasks that exist then."""
     await fill(storage)
     page = ListTasksQuery(page_size=1)
     assert (await list_tasks(storage, page)).total_size == 3
@@ -249,15 +248,14 @@ def moto() -> Any:
 
 
 def items_of(database: Database, storage: DurableStorage) -> list[Any]:
-    """All items of a scope, whatever index has them: states of the contexts of `fill`, counts."""
+    """All items of a scope, whatever index has them: states of the contexts of `fill`."""
     digest = storage.scope.digest
     contexts = {context_item(digest, context).PK for context in ("a", "b", "alone")}
     found = database.client.scan(TableName=TABLE)["Items"]
     return [
         item
         for item in found
-        if item["PK"]["S"] in {*contexts, count_partition(digest)}
-        or item["PK"]["S"].startswith(task_partition(digest, ""))
+        if item["PK"]["S"] in contexts or item["PK"]["S"].startswith(task_partition(digest, ""))
     ]
 
 
@@ -358,21 +356,6 @@ async def test_a_state_without_an_index_goes_with_its_tasks(moto: Database) -> N
     )
     await delete_all(storage)
     assert items_of(moto, storage) == []
-
-
-@pytest.mark.parametrize("limit", [1, 1000])
-async def test_counts_of_lists_go_with_the_scope(moto: Database, limit: int) -> None:
-    """Every count is deleted, also of lists by state and time; another scope keeps its own."""
-    storage, other = moto.storage(), moto.storage()
-    for each in (storage, other):
-        await fill(each)
-        for since in (None, "2001-01-01T00:00:00Z", "2002-01-01T00:00:00Z"):
-            await list_tasks(each, ListTasksQuery(page_size=1, status_timestamp_after=since))
-    kept = items_of(moto, other)
-    assert sum(item["PK"]["S"].startswith("COUNT#") for item in kept) == 3
-    await delete_all(storage, limit=limit)
-    assert items_of(moto, storage) == []
-    assert items_of(moto, other) == kept
 
 
 async def test_a_step_is_bounded(moto: Database) -> None:

@@ -399,8 +399,9 @@ async def test_a_table_without_the_index(local_dynamodb: Emulator, clock: Manual
     layout = Template.load().table(stream=False)
     indexes = layout["GlobalSecondaryIndexes"]
     layout["GlobalSecondaryIndexes"] = [i for i in indexes if i["IndexName"] != "by-id"]
+    own = {"id_key", "created_key"}
     attributes = layout["AttributeDefinitions"]
-    layout["AttributeDefinitions"] = [a for a in attributes if a["AttributeName"] != "id_key"]
+    layout["AttributeDefinitions"] = [a for a in attributes if a["AttributeName"] not in own]
     client.create_table(TableName="without-by-id", **layout)
     storage = Database(client=client, table="without-by-id").storage(clock=clock)
     head = await claimed(storage, await opened(storage))

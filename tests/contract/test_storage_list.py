@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from a2a_serverless.errors import AnswerTooLargeError, InvalidArgumentError, PageTokenError
 from a2a_serverless.storage import listing
+from a2a_serverless.storage.deletion import count_data, delete_context
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import (
     FIRST_COMMITS,
@@ -22,10 +23,11 @@ from a2a_serverless.storage.listing import (
     list_tasks,
 )
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES
+from a2a_serverless.tasks.identity import first_task_id
 from a2a_serverless_tools.contract import ArtifactWrite, Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import new_scope
-from tests.support.messages import agent_message, artifact, message, said
+from tests.support.messages import agent_message, artifact, message, request, said
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
@@ -146,44 +148,12 @@ async def test_total_size_is_counted_once(storage: DurableStorage, clock: Manual
     assert ids(first, second) == made[:0:-1]
 
 
-async def test_new_tasks_are_in_the_total_at_once(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
-    """A count from before does not hide from its caller what the caller has made since."""
-    await fill(storage, clock, 4)
-    query = ListTasksQuery(page_size=2)
-    assert (await list_tasks(storage, query)).total_size == 4
-    await fill(storage, clock, 2)
-    assert (await list_tasks(storage, query)).total_size == 6
-
-
-async def test_tasks_that_end_are_in_the_total_at_once(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
-    """A count of ended tasks from before does not hide those of the page that have ended since."""
-    made = await fill(storage, clock, 6)
-    query = ListTasksQuery(page_size=2, status=TaskState.TASK_STATE_COMPLETED)
-    for task_id in made[:3]:
-        await Storage(storage).update_task(task_id, TaskState.TASK_STATE_COMPLETED)
-    assert (await list_tasks(storage, query)).total_size == 3
-    clock.advance(1)
-    for task_id in made[3:5]:
-        await Storage(storage).update_task(task_id, TaskState.TASK_STATE_COMPLETED)
-    assert (await list_tasks(storage, query)).total_size == 5
-
-
-async def test_a_total_is_late_by_a_minute_at_most(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
-    """Tasks that have left a state are counted in it for a minute; a whole list counts itself."""
+async def test_a_total_follows_at_once(storage: DurableStorage, clock: ManualClock) -> None:
+    """Tasks that have left a state are not counted in it any more."""
     made = await fill(storage, clock, 4)
     query = ListTasksQuery(page_size=2, status=TaskState.TASK_STATE_SUBMITTED)
     assert (await list_tasks(storage, query)).total_size == 4
     await Storage(storage).update_task(made[0], WORKING)
-    assert (await list_tasks(storage, query)).total_size in (3, 4)
-    whole = query.model_copy(update={"page_size": 4})
-    assert (await list_tasks(storage, whole)).total_size == 3
-    clock.advance(61)
     assert (await list_tasks(storage, query)).total_size == 3
 
 
@@ -252,8 +222,8 @@ async def seen_and_then_completed(
         )  # HEAD points to the log
     find = listing._newest
 
-    async def and_then_complete(of: DurableStorage, asked: _Listing, limit: int) -> Any:
-        found = await find(of, asked, limit)
+    async def and_then_complete(of: DurableStorage, asked: _Listing, *size: Any) -> Any:
+        found = await find(of, asked, *size)
         for head in found.heads:
             if head.state == WORKING:
                 await Storage(storage).update_task(head.task_id, COMPLETED)
@@ -322,6 +292,124 @@ async def test_a_context_with_many_tasks(storage: DurableStorage, clock: ManualC
     results = await pages(storage, page_size=2, context_id="mine")
     assert ids(*results) == [mine[1], mine[4], mine[3], mine[2], mine[0]]
     assert {result.total_size for result in results} == {5}
+
+
+async def walk(storage: DurableStorage, most: int, **query: object) -> list[ListTasksResult]:
+    """All pages of a query, each of which looks at few entries of the index."""
+    asked = ListTasksQuery.model_validate(query)
+    results = [await list_tasks(storage, asked, most=most)]
+    while token := results[-1].next_page_token:
+        asked = asked.model_copy(update={"page_token": token})
+        results.append(await list_tasks(storage, asked, most=most))
+    return results
+
+
+@pytest.mark.parametrize("context_id", [None, "ctx"])
+async def test_a_rare_state_is_found_over_short_pages(
+    storage: DurableStorage, clock: ManualClock, context_id: str | None
+) -> None:
+    """Pages that find nothing are empty and have a token; each task of the state comes once."""
+    made = await fill(storage, clock, 40)
+    for rare in (made[3], made[30]):
+        clock.advance(1)
+        await Storage(storage).update_task(rare, WORKING)
+    for common in (made[i] for i in range(40) if i not in (3, 30)):
+        clock.advance(1)
+        await Storage(storage).update_task(common, COMPLETED)
+    results = await walk(storage, 3, page_size=1, status=WORKING, context_id=context_id)
+    assert ids(*results) == [made[30], made[3]]
+    assert len(results) > 4
+    assert not results[0].tasks
+    assert {result.total_size for result in results} == {3}
+    exact = await pages(storage, page_size=1, status=WORKING, context_id=context_id)
+    assert [(ids(page), page.total_size) for page in exact] == [([made[30]], 2), ([made[3]], 2)]
+
+
+@pytest.mark.parametrize("context_id", [None, "ctx"])
+@pytest.mark.parametrize("status", [None, TaskState.TASK_STATE_SUBMITTED])
+async def test_a_total_is_exact_up_to_a_bound(
+    storage: DurableStorage,
+    clock: ManualClock,
+    context_id: str | None,
+    status: TaskState | None,
+) -> None:
+    """Up to the bound a total is exact, beyond it is the bound; `Storage` counts on."""
+    query = {"page_size": 1, "context_id": context_id, "status": status}
+    for number in range(1, 9):
+        await fill(storage, clock, 1)
+        page = await list_tasks(storage, ListTasksQuery.model_validate(query), most=30)
+        assert page.total_size == number
+    results = await walk(storage, 2, **query)
+    assert [result.total_size for result in results] == [2] * len(results)
+    assert len(ids(*results)) == len(set(ids(*results))) == 8
+    assert {page.total_size for page in await pages(storage, **query)} == {8}
+
+
+async def test_a_task_that_moves_between_short_pages_is_shown_once_at_most(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """What moves up while a client pages is on none of the later pages; all others are."""
+    made = await fill(storage, clock, 12)
+    query = ListTasksQuery(page_size=2, context_id="ctx")
+    seen: list[str] = []
+    for moved in (made[11], made[8], made[1], made[0]):
+        page = await list_tasks(storage, query, most=2)
+        seen += ids(page)
+        query = query.model_copy(update={"page_token": page.next_page_token})
+        clock.advance(1)
+        await Storage(storage).update_task(moved, WORKING)
+    while query.page_token:
+        page = await list_tasks(storage, query, most=2)
+        seen += ids(page)
+        query = query.model_copy(update={"page_token": page.next_page_token})
+    assert len(seen) == len(set(seen))
+    assert set(made) - set(seen) == {made[1], made[0]}
+
+
+# -- the task with which a context begins ---------------------------------------------------------
+
+
+async def begun(storage: DurableStorage, context_id: str) -> str:
+    """A context that the service has made, by the message of its first task."""
+    first = first_task_id(storage.scope, context_id)
+    return (await storage.open_task(context_id, request("first"), task_id=first)).head.task_id
+
+
+async def test_the_first_task_of_a_context_has_its_place(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """It is listed with the others, wherever its status puts it, counted, and once in all pages."""
+    first = await begun(storage, "ctx")
+    (alone,) = await walk(storage, 3, context_id="ctx")
+    assert (ids(alone), alone.total_size) == ([first], 1)
+    later = await fill(storage, clock, 3)
+    for expected in ([*later[::-1], first], [later[2], first, later[1], later[0]]):
+        for size in (1, 2, 3, 4, 100):
+            results = await walk(storage, 30, context_id="ctx", page_size=size)
+            assert ids(*results) == expected
+            assert {result.total_size for result in results} == {4}
+        clock.advance(1)
+        await Storage(storage).update_task(first, WORKING)
+        clock.advance(1)
+        await Storage(storage).update_task(later[2], WORKING)
+    working = await walk(storage, 30, context_id="ctx", status=WORKING)
+    assert [(ids(page), page.total_size) for page in working] == [([later[2], first], 2)]
+    assert await delete_context(storage, "ctx") == 4
+    assert await storage.head(first) is None
+
+
+async def test_a_task_with_the_id_of_anothers_first_is_not_in_that_context(
+    storage: DurableStorage,
+) -> None:
+    """A client of 0.1 may choose the id that another context begins with; it changes nothing."""
+    stray = first_task_id(storage.scope, "theirs")
+    await storage.open_task("mine", request(), task_id=stray)
+    assert ids(await list_tasks(storage, ListTasksQuery(context_id="mine"))) == [stray]
+    theirs = await list_tasks(storage, ListTasksQuery(context_id="theirs"))
+    assert (theirs.tasks, theirs.total_size) == ([], 0)
+    assert (await count_data(storage, "theirs")).is_nothing
+    assert await delete_context(storage, "theirs") == 0
+    assert await storage.head(stray) is not None
 
 
 def forged(*place: object) -> str:

@@ -49,8 +49,8 @@ def test_table_is_billed_per_request(template: Template) -> None:
         ),
         (
             "by-context",
-            ["context_key", "created_key"],
-            {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["expires_at"]},
+            ["context_key", "status_key"],
+            {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["state", "expires_at"]},
         ),
         (
             "by-due",
@@ -66,11 +66,6 @@ def test_table_is_billed_per_request(template: Template) -> None:
         (
             "by-attention",
             ["attention_key", "attention_at"],
-            {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["state", "expires_at"]},
-        ),
-        (
-            "by-talk",
-            ["talk_key", "status_key"],
             {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["state", "expires_at"]},
         ),
     ],

@@ -148,15 +148,9 @@ async def _list(options: Namespace) -> int:
 
 
 async def _print_counts(inspector: Inspector, options: Namespace, scope: str) -> int:
-    from a2a_serverless_tools.console.inspector import STATES
-
-    counts: dict[str, int] = {}
-    with counting("counting by state", total=len(STATES), prints_lines=False) as done:
-        for state in STATES:
-            counts[state] = await inspector.count(scope, state)
-            done(len(counts))
+    counts = await inspector.counts(scope)
     if options.json:
-        print(json.dumps(counts))
+        print(json.dumps(dict(counts)))
     else:
         print("\n".join(f"{state:<16}{number:>9}" for state, number in counts.items()))
     return 0

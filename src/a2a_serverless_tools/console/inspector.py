@@ -25,14 +25,14 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.conversation import line_of
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.storage.finding import HOUR_MS, Created, Due, created_in, due_tasks, find_tasks
-from a2a_serverless.storage.listing import ListTasksQuery, count_tasks, newest_heads
+from a2a_serverless.storage.listing import ListTasksQuery, count_states, newest_heads
 from a2a_serverless.storage.shares import ahead
 from a2a_serverless.storage.survey import survey_task
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.attempts import overdue_cancel
 from a2a_serverless.tasks.conversation import Place
 from a2a_serverless.tasks.fold import Cursor, Event, Fold, Log, events_of, incarnation_tag
-from a2a_serverless.tasks.head import KNOWN, Head, Reason, plain_state
+from a2a_serverless.tasks.head import KNOWN, Head, Reason, plain_state, state_name
 from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.console.lines import Logs
@@ -299,13 +299,10 @@ class Inspector:
             hour, before = (hour, found.before) if found.before else (hour - 1, "")
         return answer(f"{hour}/{before}", _oldest_looked_at(hour, before))
 
-    async def count(self, scope: str, state: str) -> int:
-        """Return how many tasks of a scope are in a state; this reads an index entry for each."""
-        return await count_tasks(self.storage.for_scope(Scope(scope)), STATES[state])
-
     async def counts(self, scope: str) -> Mapping[str, int]:
-        """Return the number of a scope's tasks by state."""
-        return {state: await self.count(scope, state) for state in STATES}
+        """Return the number of a scope's tasks by state; this reads an index entry for each."""
+        counted = await count_states(self.storage.for_scope(Scope(scope)))
+        return {name: counted[state_name(state)] for name, state in STATES.items()}
 
     async def cancel(self, task_id: str, scope: str) -> str:
         """Cancel a task; return the state in which it has ended.

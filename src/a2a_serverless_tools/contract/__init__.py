@@ -148,8 +148,11 @@ class Storage:
         raise AssertionError  # the loop returns or raises
 
     async def list_tasks(self, query: ListTasksQuery) -> ListTasksResult:
-        """Return one page of the scope's tasks; as `DurableStorage.list_tasks`."""
-        return await list_tasks(self._storage, query)
+        """Return one page of the scope's tasks, full where more follow, and their exact number.
+
+        So it looks at an index entry for each of them; the runtime's own lists do not.
+        """
+        return await list_tasks(self._storage, query, most=None)
 
     async def delete_task(self, task_id: str) -> bool:
         """Delete a task and all that belongs to it; return True if it existed."""

@@ -15,6 +15,7 @@ from botocore.stub import Stubber
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage import listing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged, Unknown, encode_entries
 from a2a_serverless.tasks.head import AttemptEnd, Head
@@ -150,6 +151,19 @@ def test_states_and_counts_of_a_caller(
         "submitted": 1,
     }
     assert "failed                  2" in run("tasks", "--user", "ann", "--counts")[1]
+
+
+def test_a_rare_state_is_looked_for_to_the_end(
+    run: Run, storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tasks --state` goes on over pages that have looked at few tasks and found none."""
+    monkeypatch.setattr(listing, "MOST_COUNTED", 3)
+    ended(storage, opened(storage, "failed"), TaskState.TASK_STATE_FAILED)
+    for number in range(150):
+        clock.advance(1)
+        opened(storage, f"t-{number}")
+    found = run("tasks", "--user", "ann", "--state", "failed", "--limit", "1")
+    assert ids(found[1]) == ["failed"]
 
 
 def test_more_than_a_page(run: Run, storage: DurableStorage, clock: ManualClock) -> None:

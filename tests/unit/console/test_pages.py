@@ -12,6 +12,7 @@ from a2a.types import AgentCard, TaskPushNotificationConfig, TaskState, TaskStat
 from a2a_serverless.errors import UnreadableTaskError, UnsupportedOperationError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage import listing
 from a2a_serverless.storage.conversation import give_up
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
@@ -274,6 +275,29 @@ async def test_failures_of_all_are_found_by_their_change(
     assert found == ["t-2999", "t-0004", "t-0003", "old"]
     assert sum(count for count, _, _ in spans) == 3_001
     assert [newer[1] for newer in spans[:-1]] == [older[2] for older in spans[1:]]
+
+
+async def test_a_rare_state_of_a_caller_is_found_over_short_pages(
+    storage: DurableStorage, person: Person, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that has looked at few tasks and found none says so, and has a link to the next."""
+    monkeypatch.setattr(listing, "MOST_COUNTED", 3)
+    await storage.open_task("c", request(), task_id="old")
+    await failed_of(storage, "old")
+    for number in range(250):
+        clock.advance(1)
+        await storage.open_task("c", request(), task_id=f"t-{number:04}")
+    path, pages = f"/_console/tasks?scope={storage.scope.digest}&state=failed", 0
+    text = ""
+    while path:
+        text = (await person.get(path)).text
+        pages += 1
+        if "to-" not in text:
+            assert "No task matches among those that were looked at." in text
+        link = re.findall(r'href="([^"]*)" rel="next"', text)
+        path = link[0].replace("&amp;", "&") if link else ""
+    assert pages > 1
+    assert f"to-{storage.scope.digest}-old" in text
 
 
 async def test_a_list_of_all_ends_with_the_time_to_live(

@@ -36,7 +36,7 @@ from a2a_serverless.tasks.attempts import repeated_turn
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head, Operation, OperationParams, is_interrupted
-from a2a_serverless.tasks.identity import Scope, digest, keyed_context_id, new_id
+from a2a_serverless.tasks.identity import Scope, digest, first_task_id, keyed_context_id, new_id
 from a2a_serverless.tasks.rules import Commit, content_digest, key_digest, message_digest
 from a2a_serverless.wiring import Backends
 
@@ -111,13 +111,14 @@ class Intake:
         chosen = context.chosen_id
         derived = keyed_context_id(storage.scope, key) if key else new_id()
         context_id = message.context_id or derived
+        first = first_task_id(storage.scope, derived) if context_id == derived else None
         scope = storage.scope.digest
         await self._fences.check(scope, context_id, storage.clock.now_ms())
         opened = await storage.open_task(
             context_id,
             _storable(request),
             caller=context.caller(self._carried),
-            task_id=chosen,
+            task_id=chosen or first,
             idempotency_key=_header_key(key) if chosen else _creation_key(request, key),
             ttl_s=context.ttl_s,
             push=_inline_push(request),

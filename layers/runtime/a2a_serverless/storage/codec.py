@@ -65,7 +65,6 @@ def head_item(head: Head) -> Item:
     values: dict[str, str | int | bytes | None] = {
         "scope_key": scope_key(head.scope, shard),
         "status_key": in_scope(head.scope, status_key(head.status_at, head.task_id)),
-        "context_key": context_key(head.scope, head.context_id),
         "created_key": status_key(head.created_at, head.task_id),
         "id_key": hour_key(head.created_at, shard),
         "expires_at": seconds(head.expires_at),
@@ -79,6 +78,8 @@ def head_item(head: Head) -> Item:
         "sends": head.sends,
         "generation": head.generation,
     }
+    if not head.begins_context:
+        values["context_key"] = context_key(head.scope, head.context_id)
     if head.metadata != b"":
         values["metadata"] = head.metadata
     if head.due_at is not None:

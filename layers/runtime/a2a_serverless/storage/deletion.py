@@ -24,6 +24,7 @@ from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import is_live
 from a2a_serverless.storage.conversation import forget_line, pass_on
 from a2a_serverless.storage.durable import DurableStorage, Fences
+from a2a_serverless.storage.finding import stored
 from a2a_serverless.storage.table import (
     STORED,
     Check,
@@ -41,6 +42,7 @@ from a2a_serverless.tasks.identity import (
     PERSON_CHARS,
     Scope,
     check_context_id,
+    first_task_id,
     is_task_id,
     new_incarnation,
     new_token,
@@ -181,8 +183,7 @@ async def delete_data(
     """Delete a part of this scope's data, or of one of its contexts; call it until it is done.
 
     Tasks are deleted with their logs and webhooks, also those that run: see
-    `delete_task`. A context's state is deleted when no deleted task can write it any more. If
-    the whole scope is deleted, the stored counts of its lists are deleted last.
+    `delete_task`. A context's state is deleted when no deleted task can write it any more.
 
     A step deletes about `limit` items. If it stops halfway, the next call continues it, in any
     process; repeating a finished step is harmless. What the index does not show yet is left, and
@@ -215,11 +216,6 @@ async def delete_data(
         await forget_line(storage, context)
     # An index may still name what is gone: that is nothing to delete.
     is_done = items + states == 0
-    if is_done and context_id is None:  # after the tasks: a list stores a new count
-        wanted = Range(partition=layout.count_partition(storage.scope.digest), only=_KEYS)
-        counts = await storage.table.first(limit, wanted)
-        await storage.table.delete(map(key_of, counts))
-        is_done = len(counts) < limit  # a caller who goes on listing must not keep it going
     return Deleted(tasks=tasks, contexts=states, webhooks=webhooks, is_done=is_done)
 
 
@@ -289,14 +285,21 @@ async def _places(
         raise InvalidArgumentError(f"A step takes at least 1 item, not {limit}.")
     if context_id is None:
         return await _places_in_scope(storage, limit, after)
+    if after == layout.CONTEXT:  # the last place of a context
+        return []
     context = layout.context_key(storage.scope.digest, check_context_id(context_id))
     found = await _entries(storage, layout.BY_CONTEXT, context, limit, after)
-    places = [_place(storage, entry, entry["created_key"]) for entry in found]
+    places = [_place(storage, entry, entry["status_key"]) for entry in found]
     if len(places) < limit:
-        item = await storage.table.get(layout.context_item(storage.scope.digest, context_id))
-        if item is not None and after != layout.CONTEXT:
-            lives = is_live(item, storage.clock.now_ms())
-            places.append(_Deletable(context_id=context_id, is_live=lives, at=layout.CONTEXT))
+        first = first_task_id(storage.scope, context_id)
+        state = layout.context_item(storage.scope.digest, context_id)
+        head = layout.head_key(storage.scope.digest, first)
+        now_ms = storage.clock.now_ms()
+        for item in stored(await storage.table.load([head, state])):
+            is_state = key_of(item) == state
+            if is_state or item.get("context_id") == context_id:
+                ids = {"context_id": context_id} if is_state else {"task_id": first}
+                places.append(_Deletable(**ids, is_live=is_live(item, now_ms), at=layout.CONTEXT))
     return places
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -77,7 +85,7 @@ class MemoryTable(Table):
         check_keys(asked, once=once)
         with self._lock:
             found = {key: self._items.get(key) for key in asked}
-        return {key: None if item is None else some(item, only) for key, item in found.items()}
+        return part_of(found, only)
 
     async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
         index = check_range(wanted, self._indexes)
@@ -162,7 +170,12 @@ def _entry(item: Item | None, index: Index) -> tuple[str, Any] | None:
     return item[index.partition], item[index.sort]
 
 
-def some(item: Item, only: Iterable[str]) -> Item:
-    """Return a copy of an item, or of its keys and some of its attributes."""
-    wanted = {"PK", "SK", *only}
-    return {n: v for n, v in item.items() if n in wanted} if only else dict(item)
+def some(item: Item, only: Collection[str]) -> Item:
+    """Return a copy of an item, or of some of its attributes."""
+    return {n: v for n, v in item.items() if n in only} if only else dict(item)
+
+
+def part_of(found: Mapping[Key, Item | None], only: Sequence[str]) -> dict[Key, Item | None]:
+    """Return what `Table.load` does: copies of items, or of their keys and some attributes."""
+    names = ("PK", "SK", *only) if only else ()
+    return {key: None if item is None else some(item, names) for key, item in found.items()}

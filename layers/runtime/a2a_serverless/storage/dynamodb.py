@@ -95,7 +95,8 @@ class DynamoTable(Table):
         asked = list(keys)
         # A few attributes have the price of all, but boto3 spends less time on them.
         words = _Words()
-        options = {"ConsistentRead": consistent, **words.only(only), **words.aliases()}
+        named = ("PK", "SK", *only) if only else ()
+        options = {"ConsistentRead": consistent, **words.only(named), **words.aliases()}
         if len(asked) == 1 and not once:
             answer = await self._request("get_item", Key=_place(asked[0]), **options)
             return {asked[0]: plain(answer["Item"]) if "Item" in answer else None}
@@ -379,11 +380,10 @@ class _Words:
         return partition
 
     def only(self, names: Sequence[str]) -> Request:
-        """Return the parameter that asks for some attributes and the keys; no names: for all."""
+        """Return the parameter that asks for some attributes; no names: for all."""
         if not names:
             return {}
-        wanted = dict.fromkeys(("PK", "SK", *names))
-        return {"ProjectionExpression": ", ".join(map(self.name, wanted))}
+        return {"ProjectionExpression": ", ".join(map(self.name, dict.fromkeys(names)))}
 
     def aliases(self) -> Request:
         """Return the parameters that say what the aliases stand for."""

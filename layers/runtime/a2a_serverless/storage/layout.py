@@ -25,16 +25,14 @@ BY_DUE: Final = "by-due"
 BY_ID: Final = "by-id"
 BY_LINE: Final = "by-line"
 BY_ATTENTION: Final = "by-attention"
-BY_TALK: Final = "by-talk"
 
 INDEXES: Final[Mapping[str, Index]] = {
     BY_SCOPE: Index("scope_key", "status_key", frozenset({"state", "expires_at"})),
-    BY_CONTEXT: Index("context_key", "created_key", frozenset({"expires_at"})),
+    BY_CONTEXT: Index("context_key", "status_key", frozenset({"state", "expires_at"})),
     BY_DUE: Index("due_key", "due_at", frozenset({"expires_at"})),
     BY_ID: Index("id_key", "created_key"),
     BY_LINE: Index("line_key", "line_at", frozenset({"due_at", "expires_at"})),
     BY_ATTENTION: Index("attention_key", "attention_at", frozenset({"state", "expires_at"})),
-    BY_TALK: Index("talk_key", "status_key", frozenset({"state", "expires_at"})),
 }
 """The indexes of the table, as template.yaml has them.
 
@@ -46,7 +44,6 @@ HEAD: Final = "HEAD"
 EVENTS: Final = "EVENT#"
 CONTEXT: Final = "CONTEXT"
 LINE: Final = "LINE"
-COUNT: Final = "COUNT#"
 PUSH: Final = "PUSH#"
 PUSH_END: Final = "PUSH$"
 """Behind every push configuration; `HEAD` is before the first."""
@@ -139,16 +136,6 @@ def destination_key(kind: Literal["CONSENT", "HOST"], *names: str) -> Key:
     return Key(f"HOOK#{digest(f'destination {kind}', *names)}", kind)
 
 
-def count_partition(scope: str) -> str:
-    """Return the PK of the counts of a scope's tasks, by which the scope's deletion finds them."""
-    return f"{COUNT}{scope}"
-
-
-def count_sort(state: str, since: str) -> str:
-    """Return the SK of the count of tasks in `state` (empty: any) from status key `since` on."""
-    return f"{COUNT}{state}#{since.rstrip('#')}"
-
-
 def event_sort(incarnation: str, version: int, part: int | None = None) -> str:
     """Return the SK of a part of a commit; without `part` it sorts before all parts."""
     start = f"{EVENTS}{incarnation}#{version:012d}"
@@ -199,9 +186,14 @@ def in_scope(scope: str, place: str) -> str:
 
 
 def place_in(entry: Mapping[str, Any]) -> str:
-    """Return the place in its scope of an entry of the index by scope."""
+    """Return the place in its scope of an entry of the index by scope, or by context."""
     status_key: str = entry["status_key"]
     return status_key.partition("#")[2]
+
+
+def task_in(place: str) -> str:
+    """Return the task at a place in a scope."""
+    return place.partition("#")[2]
 
 
 def whole_scope(scope: str) -> tuple[str, str]:

@@ -1,10 +1,8 @@
-"""Listing a scope's tasks: a validated query, its pages and their tokens, and stored counts.
+"""_Listing a scope's tasks: a validated query, its pages and their tokens.
 
 An index names candidates; each task's HEAD, read consistently, says whether and where it belongs.
-
-COUNT items say how many tasks a listing's filters matched when they were counted. The listing that
-has made a count stores it, and it serves the first pages of other listings for a while. Nothing
-depends on it: if it is missing or damaged, the tasks are counted again.
+A page makes one request to each partition of its index and looks at a bounded number of entries. So
+it may be short, or empty, and have a token all the same.
 """
 
 from __future__ import annotations
@@ -13,33 +11,30 @@ import asyncio
 import base64
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from a2a.types import Task, TaskState
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from a2a_serverless.errors import (
     AnswerTooLargeError,
-    ConditionFailedError,
     InvalidArgumentError,
     PageTokenError,
-    UnavailableError,
     UnreadableTaskError,
 )
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.codec import FOLDED, PART_BYTES, Commits, misfits_of
+from a2a_serverless.storage.codec import FOLDED, PART_BYTES, Commits
 from a2a_serverless.storage.durable import DurableStorage, tell_left_out
-from a2a_serverless.storage.finding import head_keys, load_heads, readable_heads, stored
-from a2a_serverless.storage.layout import count_partition, count_sort, status_key
-from a2a_serverless.storage.table import Check, Item, Key, Range, Update
+from a2a_serverless.storage.finding import readable_heads, stored
+from a2a_serverless.storage.layout import status_key
+from a2a_serverless.storage.table import Check, Item, Key, Range, holds
 from a2a_serverless.tasks.fold import Log, belonging_to, task_of_head
-from a2a_serverless.tasks.head import KNOWN, Head, is_terminal, state_name
-from a2a_serverless.tasks.identity import Scope, check_context_id, digest
+from a2a_serverless.tasks.head import KNOWN, Head, state_name
+from a2a_serverless.tasks.identity import Scope, check_context_id, digest, first_task_id
 
 FIRST_COMMITS: Final = 8
 """Commits of a listed task that are read together with those of others.
@@ -47,13 +42,11 @@ FIRST_COMMITS: Final = 8
 A longer log is cheaper to read by a query of its own, which does not round up each commit's size.
 """
 
-FRESH_S: Final = 60
-"""Seconds for which a count serves, at least."""
+MOST_COUNTED: Final = 1000
+"""The largest `total_size`, and about as many index entries as a page looks at.
 
-ENTRIES_A_SECOND: Final = 100
-"""A count serves one second for each `ENTRIES_A_SECOND` index entries that were read for it.
-
-So the first pages of a large scope do not read more entries a second than that for counting.
+Where an index has several partitions, each gets a third of it: 1,000 tasks are spread over four of
+them by the digests of their ids, and none has so many.
 """
 
 MAX_PAGE_BYTES: Final = 4_000_000
@@ -86,10 +79,7 @@ class ListTasksQuery(BaseModel):
 
 
 class ListTasksResult(BaseModel):
-    """One page, newest status first.
-
-    `total_size` counts what matched before paging, as `DurableStorage.list_tasks` says.
-    """
+    """One page, newest status first; `total_size` is what `list_tasks` says."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -100,25 +90,30 @@ class ListTasksResult(BaseModel):
 
 
 async def list_tasks(
-    storage: DurableStorage, query: ListTasksQuery, *, fitting: Fitting = len
+    storage: DurableStorage,
+    query: ListTasksQuery,
+    *,
+    fitting: Fitting = len,
+    most: int | None = MOST_COUNTED,
 ) -> ListTasksResult:
     """Return one page of the scope's tasks, newest status first, ties by task id.
 
-    A page ends after `page_size` tasks, before more than `MAX_PAGE_BYTES` are read for it, or
-    after those of its tasks that fit into one answer. If a task changes while a client pages,
-    the later pages do not show it any more; it is found again with `status_timestamp_after` =
-    the time of the first page.
+    A page ends after `page_size` tasks, before more than `MAX_PAGE_BYTES` are read for it, after
+    those of its tasks that fit into one answer, or when it has looked at about `most` entries of
+    the index. So it may be short, or empty: the list goes on as long as there is a token. If a task
+    changes while a client pages, the later pages do not show it any more; it is found again with
+    `status_timestamp_after` = the time of the first page.
 
-    `total_size` is counted for the first page. It is exact if one page shows all tasks, and for
-    a context. Elsewhere it may be a minute old, or a second for each 100 tasks that were looked
-    at, if that is longer; newer tasks that the page shows are added to it.
+    `total_size` is counted for the first page. It is exact up to `most`, and `most` if there are
+    more, or if the list is one by a state and the page has not looked at all tasks. With `most`
+    None everything is looked at: the total is exact, and a page has what it asks for.
 
     Raises:
         PageTokenError: the token was not made here for this query.
         AnswerTooLargeError: the page's first task alone does not fit.
     """
     listing = _Listing.of(query, storage.scope)
-    found = await _newest(storage, listing, query.page_size + 1)
+    found = await _newest(storage, listing, query.page_size, most)
     heads = _affordable(found.heads[: query.page_size], query)
     logs = await _short_logs(storage, [head for head in heads if _needs_log(head, query)])
     shown = await asyncio.gather(
@@ -131,10 +126,9 @@ async def list_tasks(
         if count == 0:
             raise AnswerTooLargeError(tasks[0].id)
         heads = heads[: places[count]]
-    is_last = len(heads) == len(found.heads)
     return ListTasksResult(
         tasks=tasks[:count],
-        next_page_token="" if is_last else listing.token_after(heads[-1], found.total),
+        next_page_token=listing.token_after(heads, found),
         page_size=query.page_size,
         total_size=found.total,
     )
@@ -143,8 +137,7 @@ async def list_tasks(
 async def newest_heads(storage: DurableStorage, query: ListTasksQuery) -> tuple[list[Head], str]:
     """Return the HEADs of one page, and the token of the next one; empty at the end.
 
-    Like `list_tasks`, but tasks are not counted, so that a page's cost does not depend on how
-    many there are. The token is valid only for this method.
+    Like `list_tasks`, but tasks are not counted. The token is valid only for this method.
 
     Raises:
         PageTokenError: as `list_tasks`.
@@ -152,16 +145,18 @@ async def newest_heads(storage: DurableStorage, query: ListTasksQuery) -> tuple[
     listing = _Listing.of(query, storage.scope)
     # With a total nothing is counted.
     listing = replace(listing, total_size=listing.total_size or 0)
-    found = await _newest(storage, listing, query.page_size + 1)
+    found = await _newest(storage, listing, query.page_size, MOST_COUNTED)
     page = found.heads[: query.page_size]
-    is_last = len(page) == len(found.heads)
-    return page, "" if is_last else listing.token_after(page[-1], 0)
+    return page, listing.token_after(page, found)
 
 
-async def count_tasks(storage: DurableStorage, state: TaskState) -> int:
-    """Return how many of the scope's tasks are in a state; as old as `total_size` may be."""
-    listing = _Listing.of(ListTasksQuery(status=state, page_size=1), storage.scope)
-    return (await _newest(storage, listing, 1)).total
+async def count_states(storage: DurableStorage) -> Counter[str]:
+    """Return how many of the scope's tasks are in each state; it reads an index entry for each."""
+    listing = _Listing.of(ListTasksQuery(), storage.scope)
+    lives = [Check("expires_at", ">", storage.clock.now_ms() // 1000)]
+    ranges = [replace(one, only=(), when=lives) for one in _ranges(storage.scope, listing)]
+    parts = await asyncio.gather(*map(storage.table.all, ranges))
+    return Counter(str(entry.get("state")) for part in parts for entry in part)
 
 
 async def _listed(
@@ -185,59 +180,80 @@ async def _listed(
     return None
 
 
-async def _newest(storage: DurableStorage, listing: _Listing, limit: int) -> _Found:
-    """Return the first `limit` live HEADs that the listing asks for, newest status first.
+async def _newest(
+    storage: DurableStorage, listing: _Listing, size: int, most: int | None
+) -> _Found:
+    """Return the first `size` live HEADs that the listing asks for, newest status first, or fewer.
 
-    The total is that of the listing's token. On a first page it is the number of live tasks
-    that the filters match, as old as `list_tasks` allows. It takes mostly one query for each
-    shard and one batch.
+    It takes one query for each partition of the index, and one batch. The total is that of the
+    listing's token; on a first page it is counted, as `list_tasks` says.
     """
+    scope, now_ms = storage.scope, storage.clock.now_ms()
+    ranges = _ranges(scope, listing)
+    limit = None if most is None else size + 1
+    if most is not None and (listing.total_size is None or listing.state is not None):
+        limit = max(size, most // max(1, len(ranges) - 1)) + 1
+    parts = await asyncio.gather(*(_entries(storage, one, listing.before, limit) for one in ranges))
+    # A partition that has not been looked at to its end may have more from there on.
+    unended = [layout.place_in(part[-1]) for part in parts if len(part) == limit]
+    floor = max(unended, default="")
+    wanted = [Check("expires_at", ">", now_ms // 1000)]
+    if listing.state is not None:
+        wanted.append(Check("state", "=", state_name(listing.state)))
+    named = [layout.place_in(e) for part in parts for e in part if holds(e, wanted)]
+    places = sorted((place for place in named if place >= floor), reverse=True)
+    if len(places) > size:
+        floor = places[size - 1]
+    ids = [layout.task_in(place) for place in places[:size]]
     if listing.context_id is not None:
-        return listing.found(await _context_heads(storage, listing.context_id), limit)
-    place = _count_key(storage.scope.digest, listing)
-    heads: dict[str, Head] = {}
-    before, counted, is_all = listing.before, None, False
-    while len(heads) < limit and not is_all:
-        candidates = await _candidates(storage, listing, before, limit)
-        is_all = len(candidates) < limit
-        keys = head_keys(candidates)
-        asks = listing.total_size is None and before is None and not is_all
-        items = await storage.table.load([*keys, place] if asks else keys)
-        # The count comes with the HEADs, and costs no request of its own.
-        count = items.pop(place, None)
-        if count is not None:
-            counted = _Count.of(count, storage.clock.now_ms() // 1000)
-        found = readable_heads(items, storage.clock.now_ms())
-        heads |= {head.task_id: head for head in listing.page(found)}
-        if candidates:
-            before = layout.place_in(candidates[-1])
-    newest = listing.page(heads.values())[:limit]
+        ids.append(first_task_id(scope, listing.context_id))
+    keys = [layout.head_key(scope.digest, task_id) for task_id in dict.fromkeys(ids)]
+    loaded = readable_heads(await storage.table.load(keys), now_ms)
+    heads = [head for head in listing.page(loaded) if place_of(head) >= floor]
     total = listing.total_size
     if total is None:
-        is_whole = is_all and len(newest) == len(heads)
-        total = len(newest) if is_whole else await _total(storage, listing, newest, counted)
-    return _Found(heads=newest, total=total)
+        in_context = [head for head in loaded if listing.context_id and head.begins_context]
+        counted = len(named) + sum(map(listing.matches, in_context)) if floor else len(heads)
+        total = counted if most is None else most if unended else min(counted, most)
+    return _Found(heads=heads, floor=floor, total=total)
 
 
-async def _total(
-    storage: DurableStorage, listing: _Listing, newest: list[Head], counted: _Count | None
-) -> int:
-    """Return how many tasks the filters match: from a stored count, or by counting them.
+async def _entries(
+    storage: DurableStorage, wanted: Range, before: str | None, limit: int | None
+) -> list[Item]:
+    """Return the first `limit` entries of a partition from behind `before` on, or all."""
+    if limit is None:
+        found = await storage.table.all(wanted)
+        return [entry for entry in found if before is None or layout.place_in(entry) < before]
+    return await storage.table.first(
+        limit, wanted, lambda entry: before is None or layout.place_in(entry) < before
+    )
 
-    Counting reads one index entry for each task.
+
+def _ranges(scope: Scope, listing: _Listing) -> list[Range]:
+    """Return the partitions of the index that names a listing's tasks, newest first.
+
+    Nothing is filtered by the table, so that the last entry tells how far it has looked.
     """
-    if counted is not None:
-        return max(counted.with_newer(newest, listing.state), len(newest))
-    at = storage.clock.now_ms()
-    counts = [
-        storage.table.count(_by_scope(storage, scope_key, listing, None))
-        for scope_key in layout.scope_keys(storage.scope.digest)
+    if listing.before is not None and listing.before <= listing.since:
+        return []
+    index, keys = layout.BY_SCOPE, layout.scope_keys(scope.digest)
+    if listing.context_id is not None:
+        index, keys = layout.BY_CONTEXT, [layout.context_key(scope.digest, listing.context_id)]
+    end = layout.whole_scope(scope.digest)[1]
+    if listing.before is not None:
+        end = layout.in_scope(scope.digest, listing.before)
+    return [
+        Range(
+            partition=key,
+            index=index,
+            first=layout.in_scope(scope.digest, listing.since),
+            last=end,
+            only=("status_key", "expires_at", *(("state",) if listing.state is not None else ())),
+            newest_first=True,
+        )
+        for key in keys
     ]
-    totals, looked_at = zip(*await asyncio.gather(*counts), strict=True)
-    made = _Count.made(sum(totals), sum(looked_at), at)
-    with suppress(ConditionFailedError, UnavailableError):  # it spares others the counting
-        await storage.table.write(made.update(_count_key(storage.scope.digest, listing)), once=True)
-    return made.total
 
 
 async def _short_logs(storage: DurableStorage, heads: Sequence[Head]) -> Mapping[str, Log]:
@@ -269,51 +285,9 @@ async def _short_logs(storage: DurableStorage, heads: Sequence[Head]) -> Mapping
     return logs
 
 
-async def _context_heads(storage: DurableStorage, context_id: str) -> list[Head]:
-    """Return HEADs of the live tasks of a context, in the order of their creation."""
-    wanted = Range(
-        partition=layout.context_key(storage.scope.digest, context_id),
-        index=layout.BY_CONTEXT,
-        when=[Check("expires_at", ">", storage.clock.now_ms() // 1000)],
-    )
-    return await load_heads(storage, await storage.table.all(wanted))
-
-
-async def _candidates(
-    storage: DurableStorage, listing: _Listing, before: str | None, limit: int
-) -> list[Item]:
-    """Return the first `limit` entries of the index by scope over all shards."""
-    if before is not None and before <= listing.since:
-        return []
-    shards = [
-        storage.table.first(
-            limit,
-            replace(_by_scope(storage, scope_key, listing, before), only=("status_key",)),
-            lambda entry: before is None or layout.place_in(entry) < before,
-        )
-        for scope_key in layout.scope_keys(storage.scope.digest)
-    ]
-    entries = [entry for shard in await asyncio.gather(*shards) for entry in shard]
-    entries.sort(key=lambda entry: str(entry["status_key"]), reverse=True)
-    return entries[:limit]
-
-
-def _by_scope(
-    storage: DurableStorage, scope_key: str, listing: _Listing, before: str | None
-) -> Range:
-    """Return one shard of the index by scope, newest first."""
-    scope = storage.scope.digest
-    when = [Check("expires_at", ">", storage.clock.now_ms() // 1000)]
-    if listing.state is not None:
-        when.append(Check("state", "=", state_name(listing.state)))
-    return Range(
-        partition=scope_key,
-        index=layout.BY_SCOPE,
-        first=layout.in_scope(scope, listing.since),
-        last=layout.whole_scope(scope)[1] if before is None else layout.in_scope(scope, before),
-        when=when,
-        newest_first=True,
-    )
+def place_of(head: Head) -> str:
+    """Return the place of a task in its scope, by its HEAD."""
+    return status_key(head.status_at, head.task_id)
 
 
 # -- pages ------------------------------------------------------------------------------------
@@ -321,9 +295,11 @@ def _by_scope(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """The first HEADs that a listing asks for, and how many tasks its filters match."""
+    """HEADs of a page, newest status first, perhaps one too many."""
 
     heads: list[Head]
+    floor: str
+    """The place down to which they are all that there is; empty: to the end."""
     total: int
 
 
@@ -368,28 +344,23 @@ class _Listing:
             fingerprint=fingerprint,
         )
 
-    def token_after(self, last: Head, total: int) -> str:
-        """Return the token of the page that follows `last`."""
-        place = [status_key(last.status_at, last.task_id), total, self.fingerprint]
+    def token_after(self, shown: Sequence[Head], found: _Found) -> str:
+        """Return the token of the page that follows the first heads of `found`; empty: none."""
+        end = found.floor if len(shown) == len(found.heads) else place_of(shown[-1])
+        if not end:
+            return ""
+        place = [end, found.total, self.fingerprint]
         return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
     def matches(self, head: Head) -> bool:
         """Return True if a HEAD of this scope passes the filters; the cursor is not looked at."""
         in_context = self.context_id is None or head.context_id == self.context_id
         in_state = self.state is None or head.state == self.state
-        return in_context and in_state and status_key(head.status_at, head.task_id) >= self.since
-
-    def found(self, heads: Iterable[Head], limit: int) -> _Found:
-        """Return what a listing finds, given all HEADs of its scope or of its context."""
-        every = list(heads)
-        total = self.total_size
-        if total is None:
-            total = sum(map(self.matches, every))
-        return _Found(heads=self.page(every)[:limit], total=total)
+        return in_context and in_state and place_of(head) >= self.since
 
     def page(self, heads: Iterable[Head]) -> list[Head]:
         """Return those of `heads` that belong behind the cursor, newest status first."""
-        keyed = {status_key(head.status_at, head.task_id): head for head in heads}
+        keyed = {place_of(head): head for head in heads}
         return [
             keyed[place]
             for place in sorted(keyed, reverse=True)
@@ -442,55 +413,3 @@ def _milliseconds(timestamp: str | None) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return max(0, int(moment.timestamp() * 1000))
-
-
-# -- counts -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Count:
-    """A count, the millisecond in which it began, and the second until which it serves."""
-
-    total: int
-    at: int
-    expires_at: int
-
-    @classmethod
-    def made(cls, total: int, looked_at: int, at: int) -> _Count:
-        """Return a new count, for which `looked_at` entries were read, begun at `at`."""
-        fresh_s = max(FRESH_S, looked_at // ENTRIES_A_SECOND)
-        return cls(total=min(total, MAX_TOTAL), at=at, expires_at=at // 1000 + fresh_s)
-
-    @classmethod
-    def of(cls, item: Mapping[str, Any], now_s: int) -> _Count | None:
-        """Return the count in an item; None if it has expired or is damaged."""
-        if any(name not in item for name in _FORMS) or misfits_of(item, _FORMS):
-            return None
-        counted = cls(total=item["total"], at=item["counted_at"], expires_at=item["expires_at"])
-        return counted if counted.expires_at > now_s and counted.total <= MAX_TOTAL else None
-
-    def with_newer(self, heads: Iterable[Head], state: TaskState | None) -> int:
-        """Return the total, with those tasks of the page that came into the listing since.
-
-        A task comes into a listing by a terminal `state` once, when it ends. It may come into any
-        other state again and again, and would count each time: there, as in a listing by no state,
-        only tasks that were created since are added.
-        """
-        by_end = state is not None and is_terminal(state)
-        came = (head.status_at if by_end else head.created_at for head in heads)
-        return min(MAX_TOTAL, self.total + sum(at > self.at for at in came))
-
-    def update(self, key: Key) -> Update:
-        """Return the update that stores the count, unless a later one is stored."""
-        values = {"total": self.total, "counted_at": self.at, "expires_at": self.expires_at}
-        is_later = [Check("counted_at", "absent"), Check("counted_at", "<", self.at)]
-        return Update(key=key, values=values, when=[is_later])
-
-
-_FORMS: Final = {"total": int, "counted_at": int, "expires_at": int}
-
-
-def _count_key(scope: str, listing: _Listing) -> Key:
-    """Return the key of the count for a listing's filters, for a listing without a context."""
-    state = "" if listing.state is None else state_name(listing.state)
-    return Key(count_partition(scope), count_sort(state, listing.since))

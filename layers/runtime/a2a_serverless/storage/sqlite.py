@@ -27,7 +27,7 @@ from urllib.parse import quote
 
 from a2a_serverless.clock import Waker
 from a2a_serverless.errors import ConfigurationError, UnavailableError
-from a2a_serverless.storage.dictionaries import some
+from a2a_serverless.storage.dictionaries import part_of, some
 from a2a_serverless.storage.table import (
     NEVER_S,
     Index,
@@ -149,7 +149,7 @@ class SqliteTable(Streamed):
         asked = list(keys)
         check_keys(asked, once=once)
         found = await self.patiently(lambda: {key: self._get(key) for key in asked})
-        return {key: None if item is None else some(item, only) for key, item in found.items()}
+        return part_of(found, only)
 
     async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
         index = check_range(wanted, self._indexes)

@@ -292,7 +292,7 @@ class Range:
     newest_first: bool = False
     """Whether the order is the reverse one."""
     only: Sequence[str] = ()
-    """The attributes that are wanted besides PK and SK; empty: all."""
+    """The attributes that are wanted; empty: all."""
     page: int | None = None
     """How many items the first page looks at, at most; later pages may look at more."""
 

@@ -14,7 +14,7 @@ from typing import Final, Literal, Self, TypeAlias
 from a2a.types import TaskState
 from pydantic import BaseModel, ConfigDict, Field
 
-from a2a_serverless.tasks.identity import digest
+from a2a_serverless.tasks.identity import Scope, digest, first_task_id
 
 TERMINAL = frozenset(
     {
@@ -178,6 +178,11 @@ class Head:
     def is_in_line(self) -> bool:
         """Return True if the current turn has taken a place in the line of its conversation."""
         return 0 < self.serial_from <= self.turn
+
+    @property
+    def begins_context(self) -> bool:
+        """Return True if the id of the task follows from its context, which began with it."""
+        return self.task_id == first_task_id(Scope(self.scope), self.context_id)
 
     @property
     def is_terminal(self) -> bool:

@@ -12,6 +12,7 @@ import re
 import secrets
 import uuid
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from a2a_serverless.errors import InvalidArgumentError
@@ -103,6 +104,15 @@ def keyed_task_id(scope: Scope, context_id: str, idempotency_key: str) -> str:
         raise InvalidArgumentError(f"An idempotency key must have 1 to {MAX_KEY_BYTES} bytes.")
     raw = base64.urlsafe_b64decode(digest("task", scope.digest, context_id, idempotency_key) + "==")
     return str(uuid.UUID(bytes=raw, version=4))
+
+
+@lru_cache(maxsize=1024)
+def first_task_id(scope: Scope, context_id: str) -> str:
+    """Return the id of the task with which a context begins that the service has made.
+
+    It follows from the context, so that a list of the context finds the task without an index.
+    """
+    return keyed_task_id(scope, context_id, "first")
 
 
 def keyed_context_id(scope: Scope, idempotency_key: str) -> str:
