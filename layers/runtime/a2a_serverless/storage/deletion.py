@@ -298,8 +298,13 @@ async def _places(
         for item in stored(await storage.table.load([head, state])):
             is_state = key_of(item) == state
             if is_state or item.get("context_id") == context_id:
-                ids = {"context_id": context_id} if is_state else {"task_id": first}
-                places.append(_Deletable(**ids, is_live=is_live(item, now_ms), at=layout.CONTEXT))
+                found_one = _Deletable(
+                    task_id=None if is_state else first,
+                    context_id=context_id if is_state else None,
+                    is_live=is_live(item, now_ms),
+                    at=layout.CONTEXT,
+                )
+                places.append(found_one)
     return places
 
 
