@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from a2a_serverless_tools.local.template import Template
+from tests.support.permissions import name_of
 
 Json = dict[str, Any]
 
@@ -323,7 +324,7 @@ def test_a_change_of_auth_keeps_the_clients_keys(whole: Json, name: str) -> None
         assert kind == "AWS::SecretsManager::Secret"
         properties = {key: value for key, value in properties.items() if key != "KmsKeyId"}
         assert properties == plain[secret][1]
-        assert deployed.output(secret) == f"{secret}-physical"
+        assert deployed.output(secret) == f"{secret}-Id"
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -333,7 +334,7 @@ def test_keys_are_read_by_api_key_alone(whole: Json, name: str) -> None:
     takes_keys = SETS[name].get("Auth", "api-key") == "api-key"
     known = [it["Environment"]["Variables"] for kind, it in made.values() if "Lambda::F" in kind]
     secrets = {each["A2A_API_KEYS_SECRET"] for each in known if "A2A_API_KEYS_SECRET" in each}
-    assert secrets == {"ApiKeys-physical" if takes_keys else ""}
+    assert secrets == {"ApiKeys-Id" if takes_keys else ""}
     readers = [it for kind, it in made.values() if "IAM" in kind and "ApiKeys" in json.dumps(it)]
     assert bool(readers) is takes_keys
     assert ("ApiKeysPolicy" in made) is takes_keys
@@ -346,7 +347,7 @@ def test_what_a_deleted_stack_leaves_can_be_removed(document: Json, project: Pat
     before, _, after = text.partition("sam delete")
     remembered = dict(re.findall(r"(\w+)=\$\(output (\w+)\)", before))
     removed = re.findall(r"delete-(?:table|queue|secret) --\S+ \"\$(\w+)\"", after)
-    outputs = {document["Outputs"][remembered[name]]["Value"]["Ref"] for name in removed}
+    outputs = {name_of(document["Outputs"][remembered[name]]["Value"]) for name in removed}
     kept = {
         n for n, it in document["Resources"].items() if "Retain" in it.get("DeletionPolicy", "")
     }

@@ -111,11 +111,11 @@ def test_a_webhook_may_fail_as_long_as_its_parameter_says(document: Json) -> Non
     for hours in document["Parameters"]["PushRetryHours"]["AllowedValues"]:
         template = Template(document, {"PushRetryHours": hours})
         queue = template.properties("PushQueue", {"PushDeadLetterQueue.Arn": "arn:dlq"})
-        assert retries[hours]["Seconds"] == int(hours) * 3600
+        assert retries[hours]["Seconds"] == str(int(hours) * 3600)  # of a variable
         assert queue["MessageRetentionPeriod"] > int(hours) * 3600
         assert queue["RedrivePolicy"] == {"deadLetterTargetArn": "arn:dlq", "maxReceiveCount": 1000}
     default = document["Parameters"]["PushRetryHours"]["Default"]
-    assert retries[default]["Seconds"] == Settings().push_retry_s
+    assert int(retries[default]["Seconds"]) == Settings().push_retry_s
 
 
 def test_private_webhooks_are_not_allowed_by_default(document: Json) -> None:

@@ -1,5 +1,7 @@
 """`python -m tests.live --stack NAME --region REGION`: what only AWS can show; docs/live.md.
 
+With --endpoint as well, the stack is asked at that address instead of its own.
+
 Exit codes: 0 nothing failed, 1 something failed or remains in the account, 2 the run was refused
 before it sent anything that writes, 130 it was interrupted.
 """
@@ -90,11 +92,10 @@ async def _subject(options: argparse.Namespace, run_id: str, folder: Path) -> Su
     credential = _credential()
     made = Made(folder / "made.txt")
     consent = Consent(burst=options.burst, changes=options.allow_changes)
-    if options.endpoint and options.stack:
-        raise ConfigurationError("Name a stack or an endpoint, not both: they may differ.")
-    if options.endpoint:
+    endpoint = _address(options.endpoint) if options.endpoint else ""
+    if endpoint and not options.stack:
         return Subject(
-            endpoint=_address(options.endpoint),
+            endpoint=endpoint,
             credential=credential,
             made=made,
             run=run_id,
@@ -108,7 +109,7 @@ async def _subject(options: argparse.Namespace, run_id: str, folder: Path) -> Su
     if not credential and stack.parameters.get("Auth") != "none":
         credential = await first_key(account, stack)
     return Subject(
-        endpoint=stack.endpoint,
+        endpoint=endpoint or stack.endpoint,
         credential=credential,
         account=account,
         stack=stack,
@@ -159,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     parser.add_argument("--stack", help="the stack's name")
     parser.add_argument("--region", help="its region")
-    parser.add_argument("--endpoint", help="an address in place of a stack, such as that of `dev`")
+    parser.add_argument("--endpoint", help="an address without a stack, or other than the stack's")
     parser.add_argument("--only", action="append", default=[], metavar="CHECK", help="this check")
     parser.add_argument("--burst", action="store_true", help="allow hundreds of requests at once")
     parser.add_argument(

@@ -16,7 +16,7 @@ MINUTE: Final = 60
 
 async def counted(subject: Subject) -> Figures:
     """Read the counters of the run's period, once they have all requests of the run."""
-    account, stack = subject.on_aws()
+    account, stack = subject.behind_gateway()
     start = dt.datetime.fromtimestamp(subject.began_ms // 1000 // MINUTE * MINUTE, dt.UTC)
     sent = subject.requests
     wanted = queries(stack)

@@ -18,18 +18,20 @@ AT_ONCE: Final = 5
 SAMPLE: Final = 10
 """The first tasks, which have ended when the functions are changed, and as many of the last."""
 WITHIN_S: Final = 900.0
+CHANGE: Final = "LIVE_CHANGE"
+"""The variable that is added."""
 CHANGED: Final = ("ApiFunction", "StreamFunction", "WorkerFunction")
 
 
 async def survived(subject: Subject) -> Figures:
     """Begin a hundred tasks, change the functions meanwhile, and look at every end.
 
-    A function's description is changed, and changed back: Lambda then starts new environments, as
-    it does for new code, and the stack's template is left as it is.
+    A variable is added to each function, and taken away again: Lambda then starts new environments,
+    as it does for new code, and the stack's template is left as it is.
     """
     account, stack = subject.on_aws()
     if not subject.consent.changes:
-        raise NotPossibleError("needs --allow-changes: it changes the functions' descriptions")
+        raise NotPossibleError("needs --allow-changes: it changes the functions' variables")
     began = subject.clock.monotonic()
     places = asyncio.Semaphore(AT_ONCE)
 
@@ -74,15 +76,18 @@ async def survived(subject: Subject) -> Figures:
 async def _change(subject: Subject, account: Account, stack: Stack, logical: str) -> None:
     function = stack.resources[logical]
     found = await account.call("lambda", "get_function_configuration", FunctionName=function)
-    before = str(found.get("Description", ""))
+    before: dict[str, str] = found["Environment"]["Variables"]
 
-    async def describe(text: str) -> None:
+    async def give(**more: str) -> None:
         await account.call(
-            "lambda", "update_function_configuration", FunctionName=function, Description=text
+            "lambda",
+            "update_function_configuration",
+            FunctionName=function,
+            Environment={"Variables": {**before, **more}},
         )
 
-    subject.made.note("description of", function, lambda: describe(before))
-    await describe(f"{before} ({subject.name('change')})"[:256])
+    subject.made.note(f"variable {CHANGE} of", function, give)
+    await give(**{CHANGE: subject.run})
 
     async def look() -> bool | None:
         now = await account.call("lambda", "get_function_configuration", FunctionName=function)

@@ -18,7 +18,7 @@ BUSY_S: Final = 60.0
 
 async def renamed(subject: Subject) -> Figures:
     """Ask without a credential: the challenge has another name behind API Gateway."""
-    _, stack = subject.on_aws()
+    _, stack = subject.behind_gateway()
     if stack.parameters.get("Auth") == "none":
         raise NotPossibleError("the stack lets in everybody (Auth none)")
     response = await subject.anonymous.get("/tasks", headers=VERSION)
@@ -49,7 +49,7 @@ async def encoded(subject: Subject) -> Figures:
 
 async def throttled(subject: Subject) -> Figures:
     """Ask more often at once than one method takes."""
-    _, stack = subject.on_aws()
+    _, stack = subject.behind_gateway()
     if not subject.consent.burst:
         raise NotPossibleError(f"needs --burst: at least {BURST} requests at once")
     burst = max(BURST, 3 * int(stack.parameters["ThrottleBurst"]))
@@ -65,7 +65,7 @@ async def throttled(subject: Subject) -> Figures:
 
 async def busy(subject: Subject) -> Figures:
     """Take ApiFunction all its concurrency for a moment."""
-    account, stack = subject.on_aws()
+    account, stack = subject.behind_gateway()
     if not subject.consent.changes:
         raise NotPossibleError("needs --allow-changes: ApiFunction answers nobody for a moment")
     function = stack.resources["ApiFunction"]

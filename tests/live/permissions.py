@@ -87,8 +87,8 @@ def _arn(stack: Stack, resource: str, role: str) -> str:
         case "OperationsQueue":  # its physical id is its URL
             name = physical.rpartition("/")[2]
             return f"arn:{partition}:sqs:{stack.region}:{account}:{name}"
-        case _:  # a secret's is its ARN
-            return physical
+        case _:  # an output has a secret's
+            return stack.outputs[logical]
 
 
 CHECKS = (

@@ -11,7 +11,6 @@ from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from tests.live.account import ERRORS, Account, credentials_fault
 
-DESCRIPTION: Final = "a2a-serverless - a durable task runtime for an A2A agent"
 FUNCTIONS: Final = (
     "ApiFunction",
     "StreamFunction",
@@ -64,8 +63,7 @@ async def read_stack(account: Account, name: str) -> Stack:
     except ERRORS as error:
         raise ConfigurationError(_fault(error, name, account.region)) from error
     outputs = {one["OutputKey"]: one["OutputValue"] for one in found.get("Outputs", ())}
-    is_ours = found.get("Description") == DESCRIPTION and "Endpoint" in outputs
-    if not is_ours or not resources.keys() >= set(RESOURCES):
+    if "Endpoint" not in outputs or not resources.keys() >= set(RESOURCES):
         msg = (
             f"The stack {name} in {account.region} is not one of a2a-serverless's template.yaml: "
             "name one that `sam deploy` has made of it. Nothing was touched."

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 from a2a.client import A2ACardResolver, A2AClientError
@@ -77,6 +78,16 @@ class Subject:
         return self.endpoint.rstrip("/")
 
     @property
+    def issuer(self) -> str:
+        """What the agent's signatures name as their issuer: the stack's own address, if it has one."""
+        return self.stack.endpoint.rstrip("/") if self.stack else self.base
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine, so that the agent reaches what listens on its loopback."""
+        return urlsplit(self.endpoint).hostname in {"127.0.0.1", "localhost", "::1"}
+
+    @property
     def agent(self) -> Agent:
         """The agent in 1.0 over HTTP+JSON."""
         return Agent(self.http, REST)
@@ -90,6 +101,17 @@ class Subject:
         if self.account is None or self.stack is None:
             raise NotPossibleError("needs a stack on AWS, and was given an address alone")
         return self.account, self.stack
+
+    def behind_gateway(self) -> tuple[Account, Stack]:
+        """Return the account and the stack, whose own API Gateway answers.
+
+        Raises:
+            NotPossibleError: only an address is known, or another one than the stack's.
+        """
+        account, stack = self.on_aws()
+        if self.endpoint != stack.endpoint:
+            raise NotPossibleError("needs the API Gateway of AWS at the stack's own address")
+        return account, stack
 
     def name(self, purpose: str) -> str:
         """Return the name of something that is made."""

@@ -104,7 +104,7 @@ async def _claims(subject: Subject, notification: Notification, url: str) -> dic
             keys[jwt.get_unverified_header(signature)["kid"]],
             algorithms=["ES256"],
             audience=f"{target.scheme}://{target.netloc}",
-            issuer=subject.base,
+            issuer=subject.issuer,
             options={"require": REQUIRED},
         )
     except (KeyError, jwt.PyJWTError) as error:
@@ -117,8 +117,8 @@ async def _claims(subject: Subject, notification: Notification, url: str) -> dic
 
 @asynccontextmanager
 async def _receiver(subject: Subject) -> AsyncIterator[Hook]:
-    """A receiver on AWS for a stack, else on this machine."""
-    if subject.account is not None and subject.stack is not None:
+    """A receiver on this machine if the agent runs here, else on AWS."""
+    if not subject.is_here:
         yield await _on_aws(subject)
         return
     with Receiver() as receiver:

@@ -207,7 +207,7 @@ def as_list(value: Any) -> list[Any]:
 def name_of(resource: Any) -> str:
     """`Table`, `Table/index/name`, `Table/stream` or `*` for a resource's ARN in the template."""
     match resource:
-        case {"Fn::GetAtt": [name, "Arn"]} | {"Ref": name}:
+        case {"Fn::GetAtt": [name, "Arn" | "Id"]} | {"Ref": name}:
             return str(name)
         case {"Fn::GetAtt": [name, "StreamArn"]}:
             return f"{name}/stream"

@@ -71,7 +71,7 @@ def deployed(aws: ScriptedAws, subject_at: Callable[..., Any]) -> Callable[..., 
         stack = Deployed(
             name="live",
             region=REGION,
-            outputs={"Endpoint": ENDPOINT},
+            outputs={"Endpoint": ENDPOINT, "SigningSecret": PHYSICAL["SigningSecret"]},
             parameters={
                 "Auth": "api-key",
                 "MaxAttempts": "3",

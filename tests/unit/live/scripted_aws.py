@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.live.account import Account
-from tests.live.stack import DESCRIPTION, RESOURCES
+from tests.live.stack import RESOURCES
 
 REGION = "eu-central-1"
 ACCOUNT = "123456789012"
@@ -76,7 +76,6 @@ def described(**fields: Any) -> dict[str, Any]:
     """The answer of DescribeStacks about a stack of ours."""
     stack = {
         "StackName": "live",
-        "Description": DESCRIPTION,
         "StackStatus": "UPDATE_COMPLETE",
         "Outputs": [
             {"OutputKey": "Endpoint", "OutputValue": ENDPOINT},

@@ -469,15 +469,17 @@ async def test_tasks_over_a_change(
 ) -> None:
     """A lost or repeated step fails, and so does a change that replaced nothing; it is undone."""
     monkeypatch.setattr(deployments, "TASKS", 30)
-    described: dict[str, str] = {}
+    given: list[dict[str, str]] = []
+    described: dict[str, dict[str, str]] = {}
 
     def update(params: dict[str, Any]) -> dict[str, Any]:
-        described[params["FunctionName"]] = params["Description"]
+        given.append(params["Environment"]["Variables"])
+        described[params["FunctionName"]] = params["Environment"]["Variables"]
         return {}
 
     aws.answers |= {
         "lambda.GetFunctionConfiguration": {
-            "Description": "as deployed",
+            "Environment": {"Variables": {"A2A_AUTH": "api-key"}},
             "LastUpdateStatus": "Successful",
         },
         "lambda.UpdateFunctionConfiguration": update,
@@ -493,9 +495,9 @@ async def test_tasks_over_a_change(
     found = await finding(subject, check("second-deploy"))
     says(found, Outcome.FAILED if part else Outcome.PASSED, part)
     assert described == dict.fromkeys(
-        (PHYSICAL[logical] for logical in deployments.CHANGED), "as deployed"
+        (PHYSICAL[logical] for logical in deployments.CHANGED), {"A2A_AUTH": "api-key"}
     )
-    assert aws.called.count("lambda.UpdateFunctionConfiguration") == 6
+    assert [len(each) for each in given] == [2, 2, 2, 1, 1, 1]
 
 
 # -- the bill --------------------------------------------------------------------------------------

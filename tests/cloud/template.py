@@ -1,0 +1,88 @@
+"""What of the built template the emulator cannot have, and what it gets instead.
+
+Each substitution is true of MiniStack 1.5.33; tests/cloud/test_substitutions.py fails where another
+version needs it no more. A template without them is what AWS gets.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from samtranslator.yaml_helper import yaml_parse
+
+Json = dict[str, Any]
+
+_METHODS: Final = ("get", "post", "put", "delete", "patch", "head", "options")
+_ANY: Final = "x-amazon-apigateway-any-method"
+_LAMBDA: Final = {"Service": "lambda.amazonaws.com"}
+_ROOT: Final = "arn:aws:iam::000000000000:root"
+
+
+def substituted(template: Path) -> Json:
+    """Return a built template as the emulator can deploy it."""
+    document: Json = yaml_parse(template.read_text(encoding="utf-8"))
+    for substitution in SUBSTITUTIONS.values():
+        substitution(document)
+    return document
+
+
+def write(template: Path, target: Path) -> None:
+    """Write a built template as the emulator can deploy it."""
+    target.write_text(json.dumps(substituted(template), indent=1, default=str), encoding="utf-8")
+
+
+def _no_metric_math(document: Json) -> None:
+    resources = document["Resources"]
+    for name in [*resources]:
+        if resources[name]["Type"] == "AWS::CloudWatch::Alarm":
+            if "Metrics" in resources[name]["Properties"]:
+                del resources[name]
+
+
+def _named_methods(document: Json) -> None:
+    for node in _mappings(document["Resources"]["RestApi"]):
+        if _ANY in node:
+            every = node.pop(_ANY)
+            for method in _METHODS:
+                node.setdefault(method, every)
+
+
+def _excluded_characters(document: Json) -> None:
+    for node in _mappings(document["Resources"]):
+        if node.get("ExcludePunctuation"):
+            node["ExcludeCharacters"] = string.punctuation
+
+
+def _assumable_roles(document: Json) -> None:
+    for node in _mappings(document["Resources"]):
+        if node.get("Principal") == _LAMBDA:
+            node["Principal"] = {**_LAMBDA, "AWS": _ROOT}
+
+
+SUBSTITUTIONS: Final = {
+    "alarms with metric math are left out: it makes none of them": _no_metric_math,
+    "ANY is each of the seven methods: it imports no other": _named_methods,
+    "ExcludePunctuation is all punctuation by name: it does not know the word": _excluded_characters,
+    "the account may assume the functions' roles: what stands for the Lambda Web Adapter, and the "
+    "checks of permissions, call with them": _assumable_roles,
+}
+"""What each substitution does and why, and the function that does it to a template."""
+
+
+def _mappings(value: Any) -> Iterator[Json]:
+    """Yield each mapping of a template, once: SAM's parser shares those that have a YAML anchor."""
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict | list):
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            waiting += node.values() if isinstance(node, dict) else node
+        if isinstance(node, dict):
+            yield node
