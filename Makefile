@@ -27,6 +27,9 @@ CLIENTS := $(FOREIGN) $(patsubst %,build/foreign/%/requirements.txt,$(DELEGATING
 # What benchmarks/peers compares with, each in an environment of its own.
 PEERS := a2akit sdk fasta2a
 
+# What an emulated AWS needs: `make cloud`.
+CLOUD := $(VENV)/.stamp build/cloud/venv/requirements.txt $(TOOL)/sam/requirements.txt
+
 export RELEASE
 export UV_PYTHON_DOWNLOADS := never
 export SAM_CLI_TELEMETRY := 0
@@ -140,6 +143,14 @@ live: $(VENV)/.stamp ## what only AWS can show: STACK=name REGION=region, or END
 	$(BIN)/python -m tests.live $(if $(ENDPOINT),--endpoint "$(ENDPOINT)",--stack "$(STACK)" --region "$(REGION)") \
 		$(LIVE_ARGS)
 
+.PHONY: cloud
+cloud: $(CLOUD) ## sam deploy onto an emulated AWS, its checks, sam delete: docs/cloud.md (Python 3.13)
+	@$(BIN)/python -m tests.cloud $(CLOUD_ARGS)
+
+.PHONY: cloud-up
+cloud-up: $(CLOUD) ## the deployment without an account: prints its address, and a key; Ctrl-C ends it
+	@$(BIN)/python -m tests.cloud --up $(CLOUD_ARGS)
+
 .PHONY: emulators
 emulators: tests/emulators/node_modules/.stamp ## DynamoDB Local and fauxqs (Node.js 20, Java 17)
 
@@ -206,6 +217,7 @@ lock: $(VENV)/.stamp ## resolve the dependencies again
 	for name in $(TOOLS); do \
 		$(UV) pip compile requirements/tools/$$name.in $(LOCK) -o requirements/tools/$$name.txt || exit; \
 	done
+	$(UV) pip compile requirements/cloud.in $(subst 3.11,3.13,$(LOCK)) -o requirements/cloud.txt
 	for name in $(PEERS); do \
 		$(UV) pip compile benchmarks/peers/requirements/$$name.in $(LOCK) \
 			-o benchmarks/peers/requirements/$$name.txt || exit; \
@@ -251,6 +263,15 @@ $(TOOL)/%/requirements.txt: requirements/tools/%.txt | $(UV)
 
 $(CLIENTS): build/foreign/%/requirements.txt: tests/foreign/%/requirements.txt | $(UV)
 	$(own_environment)
+
+# The emulated AWS runs on the Python of the functions, which are its children.
+build/cloud/venv/requirements.txt: requirements/cloud.txt | $(UV)
+	@python=$$($(UV) python find --no-project 3.13 2>/dev/null) || { \
+		echo "The functions run on Python 3.13, and this machine has none: install it (make check works without)." >&2; \
+		exit 2; \
+	}; $(UV) venv --quiet --clear --python "$$python" $(@D)
+	$(UV) pip sync --quiet --python $(@D)/bin/python --require-hashes $<
+	cp $< $@
 
 build/peers/%/requirements.txt: benchmarks/peers/requirements/%.txt | $(UV)
 	$(own_environment)

@@ -26,6 +26,9 @@ _PLATFORMS: Mapping[tuple[str, str], str] = {
     ("Darwin", "arm64"): "aarch64-apple-darwin",
 }
 
+PLATFORM = _PLATFORMS.get((platform.system(), platform.machine()), "")
+"""The packages' platform of this machine; empty: none is known."""
+
 _RUNTIME = (
     "awslambdaric",
     "snapshot-restore-py",
@@ -78,7 +81,7 @@ def build(target: Path) -> Artefact:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     environment |= {
         "LAMBDA_PYTHON": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "LAMBDA_PLATFORM": _PLATFORMS[platform.system(), platform.machine()],
+        "LAMBDA_PLATFORM": PLATFORM,
     }
     folder = target / "build"
     made = subprocess.run(

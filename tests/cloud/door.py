@@ -1,9 +1,9 @@
 """One origin for a deployed API: the emulator's own gateway, and StreamFunction's web server.
 
 The emulator's API Gateway does not stream. A request that the deployed API sends to a function's
-response streaming goes to that function's own web server, which runs here as the Lambda Web Adapter
-runs it: by the built handler, with the deployed function's variables and its role's credentials, one
-request at a time in each process. This is not the adapter: how it starts, and what it makes of a
+response streaming goes to that function's own web server, which runs here as the adapter runs it:
+by the built handler, with the deployed function's variables and its role's credentials, one request
+at a time in each process. This is not the adapter: how it starts, and what it makes of a
 request, is not shown here. Every other request goes to the emulator as it came.
 """
 
@@ -58,6 +58,7 @@ class Door:
     folder: Path
     port: int
     api: Api | None = None
+    _answering: set[asyncio.Task[None]] = field(default_factory=set)
     _free: list[_Server] = field(default_factory=list)
     _all: list[_Server] = field(default_factory=list)
 
@@ -74,10 +75,15 @@ class Door:
     async def show(self, resources: Mapping[str, str]) -> None:
         """Lead to the API of a stack with these physical ids by logical ones, as it is now."""
         self.api = await asyncio.to_thread(_read, self.emulator, resources)
-        self._end()
+        self.end()
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one request on, and its answer back while it comes."""
+        answering = asyncio.ensure_future(self._answer(reader, writer))
+        self._answering.add(answering)  # a task that no one holds may be collected
+        answering.add_done_callback(self._answering.discard)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             head = await reader.readuntil(b"\r\n\r\n")
             await self._pass_on(head, reader, writer)
@@ -111,6 +117,17 @@ class Door:
             server = self._free.pop()
             if server.process.poll() is None:
                 return server
+        server = self._started(api)
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and server.process.poll() is None:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.close()
+                return server
+            await asyncio.sleep(0.02)
+        raise ConnectionError("StreamFunction's web server did not start")
+
+    def _started(self, api: Api) -> _Server:
         port = free_port()
         with (self.folder / "stream.log").open("ab") as log:
             process = subprocess.Popen(
@@ -121,16 +138,8 @@ class Door:
                 stderr=log,
                 start_new_session=True,
             )
-        server = _Server(process, port)
-        self._all.append(server)
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline and process.poll() is None:
-            with contextlib.suppress(OSError):
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.close()
-                return server
-            await asyncio.sleep(0.02)
-        raise ConnectionError("StreamFunction's web server did not start")
+        self._all.append(_Server(process, port))
+        return self._all[-1]
 
     def _environment(self, api: Api, port: int) -> dict[str, str]:
         """Return the deployed function's variables, and what Lambda adds to them."""
@@ -147,7 +156,10 @@ class Door:
             "AWS_LWA_PORT": str(port),
         }
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the requests that are being answered, and all web servers."""
+        for answering in self._answering:
+            answering.cancel()
         for server in self._all:
             server.process.kill()
             server.process.wait()
@@ -168,22 +180,21 @@ async def opened(emulator: Emulator, build: Path, folder: Path, port: int) -> As
     """Open a door that shows no API yet; end its processes with the block."""
     door = Door(emulator=emulator, build=build, folder=folder, port=port)
     try:
-        server = await asyncio.start_server(door.answer, "127.0.0.1", port, limit=_HEAD_LIMIT)
+        server = await asyncio.start_server(door.accept, "127.0.0.1", port, limit=_HEAD_LIMIT)
     except OSError as error:
         raise ConfigurationError(f"Port {port} of 127.0.0.1 is in use: name a free one.") from error
     try:
         yield door
     finally:
         server.close()
-        door._end()
+        door.end()
 
 
 def _read(emulator: Emulator, resources: Mapping[str, str]) -> Api:
     """Read the deployed API, its streaming function, and a session of that function's role."""
-    session = boto3.Session("test", "test", region_name=REGION)
 
     def client(service: str) -> Any:
-        return session.client(service, endpoint_url=emulator.url)
+        return boto3.client(service, REGION, **emulator.client())
 
     api, function = resources["RestApi"], resources["StreamFunction"]
     configuration = client("lambda").get_function_configuration(FunctionName=function)

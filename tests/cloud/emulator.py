@@ -57,6 +57,16 @@ class Emulator:
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         }
 
+    def client(self, key: str = "test", secret: str = "test", token: str = "") -> dict[str, Any]:
+        """Return the options of a client with these credentials, by default the root user's."""
+        session = {"aws_session_token": token} if token else {}
+        return {
+            "endpoint_url": self.url,
+            "aws_access_key_id": key,
+            "aws_secret_access_key": secret,
+            **session,
+        }
+
     def functions(self) -> dict[int, str]:
         """Return the processes of functions by their id: each with its function's name."""
         found = {}
@@ -88,7 +98,9 @@ def check_port(port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            msg = f"Port {port} of 127.0.0.1 is in use: name a free one, or none to have one chosen."
+            msg = (
+                f"Port {port} of 127.0.0.1 is in use: name a free one, or none to have one chosen."
+            )
             raise ConfigurationError(msg) from error
 
 
@@ -107,10 +119,10 @@ async def check_version() -> None:
     """
     asks = "from importlib.metadata import version; print(version('ministack'))"
     try:
-        answer = await asyncio.to_thread(
-            subprocess.run, [PYTHON, "-c", asks], capture_output=True, text=True, check=False
+        asking = await asyncio.create_subprocess_exec(
+            PYTHON, "-c", asks, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
         )
-        found = answer.stdout.strip() or "none"
+        found = (await asking.communicate())[0].decode().strip() or "none"
     except OSError:
         found = "none"
     if found != locked_version():
@@ -131,8 +143,18 @@ async def started(folder: Path, port: int) -> AsyncIterator[Emulator]:
     log = folder / "emulator.log"
     for name in ("tmp", "state", "s3"):
         (folder / name).mkdir(parents=True, exist_ok=True)
+    process = _launch(folder, port, log)
+    emulator = Emulator(port, process.pid, log)
+    try:
+        await _until_ready(emulator, process)
+        yield emulator
+    finally:
+        _stop(process)
+
+
+def _launch(folder: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [PYTHON, Path(__file__).parent / "launch.py"],
             env=_environment(folder, port),
             stdin=subprocess.PIPE,
@@ -140,12 +162,6 @@ async def started(folder: Path, port: int) -> AsyncIterator[Emulator]:
             stderr=output,
             start_new_session=True,  # Ctrl-C ends what runs on it first
         )
-    emulator = Emulator(port, process.pid, log)
-    try:
-        await _until_ready(emulator, process)
-        yield emulator
-    finally:
-        _stop(process)
 
 
 def _environment(folder: Path, port: int) -> Mapping[str, str]:

@@ -1,8 +1,11 @@
-"""The emulator, with one change; it runs on the emulator's own Python, and imports nothing of ours.
+"""The emulator with two changes; it runs on its own Python, and imports nothing of ours.
 
 An event source of a FIFO queue hands over one batch at a time there, because a batch may hold
-messages of several groups (`_sqs_esm_concurrency` of MiniStack 1.5.33). A batch of one message holds
-those of one group, so that here such a source has the concurrency that its stack gives it, as on AWS.
+messages of several groups (`_sqs_esm_concurrency` of MiniStack 1.5.33). A batch of one message
+holds those of one group, so that such a source here has the concurrency of its stack, as on AWS.
+
+It asks IAM for `sqs:SendMessageBatch`, an action that AWS does not have: there the right to send
+messages is that to send several, and so it is with deletes and visibilities.
 
 It ends when its standard input does: with the process that has started it, however that ends.
 """
@@ -14,18 +17,29 @@ import threading
 from typing import Any
 
 from ministack.app import main
+from ministack.core import iam_actions
 from ministack.services import lambda_svc
 
 _serial = lambda_svc._sqs_esm_concurrency
+_named = iam_actions._action_from_target
 
 
 def concurrency(esm: dict[str, Any], function: Any, config: Any, queue: Any = None) -> int:
     """Return how many batches of a source are worked on at once."""
     scaling = esm.get("ScalingConfig") or {}
-    if "MaximumConcurrency" in scaling:  # the text of a parameter would stop the polling of all sources
+    if (
+        "MaximumConcurrency" in scaling
+    ):  # the text of a parameter would stop the polling of all sources
         scaling["MaximumConcurrency"] = int(scaling["MaximumConcurrency"])
     has_one = int(esm.get("BatchSize", 10)) == 1
     return int(_serial(esm, function, config, None if has_one else queue))
+
+
+def action(headers: dict[str, str]) -> str | None:
+    """Return the action of IAM that a request needs."""
+    name: str | None = _named(headers)
+    is_sqs = headers.get("x-amz-target", "").startswith("AmazonSQS.")
+    return name.removesuffix("Batch") if name and is_sqs else name
 
 
 def end_with_input() -> None:
@@ -35,5 +49,6 @@ def end_with_input() -> None:
 
 
 lambda_svc._sqs_esm_concurrency = concurrency
+iam_actions._action_from_target = action
 threading.Thread(target=end_with_input, daemon=True).start()
 sys.exit(main())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,9 +38,9 @@ def write(template: Path, target: Path) -> None:
 def _no_metric_math(document: Json) -> None:
     resources = document["Resources"]
     for name in [*resources]:
-        if resources[name]["Type"] == "AWS::CloudWatch::Alarm":
-            if "Metrics" in resources[name]["Properties"]:
-                del resources[name]
+        kind, properties = resources[name]["Type"], resources[name].get("Properties", {})
+        if kind == "AWS::CloudWatch::Alarm" and "Metrics" in properties:
+            del resources[name]
 
 
 def _named_methods(document: Json) -> None:
@@ -66,7 +66,7 @@ def _assumable_roles(document: Json) -> None:
 SUBSTITUTIONS: Final = {
     "alarms with metric math are left out: it makes none of them": _no_metric_math,
     "ANY is each of the seven methods: it imports no other": _named_methods,
-    "ExcludePunctuation is all punctuation by name: it does not know the word": _excluded_characters,
+    "ExcludePunctuation names all punctuation: it does not know the word": _excluded_characters,
     "the account may assume the functions' roles: what stands for the Lambda Web Adapter, and the "
     "checks of permissions, call with them": _assumable_roles,
 }

@@ -25,13 +25,13 @@ _CREDENTIALS = (
 
 
 class Account:
-    """One region of an AWS account.
+    """One region of an AWS account; `options` are those of each client, such as `endpoint_url`.
 
     Raises:
         ConfigurationError: AWS has no such region.
     """
 
-    def __init__(self, region: str) -> None:
+    def __init__(self, region: str, **options: Any) -> None:
         session = boto3.Session(region_name=region)
         known = {
             name
@@ -43,13 +43,14 @@ class Account:
             raise ConfigurationError(msg)
         self.region = region
         self._session = session
+        self._options = options
         self._clients: dict[str, Any] = {}
 
     def client(self, service: str) -> Any:
         """Return the client of a service, such as `iam`."""
         if service not in self._clients:
             config = Config(retries={"mode": "standard", "total_max_attempts": 5})
-            self._clients[service] = self._session.client(service, config=config)
+            self._clients[service] = self._session.client(service, config=config, **self._options)
         return self._clients[service]
 
     async def call(self, service: str, operation: str, **params: Any) -> Any:

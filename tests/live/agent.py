@@ -30,6 +30,8 @@ class LiveAgent(Worker):
         order = json.loads(ctx.parts[0].text)
         words: dict[str, Callable[..., Awaitable[None]]] = {
             "say": self.say,
+            "ask": self.ask,
+            "fail": self.fail,
             "steps": self.steps,
             "wait": self.wait,
             "digest": self.digest,
@@ -44,6 +46,15 @@ class LiveAgent(Worker):
     async def say(self, ctx: TaskContext) -> None:
         """End at once; the answer names the process."""
         await ctx.complete(PROCESS)
+
+    async def ask(self, ctx: TaskContext) -> None:
+        """Ask for another order."""
+        await ctx.request_input("what now?")
+
+    async def fail(self, ctx: TaskContext) -> None:
+        """Fail in each attempt, with what it has told."""
+        await ctx.emit_text_artifact(PROCESS, "failed")
+        raise RuntimeError
 
     async def steps(self, ctx: TaskContext, count: int, gap_s: float) -> None:
         """Tell `count` times, every `gap_s`, the step and the seconds since the first one."""

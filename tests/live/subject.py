@@ -79,7 +79,7 @@ class Subject:
 
     @property
     def issuer(self) -> str:
-        """What the agent's signatures name as their issuer: the stack's own address, if it has one."""
+        """What the agent's signatures name as their issuer: a stack's own address."""
         return self.stack.endpoint.rstrip("/") if self.stack else self.base
 
     @property
