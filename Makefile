@@ -143,6 +143,14 @@ live: $(VENV)/.stamp ## what only AWS can show: STACK=name REGION=region, or END
 	$(BIN)/python -m tests.live $(if $(ENDPOINT),--endpoint "$(ENDPOINT)",--stack "$(STACK)" --region "$(REGION)") \
 		$(LIVE_ARGS)
 
+# uv takes no interpreter behind a version manager's shim: those of pyenv are looked for, too.
+PYTHON_3_13 = $(UV) python find --no-project 3.13 2>/dev/null \
+	|| ls "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.13.*/bin/python3 2>/dev/null | sort -V | tail -1 | grep .
+
+.PHONY: has-python-3.13
+has-python-3.13: $(VENV)/.stamp
+	@{ $(PYTHON_3_13); } >/dev/null
+
 .PHONY: cloud
 cloud: $(CLOUD) ## sam deploy onto an emulated AWS, its checks, sam delete: docs/cloud.md (Python 3.13)
 	@$(BIN)/python -m tests.cloud $(CLOUD_ARGS)
@@ -266,9 +274,8 @@ $(CLIENTS): build/foreign/%/requirements.txt: tests/foreign/%/requirements.txt |
 
 # The emulated AWS runs on the Python of the functions, which are its children.
 build/cloud/venv/requirements.txt: requirements/cloud.txt | $(UV)
-	@python=$$($(UV) python find --no-project 3.13 2>/dev/null) || { \
-		echo "The functions run on Python 3.13, and this machine has none: install it (make check works without)." >&2; \
-		exit 2; \
+	@python=$$($(PYTHON_3_13)) || { \
+		echo "make cloud needs Python 3.13, on which the functions run: install it." >&2; exit 2; \
 	}; $(UV) venv --quiet --clear --python "$$python" $(@D)
 	$(UV) pip sync --quiet --python $(@D)/bin/python --require-hashes $<
 	cp $< $@

@@ -54,6 +54,7 @@ SHORT: Final = (
     "follow-up",
     "dead-letter",
     "refused-calls",
+    "substitutions",
     "commands",
     "logs",
 )
@@ -134,7 +135,7 @@ def _chosen(options: argparse.Namespace) -> set[str]:
     Raises:
         ConfigurationError: there is no check of a name.
     """
-    every = {check.name for check in (*CHECKS, *own.CHECKS)}
+    every = {check.name for check in CHECKS} | {check.name for check in own.CHECKS}
     chosen = set(options.only or (SHORT if options.short else every))
     if unknown := chosen - every:
         raise ConfigurationError(f"There is no check {min(unknown)}: docs/cloud.md names them.")

@@ -18,6 +18,7 @@ from a2a_serverless import aws
 from a2a_serverless_tools.console.rendering import BASE
 from tests.cloud.deployment import Deployment, run
 from tests.cloud.emulator import ROOT
+from tests.cloud.template import SUBSTITUTIONS
 from tests.live.account import ERRORS, Account, is_denied
 from tests.live.findings import Check, Figures, require
 from tests.live.stack import first_key
@@ -161,6 +162,95 @@ async def refused(deployment: Deployment, _: Subject) -> Figures:
             wrong.append(f"{role} {service}:{operation} was allowed")
     require(not wrong, f"not refused: {'; '.join(wrong)}", asked=len(calls))
     return {"asked": len(calls)}
+
+
+ALARM: Final = {
+    "Type": "AWS::CloudWatch::Alarm",
+    "Properties": {
+        "ComparisonOperator": "GreaterThanThreshold",
+        "EvaluationPeriods": 1,
+        "Threshold": 1,
+        "Metrics": [{"Id": "e", "Expression": "1 + 1"}],
+    },
+}
+API: Final = {
+    "Type": "AWS::ApiGateway::RestApi",
+    "Properties": {
+        "Body": {
+            "openapi": "3.0.1",
+            "info": {"title": "any", "version": "1"},
+            "paths": {"/any": {"x-amazon-apigateway-any-method": {"responses": {}}}},
+        }
+    },
+}
+SECRET: Final = {
+    "Type": "AWS::SecretsManager::Secret",
+    "Properties": {"GenerateSecretString": {"PasswordLength": 64, "ExcludePunctuation": True}},
+}
+ROLE: Final = {
+    "Type": "AWS::IAM::Role",
+    "Properties": {
+        "AssumeRolePolicyDocument": {
+            "Statement": [
+                {
+                    "Effect": "Allow",
+                    "Principal": {"Service": "lambda.amazonaws.com"},
+                    "Action": "sts:AssumeRole",
+                }
+            ]
+        }
+    },
+}
+
+
+async def substituted(deployment: Deployment, subject: Subject) -> Figures:
+    """Make of each thing that is substituted one as it is written: the emulator must not do it."""
+    account, learned = deployment.account, []
+
+    async def made(name: str, resource: Mapping[str, Any]) -> str:
+        """Make a stack of one resource; return its physical id, empty if it cannot be made."""
+        stack = f"substituted-{name}-{subject.run}"
+
+        async def undo() -> None:
+            await account.call("cloudformation", "delete_stack", StackName=stack)
+
+        subject.made.note("stack", stack, undo)
+        body = json.dumps({"Resources": {"It": resource}})
+        await account.call("cloudformation", "create_stack", StackName=stack, TemplateBody=body)
+
+        async def look() -> str | None:
+            answer = await account.call("cloudformation", "describe_stacks", StackName=stack)
+            status = str(answer["Stacks"][0]["StackStatus"])
+            return None if status in {"CREATE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"} else status
+
+        if await subject.until(stack, look, within_s=60, every_s=0.2) != "CREATE_COMPLETE":
+            return ""
+        listed = await account.call("cloudformation", "list_stack_resources", StackName=stack)
+        return str(listed["StackResourceSummaries"][0]["PhysicalResourceId"])
+
+    if await made("alarm", ALARM):
+        learned.append("alarms with metric math")
+    nodes = await account.call(
+        "apigateway", "get_resources", restApiId=await made("api", API), embed=["methods"]
+    )
+    if any(node.get("resourceMethods") for node in nodes["items"]):
+        learned.append("ANY")
+    secret = await account.call(
+        "secretsmanager", "get_secret_value", SecretId=await made("secret", SECRET)
+    )
+    if secret["SecretString"].isalnum():
+        learned.append("ExcludePunctuation")
+    role = await account.call("iam", "get_role", RoleName=await made("role", ROLE))
+    try:
+        await account.call(
+            "sts", "assume_role", RoleArn=role["Role"]["Arn"], RoleSessionName="check"
+        )
+    except ERRORS as error:
+        require(is_denied(error), f"a role that trusts Lambda alone: {aws.error_code(error)}")
+    else:
+        learned.append("roles that trust Lambda alone can be assumed")
+    require(not learned, f"take out of template.py: {', '.join(learned)}")
+    return {"still needed": len(SUBSTITUTIONS)}
 
 
 async def commands(deployment: Deployment, subject: Subject) -> Figures:
@@ -342,6 +432,7 @@ CHECKS: Final = (
     Own("failed-turn", "a turn that fails in each attempt is tried again, and then fails", retried),
     Own("dead-letter", "a turn that is received too often is a dead letter, and ends", given_up),
     Own("refused-calls", "each role is refused what it has no permission for", refused),
+    Own("substitutions", "the emulator still cannot do what is substituted", substituted),
     Own("commands", "task, tasks, console and purge work on the stack", commands),
     Own("kills", f"{TASKS} tasks end right while processes of all functions are killed", killed),
     Own("auth-switch", "the same key opens the same task after Auth has gone and come", switched),

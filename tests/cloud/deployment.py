@@ -210,6 +210,8 @@ async def run(command: Sequence[str], environment: Mapping[str, str], *, within_
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        process._transport.close()  # type: ignore[attr-defined]
     if process.returncode != 0:
         last = [line for line in said.splitlines() if line.strip()][-12:]
         raise PhaseError(f"{name} ended with {process.returncode}: " + "\n".join(last))

@@ -24,7 +24,7 @@ REGION: Final = "us-east-1"
 LOCK: Final = ROOT / "requirements" / "cloud.txt"
 PYTHON: Final = ROOT / "build" / "cloud" / "venv" / "bin" / "python"
 START_S: Final = 60.0
-STOP_S: Final = 10.0
+STOP_S: Final = 3.0
 
 CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 """Those of the emulator's root user, who may do everything."""

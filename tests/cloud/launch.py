@@ -48,6 +48,13 @@ def end_with_input() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+one_of_many = {"BatchSize": 1, "ScalingConfig": {"MaximumConcurrency": 5}}
+if _serial(one_of_many, {}, {}, {"is_fifo": True}) != 1:
+    sys.exit(
+        "The emulator gives FIFO sources their concurrency: take `concurrency` out of launch.py."
+    )
+if _named({"x-amz-target": "AmazonSQS.SendMessageBatch"}) != "SendMessageBatch":
+    sys.exit("The emulator asks IAM for what AWS asks: launch.py need not.")
 lambda_svc._sqs_esm_concurrency = concurrency
 iam_actions._action_from_target = action
 threading.Thread(target=end_with_input, daemon=True).start()

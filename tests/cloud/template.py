@@ -1,7 +1,7 @@
 """What of the built template the emulator cannot have, and what it gets instead.
 
-Each substitution is true of MiniStack 1.5.33; tests/cloud/test_substitutions.py fails where another
-version needs it no more. A template without them is what AWS gets.
+Each substitution is true of MiniStack 1.5.33. The check `substitutions` asks the running emulator
+whether it still needs each, and fails where it does not.
 """
 
 from __future__ import annotations
