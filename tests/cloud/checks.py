@@ -37,6 +37,8 @@ KILLED: Final = (
 )
 TASKS: Final = 40
 AT_ONCE: Final = 4
+UNANSWERED: Final = (httpx.HTTPError, ValueError, LookupError)
+"""What a request ends in whose process was killed: no answer, or one of the gateway's own."""
 
 
 @dataclass(frozen=True)
@@ -317,7 +319,7 @@ async def killed(deployment: Deployment, subject: Subject) -> Figures:
         message = ordered(kind, **more)
         async with places:
             task_id = await _sent(subject, message)
-        return kind, await subject.ended(task_id, within_s=600, every_s=2)
+        return kind, await _ended(subject, task_id)
 
     async def kill() -> None:
         while True:
@@ -334,9 +336,11 @@ async def killed(deployment: Deployment, subject: Subject) -> Figures:
 
     killing = asyncio.ensure_future(kill())
     try:
-        ended = await asyncio.gather(*(task(number) for number in range(TASKS)))
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(task(number)) for number in range(TASKS)]
     finally:
         killing.cancel()
+    ended = [each.result() for each in running]
     wrong = [
         f"{kind} {it['id']} {state(it)} {artifact_text(it)!r}"
         for kind, it in ended
@@ -350,7 +354,7 @@ async def _sent(subject: Subject, message: Mapping[str, Any]) -> str:
     """Send a message until it is taken: its id makes that one task, however often it is sent."""
 
     async def send() -> str | None:
-        with contextlib.suppress(httpx.HTTPError):
+        with contextlib.suppress(*UNANSWERED):
             answer = await subject.agent.call(
                 "SendMessage",
                 {"message": dict(message), "configuration": {"returnImmediately": True}},
@@ -360,6 +364,18 @@ async def _sent(subject: Subject, message: Mapping[str, Any]) -> str:
         return None
 
     return await subject.until("an answer", send, within_s=300, every_s=1)
+
+
+async def _ended(subject: Subject, task_id: str) -> dict[str, Any]:
+    """Wait for a task's end, whatever becomes of the processes that are asked."""
+
+    async def look() -> dict[str, Any] | None:
+        with contextlib.suppress(*UNANSWERED):
+            task = await subject.task(task_id)
+            return task if state(task) in {"COMPLETED", "FAILED"} else None
+        return None
+
+    return await subject.until(f"the end of {task_id}", look, within_s=600, every_s=2)
 
 
 def _is_right(kind: str, task: dict[str, Any]) -> bool:
@@ -381,7 +397,7 @@ async def switched(deployment: Deployment, subject: Subject) -> Figures:
         await deployment.deploy(Auth="oidc", OidcIssuer=ISSUER, OidcAudience="agent")
         away = await subject.http.get(path, headers=version)
     finally:
-        await deployment.deploy(Auth="api-key", OidcIssuer="", OidcAudience="")
+        await deployment.deploy(Auth="api-key")
     require(away.status_code == 401, f"under oidc the key was answered {away.status_code}")
     after = await first_key(deployment.account, await deployment.stack())
     require(after == before, "the key is another one")

@@ -8,6 +8,7 @@ import pytest
 from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless_tools.local.template import Template
+from tests.live.permissions import RULES
 from tests.support.permissions import (
     NETWORK,
     as_list,
@@ -212,3 +213,11 @@ def test_a_torn_environment_is_refused(
     document = yaml_parse((project / template).read_text(encoding="utf-8"))
     pattern = document["Parameters"]["AgentEnvironment"]["AllowedPattern"]
     assert bool(re.search(pattern, value)) == is_taken
+
+
+def test_the_live_rules_are_the_templates(permissions: set[Permission]) -> None:
+    """What `make live` asks IAM about each role is what the template grants and does not grant."""
+    for rule in RULES:
+        function = rule.role.replace("Role", "Function")
+        granted = (function, rule.action, rule.resource) in permissions
+        assert granted is rule.allowed, rule

@@ -32,7 +32,7 @@ RULES: Final = (
     ),
     Rule("PushRole", "dynamodb:PutItem", "TaskTable"),
     Rule("PushRole", "sqs:SendMessage", "OperationsQueue"),
-    Rule("WorkerRole", "sqs:SendMessage", "OperationsQueue"),
+    Rule("WorkerRole", "sqs:SendMessage", "OperationsQueue", allowed=True),  # of woken turns
     Rule("ApiRole", "sqs:ReceiveMessage", "OperationsQueue"),
     Rule("StreamRole", "sqs:ReceiveMessage", "OperationsQueue"),
 )

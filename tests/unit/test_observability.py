@@ -14,6 +14,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 from typing import Any
 
+import boto3
 import pytest
 
 from a2a_serverless import aws, observability
@@ -49,6 +50,16 @@ def test_a_line_says_what_the_code_works_on() -> None:
     ]
     assert [line["message"] for line in lines] == ["first", "second", "third"]
     assert {line["service"] for line in lines} == {"agent"}
+
+
+def test_where_credentials_are_found_is_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cold start has no lines about boto3's own credentials and endpoint."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with logged() as lines:
+        boto3.Session().client("sqs", region_name="eu-central-1")
+    assert [line["message"] for line in lines] == []
 
 
 def test_a_line_has_what_lambda_filters_by() -> None:
