@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE
 from tests.cloud import checks as own
+from tests.cloud.breaks import BREAKS
 from tests.cloud.deployment import KEPT, MADE_AGAIN, Deployment, PhaseError, build
 from tests.cloud.door import opened
 from tests.cloud.emulator import (
@@ -34,7 +35,7 @@ from tests.cloud.emulator import (
 )
 from tests.live import report, runner
 from tests.live.checks import CHECKS
-from tests.live.findings import Check
+from tests.live.findings import Check, Outcome
 from tests.live.made import Made
 from tests.live.runner import Findings
 from tests.live.stack import first_key
@@ -67,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the arguments ask for; return the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        return asyncio.run(_until_signal(_up(options) if options.up else _checked(options)))
+        does = _up if options.up else _broken if options.breaks else _checked
+        return asyncio.run(_until_signal(does(options)))
     except (ConfigurationError, PhaseError) as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         return EXIT_UNUSABLE
@@ -108,7 +110,8 @@ async def _checked(options: argparse.Namespace) -> int:
         return 0 if found.is_well and not left and not missing else 1
 
 
-async def _check(deployment: Deployment, names: set[str], folder: Path) -> Findings:
+@asynccontextmanager
+async def _subject(deployment: Deployment, folder: Path) -> AsyncIterator[Subject]:
     stack = await deployment.stack()
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     subject = Subject(
@@ -120,13 +123,40 @@ async def _check(deployment: Deployment, names: set[str], folder: Path) -> Findi
         run=uuid.uuid4().hex[:8],
         consent=Consent(changes=True),
     )
-    every: list[Check] = [*CHECKS, *(check.on(deployment) for check in own.CHECKS)]
-    chosen = [check for check in every if check.name in names]
     async with subject:
         await subject.card()
+        yield subject
+
+
+async def _check(deployment: Deployment, names: set[str], folder: Path) -> Findings:
+    chosen = [check for check in _every(deployment) if check.name in names]
+    async with _subject(deployment, folder) as subject:
         found = await runner.run(subject, chosen, _say)
         _say(f"report: {report.write(folder, subject, found)}")
     return found
+
+
+async def _broken(options: argparse.Namespace) -> int:
+    """Deploy, and break the stack in one way after the other: each has to be found."""
+    missed = 0
+    async with _deployed(options, live_agent=True) as deployment:
+        by_name = {check.name: check for check in _every(deployment)}
+        async with _subject(deployment, FOLDER / "reports" / "breaks") as subject:
+            for each in BREAKS:
+                _say(f"BREAK: {each.name}")
+                undo = await each.does(deployment, await deployment.stack())
+                found = await runner.run(subject, [by_name[each.check]], _say)
+                await undo()
+                if found.interrupted:
+                    return EXIT_INTERRUPTED
+                if found.findings[0].outcome is not Outcome.FAILED:
+                    missed += 1
+                    _say(f"NOT FOUND: {each.name}")
+    return 1 if missed else 0
+
+
+def _every(deployment: Deployment) -> list[Check]:
+    return [*CHECKS, *(check.on(deployment) for check in own.CHECKS)]
 
 
 def _chosen(options: argparse.Namespace) -> set[str]:
@@ -211,6 +241,7 @@ async def _phase(name: str, does: Awaitable[T]) -> T:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     parser.add_argument("--up", action="store_true", help="deploy the project's own agent and wait")
+    parser.add_argument("--breaks", action="store_true", help="break it: each break must be found")
     parser.add_argument("--short", action="store_true", help="the checks that take no minutes")
     parser.add_argument("--only", action="append", default=[], metavar="CHECK", help="this check")
     parser.add_argument("--port", type=int, help="the agent's port (default: a free one)")

@@ -37,6 +37,9 @@ KILLED: Final = (
 )
 TASKS: Final = 40
 AT_ONCE: Final = 4
+KILLS: Final = 2
+"""Of each function: fewer than the attempts of a turn."""
+PAUSE_S: Final = 5.0
 UNANSWERED: Final = (httpx.HTTPError, ValueError, LookupError)
 """What a request ends in whose process was killed: no answer, or one of the gateway's own."""
 
@@ -189,20 +192,6 @@ SECRET: Final = {
     "Type": "AWS::SecretsManager::Secret",
     "Properties": {"GenerateSecretString": {"PasswordLength": 64, "ExcludePunctuation": True}},
 }
-ROLE: Final = {
-    "Type": "AWS::IAM::Role",
-    "Properties": {
-        "AssumeRolePolicyDocument": {
-            "Statement": [
-                {
-                    "Effect": "Allow",
-                    "Principal": {"Service": "lambda.amazonaws.com"},
-                    "Action": "sts:AssumeRole",
-                }
-            ]
-        }
-    },
-}
 
 
 async def substituted(deployment: Deployment, subject: Subject) -> Figures:
@@ -218,7 +207,12 @@ async def substituted(deployment: Deployment, subject: Subject) -> Figures:
 
         subject.made.note("stack", stack, undo)
         body = json.dumps({"Resources": {"It": resource}})
-        await account.call("cloudformation", "create_stack", StackName=stack, TemplateBody=body)
+        await account.call(
+            "cloudformation",
+            "create_stack",
+            StackName=stack,
+            TemplateBody=body,
+        )
 
         async def look() -> str | None:
             answer = await account.call("cloudformation", "describe_stacks", StackName=stack)
@@ -242,15 +236,6 @@ async def substituted(deployment: Deployment, subject: Subject) -> Figures:
     )
     if secret["SecretString"].isalnum():
         learned.append("ExcludePunctuation")
-    role = await account.call("iam", "get_role", RoleName=await made("role", ROLE))
-    try:
-        await account.call(
-            "sts", "assume_role", RoleArn=role["Role"]["Arn"], RoleSessionName="check"
-        )
-    except ERRORS as error:
-        require(is_denied(error), f"a role that trusts Lambda alone: {aws.error_code(error)}")
-    else:
-        learned.append("roles that trust Lambda alone can be assumed")
     require(not learned, f"take out of template.py: {', '.join(learned)}")
     return {"still needed": len(SUBSTITUTIONS)}
 
@@ -307,7 +292,7 @@ async def _console(deployment: Deployment, path: str) -> str:
 
 
 async def killed(deployment: Deployment, subject: Subject) -> Figures:
-    """Kill a process of each function in turn, again and again, while tasks are sent and run."""
+    """Kill a process of each function in turn, and again, while tasks are sent and run."""
     counts = dict.fromkeys(KILLED, 0)
     stack = await deployment.stack()
     logical = {stack.resources[name]: name for name in KILLED}
@@ -322,17 +307,16 @@ async def killed(deployment: Deployment, subject: Subject) -> Figures:
         return kind, await _ended(subject, task_id)
 
     async def kill() -> None:
-        while True:
-            await asyncio.sleep(4)
-            least = min(KILLED, key=lambda name: counts[name])
-            ids = [
-                p for p, name in deployment.emulator.functions().items() if logical[name] == least
-            ]
-            ids += deployment.door.processes if least == "StreamFunction" else []
-            counts[least] += 1
+        """Kill a process of one function after the other, where it has one."""
+        for name in KILLED * KILLS:
+            await asyncio.sleep(PAUSE_S)
+            found = deployment.emulator.functions().items()
+            ids = [pid for pid, physical in found if logical.get(physical) == name]
+            ids += deployment.door.processes if name == "StreamFunction" else []
             for pid in ids[:1]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+                    counts[name] += 1
 
     killing = asyncio.ensure_future(kill())
     try:
@@ -347,6 +331,7 @@ async def killed(deployment: Deployment, subject: Subject) -> Figures:
         if not _is_right(kind, it)
     ]
     require(not wrong, f"tasks that did not end right: {wrong}", kills=counts)
+    require(counts["WorkerFunction"], "no worker was killed", kills=counts)
     return {"tasks": len(ended), "kills": counts}
 
 
@@ -408,7 +393,9 @@ async def switched(deployment: Deployment, subject: Subject) -> Figures:
 
 async def shared(deployment: Deployment, subject: Subject) -> Figures:
     """Update the stack to shared turns, and have ten tasks run at once."""
-    await deployment.deploy(WorkerTurns="10", WorkerConcurrency="2")
+    await deployment.deploy(
+        WorkerTurns="10", WorkerConcurrency="2", WorkerTimeout="120", TurnTimeout="45"
+    )
     try:
         ids = [await subject.begin("steps", count=10, gap_s=1) for _ in range(10)]
         tasks = [await subject.ended(task_id, within_s=300) for task_id in ids]

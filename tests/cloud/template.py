@@ -18,8 +18,6 @@ Json = dict[str, Any]
 
 _METHODS: Final = ("get", "post", "put", "delete", "patch", "head", "options")
 _ANY: Final = "x-amazon-apigateway-any-method"
-_LAMBDA: Final = {"Service": "lambda.amazonaws.com"}
-_ROOT: Final = "arn:aws:iam::000000000000:root"
 
 
 def substituted(template: Path) -> Json:
@@ -57,18 +55,10 @@ def _excluded_characters(document: Json) -> None:
             node["ExcludeCharacters"] = string.punctuation
 
 
-def _assumable_roles(document: Json) -> None:
-    for node in _mappings(document["Resources"]):
-        if node.get("Principal") == _LAMBDA:
-            node["Principal"] = {**_LAMBDA, "AWS": _ROOT}
-
-
 SUBSTITUTIONS: Final = {
     "alarms with metric math are left out: it makes none of them": _no_metric_math,
     "ANY is each of the seven methods: it imports no other": _named_methods,
     "ExcludePunctuation names all punctuation: it does not know the word": _excluded_characters,
-    "the account may assume the functions' roles: what stands for the Lambda Web Adapter, and the "
-    "checks of permissions, call with them": _assumable_roles,
 }
 """What each substitution does and why, and the function that does it to a template."""
 
