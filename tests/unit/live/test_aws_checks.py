@@ -494,9 +494,9 @@ async def test_tasks_over_a_change(
     subject = await deployed(ScriptedAgent(end), consent=Consent(changes=True))
     found = await finding(subject, check("second-deploy"))
     says(found, Outcome.FAILED if part else Outcome.PASSED, part)
-    assert described == dict.fromkeys(
-        (PHYSICAL[logical] for logical in deployments.CHANGED), {"A2A_AUTH": "api-key"}
-    )
+    assert described == {
+        PHYSICAL[logical]: {"A2A_AUTH": "api-key"} for logical in deployments.CHANGED
+    }
     assert [len(each) for each in given] == [2, 2, 2, 1, 1, 1]
 
 

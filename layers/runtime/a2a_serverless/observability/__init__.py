@@ -23,8 +23,8 @@ LIBRARIES: Final[Mapping[str, int]] = {
     "aws_lambda_powertools": logging.INFO,
     "boto3": logging.INFO,
     "botocore": logging.INFO,
-    "botocore.configprovider": logging.WARNING,  # a line at each cold start with an endpoint of one's own
-    "botocore.credentials": logging.WARNING,  # a line at each cold start: where they were found
+    "botocore.configprovider": logging.WARNING,  # a line at each start, of an endpoint of its own
+    "botocore.credentials": logging.WARNING,  # a line at each start: where it has found them
     "httpcore": logging.INFO,
     "httpx": logging.WARNING,  # a line for each request, with its URL
     "mangum": logging.WARNING,  # as httpx; API Gateway has a log of its own
