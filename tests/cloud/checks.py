@@ -382,7 +382,7 @@ async def switched(deployment: Deployment, subject: Subject) -> Figures:
         await deployment.deploy(Auth="oidc", OidcIssuer=ISSUER, OidcAudience="agent")
         away = await subject.http.get(path, headers=version)
     finally:
-        await deployment.deploy(Auth="api-key")
+        await deployment.deploy(Auth="api-key", OidcIssuer="", OidcAudience="")
     require(away.status_code == 401, f"under oidc the key was answered {away.status_code}")
     after = await first_key(deployment.account, await deployment.stack())
     require(after == before, "the key is another one")

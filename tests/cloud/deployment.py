@@ -35,6 +35,7 @@ PARAMETERS: Final = {
 }
 KEPT: Final = frozenset({"TaskTable", "UndecodableQueue", "ApiKeys", "SigningSecret"})
 """What outlives a deleted stack, by logical ids."""
+QUOTED: Final = '""'
 MADE_AGAIN: Final = "FunctionLogs"
 """What the emulator may make again for the last lines of a function, which no role may on AWS."""
 
@@ -89,7 +90,8 @@ class Deployment:
             ConfigurationError: it failed; the text has the events that say why.
         """
         self.parameters.update(parameters)
-        given = [f"{name}={value}" for name, value in self.parameters.items()]
+        # SAM keeps what a stack has been given: an empty value has to be said, in quotes.
+        given = [f"{name}={value or QUOTED}" for name, value in self.parameters.items()]
         arguments = ["--template-file", str(self.build / "cloud.json"), "--resolve-s3"]
         arguments += ["--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset"]
         try:
