@@ -28,7 +28,7 @@ CONSUMERS = {
     "OperationsQueue": {"WorkerFunction"},
     "QuarantineQueue": {"WorkerFunction"},
     "DeadLetterQueue": {"SweeperFunction"},
-    "PushQueue": {"PushFunction"},
+    "PushQueue": {"PushFunction", "SweeperFunction"},
     "PushDeadLetterQueue": set[str](),
     "UndecodableQueue": set[str](),
 }
@@ -36,7 +36,7 @@ SENDERS = {
     "OperationsQueue": {"ApiFunction", "StreamFunction", "SweeperFunction", "WorkerFunction"},
     "QuarantineQueue": {"WorkerFunction"},
     "DeadLetterQueue": set[str](),
-    "PushQueue": {"PushFunction"},
+    "PushQueue": {"PushFunction", "SweeperFunction"},
     "PushDeadLetterQueue": {"PushFunction"},
     "UndecodableQueue": {"SweeperFunction", "PushFunction"},
 }

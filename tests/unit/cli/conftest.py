@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,7 +59,7 @@ def storage(database: Database, clock: ManualClock) -> DurableStorage:
     return database.storage(clock=clock, scope=ANN)
 
 
-OF_TABLE = "table tasks, which A2A_TABLE names"
+OF_TABLE = re.compile(r"\Atable \w+, which A2A_TABLE names\n")
 
 
 class Said(NamedTuple):
@@ -84,8 +85,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         code = cli.main(arguments)
         said = capsys.readouterr()
         assert "Traceback" not in said.err
-        # The line of the fixture `database`: test_places.py shows when it comes.
-        return Said(code, said.out, said.err.removeprefix(f"{OF_TABLE}\n"))
+        # The line about the table of the environment: test_places.py shows when it comes.
+        return Said(code, said.out, OF_TABLE.sub("", said.err))
 
     return running
 
