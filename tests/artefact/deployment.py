@@ -127,6 +127,7 @@ def _variables(
     """What the template says, with the names of this table and these queues."""
     document = yaml_parse((artefact.folder / "template.yaml").read_text(encoding="utf-8"))
     known = {**{resource: resource for resource in document["Resources"]}, **_KNOWN}
+    known |= {f"{secret}.Id": secret for secret in SECRETS}
     variables = {"Properties": properties["Environment"]["Variables"]}
     template = Template(document | {"Resources": {name: variables}})
     resolved = template.properties(name, known)
