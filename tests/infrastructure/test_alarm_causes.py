@@ -20,7 +20,7 @@ from a2a_serverless.http.intake import _try_send
 from a2a_serverless.observability import metrics
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head, Operation
-from a2a_serverless.tasks.identity import caller_number
+from a2a_serverless.tasks.identity import Scope, caller_number
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.agents import deployed_agent, pulling_agent
 from a2a_serverless.worker.function import flush_now_and_then
@@ -360,12 +360,14 @@ async def given_up(watched: Watched, *callers: Caller) -> None:
     """A notification of each caller goes to a webhook that cannot be reached."""
     world = World()
     for caller in callers:
+        world.storage = world.storage.for_scope(Scope.of(caller.tenant, caller.user))
         opened = await world.storage.open_task("ctx", request(), caller=caller)
         own = config(NOBODY_LISTENS, task_id=opened.head.task_id)
         await world.storage.webhooks.put(own)
         await world.say(opened.head, COMPLETED)
     with watched.seen.emitted():
-        await world.pump()
+        await world.run(seconds=7 * 3600, step=600)
+    assert watched.seen.points[NAMESPACE, "PushGivenUp", OWN]
 
 
 async def test_notifications_that_are_given_up_ring(watched: Watched) -> None:

@@ -184,7 +184,7 @@ async def test_a_table_that_vanishes_gives_back_all_turns(monkeypatch: pytest.Mo
     heads = [await function.send(f"2 {name}") for name in "abc"]
     invocation = await function.invoke()
     await function.clock.pass_time(1.5)
-    assert function.starts == ["a", "b", "c"]
+    assert sorted(function.starts) == ["a", "b", "c"]  # those that are pulled start together
 
     async def vanished(*_: object, **__: object) -> None:
         raise UnavailableError("the table does not answer")

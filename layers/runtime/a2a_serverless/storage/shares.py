@@ -62,7 +62,7 @@ async def ahead(storage: DurableStorage, head: Head, most: int) -> int:
     """Return how many turns of its caller stand in line before a turn: up to `most` are counted."""
     person = Scope(head.scope).person
     own = layout.line_place(person, head.left_at, head.task_id)
-    before = _live(storage, layout.WAITING, f"{person}#", own)
+    before = _live(storage, layout.waiting_key(person), f"{person}#", own)
     found = await storage.table.first(most + 1, before)
     return min(most, len([entry for entry in found if entry["line_at"] < own]))
 
