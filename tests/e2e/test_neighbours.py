@@ -1,0 +1,272 @@
+"""One caller attacks for ten minutes while another works: what the other one notices of it.
+
+The API, the workers and the sweeper are real; a clock that jumps spares the waiting. Requests to
+the table and the queue take their time, indexes lag, and API and table have limits as on AWS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import AgentCard
+from pydantic import SecretStr
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.card import load_card
+from a2a_serverless.observability import metrics
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.table import Item, Key, Matches, Range
+from a2a_serverless.tasks.head import Operation
+from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless_tools.local.template import find_template
+from a2a_serverless_tools.testing.process import _InlineKeeper
+from tests.support.a2a_calls import Agent as Remote
+from tests.support.alarms import CloudWatch, alarms_of, rung
+from tests.support.databases import LONG
+from tests.support.permissions import transform
+from tests.support.workers import Agent, complete
+from tests.unit.worker.quarantine import JumpingLoop, LoopClock
+from tests.unit.worker.shares import LaggingTable, SlowQueue, p95
+
+CARD: Final = Path(__file__).parents[2] / "functions/api/agent_card.json"
+BEGIN_S: Final = 1_000_000.0
+"""Small enough for timers of a float's exactness."""
+ATTACK_S: Final = 600 if LONG else 60
+WORKERS: Final = 10
+TURN_S: Final = 2.0
+ENVIRONMENTS: Final = 100
+"""Of the API: each answers one request at a time (`ApiConcurrency`)."""
+UNITS_A_SECOND: Final = 1_000
+"""Read units of the table: a fortieth of what AWS gives a table by default."""
+CONNECTIONS: Final = 90
+TALK: Final = "a-long-conversation"
+LONG_TALK: Final = 1000 if LONG else 100
+"""Tasks of the attacker's conversation."""
+ATTACKER, NEIGHBOUR = "key-of-the-attacking-caller", "key-of-the-neighbouring-caller"
+RARE: Final = ("TASK_STATE_REJECTED", "TASK_STATE_INPUT_REQUIRED")
+
+
+class BoundedTable(LaggingTable):
+    """A table that reads so many units a second: who wants more waits."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.05)
+        self._free_at = 0.0
+
+    async def _pay(self, units: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self._free_at = max(self._free_at, now) + units / UNITS_A_SECOND
+        if self._free_at - now > 1:  # a second of unused capacity may be used at once
+            await asyncio.sleep(self._free_at - now - 1)
+
+    async def load(self, keys: Iterable[Key], **options: Any) -> dict[Key, Item | None]:
+        keys = list(keys)
+        await self._pay(len(keys))
+        return await super().load(keys, **options)
+
+    async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
+        async for page in super().query(wanted):
+            await self._pay(0.5 + len(page) / 40)
+            yield page
+
+    async def count(self, wanted: Range) -> Matches:
+        found = await super().count(wanted)
+        await self._pay(0.5 + found.looked_at / 40)
+        return found
+
+
+class Account:
+    """A deployment, its two callers, and what they have seen."""
+
+    def __init__(self, loop: JumpingLoop, card: AgentCard) -> None:
+        self.clock = LoopClock(loop)
+        settings = Settings(
+            auth="api-key",
+            api_keys=SecretStr(f"attacker={ATTACKER},neighbour={NEIGHBOUR}"),
+            visibility_s=60,
+            turn_limit_s=825,
+        )
+        self._queue = SlowQueue(Operation, visibility_s=60, clock=self.clock, name="Operation.fifo")
+        backends = memory_backends(settings, self.clock)
+        storage = DurableStorage(BoundedTable(), clock=self.clock, timing=backends.storage.timing)
+        self._backends = replace(backends, storage=storage, operations=self._queue)
+        self._app = create_app(settings, self._backends, card)
+        self._environments = asyncio.Semaphore(ENVIRONMENTS)
+        self._workers = [
+            WorkerAdapter(
+                self._backends,
+                Agent(self._work),
+                settings,
+                clock=self.clock,
+                keeper=_InlineKeeper(),
+            )
+            for _ in range(WORKERS)
+        ]
+        self._numbers = itertools.count()
+        self.answers = Counter[int]()
+        self.sends: list[float] = []
+        self.lists: list[float] = []
+        """Seconds until the neighbour had its answers."""
+
+    async def _work(self, context: RequestContext, queue: EventQueue) -> None:
+        await self.clock.sleep(TURN_S)
+        await complete(context, queue)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        running = [asyncio.create_task(self._place(each)) for each in self._workers]
+        running.append(asyncio.create_task(self._every_minute()))
+        try:
+            yield
+        finally:
+            for each in running:
+                each.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _place(self, worker: WorkerAdapter) -> None:
+        while True:
+            for handle in await self._queue.pull(1, 20):
+                await worker.process(handle)
+
+    async def _every_minute(self) -> None:
+        while True:
+            await self.clock.sleep(60)
+            await Sweeper(self._backends.storage, self._queue, clock=self.clock).sweep()
+            metrics.flush()
+
+    @asynccontextmanager
+    async def caller(self, key: str) -> AsyncIterator[Remote]:
+        async def bounded(scope: Any, receive: Any, send: Any) -> None:
+            async with self._environments:
+                await self._app(scope, receive, send)
+
+        transport = httpx.ASGITransport(bounded)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://agent", headers={"X-API-Key": key}, timeout=60
+        ) as http:
+            yield Remote(http)
+
+    async def send(self, remote: Remote, *, waits: bool = True, context_id: str = "") -> str:
+        number = next(self._numbers)
+        answer = await remote.send(
+            messageId=f"message-{number}",
+            contextId=context_id or f"context-{number}",
+            configuration={"returnImmediately": not waits},
+        )
+        self.answers[answer.response.status_code] += 1
+        return answer.state
+
+    async def works(self, seconds: float) -> None:
+        """Let the neighbour send a message every five seconds, wait for its answer, and list."""
+        until = self.clock.monotonic() + seconds
+        async with self.caller(NEIGHBOUR) as remote:
+            while self.clock.monotonic() < until:
+                began = self.clock.monotonic()
+                assert await self.send(remote) == "COMPLETED"
+                self.sends.append(self.clock.monotonic() - began)
+                began = self.clock.monotonic()
+                assert (await remote.call("ListTasks", {"pageSize": 20})).response.is_success
+                self.lists.append(self.clock.monotonic() - began)
+                await self.clock.sleep(5 - (self.clock.monotonic() - began) % 5)
+
+    @asynccontextmanager
+    async def attacked(self) -> AsyncIterator[None]:
+        """Hold many requests, and list what costs most, as one caller."""
+        async with self.caller(ATTACKER) as remote:
+            attacks = [asyncio.create_task(self._holds(remote)) for _ in range(CONNECTIONS)]
+            attacks += [asyncio.create_task(self._lists(remote)) for _ in range(4)]
+            try:
+                yield
+            finally:
+                for each in attacks:
+                    each.cancel()
+                found = await asyncio.gather(*attacks, return_exceptions=True)
+                assert all(isinstance(each, asyncio.CancelledError) for each in found), found
+
+    async def _holds(self, remote: Remote) -> None:
+        while True:
+            await self.send(remote)
+            await self.clock.sleep(5)
+
+    async def _lists(self, remote: Remote) -> None:
+        for number in itertools.count():
+            after = datetime.fromtimestamp(BEGIN_S + number, UTC).isoformat()
+            asked: list[dict[str, Any]] = [
+                {"contextId": TALK, "pageSize": 1},
+                {"status": RARE[number % 2], "pageSize": 1},
+                {"statusTimestampAfter": after.replace("+00:00", "Z"), "pageSize": 1},
+            ]
+            for each in asked:
+                answer = await remote.call("ListTasks", each)
+                assert answer.response.is_success, answer
+                await self.clock.sleep(0.2)
+
+    async def talks(self) -> None:
+        """Make the attacker's long conversation, whose turns are over."""
+        async with self.caller(ATTACKER) as remote:
+            for _ in range(LONG_TALK):
+                await self.send(remote, waits=False, context_id=TALK)
+        while (await self._queue.depth()) != (0, 0):
+            await self.clock.sleep(1)
+
+
+def middle(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+@pytest.mark.timeout(900 if LONG else 300)
+def test_a_neighbour_hardly_notices_an_attack(caplog: pytest.LogCaptureFixture) -> None:
+    """Its answers and lists take at most twice as long, and no alarm rings.
+
+    The other caller holds 90 requests, whose turns need more than all workers, and lists a
+    conversation of many tasks, rare states and ever other times: for ten minutes in the long form,
+    which compares the 95th percentile; for one in the short form, whose few answers are compared in
+    the middle.
+    """
+    caplog.set_level(logging.CRITICAL)
+    loop = JumpingLoop()
+    loop.now = BEGIN_S
+    account = Account(loop, load_card(CARD))
+    seen = CloudWatch(account.clock)
+    of = p95 if LONG else middle
+
+    async def play() -> tuple[list[float], list[float]]:
+        async with account.running():
+            await account.clock.sleep(10)
+            await account.talks()
+            await account.works(ATTACK_S)
+            calm = [of(account.sends), of(account.lists)]
+            account.sends.clear()
+            account.lists.clear()
+            async with account.attacked():
+                await account.clock.sleep(20)
+                await account.works(ATTACK_S)
+            return calm, [of(account.sends), of(account.lists)]
+
+    with seen.emitted():
+        try:
+            calm, attacked = loop.run_until_complete(play())
+        finally:
+            loop.close()
+    assert account.answers.keys() == {200}
+    assert account.answers.total() > 3 * ATTACK_S
+    for before, during in zip(calm, attacked, strict=True):
+        assert during <= 2 * before, (calm, attacked, account.sends)
+    alarms = alarms_of(transform(find_template()))
+    assert rung(alarms, seen, since_ms=int(BEGIN_S * 1000)) == set()
