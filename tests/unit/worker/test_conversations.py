@@ -411,7 +411,10 @@ async def test_a_backlog_of_one_conversation_waits_for_the_conversation() -> Non
     """Sorted into the line of the workers, each would cost a wake and a delivery for nothing."""
     talk = Talk()
     heads = [await talk.send(word) for word in ("one", "two", "three")]
-    running = (await talk.operations.pull(1, 0))[0]
+    received = {each.message.task_id: each for each in await talk.operations.pull(10, 0)}
+    running = received.pop(heads[0].task_id)
+    for each in received.values():
+        await each.nack()
     await talk.clock.pass_time(2)
     sorting = talk.adapter.shares.beside(running, asyncio.Event(), is_late=True)
     sorted_then = asyncio.create_task(sorting)
