@@ -58,16 +58,17 @@ SENDS: dict[type, tuple[str, ...]] = {TableQueue: ("send",)}
 
 
 class HoursClock(PacedClock):
-    """Hours that pass while nothing runs; a wait of up to a second, in what runs, is over at once."""
+    """Hours that pass while nothing runs; a wait of up to a second is over at once."""
 
     def skip(self, seconds: float) -> None:
         self._now += seconds
 
     async def sleep(self, seconds: float) -> None:
         if seconds > 1:
-            return await super().sleep(seconds)
-        self.skip(seconds)
-        await asyncio.sleep(0)
+            await super().sleep(seconds)
+        else:
+            self.skip(seconds)
+            await asyncio.sleep(0)
 
 
 class Invocation:
