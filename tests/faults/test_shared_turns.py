@@ -90,10 +90,10 @@ async def fleet(world: World, size: int) -> AsyncIterator[list[Running]]:
 async def test_forty_turns_share_two_invocations(
     emulators: Emulators, tmp_path: Path, record_property: Any
 ) -> None:
-    """Turns that wait are paid for once in ten: two workers with ten places run forty of them.
+    """Turns that wait share what is paid: two workers with ten places run forty of them.
 
-    Each of the two invocations runs two rounds, wakes those of the second, and waits for its last
-    poll.
+    Each of the two invocations runs two rounds, wakes those of the second by and by, and waits for
+    its last poll: less than a third of the turns' own seconds, on a busy machine too.
     """
     seconds = 10 if IS_LONG else 3
     settings = shared(tmp_path, 10, 60, 300, A2A_VISIBILITY_S="30")
@@ -116,7 +116,7 @@ async def test_forty_turns_share_two_invocations(
         record_property("billed", [round(each.seconds, 1) for each in billed])
         assert set(starts.values()) == {1}
         assert len(billed) == 2
-        assert sum(each.seconds for each in billed) <= 2 * (2 * seconds + 8)
+        assert sum(each.seconds for each in billed) <= 40 * seconds / 3
 
 
 @pytest.mark.timeout(300)
