@@ -28,7 +28,7 @@ CONSUMERS = {
     "OperationsQueue": {"WorkerFunction"},
     "QuarantineQueue": {"WorkerFunction"},
     "DeadLetterQueue": {"SweeperFunction"},
-    "PushQueue": {"PushFunction", "SweeperFunction"},
+    "PushQueue": {"PushFunction"},
     "PushDeadLetterQueue": set[str](),
     "UndecodableQueue": set[str](),
 }
