@@ -60,9 +60,9 @@ def test_a_steady_flood_holds_up_no_other_caller(rate: float, places: int) -> No
 
     A turn that waits for its share uses up no receive: of those on the queue few have more than 3.
     """
-    waits, receives = steady(rate, 30, places=places, turn_s=2.0, seed=1)
-    assert p95(waits) <= 5
-    assert receives <= 5
+    runs = [steady(rate, 30, places=places, turn_s=2.0, seed=seed) for seed in range(2)]
+    assert p95([wait for waits, _ in runs for wait in waits]) <= 5
+    assert max(receives for _, receives in runs) <= 7
 
 
 def test_conversations_leave_their_next_turns_in_line() -> None:
