@@ -8,12 +8,16 @@ there is no fence goes by that until `KEPT` has passed, and the index shows a ta
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import NamedTuple
 
 from a2a_serverless.tasks.rules import is_behind, is_last_look
+from tests.model.search import Game, Report, Step
+
+_IDLE = ("sent", "refused", "dead")
+"""Where a creation does nothing more."""
 
 _UP, _ENDED, _OLD, _NEW = 9, 5, 1, 5
 """Times: until when a fence that is up counts, when one has ended, births before and since then."""
@@ -66,77 +70,60 @@ class Guards:
     """A creation looks before its write, too: that only saves the write."""
 
 
-Step: TypeAlias = tuple[str, World]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """A deletion beside a few messages, deaths of their processes, and lapses of the fence."""
+
+    guards: Guards = Guards()
+    messages: int = 3
+    deaths: int = 0
+    lapses: int = 0
+
+    def explore(self) -> Report:
+        """Visit every state; see `Game.explore`.
+
+        After the deletion has ended no message that was accepted before is stored, and nothing at
+        all once every process has done what it does; a message that came after the end is accepted.
+        """
+        return Game(
+            first=World(messages=self.messages, deaths=self.deaths, lapses=self.lapses),
+            steps=partial(_steps, guards=self.guards),
+            wrong=_broken,
+            rests=_is_over,
+            stuck="a task is left for ever",
+        ).explore()
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The number of states, and the first broken promise with the steps that lead there."""
-
-    states: int
-    broken: str = ""
-    trace: tuple[str, ...] = ()
-
-
-def explore(
-    guards: Guards | None = None, *, messages: int = 3, deaths: int = 0, lapses: int = 0
-) -> Report:
-    """Visit every state; stop at the first broken promise.
-
-    After the deletion has ended no message that was accepted before is stored, and nothing at all
-    once every process has done what it does; a message that came after the end is accepted.
-    """
-    guards = guards or Guards()
-    first = World(messages=messages, deaths=deaths, lapses=lapses)
-    came: dict[World, tuple[World | None, str]] = {first: (None, "")}
-    waiting = deque([first])
-    while waiting:
-        world = waiting.popleft()
-        steps = list(_steps(world, guards))
-        if broken := _broken(world, is_over=not steps):
-            return Report(len(came), broken, _trace(came, world))
-        for name, after in steps:
-            if after not in came:
-                came[after] = (world, name)
-                waiting.append(after)
-    return Report(len(came))
-
-
-def _broken(world: World, *, is_over: bool) -> str:
+def _broken(world: World) -> str:
     for one in world.creations:
         if one.at == "refused" and not one.is_old and world.fence != "up":
             return "a new message is refused"
-        if world.deletion != "done" or not one.is_old or not one.stored:
-            continue
-        if one.at == "sent":
+        if world.deletion == "done" and one.is_old and one.at == "sent" and one.stored:
             return "a task is left"
-        if is_over:
-            return "a task is left for ever"
-    return "" if world.deletion == "done" or not is_over else "the deletion never ends"
+    return ""
 
 
-def _trace(came: dict[World, tuple[World | None, str]], world: World) -> tuple[str, ...]:
-    steps: list[str] = []
-    at: World | None = world
-    while at is not None:
-        at, name = came[at]
-        steps.append(name)
-    return tuple(reversed(steps[:-1]))
+def _is_over(world: World) -> bool:
+    is_done = world.deletion == "done" and all(one.at in _IDLE for one in world.creations)
+    return is_done and not any(one.is_old and one.stored for one in world.creations)
 
 
-def _steps(world: World, guards: Guards) -> Iterator[Step]:
+def _steps(world: World, guards: Guards) -> Iterator[Step[World]]:
     if world.messages:
         came = (*world.creations, Creation())
-        yield "a message", world._replace(creations=came, messages=world.messages - 1)
+        yield "a message", world._replace(creations=came, messages=world.messages - 1), False
     for number, one in enumerate(world.creations):
         for name, changed in _of_creation(world, one, guards):
-            yield f"{number} {name}", _with(world, number, changed)
-        is_at_work = one.at in ("look", "write", "second")
-        if world.deaths and is_at_work:
+            yield f"{number} {name}", _with(world, number, changed), True
+        if world.deaths and one.at not in _IDLE:
             after = _with(world, number, one._replace(at="dead"))
-            yield f"{number} dies", after._replace(deaths=world.deaths - 1)
+            yield f"{number} dies", after._replace(deaths=world.deaths - 1), False
+    if world.lapses and world.fence == "up":  # the process was held up, or has died
+        after = _down(world)._replace(lapses=world.lapses - 1, found=frozenset())
+        at = "fence" if guards.lapse else world.deletion
+        yield "the fence lapses", after._replace(deletion=at), False
     if world.deletion != "done":
-        yield from _of_deletion(world, guards)
+        yield *_of_deletion(world, guards), True
 
 
 def _of_creation(world: World, one: Creation, guards: Guards) -> Iterator[tuple[str, Creation]]:
@@ -170,42 +157,39 @@ def _is_behind(world: World, one: Creation, guards: Guards) -> bool:
     return is_behind(born, _UP if world.fence == "up" else _ENDED)
 
 
-def _of_deletion(world: World, guards: Guards) -> Iterator[Step]:
+def _of_deletion(world: World, guards: Guards) -> tuple[str, World]:
     name, found = world.deletion, world.found
-    if world.lapses and world.fence == "up":  # the process was held up, or has died
-        after = _down(world)._replace(lapses=world.lapses - 1, found=frozenset())
-        yield "the fence lapses", after._replace(deletion="fence" if guards.lapse else name)
     every = world.creations
     match name:
         case "fence":
             # What a process had read of an earlier fence says nothing of this one.
             read = (one._replace(knows="none") if _is_new(one) else one for one in every)
-            yield name, world._replace(fence="up", deletion="kept", creations=tuple(read))
+            return name, world._replace(fence="up", deletion="kept", creations=tuple(read))
         case "kept":
             if guards.kept:
                 every = tuple(
                     one if one.knows != "none" else one._replace(knows="") for one in every
                 )
             due = (o._replace(stored="due") if o.stored == "hidden" else o for o in every)
-            yield name, world._replace(deletion="lag", creations=tuple(due))
+            return name, world._replace(deletion="lag", creations=tuple(due))
         case "lag":
             if guards.lag:
                 every = tuple(o._replace(stored="shown") if o.stored == "due" else o for o in every)
-            yield name, world._replace(deletion="look", creations=every)
+            return name, world._replace(deletion="look", creations=every)
         case "look":
             shown = frozenset(n for n, one in enumerate(every) if one.stored == "shown")
             # By then both waits are over, and the fence is the one that was put up before them.
             until = _UP if world.fence == "up" or not guards.lapse else _ENDED
             is_last = is_last_look(began=4, ended=6, since=2, until=until, settles_ms=2)
             at = "delete" if shown else "lower" if is_last else "fence"
-            yield name, world._replace(deletion=at, found=shown)
+            return name, world._replace(deletion=at, found=shown)
         case "delete":
             after = world
             for number in found:
                 after = _with(after, number, every[number]._replace(stored=""))
-            yield name, after._replace(deletion="look", found=frozenset())
+            return name, after._replace(deletion="look", found=frozenset())
         case _:
-            yield name, _down(world)._replace(deletion="done")
+            return name, _down(world)._replace(deletion="done")
 
 
 def _is_new(one: Creation) -> bool:
@@ -218,7 +202,7 @@ def _down(world: World) -> World:
     return world._replace(fence="down", creations=old)
 
 
-def _with(world: World, number: int, one: Any) -> World:
+def _with(world: World, number: int, one: Creation) -> World:
     creations = list(world.creations)
     creations[number] = one
     return world._replace(creations=tuple(creations))

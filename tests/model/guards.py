@@ -5,34 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tests.model import unguarded
-from tests.model.explore import Finding
+from tests.model.explore import explore
 from tests.model.rules import Rules
+from tests.model.scenarios import named_scenario
+from tests.model.search import Decision, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
-    """A guard: what it does, the rules without it, and the scenario that misses it first."""
+class Guard(Decision):
+    """A guard of one task: the rules without it, and the scenario that misses it first."""
 
-    name: str
-    does: str
     without: Rules
     scenario: str
-    breaks: str = ""
-    """The promise that is broken without it, in the words of the check that finds it."""
-    shows: tuple[str, ...] = ()
-    """What its counterexample cannot do without: texts that its steps have in this order."""
-    is_backed: str = ""
-    """Why its removal alone breaks nothing: what else does the same. Empty: it is missed."""
     sum_of: tuple[str, ...] = ()
     """The guards that this one is made of; empty: it is one decision of the project's."""
 
-    def is_found_by(self, finding: Finding | None) -> bool:
-        """Whether what the explorer has found without the guard is what it had to find."""
-        if finding is None:
-            return not self.breaks
-        steps = iter(finding.trace)
-        is_shown = all(any(text in step for step in steps) for text in self.shows)
-        return is_shown and finding.promise == self.breaks
+    def explore(self) -> Report:
+        return explore(named_scenario(self.scenario), self.without)
 
 
 ON = Rules()

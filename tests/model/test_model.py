@@ -2,25 +2,30 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
 
+from tests.model import worlds
 from tests.model.__main__ import main
-from tests.model.explore import Finding, explore
+from tests.model.erasure import Erasure, Guards
+from tests.model.explore import explore
 from tests.model.guards import GUARDS, Guard
 from tests.model.rules import Rules
 from tests.model.scenarios import LONG, SHORT, Scenario, named_scenario
+from tests.model.search import Decision, Finding
+from tests.model.worlds import Small
 
 ROOT = Path(__file__).parents[2]
 IS_LONG = os.environ.get("A2A_MODEL") == "long"
-MISSED = [guard for guard in GUARDS if not guard.is_backed]
-BACKED = [guard for guard in GUARDS if guard.is_backed]
+ALL: list[Guard | worlds.Guard] = [*GUARDS, *worlds.GUARDS]
+MISSED = [guard for guard in ALL if not guard.is_backed]
+BACKED = [guard for guard in ALL if guard.is_backed]
 BY_NAME = {guard.name: guard for guard in GUARDS}
 
 
-def _name(of: Guard | Scenario) -> str:
+def _name(of: Decision | Scenario | Small) -> str:
     return of.name
 
 
@@ -43,24 +48,33 @@ def test_no_interleaving_breaks_a_promise(scenario: Scenario) -> None:
     assert report.states >= scenario.least
 
 
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("small", [*worlds.SHORT, *(worlds.LONG if IS_LONG else ())], ids=_name)
+def test_no_turn_in_line_and_no_deletion_breaks_a_promise(small: Small) -> None:
+    """The same of lines, which run the project's own code, and of deletions."""
+    report = small.explore()
+    assert report.finding is None, report.finding
+    assert report.states >= small.least
+
+
 @pytest.mark.parametrize("guard", MISSED, ids=_name)
-def test_a_guard_that_is_off_is_missed(guard: Guard) -> None:
+def test_a_guard_that_is_off_is_missed(guard: Guard | worlds.Guard) -> None:
     """Without the guard the explorer finds the promise that it keeps broken, and the way there."""
-    finding = explore(named_scenario(guard.scenario), guard.without).finding
+    finding = guard.explore().finding
     assert finding is not None
     assert finding.promise == guard.breaks
     assert guard.is_found_by(finding), finding.trace
 
 
 @pytest.mark.parametrize("guard", BACKED, ids=_name)
-def test_a_guard_with_a_second_line_is_not_missed_alone(guard: Guard) -> None:
+def test_a_guard_with_a_second_line_is_not_missed_alone(guard: Guard | worlds.Guard) -> None:
     """Without a guard that is backed by something else the explorer finds no broken promise."""
-    assert explore(named_scenario(guard.scenario), guard.without).finding is None
+    assert guard.explore().finding is None
 
 
 def test_every_guard_is_one_decision() -> None:
     """Each guard replaces one function, or the functions of the guards that it is the sum of."""
-    assert len(BY_NAME) == len(GUARDS)
+    assert len({guard.name for guard in ALL}) == len(ALL)
     for guard in GUARDS:
         parts = [_changed(BY_NAME[name]) for name in guard.sum_of]
         assert all(len(changed) == 1 for changed in parts or [_changed(guard)])
@@ -70,7 +84,14 @@ def test_every_guard_is_one_decision() -> None:
 
 def test_every_guard_breaks_a_promise_or_has_a_second_line() -> None:
     """Each guard names either the promise that it breaks or what backs it, never both."""
-    assert all(bool(guard.breaks) != bool(guard.is_backed) for guard in GUARDS)
+    assert all(bool(guard.breaks) != bool(guard.is_backed) for guard in ALL)
+
+
+def test_every_guard_of_a_deletion_is_tried() -> None:
+    """A guard more needs a counterexample, or what backs it."""
+    deletions = [one.without for one in worlds.GUARDS if isinstance(one.without, Erasure)]
+    off = [name for one in deletions for name, on in asdict(one.guards).items() if not on]
+    assert sorted(off) == sorted(asdict(Guards()))
 
 
 def test_the_guarantees_name_guards_that_exist() -> None:
@@ -97,7 +118,7 @@ def test_half_a_commit_needs_a_torn_read() -> None:
 def test_a_finding_without_its_steps_does_not_count() -> None:
     """The steps that a counterexample cannot do without have to be there, in their order."""
     guard = BY_NAME["complete-parts"]
-    finding = explore(named_scenario(guard.scenario), guard.without).finding
+    finding = guard.explore().finding
     assert finding is not None
     backwards = Finding(promise=finding.promise, trace=finding.trace[::-1])
     assert guard.is_found_by(finding)

@@ -1,0 +1,588 @@
+"""Every interleaving of turns that stand in line: for their conversation, or for a share.
+
+The world is a few messages. Intake, workers, the sweeper, cancels and deletions run the project's
+own code (`tests/model/programs.py`), one request a step. Only a worker's delivery is told again, in
+short: with the requests of `worker/adapter.py` in their order, and an agent that completes. All is
+due for a sweep at any time. Indexes may lag: each entry is shown when it may be, a step of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, NamedTuple, cast
+from unittest import mock
+
+from a2a.types import Message, Part, SendMessageRequest, TaskState, TaskStatus
+
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    ConditionFailedError,
+    TaskNotFoundError,
+    TaskTerminalStateError,
+    TurnFinishedError,
+)
+from a2a_serverless.queues.fifo import FifoQueue
+from a2a_serverless.storage import layout
+from a2a_serverless.storage.codec import head_of
+from a2a_serverless.storage.conversation import line_of, pass_on, take_place
+from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.durable import DurableStorage, Observer
+from a2a_serverless.storage.endings import cancel_task
+from a2a_serverless.storage.table import Item, Key, Write, outcome
+from a2a_serverless.tasks.attempts import Delivered, may_be_left, on_delivery
+from a2a_serverless.tasks.conversation import Started, on_start
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import _send_copy
+from a2a_serverless.worker.shares import Admitted, Shares
+from a2a_serverless.worker.sweeper import Sweeper
+from tests.model.programs import (
+    NOW_MS,
+    Desk,
+    ModelClock,
+    ModelHandle,
+    ModelQueue,
+    ModelTable,
+    Next,
+    Process,
+    Programs,
+    Refused,
+    Request,
+    table_of,
+)
+from tests.model.search import Game, Report, Step
+
+DUE_MS = NOW_MS + 1_000
+"""When all turns are due: workers come before, sweeps after."""
+LATER_MS = 3_600_000
+MOST_SENDS = 5
+"""Copies of a turn after which no sweep comes: more would show that none of them helps."""
+ENDED = (TurnFinishedError, TaskNotFoundError, TaskTerminalStateError)
+COMPLETED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED), archive=True)
+
+looks_again = passes_on_again = pass_on
+"""What a worker does after it has left a turn, and when it drops a delivery: two guards."""
+
+
+# -- programs --------------------------------------------------------------------------------
+
+
+class Delivery(NamedTuple):
+    """A message that was received so often. The caller is the first letter of the task's id."""
+
+    task: str
+    copy: int
+    receives: int
+
+    @property
+    def token(self) -> str:
+        return f"{self.task}.{self.copy}.{self.receives}"
+
+
+class Office:
+    """What the program of a process has."""
+
+    def __init__(self, desk: Desk, task: str = "a", *, is_serial: bool = False) -> None:
+        self.queue = cast("FifoQueue[Operation]", ModelQueue(desk))
+        self.clock = ModelClock(desk)
+        self.storage = DurableStorage(
+            ModelTable(desk),
+            scope=Scope.of("", task[0]),
+            clock=self.clock,
+            observer=Observer(send=partial(_send_copy, self.queue)),
+            is_serial=is_serial,
+        )
+        self.shares = Shares(self.storage, self.queue, self.clock, chance=lambda: 0.5)
+
+
+@cache
+def operation_of(task: str, copy: int) -> Operation:
+    """The operation of a task's turn."""
+    scope = Scope.of("", task[0]).digest
+    params = OperationParams(scope=scope, task_id=task, incarnation="one", turn=1, copy_number=copy)
+    return Operation.to_run(params)
+
+
+def _handle(desk: Desk, delivery: Delivery) -> ModelHandle:
+    operation = operation_of(delivery.task, delivery.copy)
+    return ModelHandle(desk, operation, delivery.receives)
+
+
+async def intake(desk: Desk, task: str, is_serial: bool) -> None:  # noqa: FBT001
+    """Accept a message, and send its operation."""
+    office = Office(desk, task, is_serial=is_serial)
+    request = SendMessageRequest(message=Message(message_id=task, parts=[Part(text="x")]))
+    opened = await office.storage.open_task("talk", request, task_id=task)
+    await office.queue.send(Operation.to_run(OperationParams.of(opened.head, 1)))
+
+
+async def worker(desk: Desk, delivery: Delivery, is_late: bool) -> Next:  # noqa: FBT001
+    """Do what a delivery asks for; a turn starts in the next program, if its HEAD may be left."""
+    office, handle = Office(desk, delivery.task), _handle(desk, delivery)
+    storage = office.storage
+    head = await storage.head(delivery.task)
+    wanted = on_delivery(head, handle.message, receives=delivery.receives)
+    is_done = True
+    if head is None or wanted is Delivered.DROP:
+        if head is not None and head.serial_from:
+            await passes_on_again(storage, head.context_id)
+    elif wanted is Delivered.CANCEL:
+        await cancel_task(storage, head)
+    elif await _starts(storage, head) is Started.RUN:
+        return Next("share", (delivery, head, wanted is Delivered.CLAIM, is_late))
+    else:
+        is_done = await storage.leave(head, "conversation") is not None
+        if is_done:
+            await looks_again(storage, head.context_id)
+    return Next("close", (delivery, is_done, head is not None and head.woken))
+
+
+async def _starts(storage: DurableStorage, head: Head) -> Started:
+    if not head.is_in_line:
+        return Started.RUN
+    started = on_start(head, (await line_of(storage, head.context_id)).places)
+    if started is Started.JOIN:
+        return on_start(head, (await take_place(storage, head)).places)
+    return started
+
+
+async def share(
+    desk: Desk,
+    delivery: Delivery,
+    head: Head,
+    claims: bool,  # noqa: FBT001
+    is_late: bool,  # noqa: FBT001
+) -> Next:
+    """Take a share, or leave the turn; claim it, and do what its start asks for."""
+    office, handle = Office(desk, delivery.task), _handle(desk, delivery)
+    shares, may_be = office.shares, is_late and may_be_left(head, handle.message.params)
+    admitted = await shares.admits(handle, head) if may_be else Admitted(head)
+    if admitted.instead is not None:
+        await handle.ack()
+        params = admitted.instead.message.params
+        instead = Delivery(params.task_id, params.copy_number, admitted.instead.attempt)
+        return Next("worker", (instead, is_late))
+    if admitted.head is None:
+        return Next("close", (delivery, True, shares.line_stands))
+    is_sign = may_be and admitted.head == head and head.token is None
+    head, claims = admitted.head, claims or admitted.head.woken
+    if claims:
+        claim = Commit(claims=True, token=delivery.token, commit_id=delivery.token)
+        try:
+            head = await office.storage.commit(head, claim)
+        except (*ENDED, ConcurrencyError) as error:
+            return Next("close", (delivery, isinstance(error, ENDED), head.woken))
+    if head.woken or is_sign:
+        await shares.beside(handle, asyncio.Event(), is_late=is_sign)
+    return Next("agent", (delivery, head, claims, head.woken or shares.line_stands))
+
+
+async def agent(
+    desk: Desk,
+    delivery: Delivery,
+    head: Head,
+    is_claimed: bool,  # noqa: FBT001
+    refills: bool,  # noqa: FBT001
+) -> Next:
+    """Run the agent, and end the turn."""
+    await desk.ask("run", delivery.task)
+    token, is_done = delivery.token, True
+    end = Commit(entries=(COMPLETED,), token=token, claims=not is_claimed, commit_id=token)
+    try:
+        await Office(desk, delivery.task).storage.commit(head, end)
+    except (*ENDED, ConcurrencyError) as error:
+        is_done = isinstance(error, ENDED)
+    return Next("close", (delivery, is_done, refills))
+
+
+async def close(desk: Desk, delivery: Delivery, is_done: bool, refills: bool) -> None:  # noqa: FBT001
+    """Acknowledge or give back, and wake a turn where the chain of wakes may be cut."""
+    handle = _handle(desk, delivery)
+    await (handle.ack() if is_done else handle.nack())
+    if refills:
+        await Office(desk, delivery.task).shares.refill(1)
+
+
+async def sweeper(desk: Desk) -> None:
+    """Sweep once."""
+    office = Office(desk)
+    await Sweeper(office.storage, office.queue, clock=ModelClock(desk, LATER_MS)).sweep()
+
+
+async def cancel(desk: Desk, task: str) -> Next | None:
+    """Request a cancel."""
+    with suppress(*ENDED):
+        await Office(desk, task).storage.request_cancel(task)
+        return Next("force", (task,))
+    return None
+
+
+async def force(desk: Desk, task: str) -> None:
+    """End a task once the time of its cancel is over."""
+    storage = Office(desk, task).storage
+    if (head := await storage.head(task)) is not None:
+        await cancel_task(storage, head)
+
+
+async def deletion(desk: Desk, task: str) -> None:
+    """Delete a task."""
+    await delete_task(Office(desk, task).storage, task)
+
+
+# -- the world -------------------------------------------------------------------------------
+
+
+class Stored:
+    """An item. Equal items are one object, so that states hash quickly."""
+
+    __slots__ = ("head", "item", "key")
+
+    def __init__(self, item: Item) -> None:
+        self.item, self.key = item, Key(item["PK"], item["SK"])
+        self.head = head_of(item) if self.key.SK == layout.HEAD and "state" in item else None
+
+
+class Queued(NamedTuple):
+    """A message; `holder` is the process that has received it."""
+
+    task: str
+    copy: int
+    receives: int = 0
+    holder: str = ""
+
+
+class State(NamedTuple):
+    """What is stored, shown and queued, and who is at work."""
+
+    items: tuple[Stored, ...] = ()
+    shown: tuple[Stored, ...] = ()
+    queue: tuple[Queued, ...] = ()
+    sent: frozenset[tuple[str, int]] = frozenset()
+    processes: tuple[Process, ...] = ()
+    messages: int = 0
+    """How many have come."""
+    cancels: int = 0
+    deletions: int = 0
+    deaths: int = 0
+    hasty: int = 0
+    """How many may still come, as of sweeps while others are at work."""
+    ran: tuple[str, ...] = ()
+    """The tasks whose agents have run."""
+    answered: tuple[str, ...] = ()
+    """The tasks that have completed, in that order."""
+
+    @property
+    def open(self) -> list[Head]:
+        """HEAD of each task whose turn has not ended."""
+        heads = [one.head for one in self.items if one.head is not None]
+        return [head for head in heads if head.turn_is_open and head.expires_at > NOW_MS]
+
+    def changed(self, old: Process, new: Process | None) -> State:
+        """The state after a step of a process, or without it."""
+        others = [one for one in self.processes if one != old]
+        return self._replace(processes=tuple(sorted([*others, new] if new else others)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """One small world."""
+
+    callers: str = "aa"
+    """Who sends each message: a letter."""
+    is_serial: bool = False
+    accepted: int = 0
+    """Messages that are on the queue at first."""
+    places: int = 2
+    cancels: int = 0
+    deletions: int = 0
+    deaths: int = 0
+    hasty: int = 0
+    sweeps: bool = True
+    is_late: bool = True
+    """Each delivery has waited for long: turns stand in line for a share."""
+    lags: bool = False
+    """Indexes show a write late; otherwise at once."""
+    off: tuple[tuple[str, Any], ...] = ()
+    """What replaces functions of the project: guards that are off."""
+
+    def explore(self, *, most: int = 10**9) -> Report:
+        """Visit every state; see `Game.explore`.
+
+        No turn runs twice, unless a process has died; in a conversation one turn runs at a time,
+        and they are answered in order; what has ended has no share; from every state all turns can
+        end without a further death.
+        """
+        with ExitStack() as patches:
+            for name, value in (*_SAME, *self.off):
+                patches.enter_context(mock.patch(name, value))
+            world = _World(self)
+            patches.callback(world.programs.close)
+            game = Game(
+                first=world.first(),
+                steps=world.steps,
+                wrong=world.wrong,
+                rests=lambda state: not (state.processes or state.queue or state.open),
+                stuck="a turn waits for ever",
+                shown=_summary,
+            )
+            return game.explore(most=most)
+
+
+_SAME = (
+    ("a2a_serverless.storage.durable.new_incarnation", lambda: "one"),
+    ("a2a_serverless.storage.deletion.new_incarnation", lambda: "fence"),
+    ("a2a_serverless.storage.endings.stated", lambda _, state, __: TaskStatus(state=state)),
+    ("a2a_serverless.worker.shares.PROOF", 1),  # a poll of the model brings all that there is
+)
+"""What is random otherwise."""
+
+_SHOWN = ("PK", "SK", "line_key", "line_at", "due_key", "due_at", "expires_at")
+"""What the indexes by line and by due time have of HEAD."""
+
+
+class _World:
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        every = (intake, worker, share, agent, close, sweeper, cancel, force, deletion)
+        self.programs = Programs(every)
+        self._stored: dict[str, Stored] = {}
+        self._tables: dict[tuple[Stored, ...], MemoryTable] = {}
+
+    def first(self) -> State:
+        lines = self._lines
+        budget = {name: getattr(lines, name) for name in ("cancels", "deletions", "deaths")}
+        state = State(hasty=lines.hasty, **budget)
+        for _ in range(lines.accepted):
+            state = self._accept(state)
+            while state.processes:
+                state = self._step(state, state.processes[0])
+        return state._replace(shown=self._projected(state.items))
+
+    def wrong(self, state: State) -> str:
+        asked = (self.programs.request(process) for process in state.processes)
+        running = [one.about for one in asked if isinstance(one, Request) and one.kind == "run"]
+        at_once = [head.task_id for head in state.open for task in running if task == head.task_id]
+        is_serial, died = self._lines.is_serial, self._lines.deaths - state.deaths
+        if len(at_once) > (1 if is_serial else len(set(at_once))):
+            return "two turns run at once"
+        if is_serial and [*state.answered] != sorted(state.answered):
+            return "answered out of order"
+        if len(state.ran) > len(set(state.ran)) + died:
+            return "a turn runs twice"
+        for one in state.items:
+            if one.head is not None and not one.head.turn_is_open and "line_key" in one.item:
+                return "what has ended keeps its share"
+            if one.head is not None and one.head.wakes > 1 + died + is_serial:
+                return "a turn stands in line again and again"
+        return ""
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def steps(self, state: State) -> Iterator[Step[State]]:
+        if state.messages < len(self._lines.callers):
+            yield "a message comes", self._accept(state), False
+        yield from self._deliveries(state)
+        for process in state.processes:
+            told = _told(self.programs.request(process))
+            yield f"{process.name}: {told}", self._step(state, process), True
+            if state.deaths:
+                dead = _gone(state._replace(deaths=state.deaths - 1), process)
+                yield f"{process.name} dies before: {told}", dead, False
+        if self._lines.lags:
+            for old, new in _differing(state.shown, self._projected(state.items)):
+                shown = tuple(one for one in (*state.shown, new) if one and one is not old)
+                yield "an index shows it", state._replace(shown=_sorted(shown)), True
+        yield from self._sweeps(state)
+        for task in (head.task_id for head in state.open):
+            for kind in ("cancel", "deletion"):
+                if left := getattr(state, f"{kind}s"):
+                    begun = state._replace(**{f"{kind}s": left - 1})
+                    process = Process(f"{kind} of {task}", kind, (task,))
+                    yield f"{process.name} comes", self._begun(begun, process), False
+
+    def _accept(self, state: State) -> State:
+        task = f"{self._lines.callers[state.messages]}{state.messages}"
+        process = Process(f"intake of {task}", "intake", (task, self._lines.is_serial))
+        begun = self._begun(state._replace(messages=state.messages + 1), process)
+        return self._step(begun, process)
+
+    def _deliveries(self, state: State) -> Iterator[Step[State]]:
+        working = sum(process.name.startswith("worker") for process in state.processes)
+        for message in _visible(state) if working < self._lines.places else ():
+            delivery = Delivery(message.task, message.copy, message.receives + 1)
+            process = Process(
+                f"worker of {delivery.token}", "worker", (delivery, self._lines.is_late)
+            )
+            received = _received(state, [message], process)
+            yield f"{process.name} begins", self._begun(received, process), True
+
+    def _sweeps(self, state: State) -> Iterator[Step[State]]:
+        is_swept = any(process.program == "sweeper" for process in state.processes)
+        if not self._lines.sweeps or is_swept or not state.open:
+            return
+        is_needed = not (state.processes or state.queue)
+        if max(h.sends for h in state.open) < MOST_SENDS and (is_needed or state.hasty):
+            begun = state if is_needed else state._replace(hasty=state.hasty - 1)
+            yield "a sweep begins", self._begun(begun, Process("sweep", "sweeper", ())), is_needed
+
+    def _begun(self, state: State, process: Process) -> State:
+        return self._going(state.changed(process, process), process)
+
+    def _step(self, state: State, process: Process) -> State:
+        """Answer what a process asks for."""
+        request = self.programs.request(process)
+        assert isinstance(request, Request)
+        key, answer, after = self._answer(state, process, request)
+        answered = self.programs.answered(process, (request.kind, key), answer)
+        return self._going(after.changed(process, answered), answered)
+
+    def _going(self, state: State, process: Process) -> State:
+        """Let a process go on to its next request that is a step."""
+        request = self.programs.request(process)
+        if request is None:
+            return _gone(state, process)
+        if isinstance(request, Next):
+            after = Process(process.name, *request)
+            return self._going(state.changed(process, after), after)
+        return self._step(state, process) if request.is_at_once else state
+
+    def _answer(self, state: State, process: Process, request: Request) -> tuple[Any, Any, State]:
+        """What a request is answered, by what this is known, and the state after it."""
+        about = request.about
+        match request.kind:
+            case "look":
+                return state.shown, self._table(state.shown), state
+            case "query":
+                found = tuple(one for one in state.items if about.partition == one.key.PK)
+                return found, self._table(found), state
+            case "load":
+                items = {one.key: one for one in state.items}
+                loaded = {key: items[key].item if key in items else None for key in about}
+                return (about, *map(items.get, about)), loaded, state
+            case "write":
+                return self._written(state, about)
+            case "pull":
+                pulled = tuple(_visible(state))
+                answer = [(operation_of(m.task, m.copy), m.receives + 1) for m in pulled]
+                return pulled, answer, _received(state, pulled, process)
+            case "run":
+                return (), None, state._replace(ran=tuple(sorted((*state.ran, about))))
+            case "sleep" if not self._lines.sweeps:  # it is long enough for all indexes
+                return (), None, state._replace(shown=self._projected(state.items))
+            case "send" | "ack" | "nack":
+                return (), None, _queued(state, process, request)
+        return (), None, state
+
+    def _written(self, state: State, writes: tuple[Write, ...]) -> tuple[Any, Any, State]:
+        items = {one.key: one for one in state.items}
+        before = [items[one.key].item if one.key in items else None for one in writes]
+        try:
+            after = outcome(writes, before, layout.INDEXES)
+        except ConditionFailedError as failed:
+            refused = Refused(dict(failed.items))
+            return repr(refused), refused, state
+        answered = state.answered
+        for write, old, new in zip(writes, before, after, strict=True):
+            if write.key.SK.startswith(layout.EVENTS):
+                continue  # the log is not stored
+            items.pop(write.key, None)
+            if new is not None:
+                stored = items[write.key] = self._kept(new)
+                has_ended = new.get("state") == "TASK_STATE_COMPLETED" != (old or {}).get("state")
+                if has_ended and stored.head is not None:
+                    answered = (*answered, stored.head.task_id)
+        kept = _sorted(items.values())
+        shown = state.shown if self._lines.lags else self._projected(kept)
+        return (), None, state._replace(items=kept, shown=shown, answered=answered)
+
+    def _kept(self, item: Item) -> Stored:
+        if "due_at" in item:
+            item = {**item, "due_at": DUE_MS}
+        key = repr(sorted(item.items()))
+        if key not in self._stored:
+            self._stored[key] = Stored(item)
+        return self._stored[key]
+
+    def _projected(self, items: Iterable[Stored]) -> tuple[Stored, ...]:
+        heads = [one.item for one in items if one.key.SK == layout.HEAD]
+        return tuple(self._kept({n: head[n] for n in _SHOWN if n in head}) for head in heads)
+
+    def _table(self, items: tuple[Stored, ...]) -> MemoryTable:
+        if items not in self._tables:
+            self._tables[items] = table_of(one.item for one in items)
+        return self._tables[items]
+
+
+def _gone(state: State, process: Process) -> State:
+    """The state without a process; what it has received and not acknowledged comes again."""
+    free = [m._replace(holder="") if m.holder == process.name else m for m in state.queue]
+    return state._replace(queue=tuple(free)).changed(process, None)
+
+
+def _visible(state: State) -> Iterator[Queued]:
+    """Yield the first message of each group of which none is received."""
+    met = {message.task for message in state.queue if message.holder}
+    for message in state.queue:
+        if message.task not in met:
+            met.add(message.task)
+            yield message
+
+
+def _received(state: State, messages: Iterable[Queued], process: Process) -> State:
+    own = {m: m._replace(receives=m.receives + 1, holder=process.name) for m in messages}
+    return state._replace(queue=tuple(own.get(m, m) for m in state.queue))
+
+
+def _queued(state: State, process: Process, request: Request) -> State:
+    """The state after a send, or after the end of a delivery, unless that has expired."""
+    params = request.about.params
+    number = (params.task_id, params.copy_number)
+    if request.kind == "send":
+        queue = state.queue if number in state.sent else (*state.queue, Queued(*number))
+        return state._replace(queue=queue, sent=state.sent | {number})
+    own = [m for m in state.queue if (m.task, m.copy, m.holder) == (*number, process.name)]
+    ended = [m._replace(holder="") for m in own] if request.kind == "nack" else []
+    return state._replace(queue=(*ended, *(m for m in state.queue if m not in own)))
+
+
+def _differing(
+    shown: tuple[Stored, ...], stored: tuple[Stored, ...]
+) -> Iterator[tuple[Stored | None, Stored | None]]:
+    """Yield what an index shows of an item, and what it is to show."""
+    old, new = ({one.key: one for one in each} for each in (shown, stored))
+    for key in {**old, **new}:
+        if old.get(key) is not new.get(key):
+            yield old.get(key), new.get(key)
+
+
+def _sorted(items: Iterable[Stored]) -> tuple[Stored, ...]:
+    return tuple(sorted(items, key=lambda one: one.key))
+
+
+def _told(request: Request | Next | None) -> str:
+    assert isinstance(request, Request)
+    match request.kind:
+        case "write" | "load":
+            keys = [one if isinstance(one, Key) else one.key for one in request.about]
+            names = [f"{key.SK} of {key.PK[-2:]}" for key in keys if key.SK in ("HEAD", "LINE")]
+            return f"{request.kind}s {', '.join(names)}"
+        case "send" | "ack" | "nack":
+            params = request.about.params
+            return f"{request.kind}s {params.task_id}.{params.copy_number}"
+    return request.kind
+
+
+def _summary(state: State) -> str:
+    heads = [one.head for one in state.items if one.head is not None]
+    told = [
+        (h.task_id, h.left or "woken" * h.woken, "" if h.turn_is_open else "over") for h in heads
+    ]
+    queue = [f"{m.task}.{m.copy}{'*' * bool(m.holder)}" for m in state.queue]
+    return f"{', '.join(' '.join(filter(None, each)) for each in told)}; queue: {' '.join(queue)}"

@@ -1,0 +1,242 @@
+"""The project's own coroutines as processes of a model, which are halted before each request.
+
+A process is its program and the answers that it has been given: run from its beginning on these
+answers, the program comes to its next request. So whatever the code does, decides and remembers
+between two requests is what it does in production, and anything else may happen in between. Only
+what a process does at once (`gather`) is done one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeAlias
+
+from a2a_serverless.errors import ConditionFailedError
+from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.storage.dictionaries import MemoryTable, part_of
+from a2a_serverless.storage.layout import EVENTS, INDEXES
+from a2a_serverless.storage.table import Item, Key, Matches, Range, Table, Watch, Write
+from a2a_serverless.tasks.head import Operation
+
+NOW_MS = 1_800_000_000_000
+SENT_MS = NOW_MS - 5_000
+"""When all messages were sent: each delivery comes late."""
+
+
+class Request(NamedTuple):
+    """What a process asks for: of the table, of the queue, or to run its agent."""
+
+    kind: str
+    about: Any = None
+
+    @property
+    def is_at_once(self) -> bool:
+        """Whether nothing comes in between.
+
+        What an index shows may be old anyway; and a writer that was refused asks the log, which is
+        not stored here, whether it has written after all.
+        """
+        is_of_log = self.kind == "load" and self.about[0].SK.startswith(EVENTS)
+        return self.kind in ("look", "query") or is_of_log
+
+
+class Refused(NamedTuple):
+    """The answer to a transaction whose conditions have failed."""
+
+    items: dict[int, Item | None]
+
+
+class Process(NamedTuple):
+    """A process at work."""
+
+    name: str
+    program: str
+    arguments: tuple[Any, ...]
+    answers: tuple[int, ...] = ()
+
+
+class Next(NamedTuple):
+    """What a process goes on with: of all that it knows, the arguments matter from here on."""
+
+    program: str
+    arguments: tuple[Any, ...]
+
+
+Program: TypeAlias = Callable[..., Coroutine[Any, Any, Next | None]]
+
+
+class Desk:
+    """What a program asks: it is answered with what is known, and halted at what is not."""
+
+    def __init__(self, answers: Iterable[Any]) -> None:
+        self._answers = iter(answers)
+        self.request: Request | None = None
+        self.is_over = False
+
+    async def ask(self, kind: str, about: Any = None) -> Any:
+        if self.is_over:
+            raise asyncio.CancelledError
+        for answer in self._answers:
+            if isinstance(answer, Refused):
+                raise ConditionFailedError(answer.items)
+            return answer
+        self.request = self.request or Request(kind, about)
+        return await asyncio.get_running_loop().create_future()
+
+
+class ModelClock:
+    """A clock that stands still; a sleep is a step."""
+
+    def __init__(self, desk: Desk, later_ms: int = 0) -> None:
+        self._desk = desk
+        self._now_ms = NOW_MS + later_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        return 0
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            await self._desk.ask("sleep")
+
+
+class ModelTable(Table):
+    """Each request is asked for. All indexes are seen at one moment, until the next request."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._shown: MemoryTable | None = None
+
+    async def _ask(self, kind: str, about: Any) -> Any:
+        self._shown = None
+        return await self._desk.ask(kind, about)
+
+    async def _seen(self, wanted: Range) -> MemoryTable:
+        if wanted.index and self._shown is None:
+            self._shown = await self._desk.ask("look")
+        return self._shown if wanted.index and self._shown else await self._ask("query", wanted)
+
+    async def load(
+        self, keys: Iterable[Key], *, only: Sequence[str] = (), **_: bool
+    ) -> dict[Key, Item | None]:
+        asked = tuple(keys)
+        found = await self._ask("load", asked) if asked else {}
+        return part_of(found, only)
+
+    async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
+        async for page in (await self._seen(wanted)).query(wanted):
+            yield page
+
+    async def count(self, wanted: Range) -> Matches:
+        return await (await self._seen(wanted)).count(wanted)
+
+    async def write(self, *writes: Write, **_: bool) -> None:
+        await self._ask("write", writes)
+
+    def watch(self, partition: str) -> AbstractContextManager[Watch]:
+        raise NotImplementedError
+
+
+class ModelHandle(Handle[Operation]):
+    """A delivery: the operation, and how often it was received."""
+
+    def __init__(self, desk: Desk, message: Operation, attempt: int) -> None:
+        self.message, self.attempt, self.sent_at = message, attempt, SENT_MS
+        self._desk = desk
+
+    async def ack(self) -> None:
+        await self._desk.ask("ack", self.message)
+
+    async def nack(self, *, delay_s: float = 0) -> None:
+        del delay_s
+        await self._desk.ask("nack", self.message)
+
+    async def extend(self, lease_s: float) -> None:
+        del lease_s
+
+
+class ModelQueue:
+    """A queue, as far as the programs use one."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def send(self, message: Operation) -> None:
+        await self._desk.ask("send", message)
+
+    async def send_all(self, messages: Sequence[Operation]) -> list[None]:
+        for message in messages:
+            await self.send(message)
+        return [None for _ in messages]
+
+    async def pull(self, limit: int, wait_s: float) -> list[Handle[Operation]]:
+        del limit, wait_s
+        pulled = await self._desk.ask("pull")
+        return [ModelHandle(self._desk, message, attempt) for message, attempt in pulled]
+
+
+def table_of(items: Iterable[Item]) -> MemoryTable:
+    """A table with these items."""
+    table = MemoryTable(INDEXES)
+    for item in items:
+        table._store(Key(item["PK"], item["SK"]), None, item)
+    return table
+
+
+class _Loud(logging.Handler):
+    """The code logs errors and goes on: here there are no outages, so they are errors of a test."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            raise SystemError(record.getMessage()) from record.exc_info[1]
+
+
+class Programs:
+    """Knows the next request of every process; each is run once."""
+
+    def __init__(self, programs: Iterable[Program]) -> None:
+        self._programs = {program.__name__: program for program in programs}
+        self._next: dict[Process, Request | Next | None] = {}
+        self._answers: list[Any] = []
+        self._numbers: dict[Any, int] = {}
+        self._loop = asyncio.new_event_loop()
+
+    def answered(self, process: Process, key: Any, answer: Any) -> Process:
+        """The process after an answer, which `key` tells from others."""
+        if key not in self._numbers:
+            self._numbers[key] = len(self._answers)
+            self._answers.append(answer)
+        return process._replace(answers=(*process.answers, self._numbers[key]))
+
+    def request(self, process: Process) -> Request | Next | None:
+        """What a process asks for, or goes on with; None: it has ended."""
+        if process not in self._next:
+            self._next[process] = self._run(process)
+        return self._next[process]
+
+    def close(self) -> None:
+        self._loop.close()
+
+    def _run(self, process: Process) -> Request | Next | None:
+        desk = Desk(self._answers[number] for number in process.answers)
+        loop, log, loud = self._loop, logging.getLogger("a2a_serverless"), _Loud(logging.WARNING)
+        program = self._programs[process.program](desk, *process.arguments)
+        log.addHandler(loud)
+        try:
+            task = loop.create_task(program)
+            while desk.request is None and not task.done():
+                loop.call_soon(loop.stop)
+                loop.run_forever()
+            if desk.request is None:
+                return task.result()
+            desk.is_over = True
+            task.cancel()
+            loop.run_until_complete(asyncio.wait([task]))
+        finally:
+            log.removeHandler(loud)
+        return desk.request

@@ -1,0 +1,198 @@
+"""Breadth-first search through every interleaving, and the shortest way to a broken promise."""
+
+from __future__ import annotations
+
+import gc
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Generic, TypeAlias, TypeVar
+
+SHOWN = 12
+"""Steps that a trace shows of what goes on without an end."""
+
+S = TypeVar("S", bound=Hashable)
+Step: TypeAlias = tuple[str, S, bool]
+"""What is done, the state after it, and whether it happens sooner or later without anybody's doing:
+faults and the doing of clients do not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A promise that is broken, and the steps that lead there."""
+
+    promise: str
+    trace: tuple[str, ...]
+    """One line a step: who did what, and what the state shows after it."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.trace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What an exploration came across."""
+
+    states: int
+    moves: int
+    seconds: float
+    """Of one core, so that they say the same on a busy machine."""
+    finding: Finding | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A guard that is off: what it does, and what the explorer has to find without it."""
+
+    name: str
+    does: str
+    breaks: str = ""
+    """The promise that is broken without it, in the words of the check that finds it."""
+    shows: tuple[str, ...] = ()
+    """What its counterexample cannot do without: texts that its steps have in this order."""
+    is_backed: str = ""
+    """Why its removal alone breaks nothing: what else does the same. Empty: it is missed."""
+
+    def is_found_by(self, finding: Finding | None) -> bool:
+        """Whether what the explorer has found without the guard is what it had to find."""
+        if finding is None:
+            return not self.breaks
+        steps = iter(finding.trace)
+        is_shown = all(any(text in step for step in steps) for text in self.shows)
+        return is_shown and finding.promise == self.breaks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Game(Generic[S]):
+    """A world to explore, and what it promises."""
+
+    first: S
+    steps: Callable[[S], Iterable[Step[S]]]
+    wrong: Callable[[S], str]
+    """The promise that a state breaks; empty: none."""
+    rests: Callable[[S], bool]
+    """Whether nothing is left to do in a state, and nothing promised is outstanding."""
+    stuck: str
+    """The promise that a state breaks from which no fair steps lead to rest."""
+    shown: Callable[[S], str] = lambda _: ""
+    """A state in half a line."""
+
+    def explore(self, *, most: int = 10**9) -> Report:
+        """Visit every state that can be reached; stop at the first broken promise.
+
+        Then look for states from which the world never comes to rest: from every one of them there
+        has to be a way of fair steps. As the steps that are left are finite in number, a system in
+        which each of them happens in the end comes to rest from everywhere.
+        """
+        return _Exploration(self, most).run()
+
+
+class _Exploration(Generic[S]):
+    def __init__(self, game: Game[S], most: int) -> None:
+        self._game = game
+        self._most = most
+        self._numbers: dict[S, int] = {}
+        self._parents = array("q")
+        self._sources, self._targets = array("l"), array("l")
+        self._resting = array("l")
+        self._moves = 0
+
+    def run(self) -> Report:
+        began = time.process_time()
+        gc.disable()  # nothing here is garbage before the end
+        try:
+            finding = self._search() or self._stuck()
+        finally:
+            gc.enable()
+        return Report(
+            states=len(self._numbers),
+            moves=self._moves,
+            seconds=time.process_time() - began,
+            finding=finding,
+        )
+
+    def _search(self) -> Finding | None:
+        first, wrong = self._game.first, self._game.wrong
+        waiting = deque([(first, self._add(first, -1))])
+        while waiting:
+            state, number = waiting.popleft()
+            for _, after, is_fair in self._game.steps(state):
+                self._moves += 1
+                known = self._numbers.get(after)
+                if known is None:
+                    known = self._add(after, number)
+                    if promise := wrong(after):
+                        return self._finding(known, promise)
+                    if len(self._numbers) > self._most:
+                        raise RuntimeError(f"more than {self._most} states")
+                    waiting.append((after, known))
+                if is_fair:
+                    self._sources.append(number)
+                    self._targets.append(known)
+        return None
+
+    def _add(self, state: S, parent: int) -> int:
+        number = self._numbers[state] = len(self._numbers)
+        self._parents.append(parent)
+        if self._game.rests(state):
+            self._resting.append(number)
+        return number
+
+    # -- coming to rest ------------------------------------------------------------------------
+
+    def _stuck(self) -> Finding | None:
+        """The first state from which no fair step leads to rest."""
+        comes_to_rest = self._backwards()
+        for number, rests in enumerate(comes_to_rest):
+            if not rests:
+                stuck = self._finding(number, self._game.stuck)
+                return replace(stuck, trace=(*stuck.trace, *self._goes_on(number)))
+        return None
+
+    def _goes_on(self, number: int) -> Iterator[str]:
+        """What happens then, and is of no use."""
+        state = next(state for state, n in self._numbers.items() if n == number)
+        met = {state}
+        while len(met) < SHOWN:
+            fair = [after for _, after, fair in self._game.steps(state) if fair]
+            fair = [after for after in fair if after not in met]
+            if not fair:
+                return
+            met.add(fair[0])
+            yield self._line(state, fair[0])
+            state = fair[0]
+
+    def _backwards(self) -> bytearray:
+        into: list[list[int]] = [[] for _ in self._numbers]
+        for source, target in zip(self._sources, self._targets, strict=True):
+            into[target].append(source)
+        rests = bytearray(len(self._numbers))
+        waiting = list(self._resting)
+        for number in waiting:
+            rests[number] = 1
+        while waiting:
+            for source in into[waiting.pop()]:
+                if not rests[source]:
+                    rests[source] = 1
+                    waiting.append(source)
+        return rests
+
+    # -- traces --------------------------------------------------------------------------------
+
+    def _finding(self, number: int, promise: str) -> Finding:
+        by_number = {n: state for state, n in self._numbers.items()}
+        path = [number]
+        while self._parents[path[-1]] >= 0:
+            path.append(self._parents[path[-1]])
+        states = [by_number[n] for n in reversed(path)]
+        lines = [self._line(before, after) for before, after in pairwise(states)]
+        return Finding(promise=promise, trace=tuple(lines))
+
+    def _line(self, before: S, after: S) -> str:
+        label = next(label for label, state, _ in self._game.steps(before) if state == after)
+        shown = self._game.shown(after)
+        return f"{label:<64} | {shown}" if shown else label

@@ -1,0 +1,347 @@
+"""The worlds of lines and of deletions, and what each guard of theirs is good for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from a2a_serverless.storage import codec, conversation
+from a2a_serverless.storage.durable import readable_head
+from a2a_serverless.storage.table import Check, Update, are
+from a2a_serverless.tasks import attempts, rules
+from a2a_serverless.tasks.conversation import First, Started, on_first
+from a2a_serverless.tasks.head import Head, OperationParams
+from tests.model.erasure import Erasure, Guards
+from tests.model.lines import Lines
+from tests.model.search import Decision, Report
+
+TALK = Lines(is_late=False, is_serial=True)
+"""A conversation, whose turns wait for no share."""
+PROMPT = replace(TALK, sweeps=False)
+"""Nothing dies: no sweep is needed."""
+LEFT, WAITS = "a task is left", "a turn waits for ever"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Small:
+    """A world, and the states that it has at the least: with far fewer something does not act."""
+
+    name: str
+    least: int
+    world: Lines | Erasure
+
+    def explore(self) -> Report:
+        return self.world.explore()
+
+
+SHORT = (
+    Small(name="two messages of a conversation", least=300, world=PROMPT),
+    Small(name="a death beside a conversation", least=2_500, world=replace(TALK, deaths=1)),
+    Small(
+        name="a cancel in a conversation",
+        least=1_000,
+        world=replace(TALK, accepted=2, places=1, cancels=1),
+    ),
+    Small(name="turns that wait for a share", least=1_000, world=Lines(lags=True)),
+    Small(
+        name="a death among turns that wait for a share",
+        least=2_000,
+        world=Lines(accepted=2, deaths=1),
+    ),
+    Small(
+        name="a cancel of a turn that waits for a share",
+        least=4_000,
+        world=Lines(accepted=2, cancels=1),
+    ),
+    Small(
+        name="a deletion of a turn that waits for a share",
+        least=5_000,
+        world=Lines(accepted=2, deletions=1),
+    ),
+    Small(
+        name="shares of three turns, of two callers",
+        least=100,
+        world=Lines(callers="aab", accepted=3, places=1),
+    ),
+    Small(name="a deletion beside messages", least=1_000, world=Erasure()),
+    Small(name="deaths beside a deletion", least=1_000, world=Erasure(deaths=2)),
+    Small(name="a fence that lapses", least=1_000, world=Erasure(lapses=1)),
+    Small(name="a fence that lapses, and a death", least=1_000, world=Erasure(deaths=1, lapses=1)),
+)
+
+LONG = (
+    Small(
+        name="three messages of a conversation",
+        least=10_000,
+        world=replace(PROMPT, callers="aaa"),
+    ),
+    Small(name="a cancel beside a conversation", least=50_000, world=replace(TALK, cancels=1)),
+    Small(name="two deaths beside a conversation", least=10_000, world=replace(TALK, deaths=2)),
+    Small(
+        name="a deletion in a conversation",
+        least=1_000,
+        world=replace(TALK, accepted=2, deletions=1),
+    ),
+    Small(
+        name="a conversation whose turns wait for a share",
+        least=500,
+        world=Lines(is_serial=True, accepted=2, deaths=1, places=1),
+    ),
+    Small(
+        name="three turns that wait for a share",
+        least=10_000,
+        world=Lines(callers="aaa", accepted=3),
+    ),
+    Small(
+        name="a death, and indexes that lag",
+        least=10_000,
+        world=Lines(accepted=2, places=1, deaths=1, lags=True),
+    ),
+    Small(name="a hasty sweep", least=10_000, world=Lines(accepted=2, hasty=1)),
+    Small(name="two deaths", least=5_000, world=Lines(accepted=2, places=1, deaths=2)),
+)
+
+
+# -- guards that are off ---------------------------------------------------------------------
+
+_woken, _left, _committed, _give_up = codec.woken, codec.left, codec.committed, conversation.give_up
+
+
+async def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _runs(head: Head, line: Any) -> Started:
+    del head, line
+    return Started.RUN
+
+
+def _stays(*args: Any, **options: Any) -> First:
+    first = on_first(*args, **options)
+    return First.STAYS if first is First.DROP else first
+
+
+def _gives_up_any(*args: Any) -> Update | None:
+    update = _give_up(*args)
+    return update and replace(update, when=[Check("since", ">", 0)])
+
+
+def _wakes_any(before: Head, after: Head) -> Update:
+    return replace(_woken(before, after), when=are(incarnation=before.incarnation))
+
+
+def _leaves_any(before: Head, after: Head) -> Update:
+    return replace(_left(before, after), when=are(incarnation=before.incarnation))
+
+
+def _same_copy(head: Head, **options: Any) -> Head:
+    return replace(rules.waking(head, **options), sends=head.sends)
+
+
+def _leaves_woken(head: Head, params: OperationParams) -> bool:
+    return attempts.may_be_left(replace(head, woken=False), params)
+
+
+def _keeps_share(before: Head, after: Head) -> Update:
+    update = _committed(before, after)
+    return replace(update, remove=[name for name in update.remove if name not in codec._LINE])
+
+
+def _takes_for_left(item: Any, now_ms: int) -> Head | None:
+    head = readable_head(item, now_ms)
+    return head and replace(head, left="share")
+
+
+def _never_due(*_: Any, **__: Any) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard(Decision):
+    """A guard of one of these worlds, which is `without` it."""
+
+    without: Lines | Erasure
+
+    @property
+    def scenario(self) -> str:
+        return str(replace(self.without, off=()) if isinstance(self.without, Lines) else "")
+
+    def explore(self) -> Report:
+        return self.without.explore()
+
+
+def _off(world: Lines, *functions: tuple[str, Any]) -> Lines:
+    """The world with functions of the project replaced."""
+    return replace(world, off=functions)
+
+
+def _erasure(guard: str, **world: int) -> Erasure:
+    return Erasure(guards=replace(Guards(), **{guard: False}), **world)
+
+
+_LINES, _SHARES = "a2a_serverless.storage.conversation", "a2a_serverless.worker.shares"
+_SWEEPER, _CODEC = "a2a_serverless.worker.sweeper", "a2a_serverless.storage.codec"
+_DURABLE, _WORKER = "a2a_serverless.storage.durable", "tests.model.lines"
+
+GUARDS = (
+    Guard(
+        name="line-first",
+        does="a turn runs only if its place is the first of its conversation",
+        without=_off(PROMPT, (f"{_WORKER}.on_start", _runs)),
+        breaks="two turns run at once",
+    ),
+    Guard(
+        name="line-looks-again",
+        does="who leaves a turn looks at the line afterwards",
+        without=_off(PROMPT, (f"{_WORKER}.looks_again", _nothing)),
+        breaks=WAITS,
+    ),
+    Guard(
+        name="line-passes-on",
+        does="who ends a turn wakes the next one of its conversation",
+        without=_off(PROMPT, (f"{_LINES}.pass_on", _nothing)),
+        breaks=WAITS,
+    ),
+    Guard(
+        name="line-own-place",
+        does="a place is given up only if it is still the first",
+        without=_off(PROMPT, (f"{_LINES}.give_up", _gives_up_any)),
+        breaks=WAITS,
+    ),
+    Guard(
+        name="line-drops",
+        does="places of turns that have ended are dropped when they are the first",
+        without=_off(
+            replace(PROMPT, accepted=2, places=1, deletions=1),
+            (f"{_LINES}.on_first", _stays),
+        ),
+        breaks=WAITS,
+    ),
+    Guard(
+        name="line-sweeps",
+        does="the sweeper passes on for each turn that is left, and sends what is owed",
+        without=replace(PROMPT, deaths=1),
+        breaks=WAITS,
+    ),
+    Guard(
+        name="line-redelivery",
+        does="who drops a delivery of a turn that has ended or is left passes on",
+        without=_off(replace(TALK, deaths=1), (f"{_WORKER}.passes_on_again", _nothing)),
+        is_backed="the sweeper does, later",
+    ),
+    Guard(
+        name="wake",
+        does="a left turn is woken only on the HEAD that was read",
+        without=_off(Lines(accepted=2, cancels=1), (f"{_CODEC}.woken", _wakes_any)),
+        breaks="what has ended keeps its share",
+        shows=("cancel of a1", "worker of a0.0.1: writes HEAD of a1"),
+    ),
+    Guard(
+        name="leave",
+        does="a turn is left only on the HEAD that was read",
+        without=_off(Lines(accepted=2, cancels=1), (f"{_CODEC}.left", _leaves_any)),
+        breaks="what has ended keeps its share",
+        shows=("cancel of a1", "worker of a0.0.1: writes HEAD of a1"),
+    ),
+    Guard(
+        name="wake-left",
+        does="what an index that lags shows is woken only if HEAD says that it waits for a share",
+        without=_off(Lines(lags=True), (f"{_SHARES}.readable_head", _takes_for_left)),
+        is_backed="the condition of the wake, `wake`, is on the same attribute",
+    ),
+    Guard(
+        name="wake-or-left",
+        does="`wake-left` and `wake` together",
+        without=_off(
+            Lines(lags=True),
+            (f"{_SHARES}.readable_head", _takes_for_left),
+            (f"{_CODEC}.woken", _wakes_any),
+        ),
+        breaks="a turn stands in line again and again",
+    ),
+    Guard(
+        name="wake-once",
+        does="a turn that was woken is left no more: it has had its wait",
+        without=_off(
+            Lines(accepted=2, deaths=1),
+            (f"{_SHARES}.may_be_left", _leaves_woken),
+            (f"{_WORKER}.may_be_left", _leaves_woken),
+        ),
+        breaks="a turn stands in line again and again",
+    ),
+    Guard(
+        name="wake-copy",
+        does="a woken turn's message has a number of its own, which the queue has not seen",
+        without=_off(
+            Lines(accepted=2, sweeps=False),
+            (f"{_DURABLE}.waking", _same_copy),
+        ),
+        breaks=WAITS,
+    ),
+    Guard(
+        name="share-resend",
+        does="the sweeper sends the copy of a turn whose waker, or worker, has died",
+        without=_off(Lines(accepted=2, deaths=1), (f"{_SWEEPER}.overdue_turn", _never_due)),
+        breaks=WAITS,
+    ),
+    Guard(
+        name="share-sweeps",
+        does="the sweeper wakes turns that no worker has seen in line",
+        without=_off(Lines(accepted=2, lags=True), (f"{_SWEEPER}.MOST_WOKEN", 0)),
+        breaks=WAITS,
+    ),
+    Guard(
+        name="share-ends",
+        does="the end of a turn gives up its share",
+        without=_off(Lines(accepted=2), (f"{_DURABLE}.committed", _keeps_share)),
+        breaks="what has ended keeps its share",
+    ),
+    Guard(
+        name="share-refills",
+        does="workers and the sweeper wake a turn where the chain of wakes was cut",
+        without=_off(Lines(lags=True), (f"{_SHARES}.Shares.refill", _nothing)),
+        breaks=WAITS,
+    ),
+    Guard(
+        name="second-look",
+        does="a creation looks at the fence after its write, too",
+        without=_erasure("second_look"),
+        breaks=LEFT,
+    ),
+    Guard(
+        name="fence-kept",
+        does="a deletion waits until no process goes by what it had read before",
+        without=_erasure("kept"),
+        breaks=LEFT,
+    ),
+    Guard(
+        name="fence-lag",
+        does="and until the index shows what was written by then",
+        without=_erasure("lag"),
+        breaks=LEFT,
+    ),
+    Guard(
+        name="fence-birth",
+        does="a fence counts for what began before its end, also after its end",
+        without=_erasure("by_birth"),
+        breaks=LEFT,
+    ),
+    Guard(
+        name="fence-lapse",
+        does="a deletion whose fence has lapsed begins its wait anew",
+        without=_erasure("lapse", lapses=1),
+        breaks=LEFT,
+    ),
+    Guard(
+        name="fence-sweeps",
+        does="a sweep takes back what a dead creator has stored behind a fence",
+        without=_erasure("sweeps", deaths=1),
+        breaks="a task is left for ever",
+    ),
+    Guard(
+        name="first-look",
+        does="a creation looks before its write, too",
+        without=_erasure("first_look", deaths=1, lapses=1),
+        is_backed="it only saves a write",
+    ),
+)
