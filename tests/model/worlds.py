@@ -84,7 +84,7 @@ LONG = (
     ),
     Small(
         name="a conversation whose turns wait for a share",
-        least=500,
+        least=200,
         world=Lines(is_serial=True, accepted=2, deaths=1, places=1),
     ),
     Small(
@@ -98,7 +98,7 @@ LONG = (
         world=Lines(accepted=2, places=1, deaths=1, lags=True),
     ),
     Small(name="a hasty sweep", least=10_000, world=Lines(accepted=2, hasty=1)),
-    Small(name="two deaths", least=5_000, world=Lines(accepted=2, places=1, deaths=2)),
+    Small(name="two deaths", least=3_000, world=Lines(accepted=2, places=1, deaths=2)),
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import jwt
 import pytest
-from a2a.types import StreamResponse, TaskStatus
+from a2a.types import StreamResponse, TaskState, TaskStatus
 from google.protobuf import json_format
 
 from a2a_serverless.errors import UnavailableError
@@ -29,6 +29,7 @@ from tests.support.messages import agent_message, request
 from tests.unit.push.receivers import OK, Authority, Receiver, Request, status
 from tests.unit.push.world import COMPLETED, TOKEN, World, config
 
+ASKS = TaskState.TASK_STATE_INPUT_REQUIRED
 HOST = destination_key("HOST", "victim.example")
 
 
@@ -141,6 +142,25 @@ async def test_a_receiver_that_consents_and_then_fails_is_called_rarely(
     assert in_a_minute < 11_000_000
     await public.run(seconds=3600, step=60)
     assert size(victim) - in_a_minute < 11_000_000
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+async def test_overdue_events_of_one_task_are_one_call_of_a_host_that_fails(
+    public: World, victim: Receiver, receiver: Receiver, *, is_listed: bool
+) -> None:
+    """Thirty events that are given up when they fail: each has to pass the gates for itself."""
+    world, failing = (World(), receiver) if is_listed else (public, victim)
+    failing.script = consenting(lambda _: status(503))
+    url = failing.url() if is_listed else failing.url("victim.example")
+    head = await world.open(url, states=[ASKS])
+    await world.run(seconds=600, step=10)
+    world.clock.advance(world.settings.push_retry_s)
+    await world.say(head, *[ASKS] * 30)
+    before = len(events(failing))
+    assert before > MOST_FAILURES
+    await world.pump()
+    assert len(events(failing)) == before + 1
+    assert await world.is_settled(head)
 
 
 async def test_who_does_not_consent_is_asked_again_later_and_later(

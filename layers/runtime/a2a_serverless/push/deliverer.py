@@ -234,10 +234,8 @@ class _Job:
             return await self._at_rest(push)
         if (early_s := self._early_s(push)) > 0:
             return DONE if push.is_left else again(early_s)
-        self._destination = await self._deliverer.destinations.find(self._person, push.config.url)
-        self._held = await self._asked(push)
-        if self._held is not None and self._held.meaning == "again" and not self._is_overdue(push):
-            return await self._hold(push, self._held)
+        if (wait := await self._passes(push)) is not None:
+            return wait
         which = self._deliverer.settings.push_events
         log = await read_owed(self._storage, push, which)
         if log is None:
@@ -275,6 +273,10 @@ class _Job:
                     continue
                 if not self._budget.allows_request(self._clock.monotonic()):
                     return again(0)
+                # An event that was given up may have closed a gate.
+                has_failed = number and (push.failing_since is not None or push.refusals)
+                if has_failed and (hold := await self._passes(push)) is not None:
+                    return hold
                 wait = await self._tell(session, push, notification)
                 if wait is not None:
                     return wait
@@ -312,6 +314,14 @@ class _Job:
                 since = None if has_answered else push.failing_since
                 await self._give_up(attempt, outcome, failing_since=since, is_refused=has_answered)
                 return None
+
+    async def _passes(self, push: Push) -> Verdict | None:
+        """Ask the gates for one event; return None if it is sent, or given up without a request."""
+        self._destination = await self._deliverer.destinations.find(self._person, push.config.url)
+        self._held = await self._asked(push)
+        if self._held is not None and self._held.meaning == "again" and not self._is_overdue(push):
+            return await self._hold(push, self._held)
+        return None
 
     async def _asked(self, push: Push) -> Outcome | None:
         """Return why nothing may be sent now, once the receiver was asked if that is due.
@@ -442,8 +452,8 @@ class _Job:
     ) -> None:
         """Record the event as given up, and move past it.
 
-        A receiver counts as failing until it answers: until then each further event gets only one
-        attempt, and not attempts for hours. After `MAX_REFUSALS` refusals there are none.
+        A receiver counts as failing until it answers: until then each further event gets one attempt
+        at most, and not attempts for hours. After `MAX_REFUSALS` refusals there are none.
         """
         version, index = attempt.notification.position
         letter = PushLetter(
