@@ -20,8 +20,10 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from a2a_serverless import settings
+from a2a_serverless.push import waiting
 from a2a_serverless.queues import sqs  # noqa: F401 - as above
 from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
+from a2a_serverless.tasks import push as tasks_push
 from a2a_serverless_tools import cli
 from a2a_serverless_tools.cli import processes as worker_command
 from a2a_serverless_tools.local import sweeping
@@ -42,6 +44,7 @@ STOP_S = 20.0
 SWEEP_PERIOD = "FAULTS_SWEEP_PERIOD_S"
 LEASE = "FAULTS_LEASE_S"
 DRAIN = "FAULTS_DRAIN_S"
+PUSH_WAIT = "FAULTS_PUSH_WAIT_S"
 """Times that a deployment cannot choose, shortened so that a test need not wait a minute."""
 
 _OURS = ("A2A_", "AWS_", "FAULTS_")
@@ -65,6 +68,9 @@ def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -
         settings.RENEW_BEFORE_S = float(lease_s) / 2
     if drain_s := variables.get(DRAIN):
         worker_command.DRAIN_S = float(drain_s)
+    if wait_s := variables.get(PUSH_WAIT):
+        for module, name in ((tasks_push, "LEFT_MS"), (waiting, "WOKEN_MS")):
+            vars(module)[name] = int(float(wait_s) * 1000)
     run = functions.main if arguments[0] == functions.NAME else None
     sys.exit(run() if run else cli.main(list(arguments)))
 

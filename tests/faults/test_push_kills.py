@@ -22,6 +22,7 @@ from a2a.types import TaskState
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from tests.faults import traps
 from tests.faults.harness import IS_LONG, Emulators, NotReachedError, World, until
+from tests.faults.processes import PUSH_WAIT
 from tests.faults.recorded import record
 from tests.faults.report import PROPERTY, Runs, check
 from tests.faults.webhooks import SETTINGS, Told, ids, states, told_states
@@ -34,7 +35,8 @@ TASKS = 12 if IS_LONG else 8
 
 STREAM = ["push-stream-received", "push-job-sent"]
 """While no job is there, in this order; the others need jobs, and come in any order."""
-DELIVERY = sorted(p for p in traps.POINTS if p.startswith("push-") and p not in STREAM)
+SWEPT = "push-postponed"
+DELIVERY = sorted(p for p in traps.POINTS if p.startswith("push-") and p not in (*STREAM, SWEPT))
 
 SETTLED_S = 180.0
 """Time for what is left after the kills; a machine that runs other tests needs most of it."""
@@ -186,7 +188,33 @@ async def _letters(world: World) -> list[str]:
         bodies += [message["Body"] for message in answer["Messages"]]
 
 
+async def test_a_sweeper_dies_before_it_sends_a_job(
+    push_emulators: Emulators, tmp_path: Path
+) -> None:
+    """A webhook that waits in the table is put off, without a job: a later sweep sends one."""
+    hooks = Webhooks()
+
+    def answer(request: Request) -> bytes:
+        hooks.answer(request)
+        is_first = len(hooks.requests[request.target]) == 1
+        return status(503, Retry_After="2") if is_first else OK
+
+    with Receiver(answer) as receiver:
+        settings = {**SETTINGS, PUSH_WAIT: "2"}
+        async with push_emulators.pushing_world(tmp_path, **settings) as world:
+            await asyncio.gather(*(world.start(kind) for kind in ("api", "worker", "push")))
+            task_id = await world.send("chunks 1 0", webhook=receiver.url(path="/waits"))
+            await world.end(task_id)
+            victim = await world.start("sweep", point=f"{SWEPT}:1")
+            await world.dies(victim, f"{SWEPT}:1")
+            assert len(hooks.requests["/waits"]) == 1
+            await world.start("sweep")
+            owed = Told("/waits", await states(world, task_id))
+            await _settled(world, hooks, [owed])
+            assert told_states(hooks.requests["/waits"]) == owed.states
+
+
 def test_every_push_point_is_killed_at() -> None:
     """The kills cover every point of push that the package has."""
-    assert {*STREAM, *DELIVERY} == {p for p in traps.POINTS if p.startswith("push-")}
+    assert {*STREAM, *DELIVERY, SWEPT} == {p for p in traps.POINTS if p.startswith("push-")}
     assert len(DELIVERY) == 8

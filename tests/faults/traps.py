@@ -46,6 +46,7 @@ POINTS: Final = frozenset(
         "push-before-dead-letter",  # push: an event is to be given up, nothing says so
         "push-after-dead-letter",  # push: its dead letter is sent, the cursor has not moved
         "push-before-ack",  # push: the receiver knows all, the job is still in the queue
+        "push-postponed",  # sweeper: a webhook's next look is put off, its job is not sent
         "push-before-nack",  # push: the failure is counted, the job is not given back
     }
 )

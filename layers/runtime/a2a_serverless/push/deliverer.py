@@ -452,8 +452,8 @@ class _Job:
     ) -> None:
         """Record the event as given up, and move past it.
 
-        A receiver counts as failing until it answers: until then each further event gets one attempt
-        at most, and not attempts for hours. After `MAX_REFUSALS` refusals there are none.
+        A receiver counts as failing until it answers: until then each further event gets at most
+        one attempt, and not attempts for hours. After `MAX_REFUSALS` refusals there are none.
         """
         version, index = attempt.notification.position
         letter = PushLetter(

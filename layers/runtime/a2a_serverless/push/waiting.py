@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
+from a2a_serverless import faults
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.queues.fifo import MOST_AT_ONCE, FifoQueue
 from a2a_serverless.storage import layout
@@ -72,6 +73,8 @@ async def _lane(
             break
         woken = await asyncio.gather(*(_postponed(storage, entry) for entry in batch))
         messages = [_job_of(entry) for entry, is_own in zip(batch, woken, strict=True) if is_own]
+        if messages:
+            faults.point("push-postponed")
         for job, error in zip(messages, await jobs.send_all(messages), strict=True):
             if error is None:
                 sent += 1
