@@ -230,28 +230,28 @@ GUARDS = (
         is_backed="the sweeper does, later",
     ),
     Guard(
-        name="wake",
+        name="share-wake",
         does="a left turn is woken only on the HEAD that was read",
         without=_off(Lines(accepted=2, cancels=1), (f"{_CODEC}.woken", _wakes_any)),
         breaks="what has ended keeps its share",
         shows=("cancel of a1", "worker of a0.0.1: writes HEAD of a1"),
     ),
     Guard(
-        name="leave",
+        name="share-leave",
         does="a turn is left only on the HEAD that was read",
         without=_off(Lines(accepted=2, cancels=1), (f"{_CODEC}.left", _leaves_any)),
         breaks="what has ended keeps its share",
         shows=("cancel of a1", "worker of a0.0.1: writes HEAD of a1"),
     ),
     Guard(
-        name="wake-left",
+        name="share-left",
         does="what an index that lags shows is woken only if HEAD says that it waits for a share",
         without=_off(Lines(lags=True), (f"{_SHARES}.readable_head", _takes_for_left)),
-        is_backed="the condition of the wake, `wake`, is on the same attribute",
+        is_backed="the condition of the wake, `share-wake`, is on the same attribute",
     ),
     Guard(
-        name="wake-or-left",
-        does="`wake-left` and `wake` together",
+        name="share-wake-left",
+        does="`share-left` and `share-wake` together",
         without=_off(
             Lines(lags=True),
             (f"{_SHARES}.readable_head", _takes_for_left),
@@ -260,7 +260,7 @@ GUARDS = (
         breaks="a turn stands in line again and again",
     ),
     Guard(
-        name="wake-once",
+        name="share-once",
         does="a turn that was woken is left no more: it has had its wait",
         without=_off(
             Lines(accepted=2, deaths=1),
@@ -270,7 +270,7 @@ GUARDS = (
         breaks="a turn stands in line again and again",
     ),
     Guard(
-        name="wake-copy",
+        name="share-copy",
         does="a woken turn's message has a number of its own, which the queue has not seen",
         without=_off(
             Lines(accepted=2, sweeps=False),
