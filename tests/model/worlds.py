@@ -44,6 +44,11 @@ SHORT = (
     ),
     Small(name="turns that wait for a share", least=1_000, world=Lines(lags=True)),
     Small(
+        name="shares without a sweep",
+        least=1_000,
+        world=Lines(lags=True, sweeps=False),
+    ),
+    Small(
         name="a death among turns that wait for a share",
         least=2_000,
         world=Lines(accepted=2, deaths=1),
@@ -246,14 +251,14 @@ GUARDS = (
     Guard(
         name="share-left",
         does="what an index that lags shows is woken only if HEAD says that it waits for a share",
-        without=_off(Lines(lags=True), (f"{_SHARES}.readable_head", _takes_for_left)),
+        without=_off(Lines(accepted=2, lags=True), (f"{_SHARES}.readable_head", _takes_for_left)),
         is_backed="the condition of the wake, `share-wake`, is on the same attribute",
     ),
     Guard(
         name="share-wake-left",
         does="`share-left` and `share-wake` together",
         without=_off(
-            Lines(lags=True),
+            Lines(accepted=2, lags=True),
             (f"{_SHARES}.readable_head", _takes_for_left),
             (f"{_CODEC}.woken", _wakes_any),
         ),
@@ -299,7 +304,7 @@ GUARDS = (
     Guard(
         name="share-refills",
         does="workers and the sweeper wake a turn where the chain of wakes was cut",
-        without=_off(Lines(lags=True), (f"{_SHARES}.Shares.refill", _nothing)),
+        without=_off(Lines(accepted=2, lags=True), (f"{_SHARES}.Shares.refill", _nothing)),
         breaks=WAITS,
     ),
     Guard(
