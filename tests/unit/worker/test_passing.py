@@ -39,7 +39,7 @@ from tests.support.workers import (
     status_text,
 )
 
-TASKS = 50
+TASKS = 20
 LOOKS = 30
 """How often a test looks whether all tasks have ended."""
 
