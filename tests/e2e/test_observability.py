@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib.util
 import json
 import logging
 import re
@@ -37,6 +36,7 @@ from tests.e2e.commands import deployed, environment
 from tests.e2e.conftest import AGENT, CARD
 from tests.support.a2a_calls import Agent
 from tests.support.gateway import rest_event
+from tests.support.handlers import ALL_DONE, LambdaContext, cold_start, event_file
 from tests.support.observed import Daemon, Line, Metrics, root_logger
 from tests.support.secrecy import spoken
 from tests.support.simulation.simulated_aws import simulated_aws
@@ -44,24 +44,13 @@ from tests.support.simulation.sources import EventSource, SqsSource, TableSource
 from tests.unit.push.receivers import OK, Receiver, status
 
 FUNCTIONS = Path(__file__).parents[2] / "functions"
-EVENT = json.loads((FUNCTIONS.parent / "events" / "api-rest-send-message.json").read_text())
+EVENT = event_file("api-rest-send-message")
 ADDRESS = {"host", "x-forwarded-for", "x-forwarded-port", "x-forwarded-proto"}
 """Headers that `rest_event` makes itself: a second Host would be joined with the first one."""
 CONTENT = ("Lisbon", "Alfama", "Belém", "hook-token", "hook-secret")
 """Words of the message, of the answer and of the push configuration."""
 
 Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
-ALL_DONE: dict[str, Any] = {"batchItemFailures": []}
-
-
-@dataclass
-class LambdaContext:
-    """What the functions ask of Lambda's context."""
-
-    aws_request_id: str
-
-    def get_remaining_time_in_millis(self) -> int:
-        return 60_000
 
 
 @dataclass
@@ -156,17 +145,6 @@ class Deployment:
 def trace_id(number: int) -> str:
     """The trace of an invocation."""
     return f"1-6712345a-{number:024x}"
-
-
-def cold_start(name: str) -> Any:
-    """A fresh import of a handler's module."""
-    path = FUNCTIONS / name / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"observed_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

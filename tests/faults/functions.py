@@ -7,7 +7,6 @@ function's timeout ends it, whatever its event loop does.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import signal
 import threading
@@ -20,11 +19,11 @@ from typing import Any, Final
 from a2a_serverless import settings
 from a2a_serverless.worker import adapter
 from a2a_serverless.worker import function as worker_function
+from tests.support.handlers import cold_start
 from tests.support.simulation.environments import Environments, Handler
 from tests.support.simulation.pumps import QueuePump
 from tests.support.simulation.sources import SqsSource
 
-HANDLER: Final = Path(__file__).parents[2] / "functions" / "worker" / "worker.py"
 NAME: Final = "function"
 """The argument that starts such a process."""
 SOURCE: Final = "FAULTS_SOURCE"
@@ -68,11 +67,7 @@ def invocations(path: Path) -> list[Invocation]:
 
 
 def _handler(timeout_s: float) -> Handler:
-    spec = importlib.util.spec_from_file_location("deployed_worker", HANDLER)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = cold_start("worker")
 
     def handler(event: dict[str, Any], context: Any) -> Any:
         began = time.time()

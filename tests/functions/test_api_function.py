@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import signal
@@ -12,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import httpx
@@ -29,6 +27,7 @@ from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.contract import Storage
 from tests.support.emulators import free_port
 from tests.support.gateway import HOST, adapted, rest_event
+from tests.support.handlers import cold_start, event_file
 from tests.support.messages import chunk, storyteller
 from tests.support.simulation.simulated_aws import simulated_aws
 
@@ -46,16 +45,6 @@ ELSEWHERE = {
     "A2A_QUEUE": "https://sqs.us-east-1.amazonaws.com/123456789012/operations.fifo",
 }
 """An AWS that is named and never called."""
-
-
-def load(name: str) -> ModuleType:
-    """A fresh import of a handler module, as a cold start does it."""
-    spec = importlib.util.spec_from_file_location(f"cold_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -157,7 +146,7 @@ CHECKS = {
 def test_every_event(path: Path, backends: Backends, loop: asyncio.AbstractEventLoop) -> None:
     """Each file in events/ drives the handler on a simulated AWS to the answer that it is for."""
     loop.run_until_complete(store_task(backends, "5f0c6a4e-0d0b-4d3c-9a57-0f3c2a8b7e11"))
-    handler = load("api").handler
+    handler = cold_start("api").handler
     CHECKS[path.stem](handler(json.loads(path.read_text()), None))
 
 
@@ -170,7 +159,7 @@ def test_an_environment_serves_many_invocations(
     backends: Backends, loop: asyncio.AbstractEventLoop
 ) -> None:
     """An environment serves several events, a stream among them, after one cold start."""
-    handler = load("api").handler
+    handler = cold_start("api").handler
     for path in EVENTS:
         assert handler(json.loads(path.read_text()), None)["statusCode"] in (200, 404)
 
@@ -210,8 +199,8 @@ def test_a_stream_is_cut_short_and_goes_on(
     That one has all that the finished task owes, though its limit is over before the first read.
     """
     environment.setenv("A2A_BLOCKING_LIMIT_S", "0.001")
-    handler = load("api").handler
-    event = json.loads((ROOT / "events" / "api-rest-stream-message.json").read_text())
+    handler = cold_start("api").handler
+    event = event_file("api-rest-stream-message")
     first = server_events(handler(event, None))
     ((last_id, opening),) = first
     task_id = opening["task"]["id"]
@@ -224,7 +213,7 @@ def test_a_stream_is_cut_short_and_goes_on(
     sent = {name: value for name, value in event["headers"].items() if name.lower() != "host"}
     headers = {**sent, "Last-Event-ID": last_id}
     resumed = rest_event("POST", f"/tasks/{task_id}:subscribe", None, headers)
-    second = server_events(load("api").handler(resumed, None))
+    second = server_events(cold_start("api").handler(resumed, None))
     assert second[0] == (last_id, opening)
     assert [next(iter(data)) for _, data in second] == ["task", "artifactUpdate", "statusUpdate"]
     assert second[-1][1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
@@ -242,9 +231,9 @@ def test_without_the_key_nothing_is_answered(
     backends: Backends, loop: asyncio.AbstractEventLoop
 ) -> None:
     """A fresh endpoint is not open."""
-    event = json.loads((ROOT / "events" / "api-jsonrpc-send-message.json").read_text())
+    event = event_file("api-jsonrpc-send-message")
     del event["headers"]["X-API-Key"], event["multiValueHeaders"]["X-API-Key"]
-    assert load("api").handler(event, None)["statusCode"] == 401
+    assert cold_start("api").handler(event, None)["statusCode"] == 401
 
 
 @pytest.fixture
@@ -278,7 +267,7 @@ def test_a_start_with_a_missing_piece_stops(
         else:
             monkeypatch.setenv(name, fine)
     with pytest.raises(ConfigurationError, match=complaint):
-        load(module)
+        cold_start("api", module)
 
 
 @pytest.fixture

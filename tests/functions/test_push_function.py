@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless import aws
-from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.signing import _signing_key
 from a2a_serverless.settings import load_settings
@@ -23,32 +21,13 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.template import Names
+from tests.support.handlers import ALL_DONE, LambdaContext, cold_start, event_file
 from tests.support.messages import request
 from tests.support.simulation.simulated_aws import simulated_aws
 from tests.support.simulation.sources import SqsSource
 from tests.unit.push.receivers import Receiver, status
 
-ROOT = Path(__file__).parents[2]
 SECRET = "k" * 64
-ALL_DONE: dict[str, Any] = {"batchItemFailures": []}
-
-
-class LambdaContext:
-    """What the function asks of Lambda's context."""
-
-    def get_remaining_time_in_millis(self) -> int:
-        return 60_000
-
-
-def cold_start() -> ModuleType:
-    """A fresh import of the handler's module."""
-    path = ROOT / "functions" / "push" / "push.py"
-    spec = importlib.util.spec_from_file_location("cold_push", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -68,7 +47,7 @@ def provisioned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
 def function(provisioned: Names) -> Iterator[ModuleType]:
     """The handler's module after its cold start."""
     assert provisioned is not None
-    module = cold_start()
+    module = cold_start("push")
     yield module
     module.function.close()
 
@@ -85,12 +64,6 @@ def receiver() -> Iterator[Receiver]:
     """A webhook that answers 200."""
     with Receiver() as listening:
         yield listening
-
-
-def event(name: str) -> dict[str, Any]:
-    """An event as AWS sends it."""
-    loaded: dict[str, Any] = json.loads((ROOT / "events" / f"{name}.json").read_text())
-    return loaded
 
 
 def ended_task(backends: Backends, receiver: Receiver | str) -> Head:
@@ -112,7 +85,7 @@ def ended_task(backends: Backends, receiver: Receiver | str) -> Head:
 
 def committed(head: Head) -> dict[str, Any]:
     """The stream's event about the end of a task."""
-    told = event("push-dynamodb-commit")
+    told = event_file("push-dynamodb-commit")
     change = told["Records"][0]["dynamodb"]
     keys = {
         "PK": {"S": f"TASK#{head.scope}#{head.task_id}"},
@@ -151,7 +124,7 @@ def test_a_commit_becomes_a_job(
     assert function.handler(committed(head), LambdaContext()) == ALL_DONE
 
     (body,) = messages(provisioned.push_queue)
-    recorded = json.loads(event("push-sqs-job")["Records"][0]["body"])
+    recorded = json.loads(event_file("push-sqs-job")["Records"][0]["body"])
     assert json.loads(body).keys() == recorded.keys()
     assert PushJob.model_validate_json(body) == PushJob(
         scope=head.scope,
@@ -244,22 +217,16 @@ def test_a_webhook_that_refuses_leaves_a_dead_letter(
 
 def test_what_is_gone_is_done(function: ModuleType, provisioned: Names) -> None:
     """The task of the event files does not exist: no job, no request, and nothing to repeat."""
-    assert function.handler(event("push-dynamodb-commit"), LambdaContext()) == ALL_DONE
-    assert function.handler(event("push-sqs-job"), LambdaContext()) == ALL_DONE
+    assert function.handler(event_file("push-dynamodb-commit"), LambdaContext()) == ALL_DONE
+    assert function.handler(event_file("push-sqs-job"), LambdaContext()) == ALL_DONE
     assert messages(provisioned.push_queue) == []
 
 
 def test_a_message_that_is_no_job_is_kept(function: ModuleType, provisioned: Names) -> None:
     """A message that is no job leaves the queue and is kept in the dead letter queue."""
-    undecodable = event("push-sqs-undecodable")
+    undecodable = event_file("push-sqs-undecodable")
     assert function.handler(undecodable, LambdaContext()) == ALL_DONE
     assert messages(provisioned.push_dead_letter_queue) == [undecodable["Records"][0]["body"]]
-
-
-def test_an_event_of_another_source_is_refused(function: ModuleType) -> None:
-    """An event of another source raises InvalidArgumentError."""
-    with pytest.raises(InvalidArgumentError):
-        function.handler(event("sweeper-schedule"), LambdaContext())
 
 
 @pytest.mark.parametrize("name", ["A2A_PUSH_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"])
@@ -270,4 +237,4 @@ def test_a_missing_queue_is_named(
     assert provisioned.push_queue
     monkeypatch.delenv(name)
     with pytest.raises(ConfigurationError, match=rf"^{name} is not set: it names [^.]+\.$"):
-        cold_start()
+        cold_start("push")

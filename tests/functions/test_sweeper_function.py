@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import uuid
 from collections.abc import Coroutine, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -25,27 +23,9 @@ from a2a_serverless.worker.sweeper import MOST_COPIES
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.template import Names
 from tests.support.clocks import ManualClock
+from tests.support.handlers import ALL_DONE, cold_start, event_file
 from tests.support.messages import message, request
 from tests.support.simulation.simulated_aws import simulated_aws
-
-ROOT = Path(__file__).parents[2]
-
-
-def event(name: str) -> dict[str, Any]:
-    """An event as AWS sends it."""
-    loaded: dict[str, Any] = json.loads((ROOT / "events" / f"{name}.json").read_text())
-    return loaded
-
-
-def cold_start() -> ModuleType:
-    """A fresh import of the handler's module."""
-    path = ROOT / "functions" / "sweeper" / "sweeper.py"
-    spec = importlib.util.spec_from_file_location("cold_sweeper", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -61,7 +41,7 @@ def deployed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
 def function(deployed: Names) -> Iterator[ModuleType]:
     """The handler's module after its cold start."""
     assert deployed is not None
-    module = cold_start()
+    module = cold_start("sweeper")
     yield module
     module.function.close()
 
@@ -94,7 +74,7 @@ def state_of(function: ModuleType, head: Head) -> TaskState:
 
 def record_of(body: str, *, group: str = "group", message_id: str = "") -> dict[str, Any]:
     """A record like that of events/sweeper-dead-letter.json."""
-    record: dict[str, Any] = event("sweeper-dead-letter")["Records"][0]
+    record: dict[str, Any] = event_file("sweeper-dead-letter")["Records"][0]
     record["attributes"]["MessageGroupId"] = group
     return record | {"body": body, "messageId": message_id or uuid.uuid4().hex}
 
@@ -120,7 +100,7 @@ def test_a_schedule_event_wakes_webhooks(
     waiting = push.answered("status 503", now_ms, next_at=now_ms + LEFT_MS)
     assert run(function, storage.webhooks.move(push, waiting))
     clock.advance(LEFT_MS / 1000)
-    assert function.handler(event("sweeper-schedule"), None)["pushed"] == 1
+    assert function.handler(event_file("sweeper-schedule"), None)["pushed"] == 1
     (sent,) = aws.client("sqs").receive_message(QueueUrl=deployed.push_queue)["Messages"]
     assert PushJob.model_validate_json(sent["Body"]).config_id == "mine"
 
@@ -133,7 +113,7 @@ def test_a_schedule_event_sweeps(
     monkeypatch.setattr(function.backends.storage, "clock", clock)
     head = open_task(function)
     clock.advance(61)
-    assert function.handler(event("sweeper-schedule"), None) == {
+    assert function.handler(event_file("sweeper-schedule"), None) == {
         "sent": 1,
         "passed": 0,
         "given_up": 0,
@@ -158,7 +138,7 @@ def test_what_was_stored_behind_a_fence_is_deleted(
     run(function, Erasure(storage, Owner(storage.scope.person, "context")).step(limit=1))
     late = open_task(function)
     clock.advance(61)
-    assert function.handler(event("sweeper-schedule"), None)["passed"] == 1
+    assert function.handler(event_file("sweeper-schedule"), None)["passed"] == 1
     for one in (head, late):
         assert run(function, storage.head(one.task_id)) is None
     scanned = aws.client("dynamodb").scan(TableName=deployed.table)["Items"]
@@ -173,7 +153,7 @@ def test_many_lost_turns_stand_in_line(
     monkeypatch.setattr(function.backends.storage, "clock", clock)
     lost = {open_task(function).task_id for _ in range(MOST_COPIES + 2)}
     clock.advance(61)
-    counts = function.handler(event("sweeper-schedule"), None)
+    counts = function.handler(event_file("sweeper-schedule"), None)
     assert (counts["sent"], counts["left"], counts["failed"]) == (MOST_COPIES, 2, 0)
     sqs, found = aws.client("sqs"), set()
     while answer := sqs.receive_message(QueueUrl=deployed.queue).get("Messages"):
@@ -184,13 +164,13 @@ def test_many_lost_turns_stand_in_line(
 def test_an_idle_schedule_event_does_nothing(function: ModuleType, deployed: Names) -> None:
     """Most runs find nothing; the loop serves the next one as well."""
     for _ in range(3):
-        assert set(function.handler(event("sweeper-schedule"), None).values()) == {0}
+        assert set(function.handler(event_file("sweeper-schedule"), None).values()) == {0}
     assert "Messages" not in aws.client("sqs").receive_message(QueueUrl=deployed.queue)
 
 
 def test_a_dead_letter_of_no_task_is_dropped(function: ModuleType) -> None:
     """The operation in the event file is about a task that is gone: the message may be deleted."""
-    assert function.handler(event("sweeper-dead-letter"), None) == {"batchItemFailures": []}
+    assert function.handler(event_file("sweeper-dead-letter"), None) == ALL_DONE
 
 
 def test_a_dead_letter_with_attempts_left_is_sent_again(
@@ -198,9 +178,9 @@ def test_a_dead_letter_with_attempts_left_is_sent_again(
 ) -> None:
     """The task does not fail: the next schedule event sends its turn, before it was due."""
     head = open_task(function)
-    assert function.handler({"Records": [dead(head)]}, None) == {"batchItemFailures": []}
+    assert function.handler({"Records": [dead(head)]}, None) == ALL_DONE
     assert state_of(function, head) == TaskState.TASK_STATE_SUBMITTED
-    assert function.handler(event("sweeper-schedule"), None)["sent"] == 1
+    assert function.handler(event_file("sweeper-schedule"), None)["sent"] == 1
     answer = aws.client("sqs").receive_message(QueueUrl=deployed.queue)
     assert json.loads(answer["Messages"][0]["Body"])["params"]["task_id"] == head.task_id
 
@@ -215,7 +195,7 @@ def test_the_functions_setting_gives_a_turn_up(
     """
     assert deployed.table
     monkeypatch.setenv("A2A_GIVE_UP_HOURS", "1")
-    function = cold_start()
+    function = cold_start("sweeper")
     clock = ManualClock()
     monkeypatch.setattr(function.backends.storage, "clock", clock)
     head = open_task(function)
@@ -228,9 +208,9 @@ def test_the_functions_setting_gives_a_turn_up(
         clock.advance(3600)
         paused = run(function, storage.head(head.task_id))
         head = run(function, storage.commit(paused, Commit(entries=(TurnOpened(request()),))))
-        assert function.handler(event("sweeper-schedule"), None)["given_up"] == 0
+        assert function.handler(event_file("sweeper-schedule"), None)["given_up"] == 0
     clock.advance(3600)
-    assert function.handler(event("sweeper-schedule"), None)["given_up"] == 1
+    assert function.handler(event_file("sweeper-schedule"), None)["given_up"] == 1
     task = run(function, function.backends.storage.load_task(head.task_id))
     assert task.status.state == TaskState.TASK_STATE_FAILED
     assert "within 1 hour," in task.status.message.parts[0].text
@@ -240,15 +220,15 @@ def test_the_functions_setting_gives_a_turn_up(
 def test_a_dead_letter_fails_its_task(function: ModuleType) -> None:
     """A dead letter of a turn without attempts left fails the task and is acknowledged."""
     head = used_up(function)
-    assert function.handler({"Records": [dead(head)]}, None) == {"batchItemFailures": []}
+    assert function.handler({"Records": [dead(head)]}, None) == ALL_DONE
     assert state_of(function, head) == TaskState.TASK_STATE_FAILED
 
 
 def test_an_undecodable_dead_letter_is_moved(function: ModuleType, deployed: Names) -> None:
     """An undecodable message goes to the queue without consumer; other records are handled."""
     head = used_up(function)
-    poison = event("worker-sqs-undecodable")["Records"][0]
-    assert function.handler({"Records": [poison, dead(head)]}, None) == {"batchItemFailures": []}
+    poison = event_file("worker-sqs-undecodable")["Records"][0]
+    assert function.handler({"Records": [poison, dead(head)]}, None) == ALL_DONE
     assert state_of(function, head) == TaskState.TASK_STATE_FAILED
     answer = aws.client("sqs").receive_message(QueueUrl=deployed.undecodable_queue)
     assert answer["Messages"][0]["Body"] == poison["body"]
@@ -287,7 +267,7 @@ def test_an_overdue_cancel_is_ended(function: ModuleType, monkeypatch: pytest.Mo
     ).head
     run(function, function.backends.storage.request_cancel(head.task_id))
     clock.advance(11)
-    assert function.handler(event("sweeper-schedule"), None)["canceled"] == 1
+    assert function.handler(event_file("sweeper-schedule"), None)["canceled"] == 1
     assert state_of(function, head) == TaskState.TASK_STATE_CANCELED
 
 
@@ -305,4 +285,4 @@ def test_a_missing_setting_is_named(
     assert deployed.table
     monkeypatch.delenv(name)
     with pytest.raises(ConfigurationError, match=rf"^{name} is not set: it names [^.]+\.$"):
-        cold_start()
+        cold_start("sweeper")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless.worker.agents import load_agent
+from tests.support.handlers import ALL_DONE, LambdaContext, cold_start, event_file
 from tests.support.messages import request, said, texts
 from tests.support.simulation.simulated_aws import simulated_aws
 from tests.support.simulation.sources import SqsSource
@@ -29,23 +29,6 @@ from tests.support.workers import Bench, PacedClock, S, status_text
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "functions" / "worker"
-
-
-class LambdaContext:
-    """What the function asks of Lambda's context."""
-
-    def get_remaining_time_in_millis(self) -> int:
-        return 900_000
-
-
-def cold_start() -> ModuleType:
-    """A fresh import of the handler's module."""
-    spec = importlib.util.spec_from_file_location("cold_worker", FOLDER / "worker.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -62,7 +45,7 @@ def deployed(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 def function(deployed: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The handler's module after its cold start."""
     assert deployed is not None
-    module = cold_start()
+    module = cold_start("worker")
     yield module
     module.function.close()
 
@@ -76,7 +59,7 @@ def backends(function: ModuleType) -> Backends:
 
 def event(name: str, head: Head | None = None) -> dict[str, Any]:
     """An event as AWS sends it, about the task of `head`."""
-    loaded: dict[str, Any] = json.loads((ROOT / "events" / f"{name}.json").read_text())
+    loaded = event_file(name)
     if head is not None:
         for record in loaded["Records"]:
             body = json.loads(record["body"])
@@ -115,7 +98,7 @@ def test_the_turn_of_a_dead_worker_runs_from_the_quarantine_queue(
     """Where turns share workers it is sent there, and an event from there runs it."""
     for name, value in {"WORKER_TURNS": "5", "TURN_LIMIT_S": "60"}.items():
         deployed.setenv(f"A2A_{name}", value)
-    function, backends = cold_start(), aws_backends(load_settings())
+    function, backends = cold_start("worker"), aws_backends(load_settings())
     head = send(backends, "Two days in Oslo, please")
     asyncio.run(backends.storage.commit(head, Commit(token="dead", claims=True)))
     asyncio.run(backends.operations.send(Operation.to_run(OperationParams.of(head, head.turn))))
@@ -124,7 +107,7 @@ def test_the_turn_of_a_dead_worker_runs_from_the_quarantine_queue(
         assert task_of(backends, head).status.state != TaskState.TASK_STATE_COMPLETED
         record = asyncio.run(SqsSource(os.environ[queue], wait_s=0).receive())
         answer = function.handler({"Records": [record]}, LambdaContext())
-        assert answer == {"batchItemFailures": []}
+        assert answer == ALL_DONE
 
     assert task_of(backends, head).status.state == TaskState.TASK_STATE_COMPLETED
     function.function.close()
@@ -137,7 +120,7 @@ def test_a_run_event_runs_the_agent(
     deliverable(monkeypatch)
     head = send(backends, "Two days in Oslo, please")
     answer = function.handler(event("worker-sqs-run", head), LambdaContext())
-    assert answer == {"batchItemFailures": []}
+    assert answer == ALL_DONE
     task = task_of(backends, head)
     assert task.status.state == TaskState.TASK_STATE_COMPLETED
     assert "".join(texts(task, "itinerary")).startswith("# Oslo in 2 days\n\nDay 1\n")
@@ -150,14 +133,14 @@ def test_a_cancel_event_ends_the_task(
     deliverable(monkeypatch)
     head = send(backends, "Oslo")
     answer = function.handler(event("worker-sqs-cancel", head), LambdaContext())
-    assert answer == {"batchItemFailures": []}
+    assert answer == ALL_DONE
     assert task_of(backends, head).status.state == TaskState.TASK_STATE_CANCELED
 
 
 @pytest.mark.parametrize("name", ["worker-sqs-run", "worker-sqs-cancel"])
 def test_an_event_about_no_task_is_done(function: ModuleType, name: str) -> None:
     """The events as they are in the folder name a task that is gone: there is nothing to do."""
-    assert function.handler(event(name), LambdaContext()) == {"batchItemFailures": []}
+    assert function.handler(event(name), LambdaContext()) == ALL_DONE
 
 
 def test_an_undecodable_record_is_reported(
@@ -176,7 +159,7 @@ def test_a_missing_table_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("A2A_TABLE", raising=False)
     aws.forget_clients()
     with pytest.raises(ConfigurationError, match=r"^A2A_TABLE is not set: it names the table\.$"):
-        cold_start()
+        cold_start("worker")
 
 
 def test_a_missing_agent_fails_its_tasks(
@@ -186,12 +169,12 @@ def test_a_missing_agent_fails_its_tasks(
     deliverable(deployed)
     deployed.setenv("A2A_AGENT", "other.py:agent")
     deployed.setenv("A2A_MAX_ATTEMPTS", "1")
-    function = cold_start()
+    function = cold_start("worker")
     backends = aws_backends(load_settings())
     head = send(backends, "Two days in Oslo")
     answer = function.handler(event("worker-sqs-run", head), LambdaContext())
     function.function.close()
-    assert answer == {"batchItemFailures": []}
+    assert answer == ALL_DONE
     task = task_of(backends, head)
     assert task.status.state == TaskState.TASK_STATE_FAILED
     assert (said(task), len(task.artifacts)) == (["Two days in Oslo"], 0)
@@ -233,7 +216,7 @@ def test_the_agents_secret_is_there_before_its_import(
     for name in ("MODEL_KEY", "REGION_OF_MODEL"):
         deployed.setenv(name, "")  # to be put back after the test
         deployed.delenv(name)
-    function = cold_start()
+    function = cold_start("worker")
     assert "MODEL_KEY" not in os.environ
     key = "sk-0123456789abcdef"
     stored = json.dumps({"MODEL_KEY": key})
@@ -244,7 +227,7 @@ def test_the_agents_secret_is_there_before_its_import(
     answer = function.handler(event("worker-sqs-run", head), LambdaContext())
     function.function.close()
 
-    assert answer == {"batchItemFailures": []}
+    assert answer == ALL_DONE
     task = task_of(backends, head)
     assert status_text(task) == f"{len(key)} characters, eu"
     reasons = [record for record in caplog.records if record.levelname == "ERROR"]

@@ -21,19 +21,10 @@ from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import Slots, _Slot
 from a2a_serverless.tasks.head import Head
+from tests.support.handlers import LambdaContext
 from tests.support.queues import done, take
-from tests.unit.push.receivers import OK, Receiver, listening, status
+from tests.unit.push.receivers import OK, Receiver, status
 from tests.unit.push.world import COMPLETED, WORKING, World, stream_record
-
-
-class LambdaContext:
-    """What the function asks of Lambda's context."""
-
-    def __init__(self, left_s: float = 60) -> None:
-        self._left_s = left_s
-
-    def get_remaining_time_in_millis(self) -> int:
-        return int(self._left_s * 1000)
 
 
 class Source:
@@ -154,17 +145,6 @@ def test_who_signs(receiver: Receiver, settings: dict[str, Any], issuer: str) ->
     source.function.close()
 
 
-def test_a_failure_is_reported_alone(source: Source) -> None:
-    """A job that fails is reported alone; the other jobs of the batch are done."""
-    with listening(2) as [bad, good]:
-        bad.script = lambda _: status(503)
-        source.tell(bad.url(), good.url())
-        jobs = source.jobs()
-        [failed] = source.handle({"Records": jobs})
-        assert ['"hook-1"' in job["body"] for job in jobs if job["messageId"] == failed] == [True]
-        assert len(good.requests) == 1
-
-
 def test_groups_are_told_beside_each_other(source: Source) -> None:
     """A receiver that answers slowly keeps no other one of its batch waiting."""
     told = threading.Event()
@@ -181,16 +161,6 @@ def test_groups_are_told_beside_each_other(source: Source) -> None:
         source.tell(slow.url(), quick.url())
         assert source.handle({"Records": source.jobs()}) == []
         assert len(slow.requests) == len(quick.requests) == 1
-
-
-def test_a_failure_returns_the_rest_of_its_group(receiver: Receiver, source: Source) -> None:
-    """Jobs behind a failed one of their group are not tried: FIFO order would be lost."""
-    receiver.script = lambda _: status(503)
-    source.tell(receiver.url())
-    [record] = source.jobs()
-    again = {**record, "messageId": "behind"}
-    assert source.handle({"Records": [record, again]}) == [record["messageId"], "behind"]
-    assert len(receiver.requests) == 1
 
 
 def test_an_undecodable_record_is_kept(receiver: Receiver, source: Source) -> None:
@@ -248,24 +218,11 @@ def test_a_receiver_has_his_time_and_no_more(receiver: Receiver) -> None:
     source.handle(source.stream_event())
     [record] = source.jobs()
     began = clock.monotonic()
-    assert source.handle({"Records": [record]}, LambdaContext(0.5)) == [record["messageId"]]
+    assert source.handle({"Records": [record]}, LambdaContext(left_s=0.5)) == [record["messageId"]]
     assert clock.monotonic() - began < 10
     [push] = asyncio.run(source.world.storage.webhooks.all(head.task_id))
     assert push.failures == 1
     source.function.close()
-
-
-def test_without_a_context_there_is_no_deadline(receiver: Receiver, source: Source) -> None:
-    """The function can be called by hand."""
-    source.say(source.open(receiver.url()), WORKING)
-    assert source.function.handle(source.stream_event(), None) == {"batchItemFailures": []}
-    assert source.function.handle({"Records": source.jobs()}, None)["batchItemFailures"] == []
-    assert len(receiver.requests) == 1
-
-
-def test_an_empty_batch_is_done(source: Source) -> None:
-    """A filter may have dropped everything."""
-    assert source.handle({"Records": []}) == []
 
 
 @pytest.mark.parametrize(

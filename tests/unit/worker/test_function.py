@@ -16,17 +16,11 @@ from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker.function import WorkerFunction
+from tests.support.handlers import LambdaContext
 from tests.support.queues import take
 from tests.support.workers import Agent, Bench, S, complete, status
 
 MEETS_IN_S = 20
-
-
-class LambdaContext:
-    """What the function asks of Lambda's context."""
-
-    def get_remaining_time_in_millis(self) -> int:
-        return 900_000
 
 
 class Source:
@@ -77,11 +71,6 @@ def source() -> Iterator[Source]:
     made.function.close()
 
 
-def undecodable(record: dict[str, Any], **attributes: str) -> dict[str, Any]:
-    own = {**record["attributes"], **attributes}
-    return {**record, "messageId": "bad", "body": "{}", "attributes": own}
-
-
 def test_the_function_lives_through_many_invocations(source: Source) -> None:
     """Every invocation uses the same event loop, and leaves nothing running in it."""
     for _ in range(3):
@@ -101,26 +90,11 @@ def test_a_failure_is_reported_alone(source: Source) -> None:
     assert states == [S.TASK_STATE_COMPLETED, S.TASK_STATE_WORKING, S.TASK_STATE_COMPLETED]
 
 
-def test_an_undecodable_record_harms_no_other(source: Source) -> None:
-    """A record that is no operation is reported failed; the rest of the batch runs."""
-    head, record = source.send()
-    bad = undecodable(record, MessageGroupId="other")
-    assert source.handle(bad, record) == ["bad"]
-    assert source.state(head) == S.TASK_STATE_COMPLETED
-
-
 @pytest.mark.parametrize("event", [{}, {"Records": "x"}, {"detail-type": "Scheduled Event"}])
 def test_an_event_of_another_source_is_refused(source: Source, event: dict[str, Any]) -> None:
     """A wrong wiring is an error, not a batch that was processed."""
     with pytest.raises(InvalidArgumentError, match="not one of SQS"):
         source.function.handle(event, LambdaContext())
-
-
-def test_without_a_context_there_is_no_deadline(source: Source) -> None:
-    """The function can be called by hand."""
-    head, record = source.send()
-    assert source.function.handle({"Records": [record]}, None) == {"batchItemFailures": []}
-    assert source.state(head) == S.TASK_STATE_COMPLETED
 
 
 def test_blocking_calls_of_all_places_run_at_once() -> None:

@@ -15,18 +15,12 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.function import WorkerFunction
+from tests.support.handlers import LambdaContext
 from tests.support.queues import is_empty, left, take
 from tests.support.workers import Agent, Bench, PacedClock, S, complete, status
 
 TURNS = 3
 LIMIT_S = 30.0
-
-
-class Context:
-    """Lambda's context of an invocation with 15 minutes."""
-
-    def get_remaining_time_in_millis(self) -> int:
-        return 900_000
 
 
 class Function:
@@ -85,7 +79,9 @@ class Function:
         """Begin an invocation with the next delivery, by default of the operations queue."""
         record = take(queue or self.queue)
         assert record is not None
-        invocation = asyncio.create_task(self.function._answer({"Records": [record]}, Context()))
+        invocation = asyncio.create_task(
+            self.function._answer({"Records": [record]}, LambdaContext())
+        )
         await self.clock.pass_time(0)
         return invocation
 
