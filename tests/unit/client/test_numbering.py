@@ -1,6 +1,6 @@
 """Random runs of the client against servers that number their events in their own ways.
 
-150 runs in each of seven ways in the suite, 5,000 with A2A_FAULTS=long. A failure names its seed.
+50 runs in each of seven ways in the suite, 5,000 with A2A_FAULTS=long. A failure names its seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.unit.client.scripted_server import (
 
 pytestmark = pytest.mark.timeout(1800 if LONG else 120)
 
-RUNS = 5000 if LONG else 150
+RUNS = 5000 if LONG else 50
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
 AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED

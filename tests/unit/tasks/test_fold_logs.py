@@ -8,7 +8,7 @@ from a2a_serverless.tasks.entries import Entry
 from a2a_serverless.tasks.fold import Fold, Record
 from tests.model.logs import CONTEXT, TASK, Act, History, check, check_logs, history_of
 
-LOGS = 2000
+LOGS = 500
 
 
 @pytest.mark.timeout(600)

@@ -25,7 +25,6 @@ from a2a_serverless.worker import keeper as keepers
 from a2a_serverless.worker.executor import TurnQueue, TurnWriter
 from a2a_serverless.worker.guard import CLAIM_AFTER_S
 from a2a_serverless.worker.keeper import Keeper
-from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.memory import items_of
 from tests.support.queues import is_empty
 from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, guard_of
@@ -267,29 +266,6 @@ async def test_without_a_thread_no_turn_starts(monkeypatch: pytest.MonkeyPatch) 
 
 
 # -- by a clock --------------------------------------------------------------------------------
-
-
-async def test_a_long_turn_is_claimed_once_and_never_sent_again() -> None:
-    """A long turn's lease is renewed, so that it is claimed once, and is never overdue or stuck."""
-    clock = PacedClock()
-
-    async def long(context: RequestContext, queue: EventQueue) -> None:
-        await clock.sleep(3000)
-        await complete(context, queue)
-
-    bench = Bench(Agent(long), clock=clock, visibility_s=10_000)
-    task = await bench.send()
-    sweeper = Sweeper(bench.storage, bench.operations, clock=clock)
-    working = asyncio.create_task(bench.work())
-    for _ in range(49):
-        await clock.pass_time(60)
-        report = await sweeper.sweep()
-        assert (report.sent, report.passed, report.failed) == (0, 0, 0)
-    await clock.pass_time(120)
-    assert await working
-    now = await bench.head(task)
-    assert (now.attempts, now.sends, now.due_at) == (1, 0, None)
-    assert is_empty(bench.operations)
 
 
 async def test_a_short_turn_renews_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

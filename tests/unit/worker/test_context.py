@@ -18,7 +18,6 @@ from a2a_serverless.errors import InvalidArgumentError, StateTooLargeError
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.worker import TaskContext, Worker
-from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.executor import FLUSH_BYTES
 from a2a_serverless_tools.contract import Storage
@@ -195,17 +194,6 @@ async def test_an_artifact_needs_content() -> None:
 
     await run(handle)
     assert raised == ["An artifact needs text, data, file_bytes or file_url."]
-
-
-async def test_a_worker_that_does_not_end_its_turn_fails() -> None:
-    """Returning without an ending fails the task with a sentence that says so."""
-
-    async def handle(_ctx: TaskContext) -> None:
-        return
-
-    _, task = await run(handle)
-    assert task.status.state == S.TASK_STATE_FAILED
-    assert status_text(task) == NO_ENDING.format("none")
 
 
 async def test_the_state_may_be_stored_more_than_once() -> None:

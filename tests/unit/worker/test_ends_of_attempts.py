@@ -12,7 +12,7 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import LOST, SHUTDOWN, AttemptEnd
+from a2a_serverless.tasks.head import SHUTDOWN, AttemptEnd
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import attempt
 from a2a_serverless.worker.adapter import RELEASE_S
@@ -24,7 +24,6 @@ from tests.support.workers import (
     PacedClock,
     S,
     chunk,
-    complete,
     idle,
     status,
     status_text,
@@ -87,15 +86,6 @@ async def test_an_only_attempt_leaves_its_end_in_the_log() -> None:
     ended = (await bench.records(task))[-1].ended
     assert ended is not None
     assert ended.reason == "ValueError"
-
-
-async def test_the_end_of_a_dead_attempt_is_that_it_was_lost() -> None:
-    """A turn whose workers all died fails: the commit says so of the last one."""
-    bench = Bench(Agent(complete), max_attempts=1)
-    task = await bench.send()
-    await bench.storage.commit(task, Commit(token="dead", claims=True))
-    assert await bench.work() is True
-    assert (await bench.records(task))[-1].ended == AttemptEnd(token="dead", reason=LOST)
 
 
 async def test_a_fault_of_the_agent_has_a_correlation_id(caplog: pytest.LogCaptureFixture) -> None:
@@ -314,34 +304,6 @@ async def test_an_unforeseen_error_releases_the_turn(
 
 
 # -- requests to cancel ----------------------------------------------------------------------
-
-
-async def test_a_cancel_is_heard_at_the_next_commit() -> None:
-    """The clock stands still, so the watch has not looked."""
-    clock, going_on = PacedClock(), asyncio.Event()
-
-    async def work(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(chunk(context, AT_ONCE))
-        await going_on.wait()
-        await queue.enqueue_event(chunk(context, AT_ONCE))
-        await asyncio.Event().wait()
-
-    agent = Agent(work)
-    bench = Bench(agent, clock=clock)
-    task = await bench.send()
-    working = asyncio.create_task(bench.work())
-    await idle()
-    await bench.storage.request_cancel(task.task_id, by="ann")
-    await idle()
-    assert agent.cancelled == []
-    going_on.set()
-    assert await working is True
-    assert len(agent.cancelled) == 1
-    assert clock.monotonic() == 0
-    head = await bench.head(task)
-    assert head.state == S.TASK_STATE_CANCELED
-    assert head.cancel is not None
-    assert head.cancel.by == "ann"
 
 
 async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(

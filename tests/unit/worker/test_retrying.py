@@ -15,6 +15,7 @@ from a2a.utils.errors import UnsupportedOperationError
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.fold import Log
+from a2a_serverless.tasks.head import LOST, AttemptEnd
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import FinalError
 from tests.support.workers import (
@@ -104,7 +105,7 @@ async def test_receives_that_never_ran_are_no_attempts() -> None:
 
 
 async def test_attempts_that_died_count() -> None:
-    """A turn whose workers all died is failed without another start."""
+    """A turn whose workers all died fails without another start; its commit says so of the last."""
     agent = Agent(complete)
     bench = Bench(agent, max_attempts=3)
     task = await bench.send()
@@ -114,6 +115,7 @@ async def test_attempts_that_died_count() -> None:
     assert await bench.work() is True
     assert agent.started == []
     assert FIXED.fullmatch(status_text(await bench.task(task)))
+    assert (await bench.records(task))[-1].ended == AttemptEnd(token="c", reason=LOST)
 
 
 async def test_a_cancel_comes_before_the_end_of_used_up_attempts(
