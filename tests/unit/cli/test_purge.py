@@ -141,7 +141,7 @@ def test_what_comes_late_is_deleted_too(
         return done
 
     monkeypatch.setattr(deletion, "delete_data", one_step)
-    monkeypatch.setattr(tasks, "_MORE", 20)
+    monkeypatch.setattr(tasks, "_MORE", 5)
     code, out, err = purge("--user", "ann", "--yes")
     if rounds == 1:
         assert (code, "Deleted 4 tasks" in out, items(database, ANN)) == (0, True, [])

@@ -159,7 +159,7 @@ def test_a_rare_state_is_looked_for_to_the_end(
     """`tasks --state` goes on over pages that have looked at few tasks and found none."""
     monkeypatch.setattr(listing, "MOST_COUNTED", 3)
     ended(storage, opened(storage, "failed"), TaskState.TASK_STATE_FAILED)
-    for number in range(150):
+    for number in range(30):
         clock.advance(1)
         opened(storage, f"t-{number}")
     found = run("tasks", "--user", "ann", "--state", "failed", "--limit", "1")

@@ -236,8 +236,8 @@ async def test_too_many_steps_fail_the_task() -> None:
 
     graph: Any = StateGraph(MessagesState)
     graph.add_node("again", again).add_edge(START, "again").add_edge("again", "again")
-    talk = Talk(LangGraphWorker(graph.compile()), max_attempts=3)
-    fails(await talk.told("go"), TOO_MANY_STEPS)
+    worker = LangGraphWorker(graph.compile().with_config(recursion_limit=20))
+    fails(await Talk(worker, max_attempts=3).told("go"), TOO_MANY_STEPS)
 
 
 def test_a_graph_that_is_not_compiled_is_refused() -> None:
