@@ -137,14 +137,6 @@ async def test_bad_input(agent: ServedAgent, case: Case) -> None:
     assert listed.result["totalSize"] == 0
 
 
-async def test_a_required_extension_that_is_not_declared(agent: ServedAgent) -> None:
-    """3.3.4: -32008, whatever else is wrong with the request's content."""
-    response = await send(agent, Case(-32008, 400, "EXTENSION_SUPPORT_REQUIRED"))
-    assert read(response).reason == "EXTENSION_SUPPORT_REQUIRED"
-    assert read(response).code == (-32008 if agent.binding == JSONRPC else 0)
-    assert response.status_code == (200 if agent.binding == JSONRPC else 400)
-
-
 async def test_unknown_fields_are_no_bad_input(agent: ServedAgent) -> None:
     """5.7: unknown fields on any level of bodies and queries are ignored."""
     params = {"message": message("go", surprise=[1], parts=[{"text": "go", "mood": {}}]), "x": 1}

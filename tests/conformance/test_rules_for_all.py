@@ -119,6 +119,8 @@ class TestErrors:
         ("method", "params", "reason", "code", "status"),
         [
             ("GetTask", {"id": "nobody"}, "TASK_NOT_FOUND", -32001, 404),
+            ("CancelTask", {"id": "nobody"}, "TASK_NOT_FOUND", -32001, 404),
+            ("SubscribeToTask", {"id": "nobody"}, "TASK_NOT_FOUND", -32001, 404),
             ("CancelTask", {"id": "done"}, "TASK_NOT_CANCELABLE", -32002, 400),
             (*PUSH_CALLS[0], "PUSH_NOTIFICATION_NOT_SUPPORTED", -32003, 400),
             ("SubscribeToTask", {"id": "done"}, "UNSUPPORTED_OPERATION", -32004, 400),

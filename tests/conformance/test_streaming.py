@@ -167,15 +167,6 @@ class TestSubscribing:
         assert states(await staying)[-1] == "COMPLETED"
         assert (await agent.call("GetTask", {"id": task_id})).state == "COMPLETED"
 
-    async def test_a_finished_task_cannot_be_subscribed_to(self, agent: ServedAgent) -> None:
-        """3.1.6: a subscription to a finished task is UnsupportedOperationError."""
-        task_id = (await agent.send("go")).task["id"]
-        assert (await agent.call(SUBSCRIBE, {"id": task_id})).reason == "UNSUPPORTED_OPERATION"
-
-    async def test_an_unknown_task_cannot_be_subscribed_to(self, agent: ServedAgent) -> None:
-        """3.1.6: a subscription to an unknown task is TaskNotFoundError."""
-        assert (await agent.call(SUBSCRIBE, {"id": "nobody"})).reason == "TASK_NOT_FOUND"
-
 
 class TestWithoutTheCapability:
     @pytest.fixture

@@ -120,28 +120,11 @@ async def test_the_same_send_of_a_turn_counts_once(queues: TableQueues | SqsQueu
 
 
 @everywhere
-async def test_shutdown_ends_a_waiting_receiver(queues: TableQueues | SqsQueues) -> None:
-    """A receiver that waits for messages ends at once, not with its long poll."""
-    broker = queues.broker()
-    waiting = asyncio.create_task(Consumer(broker).ends())
-    await asyncio.sleep(0)
-    await broker.shutdown()
-    assert await waiting
-    assert await Consumer(broker).ends()
-
-
-@everywhere
 async def test_leaving_the_broker_shuts_it_down(queues: TableQueues | SqsQueues) -> None:
-    """The broker is a context manager: at its end receivers end."""
+    """The broker is a context manager: at its end receivers end, and its queue keeps bodies."""
     async with queues.broker() as broker:
-        pass
+        assert await broker.keep_undecodable("poison", reason="no JSON")
     assert await Consumer(broker).ends()
-
-
-@everywhere
-async def test_an_undecodable_body_is_kept(queues: TableQueues | SqsQueues) -> None:
-    """`keep_undecodable` takes a body as it is."""
-    assert await queues.broker().keep_undecodable("poison", reason="no JSON")
 
 
 @on_sqs
