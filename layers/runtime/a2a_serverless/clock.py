@@ -69,10 +69,6 @@ class Waker:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
 
-    async def wait_by(self, clock: Clock, seconds: float) -> None:
-        """Return when woken, at the latest after `seconds` of `clock`."""
-        await first_of(self._woken.wait(), clock.sleep(seconds))
-
 
 async def first_of(*waits: Awaitable[object]) -> None:
     """Return when the first of several waits has ended, and end the others.

@@ -58,7 +58,7 @@ async def _export(options: Namespace) -> int:
         output = os.fdopen(number, "w", encoding="utf-8")
     try:
         with counting("exporting", prints_lines=options.output is None) as done:
-            async for line in exported(inspector.storage, owner_of(options)):
+            async for line in _exported(inspector.storage, owner_of(options)):
                 counts[line["kind"]] += 1
                 _print(line, output)
                 done(counts.total())
@@ -75,7 +75,7 @@ def _print(line: dict[str, Any], output: TextIO) -> None:
     print(json.dumps(line, ensure_ascii=False), file=output)
 
 
-async def exported(storage: DurableStorage, owner: Owner) -> AsyncIterator[dict[str, Any]]:
+async def _exported(storage: DurableStorage, owner: Owner) -> AsyncIterator[dict[str, Any]]:
     """Yield what an owner has; one task at a time is in memory.
 
     A task that changes meanwhile may come twice, the later one as it is then, but is not missed.

@@ -21,7 +21,7 @@ JOIN_S: Final = 3.0
 
 
 @contextmanager
-def _surviving(failure: str, *, action: str) -> Iterator[None]:
+def surviving(failure: str, *, action: str) -> Iterator[None]:
     """Log an exception of a `with` block under the text `failure`, and go on after the block."""
     try:
         yield
@@ -34,7 +34,7 @@ async def repeat(
 ) -> None:
     """Repeat a step until cancelled, with a pause after each; log the exceptions of a step."""
     while True:
-        with _surviving(failure, action=action):
+        with surviving(failure, action=action):
             await step()
         await asyncio.sleep(pause_s)
 
@@ -83,7 +83,7 @@ class Background:
     def _run(self) -> None:
         with (
             suppress(asyncio.CancelledError),  # the end of the block
-            _surviving(f"{self._thread.name} has ended.", action="thread_ended"),
+            surviving(f"{self._thread.name} has ended.", action="thread_ended"),
             asyncio.Runner() as runner,
         ):
             run_to_end(runner.get_loop(), self._watched())

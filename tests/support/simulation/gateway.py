@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope, Send
 
-from a2a_serverless_tools.local.background import _surviving
+from a2a_serverless_tools.local.background import surviving
 from tests.support.simulation.environments import Environments, ThrottledError
 from tests.support.simulation.routes import Refusal, Route, Routes
 from tests.support.simulation.throttle import Throttle
@@ -118,7 +118,7 @@ class Gateway:
 
     async def _answer(self, route: Route, event: dict[str, Any]) -> Response:
         """Return the answer of a function that answers in one piece, or the gateway's own."""
-        with _surviving(f"{route.function} failed.", action="invoke"):
+        with surviving(f"{route.function} failed.", action="invoke"):
             try:
                 async with asyncio.timeout(route.timeout_s) as limit:
                     invoked = self._buffered[route.function].invoke(event)
@@ -148,7 +148,7 @@ class Gateway:
                 silence.reschedule(now() + self._idle_limit_s)
 
         refusal = "DEFAULT_5XX"
-        with _surviving(f"{route.function} failed.", action="invoke"):
+        with surviving(f"{route.function} failed.", action="invoke"):
             try:
                 async with (
                     asyncio.timeout(route.timeout_s) as limit,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.local.background import _surviving, repeat
+from a2a_serverless_tools.local.background import repeat, surviving
 from a2a_serverless_tools.local.sources import Records, StreamSource
 from tests.support.simulation.environments import Environments
 from tests.support.simulation.sources import EventSource
@@ -60,7 +60,7 @@ class QueuePump:
     ) -> None:
         try:
             # After a failure the message comes again at the end of its visibility, as on AWS.
-            with _surviving(f"{self._function.name} failed.", action="invoke_failed"):
+            with surviving(f"{self._function.name} failed.", action="invoke_failed"):
                 failed = await _failures(self._function, [dict(record)])
                 if record["messageId"] not in failed:
                     await source.delete(record)
@@ -110,7 +110,7 @@ class StreamPump:
     async def _invoke(self, records: Records) -> Records:
         """Invoke the function; return the records to try again."""
         left = records
-        with _surviving(f"{self._function.name} failed.", action="invoke_failed"):
+        with surviving(f"{self._function.name} failed.", action="invoke_failed"):
             left = _unsettled(records, await _failures(self._function, records))
         return left  # noqa: RET504 - unchanged if the block has failed
 

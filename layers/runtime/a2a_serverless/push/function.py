@@ -163,7 +163,7 @@ class PushStream:
         again. A task gets one job for each configuration, because its delivery reads all commits.
         """
         tasks: dict[tuple[str, str, str], list[_StreamRecord]] = {}
-        for committed in _committed_by(records, self._which):
+        for committed in committed_by(records, self._which):
             tasks.setdefault(committed.task, []).append(committed)
         faults.point("push-stream-received")
         slots = asyncio.Semaphore(_AT_ONCE)
@@ -207,7 +207,7 @@ class PushStream:
                 faults.point("push-job-sent")
 
 
-def _committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[_StreamRecord]:
+def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[_StreamRecord]:
     """Return the commits of `records` that may have an event to push.
 
     The event source filters by the same rule, so that records without events cost no invocation.

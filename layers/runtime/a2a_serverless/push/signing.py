@@ -143,7 +143,7 @@ class _SigningKey:
 
 
 @functools.lru_cache(maxsize=4)
-def _signing_key(secret: str) -> _SigningKey:
+def signing_key(secret: str) -> _SigningKey:
     """Return the P-256 key of a secret: every process makes the same one.
 
     A PEM private key is used as it is. Any other text is stretched by HKDF (RFC 5869) to 384 bits,
@@ -276,7 +276,7 @@ class Signer:
         refused: ConfigurationError | None = None
         for secret in secrets:
             try:
-                keys.append(_signing_key(secret))
+                keys.append(signing_key(secret))
             except ConfigurationError as error:
                 refused = error
                 extra = {"action": "signing_key_refused"}
