@@ -90,10 +90,10 @@ async def fleet(world: World, size: int) -> AsyncIterator[list[Running]]:
 async def test_forty_turns_share_two_invocations(
     emulators: Emulators, tmp_path: Path, record_property: Any
 ) -> None:
-    """Turns that wait share what is paid: two workers with ten places run forty of them.
+    """Turns that wait are paid for once in ten: two workers with ten places run forty of them.
 
-    Each of the two invocations runs two rounds, wakes those of the second by and by, and waits for
-    its last poll: less than a third of the turns' own seconds, on a busy machine too.
+    Each of the two invocations runs two rounds, wakes those of the second together, and waits for
+    its last poll. On a busy machine all takes longer, as the longest turn shows.
     """
     seconds = 10 if IS_LONG else 3
     settings = shared(tmp_path, 10, 60, 300, A2A_VISIBILITY_S="30")
@@ -112,11 +112,15 @@ async def test_forty_turns_share_two_invocations(
 
         await until(have_returned, "both invocations have returned")
         billed = invocations(path)
-        starts = Counter(entry.task_id for entry in world.ledger.entries(what="started"))
+        entries = world.ledger.entries(what="started")
+        starts = Counter(entry.task_id for entry in entries)
+        begun = {entry.task_id: entry.at for entry in entries}
+        longest = max(end.head.status_at / 1000 - begun[end.head.task_id] for end in ended)
         record_property("billed", [round(each.seconds, 1) for each in billed])
+        record_property("longest", round(longest, 1))
         assert set(starts.values()) == {1}
         assert len(billed) == 2
-        assert sum(each.seconds for each in billed) <= 40 * seconds / 3
+        assert sum(each.seconds for each in billed) <= 2 * (2 * seconds + 5) * longest / seconds
 
 
 @pytest.mark.timeout(300)

@@ -10,8 +10,10 @@ import logging
 import random
 import statistics
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from a2a.server.agent_execution import RequestContext
@@ -28,6 +30,7 @@ from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.failures import RetryLater
 from a2a_serverless.worker.shares import Shares
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 from a2a_serverless_tools.testing.process import _InlineKeeper
@@ -115,6 +118,8 @@ class House:
 
     places: int
     seed: int
+    turns: int = 1
+    """The places of one process."""
     lag_s: float = 0.05
     is_serial: bool = False
     """True: the turns of a conversation run one after the other."""
@@ -122,6 +127,8 @@ class House:
     """The share of the deliveries whose worker dies before it does anything."""
     turn_s: dict[str, float] = field(default_factory=dict)
     """The seconds of a caller's turns."""
+    back: dict[str, float] = field(default_factory=dict)
+    """When a caller's model answers again: until then its turns ask to be tried again then."""
     sent: dict[str, float] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
     ended: dict[str, float] = field(default_factory=dict)
@@ -129,6 +136,8 @@ class House:
     """When turns ran, and of whom."""
     running: dict[str, float] = field(default_factory=dict)
     whose: dict[str, str] = field(default_factory=dict)
+    at_work: Counter[int] = field(default_factory=Counter)
+    """The deliveries that each process works on."""
 
     def run(self, play: Callable[[House], Any]) -> House:
         """Let `play` happen, and all turns come to their ends."""
@@ -160,12 +169,14 @@ class House:
             WorkerAdapter(
                 backends, Agent(self._work), settings, clock=self.clock, keeper=_InlineKeeper()
             )
-            for _ in range(self.places)
+            for _ in range(self.places // self.turns)
         ]
         for adapter in self.adapters:
             adapter.shares = Shares(self.storage, self.queue, self.clock, chance=self.chance.random)
+            adapter.shares.idle = partial(self._idle, adapter)
         await self.clock.sleep(10)
-        running = [asyncio.create_task(self._place(each)) for each in self.adapters]
+        places = self.adapters * self.turns
+        running = [asyncio.create_task(self._place(each)) for each in places]
         if self.places:
             running.append(asyncio.create_task(self._sweeps()))
         await play(self)
@@ -184,7 +195,12 @@ class House:
                 if self.chance.random() < self.deaths:
                     await self.clock.sleep(RESTART_S)  # its message comes again, after a visibility
                 else:
+                    self.at_work[id(adapter)] += 1
                     await adapter.process(handle)
+                    self.at_work[id(adapter)] -= 1
+
+    def _idle(self, adapter: WorkerAdapter) -> int:
+        return self.turns - self.at_work[id(adapter)]
 
     async def _sweeps(self) -> None:
         while True:
@@ -217,6 +233,8 @@ class House:
         task_id = context.task_id or ""
         caller = self.whose[task_id]
         begun = self.clock.monotonic()
+        if begun < self.back.get(caller, 0.0):
+            raise RetryLater(self.back[caller] - begun, "the model")
         self.started.setdefault(task_id, begun)
         self.running[task_id] = begun
         await self.clock.sleep(self.turn_s[caller] * self.chance.uniform(0.95, 1.05))
@@ -325,6 +343,25 @@ def steady(
     found: list[str] = []
     house = House(places=places, seed=seed, turn_s={"A": turn_s, "B": turn_s}).run(play)
     return house.waits(found), house.queue.most_receives
+
+
+def after_a_fault(count: int, *, places: int, seed: int) -> list[float]:
+    """How long messages of B wait, one in three seconds, when turns of A come back from a fault."""
+
+    async def play(house: House) -> None:
+        house.back["A"] = house.clock.monotonic() + 60
+        await house.burst("A", count)
+        await house.clock.sleep(60)
+        for _ in range(20):
+            found.append(await house.send("B"))
+            await house.clock.sleep(house.chance.uniform(2, 4))
+        while not set(found) <= house.ended.keys():
+            await house.clock.sleep(0.1)
+        house.ended |= dict.fromkeys(house.sent, 0.0)
+
+    found: list[str] = []
+    house = House(places=places, seed=seed, turn_s={"A": 2.0, "B": 2.0}).run(play)
+    return house.waits(found)
 
 
 def alone(places: int, count: int, turn_s: float, *, seed: int, **options: Any) -> float:

@@ -138,6 +138,15 @@ async def created_in(
     return Created(heads=tuple(heads), before=_place_of(entries[-1]) if has_more else "")
 
 
+async def opened_at(log: DurableStorage, head: Head) -> int | None:
+    """Return when the open turn became the current one, in milliseconds; None: unknown."""
+    if head.turn_base == 1:
+        return head.created_at
+    read = await log.read(head.task_id, after=head.turn_base - 1, incarnation=head.incarnation)
+    records = () if read is None else read.records
+    return next((record.at for record in records if record.version == head.turn_base), None)
+
+
 async def _by_id(
     storage: DurableStorage, id_key: str, before: str = "", limit: int = 100
 ) -> list[Item]:

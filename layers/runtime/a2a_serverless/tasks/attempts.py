@@ -326,6 +326,17 @@ def early_s(head: Head, *, now_ms: int) -> float:
     return left_s if left_s > EARLY_S else 0
 
 
+def ready_at(head: Head) -> int:
+    """Return when a turn that was given back could start again, in milliseconds; 0: it was not.
+
+    Its message has waited for a place only since then.
+    """
+    released = head.released
+    if released is None or not head.was_released:
+        return 0
+    return max(released.until, released.at or 0)
+
+
 class Failed(Enum):
     """What follows an attempt that has failed."""
 

@@ -46,6 +46,7 @@ from a2a_serverless.tasks.attempts import (
     on_cancel,
     on_current_turn,
     on_delivery,
+    ready_at,
     waits_behind,
 )
 from a2a_serverless.tasks.conversation import Started, on_start
@@ -202,6 +203,7 @@ class WorkerAdapter:
         operations, running = self.backends.operations, set[asyncio.Task[None]]()
         missing: ConfigurationError | None = None
         have_threads(asyncio.get_running_loop(), concurrency)
+        self.shares.idle = lambda: concurrency - len(running)
         async with asyncio.TaskGroup() as deliveries:
             while not operations.is_closed:
                 if len(running) >= concurrency:
@@ -302,20 +304,19 @@ class _Delivery:
 
     async def _admitted(self, head: Head) -> Head | None:
         """Return HEAD of a turn that starts; None if it stands in line for a share."""
-        if not (self._may_wait and self._comes_late() and may_be_left(head, self._params)):
+        if not (self._may_wait and self._comes_late(head) and may_be_left(head, self._params)):
             return head
         admitted = Admitted(head)
         with self._sharing():
             admitted = await self._adapter.shares.admits(self._handle, head)
         self.instead = admitted.instead
-        # A turn that was given back comes late by itself: it is no sign of a backlog.
-        is_sign = head.token is None and self._comes_late()
-        self._is_late = is_sign and admitted.head == head
+        self._is_late = self._comes_late(head) and admitted.head == head
         return admitted.head
 
-    def _comes_late(self) -> bool:
+    def _comes_late(self, head: Head) -> bool:
         adapter, handle = self._adapter, self._handle
-        waited_ms = handle.waited_ms(adapter.clock.now_ms(), since=adapter.since)
+        since = max(adapter.since, ready_at(head))
+        waited_ms = handle.waited_ms(adapter.clock.now_ms(), since=since)
         line_stands = adapter.shares.line_stands
         return comes_late(handle.message, waited_ms=waited_ms, line_stands=line_stands)
 

@@ -109,14 +109,17 @@ class _Sharing:
             del self._begun[place]
             self._changed.set()
 
-    def _may_poll(self) -> bool:
-        now = self.clock.monotonic()
-        is_long = any(now - begun_at >= LONG_TURN_S for begun_at in self._begun.values())
-        has_room = len(self._begun) < self.turns
-        ends_at = now + POLL_S + self.turn_limit_s + SPARE_S
+    def idle(self) -> int:
+        """Return how many places may get a delivery before all that is worked on has ended."""
+        ends_at = self.clock.monotonic() + POLL_S + self.turn_limit_s + SPARE_S
         is_in_time = self.deadline is None or ends_at <= self.deadline
         is_free = self.lag_s() < LAG_S
-        return is_long and has_room and is_in_time and is_free and self._has_queue
+        is_open = bool(self._begun) and is_in_time and is_free and self._has_queue
+        return self.turns - len(self._begun) if is_open else 0
+
+    def _may_poll(self) -> bool:
+        now = self.clock.monotonic()
+        return self.idle() > 0 and any(now - at >= LONG_TURN_S for at in self._begun.values())
 
     async def _poll(self) -> list[Handle[Operation]]:
         """Return what one poll brings; if it fails, return nothing and end all polling."""
@@ -191,6 +194,7 @@ class WorkerFunction(EventFunction):
             process = partial(process, is_quarantined=True)
             return await self._batch(records, quarantine, process)
         sharing = self._sharing(partial(process, quarantine=quarantine), deadline)
+        self._adapter.shares.idle = sharing.idle
         # Acknowledged at once, as other turns may run on: its group's next message waits for it.
         batch = self._batch(records, self._operations, sharing.run, removes=True)
         return await sharing.beside(batch)

@@ -26,6 +26,7 @@ from a2a_serverless.queues.fifo import MOST_AT_ONCE, FifoQueue, Handle
 from a2a_serverless.storage import layout, shares
 from a2a_serverless.storage.conversation import line_of, pass_on
 from a2a_serverless.storage.durable import DurableStorage, readable_head
+from a2a_serverless.storage.finding import opened_at
 from a2a_serverless.storage.table import Item, Key
 from a2a_serverless.tasks.attempts import (
     Delivered,
@@ -50,6 +51,9 @@ GROWS: Final = 0.25
 than the places become free."""
 SORTING_S: Final = 10.0
 """Seconds for which a worker sorts a backlog, at most."""
+MOST_RECEIVES: Final = 3
+"""Receives after which a turn whose message has found no place stands in line: its next copy is a
+new message."""
 LOOK_S: Final = 1.0
 """Seconds of the poll that shows that a queue is empty."""
 PROOF: Final = 2
@@ -114,6 +118,8 @@ class Shares:
         self._since = since
         self.line_stands = False
         """True if turns were in line when this process looked last."""
+        self.idle: Callable[[], int] = lambda: 0
+        """Returns how many of this process's places wait for turns beside those that run."""
 
     # -- deliveries ----------------------------------------------------------------------------
 
@@ -153,15 +159,15 @@ class Shares:
         """Leave the turns of the deliveries on the queue; return whether there were any.
 
         A poll may bring fewer than there are, so `PROOF` of them that are not full end the sorting.
-        In a backlog, and with time for it, which `stop` ends, the last is a long one. What cannot
-        be left ends it too. Without `stop` a place is free: a delivery of a woken turn is returned,
-        which it may run.
+        In a backlog, and with time for it, which `stop` ends, the last is a long one unless places
+        are idle meanwhile. What cannot be left ends it too. Without `stop` a place is free: a
+        delivery of a woken turn is returned, which it may run.
         """
         until = self._clock.monotonic() + SORTING_S
         found, short = False, 0
         while short < PROOF and self._clock.monotonic() < until and not (stop and stop.is_set()):
-            wait_s = LOOK_S if stop and short and self.line_stands else 0
-            handles = await self._operations.pull(MOST_AT_ONCE, wait_s)
+            looks_on = stop and short and self.line_stands and not self.idle()
+            handles = await self._operations.pull(MOST_AT_ONCE, LOOK_S if looks_on else 0)
             is_backlog = any(map(self._is_late, handles))
             outcomes = await asyncio.gather(*(self._sorted(h, is_backlog) for h in handles))
             found = found or _Sorted.MOVED in outcomes
@@ -177,6 +183,8 @@ class Shares:
         return found, None
 
     def _is_late(self, handle: Handle[Operation]) -> bool:
+        if handle.attempt >= MOST_RECEIVES:  # others have sorted too, and have given it back
+            return True
         waited_ms = handle.waited_ms(self._clock.now_ms(), since=self._since)
         return comes_late(handle.message, waited_ms=waited_ms, line_stands=self.line_stands)
 
@@ -196,9 +204,22 @@ class Shares:
         return outcome
 
     async def _given_back(self, handle: Handle[Operation]) -> None:
+        """Give a woken turn's message back, or leave the turn again if that has used it up."""
         fields = {"task_id": handle.message.task_id}
         with going_on(logger, logging.WARNING, NOT_SORTED, action="sort_failed", fields=fields):
-            await handle.nack()
+            if handle.attempt >= MOST_RECEIVES and await self._left_again(handle.message.params):
+                await handle.ack()
+            else:
+                await handle.nack()
+
+    async def _left_again(self, params: OperationParams) -> bool:
+        """Leave a woken turn at its old place: its next copy is a new message."""
+        storage = self._storage.for_scope(Scope(params.scope))
+        head = await storage.head(params.task_id)
+        if head is None or not head.woken or head.is_claimed:
+            return False
+        at = await opened_at(storage, head)
+        return await storage.leave(head, "share", at=at) is not None
 
     async def _moved(self, handle: Handle[Operation]) -> _Sorted:
         """Take a delivery off the queue if that costs its turn nothing; it uses up no receive."""
@@ -247,7 +268,7 @@ class Shares:
 
         `stop` ends the sorting early: the next place that is free goes on with it. If a woken turn
         has waited for long while others are on the queue too, there are enough of them; if it has
-        found an idle place, one more may do.
+        found an idle place, one more may do. Each idle place of this process gets one.
         """
         waited_s = handle.waited_ms(self._clock.now_ms()) / 1000
         if is_late and (await self._sort(stop))[0]:
@@ -260,7 +281,7 @@ class Shares:
             count = 0
         elif not others and waited_s < IDLE_S and self._chance() < GROWS:
             count = 2
-        await self._wake(count, others)
+        await self._wake(max(count, self.idle() - len(others)), others)
 
     async def refill(self, count: int, *, patience_s: float = FRESH_S) -> None:
         """Wake up to `count` turns unless `SPARES`, woken within `patience_s`, are on the queue.
@@ -279,14 +300,14 @@ class Shares:
             return
         waiting = await self._waiting()
         at_work = await self._at_work(waiting, woken)
-        for _ in range(count):
-            done = False
-            while waiting and not done:
-                person = min(waiting, key=lambda p: (at_work[p], waiting[p][0]["line_at"][16:]))
-                done = await self._wake_one(waiting[person])
-                at_work[person] += done
-                if not waiting[person]:
-                    del waiting[person]
+        while waiting and count > 0:
+            person = min(waiting, key=lambda p: (at_work[p], waiting[p][0]["line_at"][16:]))
+            most = count if len(waiting) == 1 else 1
+            done = await self._wake_first(waiting[person], most)
+            at_work[person] += done
+            count -= done
+            if not waiting[person]:
+                del waiting[person]
 
     async def _waiting(self) -> dict[str, list[Item]]:
         start = digest("line", str(self._chance()))
@@ -306,22 +327,25 @@ class Shares:
         found.update(dict(zip(people, taken, strict=True)))
         return found
 
-    async def _wake_one(self, entries: list[Item]) -> bool:
-        """Wake the first turn of a caller that another process has not woken, and send its copy.
+    async def _wake_first(self, entries: list[Item], most: int) -> int:
+        """Wake the first turns of a caller that another process has not woken, send their copies.
 
-        Entries that are of no use any more are removed from `entries`.
+        Return how many. Entries that are of no use any more are removed from `entries`.
         """
         keys = [Key(entry["PK"], layout.HEAD) for entry in entries]
         heads = await self._storage.table.load(keys)
+        tries: list[Head] = []
         for key in keys:
+            if len(tries) == most:
+                break
             entries.pop(0)
             head = readable_head(heads[key], self._clock.now_ms())
-            if head is None or head.left != "share":
-                continue
-            woken = await self._storage.for_scope(Scope(head.scope)).wake(head)
-            if woken is not None:
-                params = OperationParams.of(woken, woken.turn, woken.sends)
-                # If this fails, the sweeper sends the copy.
-                await self._operations.send(Operation.to_run(params))
-                return True
-        return False
+            if head is not None and head.left == "share":
+                tries.append(head)
+        tried = (self._storage.for_scope(Scope(head.scope)).wake(head) for head in tries)
+        woken = [head for head in await asyncio.gather(*tried) if head is not None]
+        # If this fails, the sweeper sends the copy.
+        await self._operations.send_all(
+            [Operation.to_run(OperationParams.of(head, head.turn, head.sends)) for head in woken]
+        )
+        return len(woken)

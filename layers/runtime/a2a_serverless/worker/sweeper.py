@@ -47,7 +47,7 @@ from a2a_serverless.storage.endings import (
     gave_up,
     never_started,
 )
-from a2a_serverless.storage.finding import Due, due_tasks
+from a2a_serverless.storage.finding import Due, due_tasks, opened_at
 from a2a_serverless.storage.table import Item, Key
 from a2a_serverless.tasks.attempts import (
     DeadLettered,
@@ -284,16 +284,16 @@ class Sweeper:
             await delete_fenced(log, head)
             return "passed"
         await self._tell_age(log, head)
-        opened_at: int | None = head.created_at
+        since: int | None = head.created_at
         if self._is_given_up(head, head.created_at):  # no turn is older than its task
-            opened_at = await _opened_at(log, head)
-            if self._is_given_up(head, opened_at):
-                return await self._give_up(log, head, opened_at, fields)
+            since = await opened_at(log, head)
+            if self._is_given_up(head, since):
+                return await self._give_up(log, head, since, fields)
         if may_be_left(head, copy):
             # Lost, or waiting for a place: in line it needs no copy to be found out.
             run.copies += 1
             if run.copies > MOST_COPIES:
-                at = self._clock.now_ms() if opened_at is None else opened_at
+                at = self._clock.now_ms() if since is None else since
                 return "passed" if await log.leave(head, "share", at=at) is None else "left"
         return await self._postponed(log, head, copy, fields)
 
@@ -307,9 +307,9 @@ class Sweeper:
         One that stands in line has no worker because others are before it.
         """
         is_counted = head.token is not None and not head.left
-        opened_at = await _opened_at(log, head) if is_counted else None
-        if opened_at is not None:
-            metrics.time("AgeOfLeftTurns", self._clock.now_ms() - opened_at)
+        since = await opened_at(log, head) if is_counted else None
+        if since is not None:
+            metrics.time("AgeOfLeftTurns", self._clock.now_ms() - since)
 
     async def _postponed(
         self, log: DurableStorage, head: Head, params: OperationParams, fields: Fields
@@ -471,15 +471,6 @@ def _tell_unreadable(due: Due, error: UnreadableTaskError, told: set[TaskKey]) -
         error,
         extra={"action": "unreadable_task", "task_id": due.task_id},
     )
-
-
-async def _opened_at(log: DurableStorage, head: Head) -> int | None:
-    """Return when the open turn became the current one, in milliseconds; None: unknown."""
-    if head.turn_base == 1:
-        return head.created_at
-    read = await log.read(head.task_id, after=head.turn_base - 1, incarnation=head.incarnation)
-    records = () if read is None else read.records
-    return next((record.at for record in records if record.version == head.turn_base), None)
 
 
 def _known_of(head: Head) -> Fields:
