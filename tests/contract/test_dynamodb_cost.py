@@ -167,6 +167,54 @@ async def test_a_conversation_costs_four_units_a_turn_and_no_request(bench: Benc
     assert costs == [(4, 20, 2), (4, 24, 2)]
 
 
+async def test_a_new_task_moves_the_expiry_of_its_conversations_line(bench: Bench) -> None:
+    """Three units with the message that begins a task: one is for the line's entry in by-scope.
+
+    That entry has the expiry, which is the newest task's. Two units with the task's ending.
+    """
+    clock, costs = ManualClock(bench.storage.clock.now_ms()), []
+    set_clock(bench.storage, clock)
+    for is_serial in (False, True):
+        bench.storage.is_serial = is_serial
+        for _ in range(2):
+            clock.advance(60)
+            with bench.meter.measure() as sent:
+                head = (await bench.storage.open_task(f"context-{is_serial}", request())).head
+            with bench.meter.measure() as ended:
+                await bench.storage.commit(head, echo_commit("hello"))
+            costs.append((cost(sent), cost(ended)))
+    assert costs == [((1, 9, 0), (1, 9, 0))] * 2 + [((1, 12, 0), (1, 11, 0))] * 2
+
+
+async def test_a_turn_in_line_costs_its_leaving_and_its_waking(bench: Bench) -> None:
+    """4 units to leave it, 5 to wake it, 2 more for its claim, which is then apart, 1 for its end.
+
+    Each is one request, and the entries in by-line and by-due are what they cost beside HEAD.
+    """
+    clock, costs = ManualClock(bench.storage.clock.now_ms()), []
+    set_clock(bench.storage, clock)
+    for waits in (False, True):
+        head: Head | None = (await bench.storage.open_task("context", request())).head
+        if waits and head is not None:
+            with bench.meter.measure() as usage:
+                head = await bench.storage.leave(head, "share")
+            costs.append(cost(usage))
+            clock.advance(1)
+            assert head is not None
+            with bench.meter.measure() as usage:
+                head = await bench.storage.wake(head)
+            costs.append(cost(usage))
+        assert head is not None
+        with bench.meter.measure() as usage:
+            head = await bench.storage.commit(head, Commit(token="one", claims=True))
+        costs.append(cost(usage))
+        ends = Commit(entries=echo_commit("hello").entries, token="one", ends_turn=True)
+        with bench.meter.measure() as usage:
+            await bench.storage.commit(head, ends)
+        costs.append(cost(usage))
+    assert costs == [(1, 10, 0), (1, 9, 0), (1, 4, 0), (1, 5, 0), (1, 12, 0), (1, 10, 0)]
+
+
 async def test_a_cancel_before_the_start_costs_no_read_more(bench: Bench) -> None:
     """HEAD says it, which is read with the log; the end finds nothing to remove."""
     backends = replace(memory_backends(Settings()), storage=bench.storage)

@@ -1,12 +1,14 @@
 """Callers who share the places of a deployment: its workers under a clock that jumps.
 
-`python -m tests.unit.worker.shares RUNS` prints the table of docs/guarantees.md.
+`python -m tests.unit.worker.shares RUNS` prints the tables of docs/guarantees.md, and with `sweeps`
+in the place of the number how 60,000 lost turns are found.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import statistics
 import sys
@@ -19,6 +21,7 @@ from typing import Any, Final
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
+from a2a_serverless.aws import THREADS
 from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
@@ -32,7 +35,7 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.failures import RetryLater
 from a2a_serverless.worker.shares import Shares
-from a2a_serverless.worker.sweeper import Sweeper, SweepReport
+from a2a_serverless.worker.sweeper import BUDGET_S, Sweeper, SweepReport
 from a2a_serverless_tools.testing.process import _InlineKeeper
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue, left
@@ -43,6 +46,9 @@ REQUEST_S: Final = 0.008
 """Seconds of one request to the table."""
 QUEUE_S: Final = 0.02
 """Seconds of a send, a receive or an acknowledgement."""
+CPU_S: Final = 0.0017
+"""Seconds of one request's work in the sweeper's process: 1 ms of a whole core, of which it has
+0.58."""
 SWEEP_S: Final = 60.0
 RESTART_S: Final = 3.0
 """Seconds from a worker's death until another one has its place."""
@@ -61,22 +67,25 @@ class LaggingTable(MemoryTable):
         self._writes = 0
         self._latest: dict[Key, int] = {}
 
-    async def load(self, keys: Iterable[Key], **options: Any) -> dict[Key, Item | None]:
+    async def _request(self) -> None:
         await asyncio.sleep(REQUEST_S)
+
+    async def load(self, keys: Iterable[Key], **options: Any) -> dict[Key, Item | None]:
+        await self._request()
         return await super().load(keys, **options)
 
     async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
-        await asyncio.sleep(REQUEST_S)
+        await self._request()
         pages = self._shown.query(wanted) if wanted.index else super().query(wanted)
         async for page in pages:
             yield page
 
     async def count(self, wanted: Range) -> Matches:
-        await asyncio.sleep(REQUEST_S)
+        await self._request()
         return await self._shown.count(wanted) if wanted.index else await super().count(wanted)
 
     async def write(self, *writes: Write, **options: Any) -> None:
-        await asyncio.sleep(REQUEST_S)
+        await self._request()
         await super().write(*writes, **options)
         found = await super().load([write.key for write in writes])
         self._writes += 1
@@ -89,6 +98,22 @@ class LaggingTable(MemoryTable):
             if number > self._latest.get(key, 0):
                 self._latest[key] = number
                 self._shown._store(key, self._shown._items.get(key), item)
+
+
+class TableOfOne(LaggingTable):
+    """A table as one process reaches it: through its threads, with its CPU, in times that vary."""
+
+    def __init__(self, lag: Callable[[], float]) -> None:
+        super().__init__(lag)
+        self._chance = random.Random(0)  # noqa: S311 - seeded times
+        self._threads = asyncio.Semaphore(THREADS)
+        self._cpu = asyncio.Lock()
+
+    async def _request(self) -> None:
+        async with self._threads:
+            async with self._cpu:
+                await asyncio.sleep(CPU_S)
+            await asyncio.sleep(self._chance.lognormvariate(math.log(REQUEST_S), 0.6))
 
 
 class SlowQueue(MemoryQueue[Operation]):
@@ -121,6 +146,7 @@ class House:
     turns: int = 1
     """The places of one process."""
     lag_s: float = 0.05
+    table: type[LaggingTable] = LaggingTable
     is_serial: bool = False
     """True: the turns of a conversation run one after the other."""
     deaths: float = 0.0
@@ -153,7 +179,7 @@ class House:
         loop = asyncio.get_running_loop()
         self.clock = LoopClock(loop)
         self.chance = random.Random(self.seed)  # noqa: S311 - a seeded schedule
-        table = LaggingTable(self._lag)
+        table = self.table(self._lag)
         settings = Settings(visibility_s=60, turn_limit_s=825)
         self.queue = SlowQueue(Operation, visibility_s=60, clock=self.clock, name="Operation.fifo")
         backends = memory_backends(settings, self.clock)
@@ -280,8 +306,13 @@ def behind(places: int, count: int, turn_s: float, *, seed: int, **options: Any)
     return house.waits(found)[0]
 
 
-def sweep(lost: int, healthy: int) -> tuple[SweepReport, float, list[str]]:
-    """A sweep of lost turns beside those that wait in line, its seconds, and the copies it sent."""
+def sweeps(
+    lost: int, healthy: int, *, budget_s: float = BUDGET_S
+) -> tuple[list[tuple[SweepReport, float]], list[str]]:
+    """Sweeps of lost turns beside those that wait in line, one a minute until one finds none.
+
+    The report of each and its seconds, and the copies that they sent of those that wait.
+    """
 
     async def play(house: House) -> None:
         made = await asyncio.gather(*(house.lose("A") for _ in range(lost)))
@@ -291,15 +322,19 @@ def sweep(lost: int, healthy: int) -> tuple[SweepReport, float, list[str]]:
         waiting.extend(head.task_id for head in lines)
         house.sent = dict.fromkeys([*(head.task_id for head in made), *waiting], 0.0)
         await house.clock.sleep(house.storage.timing.waiting_s)
-        begun = house.clock.monotonic()
-        found.append(await Sweeper(house.storage, house.queue, clock=house.clock).sweep())
-        seconds.append(house.clock.monotonic() - begun)
+        while not done or done[-1][0].left:
+            begun = house.clock.monotonic()
+            sweeper = Sweeper(house.storage, house.queue, clock=house.clock, budget_s=budget_s)
+            report = await sweeper.sweep()
+            seconds = house.clock.monotonic() - begun
+            done.append((report, seconds))
+            await house.clock.sleep(SWEEP_S - seconds)
         house.ended = house.sent
 
-    found, seconds, waiting = list[SweepReport](), list[float](), list[str]()
-    house = House(places=0, seed=1).run(play)
+    done, waiting = list[tuple[SweepReport, float]](), list[str]()
+    house = House(places=0, seed=1, table=TableOfOne).run(play)
     sent = [message.task_id for message in left(house.queue)]
-    return found[0], seconds[0], [task for task in sent if task in waiting]
+    return done, [task for task in sent if task in {*waiting}]
 
 
 def beside_talks(talks: int, count: int, after_s: float, *, places: int, seed: int) -> float:
@@ -408,6 +443,12 @@ def newcomer(floods: int, *, places: int, turn_s: float, seed: int) -> float:
 def main() -> None:
     """Print the figures of each case: waits in seconds, shares of the places in percent."""
     logging.disable()
+    if sys.argv[1] == "sweeps":
+        done, copies = sweeps(60_000, 5_000)
+        for report, seconds in done:
+            _print(f"{report.sent} sent, {report.left} left in line, {seconds:.1f} s")
+        _print(f"{len(copies)} copies of those that wait")
+        return
     seeds = range(int(sys.argv[1]))
     cases: list[tuple[str, int, int, float, dict[str, float]]] = [
         ("4 places, 60 turns of 2 s", 4, 60, 2.0, {}),
