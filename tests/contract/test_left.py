@@ -83,6 +83,26 @@ async def test_a_woken_turn_has_a_share_until_it_ends(storage: DurableStorage) -
     assert await out(storage) == []
 
 
+async def test_a_woken_turn_may_be_left_again(storage: DurableStorage) -> None:
+    """It stands where it stood, without a share, and its next copy is another one.
+
+    A claim in between is not overlooked.
+    """
+    first = await left(storage)
+    woken = await storage.wake(first)
+    assert woken is not None
+    again = await storage.leave(woken, "share", at=first.left_at)
+    assert again is not None
+    assert again == await newest(storage, again)
+    assert (again.left, again.left_at, again.woken) == ("share", first.left_at, False)
+    assert (len(await waiting(storage)), await out(storage)) == (1, [])
+    copy = await storage.wake(again)
+    assert copy is not None
+    assert (copy.sends, copy.resends) == (2, 0)
+    await storage.commit(copy, Commit(token="one", claims=True))
+    assert await storage.leave(copy, "share") is None
+
+
 async def test_a_turn_that_waits_for_its_conversation_is_in_no_line(
     storage: DurableStorage,
 ) -> None:

@@ -461,19 +461,17 @@ def main() -> None:
         waits = [behind(places, count, turn_s, seed=seed, **options) for seed in seeds]
         fills = [alone(places, count, turn_s, seed=seed, **options) for seed in seeds]
         _print(f"{name}: B {_figures(waits)} s, A alone {min(fills):.1%} to {max(fills):.1%}")
-    for rate, seconds, places in (
-        (5, 120, 10),
-        (10, 120, 10),
-        (20, 120, 10),
-        (60, 60, 10),
-        (20, 120, 4),
-    ):
-        waits, receives = steady(rate, seconds, places=places, turn_s=2.0, seed=0)
-        _print(f"{places} places, {rate} a second: B {_figures(waits)} s, {receives} receives")
+    for rate, places in ((5, 10), (10, 10), (20, 10), (60, 10), (20, 4)):
+        runs = [steady(rate, 30, places=places, turn_s=2.0, seed=seed) for seed in seeds]
+        found = _figures([wait for waits, _ in runs for wait in waits])
+        _print(f"{places} places, {rate} a second: B {found} s, {max(r for _, r in runs)} receives")
+    for places, count in ((4, 60), (4, 200), (10, 300)):
+        waits = [w for seed in seeds for w in after_a_fault(count, places=places, seed=seed)]
+        _print(f"{places} places, {count} turns come back: B {_figures(waits)} s")
     _print(f"newcomer: {_figures([newcomer(50, places=10, turn_s=2.0, seed=s) for s in seeds])} s")
     for seed in seeds[:3]:
-        found = together({"A": 60.0, "B": 2.0}, 700, places=10, seed=seed)
-        _print("together: " + ", ".join(f"{whose} {share:.0%}" for whose, share in found.items()))
+        held = together({"A": 60.0, "B": 2.0}, 700, places=10, seed=seed)
+        _print("together: " + ", ".join(f"{whose} {share:.0%}" for whose, share in held.items()))
 
 
 def _figures(waits: Sequence[float]) -> str:
