@@ -170,8 +170,9 @@ async def test_a_woken_turn_without_a_place_stands_in_line_again() -> None:
     So the next copy is a new message, which has been received no time yet.
     """
     world = Stand()
-    heads = [await world.lose() for _ in range(2)]
-    for head in heads:
+    heads = []
+    for _ in range(2):
+        heads.append(head := await world.lose())
         await world.storage.for_scope(Scope(head.scope)).leave(head, "share", at=head.created_at)
         world.clock.advance(1)
     await world.shares.refill(1)
