@@ -10,6 +10,7 @@ import pytest
 from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import INDEXES_OF_WORKER
 from a2a_serverless.worker.adapter import PULL_LIMIT_S
 from a2a_serverless_tools.cli import main
 from tests.infrastructure.test_address import refused
@@ -81,6 +82,12 @@ def test_a_worker_reaches_what_the_function_reaches(
     assert ("/index/by-line" in str(own["Resource"])) is ("/index/by-line" in str(its))
     assert ("Ref': 'Queue'" in str(own["Resource"])) is ("OperationsQueue" in str(its))
     assert ("Table" in str(own["Resource"])) is ("TaskTable" in str(its))
+
+
+def test_a_worker_starts_with_what_its_role_may_read(fargate: Json) -> None:
+    """The check at a worker's start asks for the indexes that its role may query, and no others."""
+    resources = str([s["Resource"] for s in own_statements(fargate)])
+    assert set(re.findall("/index/([a-z-]+)", resources)) == set(INDEXES_OF_WORKER)
 
 
 def test_a_worker_cannot_publish_keys(document: Json, fargate: Json) -> None:

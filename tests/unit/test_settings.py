@@ -8,7 +8,13 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.settings import Settings, load_settings
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.wiring import Backends, check_backends, memory_backends, table_backends
+from a2a_serverless.wiring import (
+    INDEXES_OF_WORKER,
+    Backends,
+    check_backends,
+    memory_backends,
+    table_backends,
+)
 
 INTEGRATION_S = 29
 """The time after which API Gateway ends a request that is answered in one piece."""
@@ -92,6 +98,12 @@ async def test_a_missing_index_is_named(missing: str) -> None:
     table = MemoryTable({name: index for name, index in INDEXES.items() if name != missing})
     with pytest.raises(ConfigurationError, match=f"no index {missing}"):
         await check_backends(table_backends(Settings(), table), Settings())
+
+
+async def test_a_worker_asks_for_its_own_indexes_alone() -> None:
+    """A worker starts where it may read no index but its own, as with the role of fargate.yaml."""
+    table = MemoryTable({name: INDEXES[name] for name in INDEXES_OF_WORKER})
+    await check_backends(table_backends(Settings(), table), Settings(), INDEXES_OF_WORKER)
 
 
 async def test_a_missing_queue_is_named(

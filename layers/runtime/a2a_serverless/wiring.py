@@ -19,7 +19,7 @@ from a2a_serverless.queues.fifo import FifoQueue, M
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.keys import KeyStore
-from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.layout import BY_LINE, INDEXES
 from a2a_serverless.storage.leases import PLACES, Leases, Slots
 from a2a_serverless.storage.table import Range, Table
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
@@ -48,6 +48,9 @@ SWEEP_S: Final = 90
 SPARE_RECEIVES: Final = 20
 """Receives of an operation on a table beyond the attempts of its turn, as deployed: then it is a
 dead letter."""
+
+INDEXES_OF_WORKER: Final = (BY_LINE,)
+"""The indexes that a worker reads, and its role may."""
 
 _NOTHING: Final = "readiness"
 """No task has this id, and no index this partition."""
@@ -272,8 +275,12 @@ def aws_backends(
     )
 
 
-async def check_backends(backends: Backends, settings: Settings) -> None:
-    """Check that the table, its indexes and the queues exist, by one cheap request each.
+async def check_backends(
+    backends: Backends, settings: Settings, indexes: Iterable[str] = INDEXES
+) -> None:
+    """Check that the table, these indexes and the queues exist, by one cheap request each.
+
+    A role may be allowed no others: `INDEXES_OF_WORKER` are those of a worker's.
 
     Raises:
         ConfigurationError: one sentence names the table, index or queue that cannot be used.
@@ -281,7 +288,7 @@ async def check_backends(backends: Backends, settings: Settings) -> None:
     await check_storage(backends.storage, settings)
     table = backends.storage.table
     await asyncio.gather(
-        *(table.first(1, Range(partition=_NOTHING, index=name)) for name in INDEXES)
+        *(table.first(1, Range(partition=_NOTHING, index=name)) for name in indexes)
     )
     await backends.operations.check()
     if backends.quarantine is not None:

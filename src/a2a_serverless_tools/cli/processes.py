@@ -112,7 +112,7 @@ def _worker(options: Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     from a2a_serverless import observability
     from a2a_serverless.settings import load_settings
-    from a2a_serverless.wiring import open_backends
+    from a2a_serverless.wiring import INDEXES_OF_WORKER, open_backends
     from a2a_serverless.worker.adapter import WorkerAdapter
     from a2a_serverless.worker.agents import pulling_agent, take_environment
     from a2a_serverless_tools.cli.serving import check, serve
@@ -126,7 +126,7 @@ def _worker(options: Namespace) -> int:
     prepare = partial(take_environment, settings)
     agent = pulling_agent(spec, prepare=prepare, is_serial=settings.is_serial)
     backends = open_backends(settings)
-    check(backends, settings)
+    check(backends, settings, INDEXES_OF_WORKER)
     adapter = WorkerAdapter(backends, agent, settings)
     place = settings.queue or settings.table
     say(f"{spec} works on {place}, {options.concurrency} turns at a time")

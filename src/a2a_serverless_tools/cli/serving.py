@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -17,6 +17,7 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.wiring import Backends, check_backends
 from a2a_serverless.worker.function import flush_now_and_then
 from a2a_serverless.worker.loops import run_to_end
@@ -27,14 +28,14 @@ _HEALTH_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def check(backends: Backends, settings: Settings) -> None:
-    """Check that table and queues exist.
+def check(backends: Backends, settings: Settings, indexes: Iterable[str] = INDEXES) -> None:
+    """Check that table, these indexes and queues exist.
 
     Raises:
         ConfigurationError: one sentence that names what is missing or does not answer.
     """
     with named_aws_errors():
-        asyncio.run(check_backends(backends, settings))
+        asyncio.run(check_backends(backends, settings, indexes))
 
 
 @contextmanager
