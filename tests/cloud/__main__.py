@@ -24,7 +24,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE
 from tests.cloud import checks as own
 from tests.cloud.breaks import BREAKS
-from tests.cloud.deployment import KEPT, MADE_AGAIN, Deployment, PhaseError, build
+from tests.cloud.deployment import Deployment, PhaseError, build
 from tests.cloud.door import opened
 from tests.cloud.emulator import (
     check_port,
@@ -33,18 +33,19 @@ from tests.cloud.emulator import (
     locked_version,
     started,
 )
+from tests.cloud.own import subject_of, wrong_remains
 from tests.live import report, runner
 from tests.live.checks import CHECKS
 from tests.live.findings import Check, Outcome
 from tests.live.made import Made
 from tests.live.runner import Findings
 from tests.live.stack import first_key
-from tests.live.subject import Consent, Subject
+from tests.live.subject import Subject
 
 PROGRAM: Final = "python -m tests.cloud"
 EXIT_INTERRUPTED: Final = 130
 FOLDER: Final = Path(__file__).parents[2] / "build" / "cloud"
-CHECKS_S: Final = 1800.0
+CHECKS_S: Final = 5400.0
 SHORT: Final = (
     "one-origin",
     "operations-1.0-jsonrpc",
@@ -98,32 +99,21 @@ async def _checked(options: argparse.Namespace) -> int:
         if found.interrupted:
             return EXIT_INTERRUPTED
         kept = await _phase("sam delete", deployment.delete())
-        left = sorted(kept.keys() - KEPT - {MADE_AGAIN})
         _say(f"remains: {', '.join(sorted(kept)) or 'nothing'}")
-        if missing := sorted(KEPT - kept.keys()):
-            _say(f"LOST, though it should remain: {', '.join(missing)}")
-        for logical in left:
-            _say(f"REMAINS, though it should not: {logical} {kept[logical]}")
+        wrong = wrong_remains(kept)
+        for line in wrong:
+            _say(line)
         for finding in found.findings:
             if finding.outcome == "failed":
                 _say(f"FAILED: {finding.name}: {finding.says}")
-        return 0 if found.is_well and not left and not missing else 1
+        return 0 if found.is_well and not wrong else 1
 
 
 @asynccontextmanager
 async def _subject(deployment: Deployment, folder: Path) -> AsyncIterator[Subject]:
-    stack = await deployment.stack()
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    subject = Subject(
-        endpoint=deployment.door.url,
-        credential=await first_key(deployment.account, stack),
-        account=deployment.account,
-        stack=stack,
-        made=Made(folder / "made.txt"),
-        run=uuid.uuid4().hex[:8],
-        consent=Consent(changes=True),
-    )
-    async with subject:
+    made = Made(folder / "made.txt")
+    async with subject_of(deployment, made, uuid.uuid4().hex[:8]) as subject:
         await subject.card()
         yield subject
 
@@ -156,7 +146,7 @@ async def _broken(options: argparse.Namespace) -> int:
 
 
 def _every(deployment: Deployment) -> list[Check]:
-    return [*CHECKS, *(check.on(deployment) for check in own.CHECKS)]
+    return [*CHECKS, *(check.on(deployment) for check in (*own.LONG, *own.CHECKS))]
 
 
 def _chosen(options: argparse.Namespace) -> set[str]:
@@ -167,7 +157,7 @@ def _chosen(options: argparse.Namespace) -> set[str]:
     """
     every = {check.name for check in CHECKS} | {check.name for check in own.CHECKS}
     chosen = set(options.only or (SHORT if options.short else every))
-    if unknown := chosen - every:
+    if unknown := chosen - every - {check.name for check in own.LONG}:
         raise ConfigurationError(f"There is no check {min(unknown)}: docs/cloud.md names them.")
     return chosen
 

@@ -8,53 +8,24 @@ import json
 import os
 import re
 import signal
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 import httpx
 
 from a2a_serverless import aws
 from a2a_serverless_tools.console.rendering import BASE
+from tests.cloud import kills, neighbours, updates
 from tests.cloud.deployment import Deployment, run
 from tests.cloud.emulator import ROOT
+from tests.cloud.own import Own, alone
 from tests.cloud.template import SUBSTITUTIONS
 from tests.live.account import ERRORS, Account, is_denied
-from tests.live.findings import Check, Figures, require
-from tests.live.stack import first_key
+from tests.live.findings import Figures, require
 from tests.live.subject import Subject, artifact_text, ordered, state, status_text
 
-COMMAND_S: Final = 120.0
-ISSUER: Final = "https://issuer.example.com"
-"""An issuer that is never asked: no token of its own is shown."""
+COMMAND_S: Final = 180.0
 REFUSALS: Final = re.compile(r"AccessDenied|not authorized to perform|UnrecognizedClient")
-KILLED: Final = (
-    "ApiFunction",
-    "StreamFunction",
-    "WorkerFunction",
-    "SweeperFunction",
-    "PushFunction",
-)
-TASKS: Final = 40
-AT_ONCE: Final = 4
-KILLS: Final = 2
-"""Of each function: fewer than the attempts of a turn."""
-PAUSE_S: Final = 5.0
-UNANSWERED: Final = (httpx.HTTPError, ValueError, LookupError)
-"""What a request ends in whose process was killed: no answer, or one of the gateway's own."""
-
-
-@dataclass(frozen=True)
-class Own:
-    """A check of a deployment on the emulator; `on` one, it is a check like those of tests/live."""
-
-    name: str
-    proves: str
-    run: Callable[[Deployment, Subject], Awaitable[Figures]]
-
-    def on(self, deployment: Deployment) -> Check:
-        """Return the check of this deployment."""
-        return Check(self.name, self.proves, lambda subject: self.run(deployment, subject))
 
 
 async def followed_up(_: Deployment, subject: Subject) -> Figures:
@@ -89,42 +60,73 @@ async def given_up(deployment: Deployment, subject: Subject) -> Figures:
 
     No attempt was claimed, so that the sweeper sends it again, and the worker then ends it.
     """
-    account, stack = deployment.account, await deployment.stack()
-    source, queue = stack.resources["WorkerFunctionOperations"], stack.resources["OperationsQueue"]
+    await _feed(deployment, subject, enabled=False)
+    task_id = await subject.begin("say")
+    received = await _received_to_death(deployment, subject, task_id)
+    require(state(await subject.task(task_id)) == "SUBMITTED", "the turn has been started")
+    await _feed(deployment, subject, enabled=True)
+    task = await subject.ended(task_id, within_s=300, every_s=1)
+    require(state(task) == "COMPLETED", f"the task of a dead letter ended as {state(task)}")
+    return {"receives": received}
+
+
+async def failed_by_sweeper(deployment: Deployment, subject: Subject) -> Figures:
+    """Kill the only attempt of a turn, and receive it until it is a dead letter: it fails there."""
+    async with deployment.changed(MaxAttempts="1"):
+        task_id = await subject.begin("wait")
+        await subject.working(task_id)
+        await _feed(deployment, subject, enabled=False)
+        for pid in deployment.processes("WorkerFunction"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        received = await _received_to_death(deployment, subject, task_id)
+        task = await subject.ended(task_id, within_s=300, every_s=1)
+        await _feed(deployment, subject, enabled=True)
+    require(state(task) == "FAILED", f"the task of a dead letter ended as {state(task)}")
+    return {"receives": received, "said": status_text(task)}
+
+
+async def _feed(deployment: Deployment, subject: Subject, *, enabled: bool) -> None:
+    """Have the worker's event source read its queue, or not."""
+    source = (await deployment.stack()).resources["WorkerFunctionOperations"]
 
     async def feed(*, enabled: bool) -> None:
-        await account.call("lambda", "update_event_source_mapping", UUID=source, Enabled=enabled)
+        await deployment.account.call(
+            "lambda", "update_event_source_mapping", UUID=source, Enabled=enabled
+        )
 
-    subject.made.note("the worker's event source, disabled:", source, lambda: feed(enabled=True))
-    await feed(enabled=False)
-    task_id = await subject.begin("say")
-    received = 0
+    if not enabled:
+        subject.made.note("disabled event source", source, lambda: feed(enabled=True))
+    await feed(enabled=enabled)
+
+
+async def _received_to_death(deployment: Deployment, subject: Subject, task_id: str) -> int:
+    """Receive a task's turn until its queue has taken it away; return how often."""
+    queue = (await deployment.stack()).resources["OperationsQueue"]
+    call, received = deployment.account.call, 0
 
     async def receive() -> bool | None:
         nonlocal received
-        answer = await account.call(
+        answer = await call(
             "sqs", "receive_message", QueueUrl=queue, VisibilityTimeout=0, WaitTimeSeconds=1
         )
         messages = answer.get("Messages", ())
         received += sum(task_id in message["Body"] for message in messages)
         return (received > 0 and not messages) or None
 
-    await subject.until("the dead letter", receive, within_s=60, every_s=0)
-    attributes = await account.call(
+    attributes = await call(
         "sqs", "get_queue_attributes", QueueUrl=queue, AttributeNames=["RedrivePolicy"]
     )
+    await subject.until("the dead letter", receive, within_s=120, every_s=0)
     most = int(json.loads(attributes["Attributes"]["RedrivePolicy"])["maxReceiveCount"])
-    require(received >= most, f"a turn was taken away after {received} receives, not {most}")
-    require(state(await subject.task(task_id)) == "SUBMITTED", "the turn has been started")
-    await feed(enabled=True)
-    task = await subject.ended(task_id, within_s=240, every_s=1)
-    require(state(task) == "COMPLETED", f"the task of a dead letter ended as {state(task)}")
-    return {"receives": received}
+    # The function may have received it before.
+    require(received >= most - 1, f"a turn was taken away after {received} receives, not {most}")
+    return received
 
 
 async def refused(deployment: Deployment, _: Subject) -> Figures:
     """Call with each function's own role what the template does not grant it."""
-    root, stack = deployment.account, await deployment.stack()
+    stack = await deployment.stack()
     table, queue = stack.resources["TaskTable"], stack.resources["OperationsQueue"]
     dead, secret = stack.resources["DeadLetterQueue"], stack.outputs["SigningSecret"]
     keys = stack.outputs["ApiKeys"]
@@ -150,14 +152,8 @@ async def refused(deployment: Deployment, _: Subject) -> Figures:
     sessions: dict[str, Account] = {}
     for role, service, operation, params in calls:
         if role not in sessions:
-            found = await root.call("iam", "get_role", RoleName=stack.resources[role])
-            arn = found["Role"]["Arn"]
-            issued = await root.call("sts", "assume_role", RoleArn=arn, RoleSessionName="check")
-            given = issued["Credentials"]
-            options = deployment.emulator.client(
-                given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"]
-            )
-            sessions[role] = Account(stack.region, **options)
+            credentials = await deployment.session(stack.resources[role])
+            sessions[role] = Account(stack.region, **deployment.emulator.client(*credentials))
         try:
             await sessions[role].call(service, operation, **params)
         except ERRORS as error:
@@ -196,33 +192,10 @@ SECRET: Final = {
 
 async def substituted(deployment: Deployment, subject: Subject) -> Figures:
     """Make of each thing that is substituted one as it is written: the emulator must not do it."""
-    account, learned = deployment.account, []
+    account, learned = deployment.account, list[str]()
 
     async def made(name: str, resource: Mapping[str, Any]) -> str:
-        """Make a stack of one resource; return its physical id, empty if it cannot be made."""
-        stack = f"substituted-{name}-{subject.run}"
-
-        async def undo() -> None:
-            await account.call("cloudformation", "delete_stack", StackName=stack)
-
-        subject.made.note("stack", stack, undo)
-        body = json.dumps({"Resources": {"It": resource}})
-        await account.call(
-            "cloudformation",
-            "create_stack",
-            StackName=stack,
-            TemplateBody=body,
-        )
-
-        async def look() -> str | None:
-            answer = await account.call("cloudformation", "describe_stacks", StackName=stack)
-            status = str(answer["Stacks"][0]["StackStatus"])
-            return None if status in {"CREATE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"} else status
-
-        if await subject.until(stack, look, within_s=60, every_s=0.2) != "CREATE_COMPLETE":
-            return ""
-        listed = await account.call("cloudformation", "list_stack_resources", StackName=stack)
-        return str(listed["StackResourceSummaries"][0]["PhysicalResourceId"])
+        return await alone(deployment, subject, name, {"Resources": {"It": resource}})
 
     if await made("alarm", ALARM):
         learned.append("alarms with metric math")
@@ -291,123 +264,6 @@ async def _console(deployment: Deployment, path: str) -> str:
         await process.wait()
 
 
-async def killed(deployment: Deployment, subject: Subject) -> Figures:
-    """Kill a process of each function in turn, and again, while tasks are sent and run."""
-    counts = dict.fromkeys(KILLED, 0)
-    stack = await deployment.stack()
-    logical = {stack.resources[name]: name for name in KILLED}
-    places = asyncio.Semaphore(AT_ONCE)
-
-    async def task(number: int) -> tuple[str, dict[str, Any]]:
-        kind = ("steps", "say", "fail")[number % 3]
-        more = {"count": 3, "gap_s": 0.5} if kind == "steps" else {}
-        message = ordered(kind, **more)
-        async with places:
-            task_id = await _sent(subject, message)
-        return kind, await _ended(subject, task_id)
-
-    async def kill() -> None:
-        """Kill a process of one function after the other, where it has one."""
-        for name in KILLED * KILLS:
-            await asyncio.sleep(PAUSE_S)
-            found = deployment.emulator.functions().items()
-            ids = [pid for pid, physical in found if logical.get(physical) == name]
-            ids += deployment.door.processes if name == "StreamFunction" else []
-            for pid in ids[:1]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    counts[name] += 1
-
-    killing = asyncio.ensure_future(kill())
-    try:
-        async with asyncio.TaskGroup() as group:
-            running = [group.create_task(task(number)) for number in range(TASKS)]
-    finally:
-        killing.cancel()
-    ended = [each.result() for each in running]
-    wrong = [
-        f"{kind} {it['id']} {state(it)} {artifact_text(it)!r}"
-        for kind, it in ended
-        if not _is_right(kind, it)
-    ]
-    require(not wrong, f"tasks that did not end right: {wrong}", kills=counts)
-    require(counts["WorkerFunction"], "no worker was killed", kills=counts)
-    return {"tasks": len(ended), "kills": counts}
-
-
-async def _sent(subject: Subject, message: Mapping[str, Any]) -> str:
-    """Send a message until it is taken: its id makes that one task, however often it is sent."""
-
-    async def send() -> str | None:
-        with contextlib.suppress(*UNANSWERED):
-            answer = await subject.agent.call(
-                "SendMessage",
-                {"message": dict(message), "configuration": {"returnImmediately": True}},
-            )
-            if "task" in answer.result:
-                return str(answer.task["id"])
-        return None
-
-    return await subject.until("an answer", send, within_s=300, every_s=1)
-
-
-async def _ended(subject: Subject, task_id: str) -> dict[str, Any]:
-    """Wait for a task's end, whatever becomes of the processes that are asked."""
-
-    async def look() -> dict[str, Any] | None:
-        with contextlib.suppress(*UNANSWERED):
-            task = await subject.task(task_id)
-            return task if state(task) in {"COMPLETED", "FAILED"} else None
-        return None
-
-    return await subject.until(f"the end of {task_id}", look, within_s=600, every_s=2)
-
-
-def _is_right(kind: str, task: dict[str, Any]) -> bool:
-    if kind == "fail":
-        return state(task) == "FAILED"
-    if kind == "say":
-        return state(task) == "COMPLETED" and bool(artifact_text(task))
-    numbers = [line.split()[0] for line in artifact_text(task).splitlines()]
-    return state(task) == "COMPLETED" and numbers == ["0", "1", "2"]
-
-
-async def switched(deployment: Deployment, subject: Subject) -> Figures:
-    """Update the stack to Auth oidc and back."""
-    before = await first_key(deployment.account, await deployment.stack())
-    task_id = await subject.begin("say")
-    await subject.ended(task_id, within_s=60)
-    path, version = f"/tasks/{task_id}", {"A2A-Version": "1.0"}
-    try:
-        await deployment.deploy(Auth="oidc", OidcIssuer=ISSUER, OidcAudience="agent")
-        away = await subject.http.get(path, headers=version)
-    finally:
-        await deployment.deploy(Auth="api-key", OidcIssuer="", OidcAudience="")
-    require(away.status_code == 401, f"under oidc the key was answered {away.status_code}")
-    after = await first_key(deployment.account, await deployment.stack())
-    require(after == before, "the key is another one")
-    back = await subject.http.get(path, headers=version)
-    require(back.is_success, f"the task was answered {back.status_code}")
-    return {"under oidc": away.status_code, "back": back.status_code}
-
-
-async def shared(deployment: Deployment, subject: Subject) -> Figures:
-    """Update the stack to shared turns, and have ten tasks run at once."""
-    await deployment.deploy(
-        WorkerTurns="10", WorkerConcurrency="2", WorkerTimeout="120", TurnTimeout="45"
-    )
-    try:
-        ids = [await subject.begin("steps", count=10, gap_s=1) for _ in range(10)]
-        tasks = [await subject.ended(task_id, within_s=300) for task_id in ids]
-    finally:
-        await deployment.deploy(WorkerTurns="1", WorkerConcurrency="10")
-    wrong = [it["id"] for it in tasks if state(it) != "COMPLETED"]
-    require(not wrong, f"tasks that did not complete: {wrong}")
-    processes = {status_text(it) for it in tasks}
-    require(len(processes) <= 2, f"ten turns ran in {len(processes)} processes")
-    return {"tasks": len(tasks), "processes": len(processes)}
-
-
 async def quiet(deployment: Deployment, _: Subject) -> Figures:
     """Look for refused calls in all log groups, and in what the web servers have written."""
     account = deployment.account
@@ -423,8 +279,9 @@ async def quiet(deployment: Deployment, _: Subject) -> Figures:
                 break
             page = {"nextToken": token}
     require(lines, "the functions have logged nothing")
-    log = deployment.door.folder / "stream.log"
-    lines += log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    for log in deployment.door.folder.rglob("*.log"):
+        if log.name in {"stream.log", "worker.log"}:
+            lines += log.read_text(encoding="utf-8").splitlines()
     found = [line for line in lines if REFUSALS.search(line)]
     require(not found, f"refused: {[REFUSALS.split(line)[-1][:300] for line in found[:3]]}")
     return {"lines": len(lines)}
@@ -437,9 +294,12 @@ CHECKS: Final = (
     Own("refused-calls", "each role is refused what it has no permission for", refused),
     Own("substitutions", "the emulator still cannot do what is substituted", substituted),
     Own("commands", "task, tasks, console and purge work on the stack", commands),
-    Own("kills", f"{TASKS} tasks end right while processes of all functions are killed", killed),
-    Own("auth-switch", "the same key opens the same task after Auth has gone and come", switched),
-    Own("shared-turns", "with WorkerTurns=10 ten tasks share two processes", shared),
+    kills.SHORT_CHECK,
+    Own("dead-letter-fails", "the sweeper fails a turn without attempts left", failed_by_sweeper),
+    *updates.CHECKS,
+    *neighbours.CHECKS,
     Own("logs", "no call of a function was refused, by all logs", quiet),
 )
 """In the order in which they run: the logs are those of all the others."""
+LONG: Final = (kills.LONG_CHECK,)
+"""What runs only where it is named."""

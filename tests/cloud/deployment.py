@@ -8,7 +8,8 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -27,9 +28,10 @@ SAM: Final = ROOT / ".venv" / "tools" / "sam" / "bin" / "sam"
 LIVE_AGENT: Final = ROOT / "tests" / "live"
 BUILD_S: Final = 300.0
 DEPLOY_S: Final = 420.0
-DELETE_S: Final = 120.0
+DELETE_S: Final = 300.0
 PARAMETERS: Final = {
     "WorkerTimeout": "60",
+    "WorkerConcurrency": "4",  # each is a process, and takes seconds of CPU to start
     "DeletionProtection": "false",
     "PushAllowedHosts": "127.0.0.1,example.com",
 }
@@ -44,16 +46,18 @@ class PhaseError(Exception):
     """A step did not end well; the text says how, and shows what was said last."""
 
 
-async def build(folder: Path, *, live_agent: bool) -> None:
-    """Build the project for this machine into a folder; with the live checks' own agent if asked.
+async def build(folder: Path, *, live_agent: bool, project: Path = ROOT) -> None:
+    """Build a project for this machine into a folder; with the live checks' own agent if asked.
 
     Raises:
         PhaseError: it cannot be built.
     """
     variables = {"LAMBDA_PLATFORM": PLATFORM, "LAMBDA_PYTHON": "3.13"}
-    command = ["make", "--old-file=.venv/.stamp", "build", f"BUILD_ARGS=--build-dir {folder}"]
+    command = ["make", "build", f"BUILD_ARGS=--build-dir {folder}"]
+    if (project / ".venv").exists():
+        command.insert(1, "--old-file=.venv/.stamp")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
-    await run(command, {**inherited, **variables}, within_s=BUILD_S)
+    await run(command, {**inherited, **variables}, within_s=BUILD_S, folder=project)
     if live_agent:
         for function, name in (
             ("WorkerFunction", "agent.py"),
@@ -106,12 +110,45 @@ class Deployment:
         self.made.update(stack.resources)
         await self.door.show(stack.resources)
 
+    @asynccontextmanager
+    async def changed(self, **parameters: str) -> AsyncIterator[None]:
+        """Update the stack to other parameters, and back after the block."""
+        before = (await self.stack()).parameters
+        back = {name: before[name] for name in parameters}
+        try:
+            await self.deploy(**parameters)
+            yield
+        except Exception:  # a cancel ends the run, and the stack with it
+            await self.deploy(**back)
+            raise
+        await self.deploy(**back)
+
+    def take(self, build: Path) -> None:
+        """Deploy another build from now on."""
+        self.build = self.door.build = build
+
+    def processes(self, function: str) -> list[int]:
+        """Return the ids of the processes that run a function, which its logical id names."""
+        running = self.emulator.functions().items()
+        ids = [pid for pid, physical in running if physical == self.made[function]]
+        return ids + (self.door.processes if function == "StreamFunction" else [])
+
+    async def session(self, role: str) -> tuple[str, str, str]:
+        """Return credentials of a role: key, secret, token."""
+        found = await self.account.call("iam", "get_role", RoleName=role)
+        arn = found["Role"]["Arn"]
+        issued = await self.account.call("sts", "assume_role", RoleArn=arn, RoleSessionName="check")
+        given = issued["Credentials"]
+        return given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"]
+
     async def stack(self) -> Stack:
         """Read the stack as it is."""
         return await read_stack(self.account, self.name)
 
-    async def delete(self) -> dict[str, str]:
+    async def delete(self, shared: Collection[str] = ()) -> dict[str, str]:
         """Delete the stack; return what remains of it, by logical id.
+
+        `shared` are physical ids that another stack has, too, such as the name of a stage.
 
         Raises:
             PhaseError: SAM did not delete it.
@@ -121,7 +158,7 @@ class Deployment:
         return {
             logical: physical
             for logical, physical in self.made.items()
-            if {physical, physical.rpartition("/")[2]} & present
+            if {physical, physical.rpartition("/")[2]} & present and physical not in shared
         }
 
     async def _sam(self, command: str, *arguments: str, within_s: float) -> None:
@@ -186,30 +223,36 @@ _LISTS: Final = (
 )
 
 
-async def run(command: Sequence[str], environment: Mapping[str, str], *, within_s: float) -> str:
+async def run(
+    command: Sequence[str], environment: Mapping[str, str], *, within_s: float, folder: Path = ROOT
+) -> str:
     """Run a command with its children in a session of its own; return what it said.
 
     Raises:
         PhaseError: it failed, or did not end in time.
     """
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        cwd=ROOT,
-        env=environment,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *command,
+            cwd=folder,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
     )
     name = " ".join(
         Path(part).name if number == 0 else part for number, part in enumerate(command[:2])
     )
     try:
         async with asyncio.timeout(within_s):
+            process = await asyncio.shield(starting)
             said = (await process.communicate())[0].decode(errors="replace")
     except TimeoutError as error:
         raise PhaseError(f"{name} did not end within {within_s:g} s.") from error
     finally:
+        process = await starting  # also where a cancel came before it had started
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()

@@ -30,7 +30,7 @@ from a2a_serverless.http.function import CONTEXT_HEADER
 from tests.cloud.emulator import PYTHON, REGION, Emulator, free_port
 from tests.support.simulation.routes import Routes
 
-START_S: Final = 60.0
+START_S: Final = 120.0
 """How long a web server may take on a busy machine."""
 
 _HEAD_LIMIT: Final = 1 << 16

@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).parents[2]
 REGION: Final = "us-east-1"
 LOCK: Final = ROOT / "requirements" / "cloud.txt"
 PYTHON: Final = ROOT / "build" / "cloud" / "venv" / "bin" / "python"
-START_S: Final = 60.0
+START_S: Final = 120.0
 STOP_S: Final = 3.0
 
 CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
@@ -45,10 +45,15 @@ class Emulator:
         """Where every service is."""
         return f"http://127.0.0.1:{self.port}"
 
-    def environment(self) -> dict[str, str]:
-        """Return what programs need to take it for AWS."""
+    def environment(
+        self, key: str = "test", secret: str = "test", token: str = ""
+    ) -> dict[str, str]:
+        """Return what programs need to take it for AWS, by default as the root user."""
+        session = {"AWS_SESSION_TOKEN": token} if token else {}
         return {
-            **CREDENTIALS,
+            "AWS_ACCESS_KEY_ID": key,
+            "AWS_SECRET_ACCESS_KEY": secret,
+            **session,
             "AWS_DEFAULT_REGION": REGION,
             "AWS_ENDPOINT_URL": self.url,
             "AWS_EC2_METADATA_DISABLED": "true",

@@ -33,7 +33,8 @@ class Arrival:
 
 async def python(subject: Subject) -> Figures:
     """Read a stream with httpx."""
-    return judged([arrival async for arrival in arrivals(subject, "/message:stream")])
+    seen = [arrival async for arrival in arrivals(subject, "/message:stream")]
+    return judged(seen, LATE_S * subject.slack)
 
 
 async def javascript(subject: Subject) -> Figures:
@@ -57,14 +58,15 @@ async def javascript(subject: Subject) -> Figures:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(STREAM_S):
+        async with asyncio.timeout(STREAM_S * subject.slack):
             out, err = await process.communicate(json.dumps(request).encode())
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     require(process.returncode == 0, f"fetch failed: {err.decode()[-300:].strip()}")
-    return judged(Arrival(**json.loads(line)) for line in out.splitlines())
+    arrived = (Arrival(**json.loads(line)) for line in out.splitlines())
+    return judged(arrived, LATE_S * subject.slack)
 
 
 async def arrivals(subject: Subject, path: str) -> AsyncIterator[Arrival]:
@@ -82,7 +84,7 @@ async def arrivals(subject: Subject, path: str) -> AsyncIterator[Arrival]:
                 yield Arrival(subject.clock.monotonic() - began, line.removeprefix("data:"))
 
 
-def judged(seen: Iterable[Arrival]) -> Figures:
+def judged(seen: Iterable[Arrival], late_s: float = LATE_S) -> Figures:
     """Compare when steps came with when the agent took them.
 
     Raises:
@@ -103,7 +105,7 @@ def judged(seen: Iterable[Arrival]) -> Figures:
     }
     worst = max(off_s, key=abs)
     require(
-        abs(worst) <= LATE_S,
+        abs(worst) <= late_s,
         f"a step came {worst:+.1f} s off the agent's time: something buffers",
         **figures,
     )

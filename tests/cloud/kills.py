@@ -1,0 +1,202 @@
+"""Tasks of every kind, while processes of the stack's functions are killed at random."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from tests.cloud.deployment import Deployment
+from tests.cloud.own import Own, Patient
+from tests.live.findings import Figures, require
+from tests.live.stack import FUNCTIONS
+from tests.live.subject import Subject, artifact_text, ordered, state, status_text
+
+KINDS: Final = ("say", "steps", "fail", "ask", "wait")
+RUNNING: Final = 20
+"""Tasks at the same time."""
+STEPS: Final = 3
+PAUSE_S: Final = (2.0, 5.0)
+"""The shortest and the longest wait before a kill."""
+NO_PROCESS_S: Final = 70.0
+"""How long a function may have no process: the sweeper starts each minute."""
+AGAIN: Final = 5
+"""Each such task is sent once more after its end."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How much: in a round each function is killed once, the worker twice."""
+
+    tasks: int
+    rounds: int
+    seconds: float = 0
+    """In which the tasks are begun; the kills end with them."""
+    parameters: dict[str, str] = field(default_factory=dict)
+
+
+SHORT: Final = Form(tasks=40, rounds=2)
+"""No turn can lose its three attempts: a killed one comes back when the last kill is over."""
+LONG: Final = Form(tasks=300, rounds=1000, seconds=600, parameters={"MaxAttempts": "5"})
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A run, with what it has done so far."""
+
+    form: Form
+    deployment: Deployment
+    client: Patient
+    effects: Path
+    context: str
+    kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FUNCTIONS, 0))
+    wrong: list[str] = field(default_factory=list)
+    ended: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    async def tasks(self) -> None:
+        """Begin the tasks, and wait for their ends."""
+        places = asyncio.Semaphore(RUNNING)
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.form.tasks):
+                await places.acquire()
+                running = group.create_task(self._task(number))
+                running.add_done_callback(lambda _: places.release())
+                await asyncio.sleep(self.form.seconds / self.form.tasks)
+
+    async def _task(self, number: int) -> None:
+        kind = KINDS[number % len(KINDS)]
+        message = {**self._steps(), "contextId": self.context}
+        if kind != "steps":
+            message |= {"parts": ordered(kind)["parts"]}
+        try:
+            task_id = await self.client.sent(message)
+            if kind == "ask":
+                await self.client.ended(task_id, "INPUT_REQUIRED")
+                answer = {**self._steps(), "contextId": self.context, "taskId": task_id}
+                await self.client.sent(answer)
+            elif kind == "wait":
+                await self.client.ended(task_id, "WORKING")
+            self.ended.append((kind, await self.client.ended(task_id, cancels=kind == "wait")))
+            if number % AGAIN == 0 and await self.client.sent(message) != task_id:
+                self.wrong.append(f"{kind} {task_id} was another task when it was sent again")
+        except Exception as error:  # noqa: BLE001 - the others go on
+            self.wrong.append(f"{kind} did not end: {type(error).__name__}: {error}")
+
+    def judge(self) -> None:
+        """Look at the end of each task, and at what the agent has noted of its attempts."""
+        attempts = self.attempts()
+        for kind, task in self.ended:
+            if not _is_right(kind, task):
+                self.wrong.append(f"{kind} {task['id']} {state(task)} {artifact_text(task)!r}")
+            did = attempts.get(task["id"], [])
+            if len({attempt for attempt, _ in did}) != len(did):
+                self.wrong.append(f"{kind} {task['id']} was run by two attempts at the same time")
+            if did and did[-1][1] != status_text(task):
+                self.wrong.append(f"{kind} {task['id']} was run after its end")
+
+    def _steps(self) -> dict[str, Any]:
+        return ordered("steps", count=STEPS, gap_s=0.5, effects=str(self.effects))
+
+    def attempts(self) -> dict[str, list[tuple[str, str]]]:
+        """Return each task's attempts with their processes, in the order of what they did."""
+        found = defaultdict(list)
+        for line in self.effects.read_text(encoding="utf-8").splitlines():
+            task_id, attempt, process = line.split()
+            found[task_id].append((attempt, process))
+        return {task_id: [each for each, _ in groupby(did)] for task_id, did in found.items()}
+
+    async def kill(self) -> None:
+        """Kill a process of one function after the other, each round in another order."""
+        for _ in range(self.form.rounds):
+            for name in random.sample(victims := [*FUNCTIONS, "WorkerFunction"], len(victims)):
+                await asyncio.sleep(random.uniform(*PAUSE_S))  # noqa: S311 - no secret
+                deadline = time.monotonic() + NO_PROCESS_S
+                while not (found := self.deployment.processes(name)):
+                    if time.monotonic() >= deadline:
+                        break
+                    await asyncio.sleep(0.5)
+                else:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(random.choice(found), signal.SIGKILL)  # noqa: S311
+                        self.kills[name] += 1
+
+    async def listed(self) -> set[str]:
+        """Return the ids of all tasks of the run that the agent knows."""
+        found: set[str] = set()
+        page: dict[str, str] = {}
+        while True:
+            params = {"contextId": self.context, "pageSize": 100, **page}
+            answer = (await self.client.subject.agent.call("ListTasks", params)).result
+            found |= {task["id"] for task in answer.get("tasks", ())}
+            if not (token := answer.get("nextPageToken")):
+                return found
+            page = {"pageToken": token}
+
+
+async def _killed(deployment: Deployment, subject: Subject, form: Form) -> Figures:
+    run = Run(
+        form=form,
+        deployment=deployment,
+        client=Patient(subject),
+        effects=deployment.door.folder / f"effects-{form.tasks}.log",
+        context=f"kills-{subject.run}-{form.tasks}",
+    )
+    began = time.monotonic()
+    killing = asyncio.ensure_future(run.kill())
+    try:
+        await run.tasks()
+        if not form.seconds:
+            await killing
+    finally:
+        killing.cancel()
+    run.judge()
+    ids, listed = {task["id"] for _, task in run.ended}, await run.listed()
+    figures = {
+        "tasks": len(ids),
+        "kills": run.kills,
+        "started more than once": sum(len(did) > 1 for did in run.attempts().values()),
+        "requests without an answer": run.client.unanswered,
+        "seconds": round(time.monotonic() - began),
+    }
+    require(not run.wrong, f"tasks that did not end right: {run.wrong}", **figures)
+    require(listed == ids, f"lost or doubled: {listed ^ ids}", **figures)
+    require(len(listed) == form.tasks, f"{len(listed)} tasks of {form.tasks}", **figures)
+    require(all(run.kills.values()), "a function was not killed", **figures)
+    return figures
+
+
+async def killed(deployment: Deployment, subject: Subject) -> Figures:
+    """Kill the processes of all functions while tasks are sent and run."""
+    return await _killed(deployment, subject, SHORT)
+
+
+async def killed_long(deployment: Deployment, subject: Subject) -> Figures:
+    """Kill them for ten minutes."""
+    async with deployment.changed(**LONG.parameters):
+        return await _killed(deployment, subject, LONG)
+
+
+def _is_right(kind: str, task: dict[str, Any]) -> bool:
+    ends = {"fail": "FAILED", "wait": "CANCELED"}
+    if state(task) != ends.get(kind, "COMPLETED"):
+        return False
+    if kind in {"steps", "ask"}:
+        numbers = [line.split()[0] for line in artifact_text(task).splitlines()]
+        return numbers == [str(number) for number in range(STEPS)]
+    return kind != "say" or bool(artifact_text(task) or status_text(task))
+
+
+SHORT_CHECK: Final = Own(
+    "kills", f"{SHORT.tasks} tasks end right while processes of all functions are killed", killed
+)
+LONG_CHECK: Final = Own(
+    "kills-long", f"{LONG.tasks} tasks end right under kills for ten minutes", killed_long
+)

@@ -1,0 +1,179 @@
+"""Checks that change a deployed stack: its parameters, its keys, what runs its agent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from samtranslator.yaml_helper import yaml_parse
+
+from tests.cloud.deployment import Deployment
+from tests.cloud.emulator import ROOT
+from tests.cloud.own import Own, alone
+from tests.live.findings import Figures, require
+from tests.live.stack import first_key
+from tests.live.subject import VERSION, Subject, state, status_text
+
+ISSUER: Final = "https://issuer.example.com"
+"""An issuer that is never asked: no token of its own is shown."""
+TAKEN_S: Final = 310.0
+"""Every process reads the keys again within five minutes."""
+OUTSIDE: Final = 6
+START_S: Final = 120.0
+
+
+async def switched(deployment: Deployment, subject: Subject) -> Figures:
+    """Update the stack to Auth oidc and back."""
+    before = await first_key(deployment.account, await deployment.stack())
+    task_id = await subject.begin("say")
+    await subject.ended(task_id, within_s=60)
+    path = f"/tasks/{task_id}"
+    async with deployment.changed(Auth="oidc", OidcIssuer=ISSUER, OidcAudience="agent"):
+        away = await subject.http.get(path, headers=VERSION)
+    require(away.status_code == 401, f"under oidc the key was answered {away.status_code}")
+    after = await first_key(deployment.account, await deployment.stack())
+    require(after == before, "the key is another one")
+    back = await subject.http.get(path, headers=VERSION)
+    require(back.is_success, f"the task was answered {back.status_code}")
+    return {"under oidc": away.status_code, "back": back.status_code}
+
+
+async def shared(deployment: Deployment, subject: Subject) -> Figures:
+    """Update the stack to shared turns, and have ten tasks run at once."""
+    async with deployment.changed(
+        WorkerTurns="10", WorkerConcurrency="2", WorkerTimeout="120", TurnTimeout="45"
+    ):
+        ids = [await subject.begin("steps", count=10, gap_s=1) for _ in range(10)]
+        tasks = [await subject.ended(task_id, within_s=200) for task_id in ids]
+    wrong = [it["id"] for it in tasks if state(it) != "COMPLETED"]
+    require(not wrong, f"tasks that did not complete: {wrong}")
+    processes = {status_text(it) for it in tasks}
+    require(len(processes) <= 2, f"ten turns ran in {len(processes)} processes")
+    return {"tasks": len(tasks), "processes": len(processes)}
+
+
+async def rotated(deployment: Deployment, subject: Subject) -> Figures:
+    """Give a client a new key beside the old one, wait until it is taken, and take the old away."""
+    account, stack = deployment.account, await deployment.stack()
+    old, new = subject.credential, uuid.uuid4().hex
+    secret = stack.outputs["ApiKeys"]
+    found = await account.call("secretsmanager", "get_secret_value", SecretId=secret)
+    keys = json.loads(found["SecretString"])
+    path = f"/tasks/{await subject.begin('say')}"
+
+    async def give(*of_default: str) -> None:
+        text = json.dumps({**keys, "default": list(of_default)})
+        await account.call("secretsmanager", "put_secret_value", SecretId=secret, SecretString=text)
+
+    async def restart() -> None:
+        for name in ("ApiFunction", "StreamFunction"):
+            for pid in deployment.processes(name):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    async def undo() -> None:
+        await give(old)
+        await restart()
+
+    async def status(key: str) -> int:
+        answer = await subject.anonymous.get(path, headers={**VERSION, "X-API-Key": key})
+        return answer.status_code
+
+    async def taken() -> bool | None:
+        return await status(new) == httpx.codes.OK or None
+
+    require(await status(new) == httpx.codes.UNAUTHORIZED, "an unknown key was taken")
+    subject.made.note("keys", secret, undo)
+    began = subject.clock.monotonic()
+    await give(new, old)
+    await subject.until("the new key", taken, within_s=TAKEN_S, every_s=5)
+    took_s = round(subject.clock.monotonic() - began)
+    require(await status(old) == httpx.codes.OK, "the old key was refused beside the new one")
+    await give(new)
+    await restart()  # a new process reads what is there
+    require(await taken(), "the new key was refused")
+    require(await status(old) == httpx.codes.UNAUTHORIZED, "the old key was taken after its end")
+    return {"taken after s": took_s}
+
+
+async def outside(deployment: Deployment, subject: Subject) -> Figures:
+    """Update the stack to external workers, and run one with the role that fargate.yaml gives."""
+    stack, folder = await deployment.stack(), deployment.door.folder
+    given = {name: stack.outputs[name] for name in ("Table", "Queue", "UndecodableQueue")}
+    variables = {f"A2A_{_snake(name)}": value for name, value in given.items()}
+    async with deployment.changed(Worker="external"):
+        waiting = await subject.begin("say")
+        role = await alone(deployment, subject, "worker", _role_of(given), **given)
+        credentials = await deployment.session(role)
+        variables |= deployment.emulator.environment(*credentials)
+        async with _worker(variables, folder / "worker.log"):
+            ids = [await subject.begin("steps", count=3, gap_s=1) for _ in range(OUTSIDE)]
+            tasks = [await subject.ended(it, within_s=100, every_s=1) for it in [waiting, *ids]]
+    wrong = [it["id"] for it in tasks if state(it) != "COMPLETED"]
+    require(not wrong, f"tasks that did not complete: {wrong}")
+    processes = {status_text(it) for it in tasks[1:]}
+    require(len(processes) == 1, f"one worker's turns ran in {len(processes)} processes")
+    task_id = await subject.begin("steps", count=1, gap_s=0)
+    back = await subject.ended(task_id, within_s=100)
+    require(status_text(back) not in processes, "the function has not taken over again")
+    return {"tasks": len(tasks), "processes": len(processes)}
+
+
+def _snake(name: str) -> str:
+    return re.sub("(?<!^)(?=[A-Z])", "_", name).upper()
+
+
+def _role_of(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the template of the workers' role alone: the emulator runs no containers."""
+    whole = yaml_parse((ROOT / "fargate.yaml").read_text(encoding="utf-8"))
+    parameters = {
+        name: {k: v for k, v in each.items() if k != "AllowedPattern"}  # https alone
+        for name, each in whole["Parameters"].items()
+        if "Default" in each or name in given
+    }
+    resources = {"TaskRole": whole["Resources"]["TaskRole"]}
+    return {"Parameters": parameters, "Conditions": whole["Conditions"], "Resources": resources}
+
+
+@asynccontextmanager
+async def _worker(variables: Mapping[str, str], log: Path) -> AsyncIterator[None]:
+    """Run a worker of this machine for the block."""
+    program = ROOT / ".venv" / "bin" / "a2a-serverless"
+    agent = f"{ROOT / 'tests' / 'live' / 'agent.py'}:agent"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *("worker", "--concurrency", "8", "--agent", agent),
+            cwd=log.parent,
+            env={**os.environ, **variables},
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            async with asyncio.timeout(START_S):
+                while "works on" not in (said := await asyncio.to_thread(log.read_text)):
+                    require(process.returncode is None, f"the worker did not start: {said[:300]}")
+                    await asyncio.sleep(0.1)
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+CHECKS: Final = (
+    Own("auth-switch", "the same key opens the same task after Auth has gone and come", switched),
+    Own("shared-turns", "with WorkerTurns=10 ten tasks share two processes", shared),
+    Own("external-workers", "with Worker=external a worker of this machine takes over", outside),
+    Own("key-rotation", "a second key is taken, and the first one refused after its end", rotated),
+)
