@@ -33,7 +33,7 @@ from tests.cloud.emulator import (
     locked_version,
     started,
 )
-from tests.cloud.own import subject_of, wrong_remains
+from tests.cloud.own import SLACK, subject_of, wrong_remains
 from tests.live import report, runner
 from tests.live.checks import CHECKS
 from tests.live.findings import Check, Outcome
@@ -110,10 +110,12 @@ async def _checked(options: argparse.Namespace) -> int:
 
 
 @asynccontextmanager
-async def _subject(deployment: Deployment, folder: Path) -> AsyncIterator[Subject]:
+async def _subject(
+    deployment: Deployment, folder: Path, slack: float = SLACK
+) -> AsyncIterator[Subject]:
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     made = Made(folder / "made.txt")
-    async with subject_of(deployment, made, uuid.uuid4().hex[:8]) as subject:
+    async with subject_of(deployment, made, uuid.uuid4().hex[:8], slack) as subject:
         await subject.card()
         yield subject
 
@@ -131,7 +133,8 @@ async def _broken(options: argparse.Namespace) -> int:
     missed = 0
     async with _deployed(options, live_agent=True) as deployment:
         by_name = {check.name: check for check in _every(deployment)}
-        async with _subject(deployment, FOLDER / "reports" / "breaks") as subject:
+        # What is broken never comes: there is no use in waiting for long.
+        async with _subject(deployment, FOLDER / "reports" / "breaks", slack=1) as subject:
             for each in BREAKS:
                 _say(f"BREAK: {each.name}")
                 undo = await each.does(deployment, await deployment.stack())
@@ -176,10 +179,10 @@ _TO_TRY: Final = """
 The stack {stack} is deployed. Its agent: {url}
 A client's key: {key}
 
-    curl {url}.well-known/agent-card.json
-    curl -N -H 'X-API-Key: {key}' -H 'A2A-Version: 1.0' -H 'Content-Type: application/json' \\
+    curl -s {url}.well-known/agent-card.json
+    curl -sN -H 'X-API-Key: {key}' -H 'A2A-Version: 1.0' -H 'Content-Type: application/json' \\
         {url}message:stream -d '{{"message": {{"messageId": "m1", "role": "ROLE_USER",
-            "parts": [{{"text": "hello"}}]}}}}'
+            "parts": [{{"text": "Two days in Oslo"}}]}}}}'
 
 For operators, in another terminal:
 

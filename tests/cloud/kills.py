@@ -27,14 +27,15 @@ STEPS: Final = 3
 PAUSE_S: Final = (2.0, 5.0)
 """The shortest and the longest wait before a kill."""
 NO_PROCESS_S: Final = 70.0
-"""How long a function may have no process: the sweeper starts each minute."""
+"""How long to wait for a function's first process: the sweeper starts each minute."""
+VICTIMS: Final = (*FUNCTIONS, "WorkerFunction", "WorkerFunction")
 AGAIN: Final = 5
 """Each such task is sent once more after its end."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """How much: in a round each function is killed once, the worker twice."""
+    """How much: in a round each function is killed once, the worker three times."""
 
     tasks: int
     rounds: int
@@ -116,11 +117,11 @@ class Run:
     async def kill(self) -> None:
         """Kill a process of one function after the other, each round in another order."""
         for _ in range(self.form.rounds):
-            for name in random.sample(victims := [*FUNCTIONS, "WorkerFunction"], len(victims)):
+            for name in random.sample(VICTIMS, len(VICTIMS)):
                 await asyncio.sleep(random.uniform(*PAUSE_S))  # noqa: S311 - no secret
                 deadline = time.monotonic() + NO_PROCESS_S
                 while not (found := self.deployment.processes(name)):
-                    if time.monotonic() >= deadline:
+                    if self.kills[name] or time.monotonic() >= deadline:
                         break
                     await asyncio.sleep(0.5)
                 else:

@@ -44,7 +44,9 @@ class Own:
 
 
 @asynccontextmanager
-async def subject_of(deployment: Deployment, made: Made, run: str) -> AsyncIterator[Subject]:
+async def subject_of(
+    deployment: Deployment, made: Made, run: str, slack: float = SLACK
+) -> AsyncIterator[Subject]:
     """Open the subject of a deployment's checks, with its client's key."""
     stack = await deployment.stack()
     async with Subject(
@@ -55,7 +57,7 @@ async def subject_of(deployment: Deployment, made: Made, run: str) -> AsyncItera
         made=made,
         run=run,
         consent=Consent(changes=True),
-        slack=SLACK,
+        slack=slack,
     ) as subject:
         yield subject
 

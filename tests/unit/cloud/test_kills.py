@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.cloud.deployment import KEPT
 from tests.cloud.kills import SHORT, STEPS, Run
-from tests.cloud.own import KEPT, wrong_remains
+from tests.cloud.own import wrong_remains
 
 NUMBERS = "".join(f"{number} 0.5\n" for number in range(STEPS))
 NOTED = "t1 first p1\n" * STEPS

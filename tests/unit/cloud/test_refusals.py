@@ -131,14 +131,29 @@ async def until(holds: Callable[[], bool]) -> None:
     pytest.fail("it did not come to hold")
 
 
-async def test_a_step_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
-    """An interrupted step ends with the processes that it has started."""
-    noted = tmp_path / "pid"
+@pytest.mark.parametrize("has_started", [True, False])
+async def test_a_step_that_is_interrupted_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_started: bool
+) -> None:
+    """An interrupted step ends with the processes that it has started, also in its own start."""
+    noted, returns = tmp_path / "pid", asyncio.Event()
     told = f"echo $! > {noted}.new; mv {noted}.new {noted}"
     step = script(tmp_path / "step", "sleep 600 &", told, "wait")
+    start = asyncio.create_subprocess_exec
+
+    async def starts(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        process = await start(*command, **options)
+        await returns.wait()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", starts)
     running = asyncio.ensure_future(run([str(step)], os.environ, within_s=600))
+    if has_started:
+        returns.set()
     await until(noted.exists)
     running.cancel()
+    await asyncio.sleep(0)
+    returns.set()
     with pytest.raises(asyncio.CancelledError):
         await running
     command = Path(f"/proc/{noted.read_text().strip()}/cmdline")
