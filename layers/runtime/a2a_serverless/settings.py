@@ -67,6 +67,8 @@ class Settings(BaseModel):
     """Days that a task is kept after its creation."""
     max_attempts: int = Field(default=3, ge=1, le=100)
     """Starts of the agent on one turn before the task fails."""
+    max_turn_hours: float = Field(default=24, gt=0)
+    """Hours for which one turn may be worked on over all its attempts, without its sleeps."""
     retry_minutes: float = Field(default=15, ge=0, le=600)
     """Minutes for which a turn is started again after faults that pass; 0: they use up attempts."""
     blocking_limit_s: float = Field(default=25, gt=0, le=28)

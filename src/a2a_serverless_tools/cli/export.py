@@ -105,10 +105,10 @@ async def _exported(storage: DurableStorage, owner: Owner) -> AsyncIterator[dict
 
 
 def _task(log: Log) -> dict[str, Any]:
-    """Return a task as the protocol shows it, and who has sent its messages."""
+    """Return a task as the protocol shows it, who has sent its messages, and what is recorded."""
     from google.protobuf.json_format import MessageToDict
 
-    from a2a_serverless.tasks.entries import TurnOpened
+    from a2a_serverless.tasks.entries import Recorded, TurnOpened
     from a2a_serverless_tools.inspect.wording import iso
 
     turns = [
@@ -123,10 +123,16 @@ def _task(log: Log) -> dict[str, Any]:
         for entry in record.entries
         if isinstance(entry, TurnOpened)
     ]
+    records = [
+        {**entry.id._asdict(), "value": entry.value.decode(errors="replace")}
+        for record in log.records
+        for entry in record.entries
+        if isinstance(entry, Recorded)
+    ]
     task = MessageToDict(log.fold().task())
     head = log.head
     times = {"created_at": iso(head.created_at), "expires_at": iso(head.expires_at)}
-    return {**times, "turns": turns, "task": task}
+    return {**times, "turns": turns, "task": task, "records": records}
 
 
 async def _webhooks(storage: DurableStorage, task_id: str) -> AsyncIterator[dict[str, Any]]:

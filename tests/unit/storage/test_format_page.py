@@ -32,10 +32,12 @@ from a2a_serverless.tasks.entries import (
     Entry,
     MessageAppended,
     MetadataMerged,
+    Recorded,
     Reference,
     Replied,
     Restarted,
     StatusChanged,
+    StepId,
     TurnEnded,
     TurnOpened,
     Unknown,
@@ -159,11 +161,18 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     said = StatusChanged(TaskStatus(state=S.TASK_STATE_WORKING, message=agent_message("x" * 5000)))
     claim = Commit(entries=(said, MetadataMerged(metadata)), token="one", claims=True, worker="w")
     head = await storage.commit(head, claim)
-    failed = AttemptEnd(token="one", reason="ValueError", correlation_id="c1", at=1, until=1)
+    asleep = AttemptEnd(token="one", reason="asleep", at=1, until=1)
+    record = Recorded(StepId("plan", "", 1), "json", b"1")
+    head = await storage.commit(head, Commit(entries=(record,), token="one", leaves=asleep))
+    written.look()
+    woken = await storage.wake(head)
+    assert woken is not None
+    head = await storage.commit(woken, Commit(token="one", claims=True, worker="w"))
+    head = await storage.commit(head, Commit(token="next", claims=True, worker="w"))
+    assert await storage.renew(head, token="next", due_at=2)
+    failed = AttemptEnd(token="next", reason="ValueError", correlation_id="c1", at=1, until=1)
     assert await storage.release(head, failed, due_at=1, spared=Spared(faults=1, waited=1))
     written.look()
-    head = await newest(storage, head)
-    assert await storage.renew(head, token="one", due_at=2)
     assert await storage.postpone(await newest(storage, head), due_at=3, sends=1)
     head = await newest(storage, head)
     head = await storage.commit(head, Commit(token="lost", claims=True, worker="w", restores=0))
@@ -281,6 +290,7 @@ ONE_OF_EACH: Final[tuple[Entry, ...]] = (
     Restarted(1),
     TurnEnded(),
     Replied(agent_message("x")),
+    Recorded(StepId("plan", "", 1), "json", b"1"),
 )
 
 
@@ -296,7 +306,7 @@ def test_entries_are_those_of_the_codec() -> None:
 def test_flags_are_those_of_the_codec() -> None:
     """The page has the bits of the codec's flags, and the kinds that may have references."""
     listed = {int(flag, 16): cells[0] for flag, cells in rows("Entries", "flag").items()}
-    assert set(listed) == {entries._ARCHIVE, entries._REFERS, entries.CRITICAL}
+    assert set(listed) == {entries._ARCHIVE, entries._TOLD, entries._REFERS, entries.CRITICAL}
     referring = [one for one in ONE_OF_EACH if isinstance(one, entries._Referring)]
     kinds = {encode_entries([one])[:1].decode() for one in referring}
     assert set(re.findall(r"`(\w)`", listed[entries._REFERS])) == kinds

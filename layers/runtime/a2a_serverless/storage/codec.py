@@ -161,6 +161,8 @@ def spared_values(head: Head, spared: Spared) -> dict[str, str | int | bytes | N
 
 
 _OPTIONAL: Final = (
+    "checkpoint",
+    "parked",
     "next_turn",
     "finished_turn",
     "token",
@@ -289,6 +291,8 @@ HEAD_FORMS: Final[Forms] = {
     "status": bytes | None,
     "metadata": bytes | None,
     "due_at": int,
+    "checkpoint": int,
+    "parked": int,
     "sends": int,
     "replied": int,
     "next_turn": int,
@@ -325,7 +329,7 @@ HEAD_FORMS: Final[Forms] = {
 _DEMANDED: Final = frozenset({*REQUIRED, "due_at", "sends"})
 _COPIES: Final = frozenset({"status", "metadata"})
 _INFORMING: Final = frozenset(
-    {"size", "cancel_by"}
+    {"size", "cancel_by", "parked"}
     | {"released", "released_reason", "released_id", "released_at", "released_until"}
     | {"spared_for", "spared_faults", "spared_waited", "spared_interruptions"}
     | {"alone_for", "serial_from", "left", "left_turn", "left_at", "line_key", "wakes"}
@@ -433,13 +437,25 @@ def noted(head: Head, token: str, values: Mapping[str, Any]) -> Update:
     return Update(key=head_key(head.scope, head.task_id), values=values, when=when)
 
 
-def given_back(head: Head, end: AttemptEnd, values: Mapping[str, Any]) -> Update:
+def given_back(
+    head: Head, end: AttemptEnd, values: Mapping[str, Any], *, starts_over: bool = False
+) -> Update:
     """Return the update that notes that the attempt `end.token` has given its turn back.
 
-    The turn has no share any more: nothing works on it.
+    The turn has no share any more: nothing works on it. `starts_over`: its records do not count.
     """
     update = noted(head, end.token, {**values, **released_values(end)})
-    return replace(update, remove=_LINE)
+    return replace(update, remove=(*_LINE, "checkpoint") if starts_over else _LINE)
+
+
+def renewed(head: Head, token: str) -> Update:
+    """Return the update of a lease: refused as `noted`, or if the attempt has given the turn back.
+
+    A turn that sleeps would be due at another time.
+    """
+    update = noted(head, token, {})
+    is_held: When = [[Check("released", "absent"), Check("released", "<>", token)]]
+    return replace(update, when=[*update.when, *is_held])
 
 
 def unless_canceled(update: Update) -> Update:

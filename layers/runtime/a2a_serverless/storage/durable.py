@@ -46,7 +46,6 @@ from a2a_serverless.storage.codec import (
     event_items,
     head_item,
     live_head,
-    noted,
     postponed,
     sent_item,
     spared_values,
@@ -648,7 +647,7 @@ class DurableStorage:
         Raises:
             UnavailableError: no answer within the retry budget; the outcome is unknown.
         """
-        return await self._note(noted(head, token, {}), due_at, is_needed=False)
+        return await self._note(codec.renewed(head, token), due_at, is_needed=False)
 
     async def release(
         self,
@@ -658,11 +657,13 @@ class DurableStorage:
         due_at: int | None = None,
         attempts: int | None = None,
         spared: Spared | None = None,
+        starts_over: bool = False,
     ) -> bool:
         """Note that the attempt `end.token` has given its turn back, without a commit.
 
         `due_at` also moves the due time, unless a cancel has set it; `attempts` sets how many
-        attempts of the turn count, and `spared` how many starts do not.
+        attempts of the turn count, and `spared` how many starts do not. `starts_over`: the next
+        attempt begins at the turn's beginning, whatever was recorded.
         False when that attempt does not own the turn: it never claimed it, the turn is over,
         another attempt has claimed it, or the task is gone. Commits made since `head` was read do
         not matter.
@@ -675,7 +676,8 @@ class DurableStorage:
             values["attempts"] = attempts
         if spared is not None:
             values |= spared_values(head, spared)
-        return await self._note(codec.given_back(head, end, values), due_at, is_needed=True)
+        update = codec.given_back(head, end, values, starts_over=starts_over)
+        return await self._note(update, due_at, is_needed=True)
 
     async def _note(self, update: Update, due_at: int | None, *, is_needed: bool) -> bool:
         """Make an update of an attempt that owns the turn, and move the due time.

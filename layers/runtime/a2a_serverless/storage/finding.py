@@ -140,11 +140,16 @@ async def created_in(
 
 async def opened_at(log: DurableStorage, head: Head) -> int | None:
     """Return when the open turn became the current one, in milliseconds; None: unknown."""
-    if head.turn_base == 1:
+    return await committed_at(log, head, head.turn_base)
+
+
+async def committed_at(log: DurableStorage, head: Head, version: int) -> int | None:
+    """Return the time of a commit of the task, in milliseconds; None: unknown."""
+    if version == 1:
         return head.created_at
-    read = await log.read(head.task_id, after=head.turn_base - 1, incarnation=head.incarnation)
+    read = await log.read(head.task_id, after=version - 1, incarnation=head.incarnation)
     records = () if read is None else read.records
-    return next((record.at for record in records if record.version == head.turn_base), None)
+    return next((record.at for record in records if record.version == version), None)
 
 
 async def _by_id(

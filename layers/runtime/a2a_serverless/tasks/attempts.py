@@ -10,8 +10,9 @@ from typing import Final
 
 from a2a.types import TaskState
 
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, Operation, OperationParams, Spared, is_terminal
-from a2a_serverless.tasks.rules import Timing, runs_alone
+from a2a_serverless.tasks.rules import Timing, runs_alone, slept_ms
 
 NEWER_DELAY_S: Final = 30.0
 """Seconds until a delivery comes again that only a newer release may work on."""
@@ -312,6 +313,21 @@ def after_interruption(head: Head) -> tuple[int, Spared]:
     spared = replace(head.spared, interruptions=head.spared.interruptions + 1)
     is_spared = spared.interruptions <= MOST_INTERRUPTIONS
     return head.attempts + (not is_spared), spared
+
+
+def lasts_too_long(log: Log, *, now_ms: int, limit_s: float) -> bool:
+    """Return True if a turn that goes on at its records has been worked on for too long.
+
+    It counts from its first attempt, without the time that it has slept. A turn without records is
+    bounded by its attempts. The log was read from its beginning.
+    """
+    head = log.head
+    if not head.has_records or head.cancel is not None:
+        return False
+    own = (record.at for record in log.records[head.turn_base :] if record.token is not None)
+    began = next((at for at in own if at is not None), now_ms)
+    slept = head.parked + slept_ms(head, now_ms)
+    return now_ms - began - slept > limit_s * 1000
 
 
 def early_s(head: Head, *, now_ms: int) -> float:

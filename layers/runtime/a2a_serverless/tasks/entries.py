@@ -12,7 +12,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from a2a.types import (
     Artifact,
@@ -91,6 +91,8 @@ class StatusChanged:
     metadata: Struct | None = None
     archive: bool = False
     references: tuple[Reference, ...] = ()
+    told: bool = False
+    """The agent has said it, and not in a step: it says it again when its code runs again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class ArtifactWritten:
     last_chunk: bool = False
     metadata: Struct | None = None
     references: tuple[Reference, ...] = ()
+    told: bool = False
+    """As of `StatusChanged`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +117,11 @@ class MetadataMerged:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A new attempt took over the turn.
+    """A new attempt took over the turn, and goes on from version `base`.
 
-    The turn became the current one at version `base`. What attempts have written since is
-    discarded; what other writers have written, such as an accepted message, stays.
+    That is the commit of the turn's last record, or the one with which the turn became the current
+    one. What attempts have written since is discarded; what other writers have written, such as an
+    accepted message, stays.
     """
 
     base: int
@@ -133,6 +138,26 @@ class Replied:
 
     message: Message
     references: tuple[Reference, ...] = ()
+
+
+class StepId(NamedTuple):
+    """The identity of a step in its turn; `number` counts the calls of one name and key from 1."""
+
+    name: str
+    key: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A record of the turn: a later attempt gets `value` instead of running the step again.
+
+    `form` says what the value is; a record takes the place of an earlier one with its id.
+    """
+
+    id: StepId
+    form: str
+    value: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +186,7 @@ Entry = (
     | Restarted
     | TurnEnded
     | Replied
+    | Recorded
     | Unknown
 )
 
@@ -181,9 +207,10 @@ _SHOWN = 100
 """Characters of an artifact's id in an error."""
 
 _HEADER = struct.Struct(">cBI")  # kind, flags, length of the payload
-_KINDS: Final = frozenset((b"T", b"M", b"S", b"A", b"D", b"R", b"E", b"P"))
+_KINDS: Final = frozenset((b"T", b"M", b"S", b"A", b"D", b"R", b"E", b"P", b"J"))
 _BASE_BYTES: Final = 8
 _ARCHIVE = 1
+_TOLD = 2
 _Referring = TurnOpened | MessageAppended | StatusChanged | ArtifactWritten | Replied
 _REFERS = 0x40
 """The payload begins with the entry's references: their length in four bytes, and JSON."""
@@ -316,12 +343,12 @@ def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
             return b"M", 0, message.SerializeToString()
         case StatusChanged(status, metadata, archive):
             event = TaskStatusUpdateEvent(status=status, metadata=metadata)
-            return b"S", archive * _ARCHIVE, event.SerializeToString()
+            return b"S", archive * _ARCHIVE | entry.told * _TOLD, event.SerializeToString()
         case ArtifactWritten(artifact, append, last_chunk, metadata):
             update = TaskArtifactUpdateEvent(
                 artifact=artifact, append=append, last_chunk=last_chunk, metadata=metadata
             )
-            return b"A", 0, update.SerializeToString()
+            return b"A", entry.told * _TOLD, update.SerializeToString()
         case MetadataMerged(metadata):
             return b"D", 0, metadata.SerializeToString()
         case Restarted(base):
@@ -330,6 +357,9 @@ def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
             return b"E", 0, b""
         case Replied(message):
             return b"P", 0, message.SerializeToString()
+        case Recorded(step_id, form, value):
+            named = json.dumps([*step_id, form]).encode()
+            return b"J", 0, len(named).to_bytes(4, "big") + named + value
         case Unknown(kind, flags, payload):
             return kind, flags, payload
 
@@ -405,6 +435,15 @@ def _caller(fields: list[Any]) -> Caller:
     return Caller(user, tenant, tuple(extensions), names[2])
 
 
+def _named(fields: list[Any]) -> tuple[StepId, str]:
+    """Return the id and the form of a record; fields that a newer release has added are ignored."""
+    name, key, number, form = fields[:4]
+    is_number = isinstance(number, int) and not isinstance(number, bool)
+    if not (is_number and all(isinstance(each, str) for each in (name, key, form))):
+        raise TypeError("a record's name is no text, or its number no number")
+    return StepId(name, key, number), form
+
+
 def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
     """Return the entry of a known kind.
 
@@ -421,11 +460,18 @@ def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
         case b"S":
             event = TaskStatusUpdateEvent.FromString(payload)
             metadata = event.metadata if event.HasField("metadata") else None
-            return StatusChanged(event.status, metadata, bool(flags & _ARCHIVE))
+            told = bool(flags & _TOLD)
+            return StatusChanged(event.status, metadata, bool(flags & _ARCHIVE), told=told)
         case b"A":
             update = TaskArtifactUpdateEvent.FromString(payload)
             metadata = update.metadata if update.HasField("metadata") else None
-            return ArtifactWritten(update.artifact, update.append, update.last_chunk, metadata)
+            return ArtifactWritten(
+                update.artifact,
+                update.append,
+                update.last_chunk,
+                metadata,
+                told=bool(flags & _TOLD),
+            )
         case b"D":
             return MetadataMerged(Struct.FromString(payload))
         case b"R":
@@ -434,5 +480,8 @@ def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
             return Restarted(int.from_bytes(payload, "big"))
         case b"P":
             return Replied(Message.FromString(payload))
+        case b"J":
+            end = 4 + _size(payload)
+            return Recorded(*_named(json.loads(payload[4:end])), payload[end:])
         case _:
             return TurnEnded()

@@ -337,10 +337,31 @@ class Log:
 
     def restores(self) -> int:
         """Return how many artifacts come back when a claim starts the open turn over."""
+        return len(self.restarted().restored)
+
+    def restarted(self) -> Fold:
+        """Return the fold after the restart with which a claim begins another attempt.
+
+        The log was read from its beginning.
+        """
         fold = self.fold()
         claim = Record(version=self.head.version + 1, entries=())
-        fold.apply(Restarted(self.head.turn_base), claim)
-        return len(fold.restored)
+        fold.apply(Restarted(self.head.restart_base), claim)
+        return fold
+
+    def kept(self) -> list[Record]:
+        """Return the commits of attempts on the open turn that the next claim does not take back.
+
+        The log was read from its beginning.
+        """
+        kept: list[Record] = []
+        for record in self.records[self.head.turn_base :]:
+            for entry in record.entries:
+                if isinstance(entry, Restarted):
+                    kept = [each for each in kept if each.version <= entry.base]
+            if record.token is not None:
+                kept.append(record)
+        return [record for record in kept if record.version <= self.head.restart_base]
 
     def fold(self) -> Fold:
         """Return the fold of a log that was read from its beginning."""

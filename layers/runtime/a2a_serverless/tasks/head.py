@@ -31,8 +31,11 @@ INTERRUPTED = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STA
 
 KNOWN = TERMINAL | INTERRUPTED | {TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING}
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """The format of stored tasks that this release knows, see docs/format.md."""
+RECORDS: Final = 2
+"""The format that a release has to know to run a turn with records; others would run its steps
+again."""
 
 MAX_INLINE_BYTES = 4096
 """A larger status or metadata stays in the log, and HEAD points there: HEAD is rewritten often."""
@@ -77,13 +80,17 @@ class Spared:
     conversation's state."""
 
 
-Reason: TypeAlias = Literal["", "share", "conversation"]
+Reason: TypeAlias = Literal["", "share", "conversation", "asleep"]
 """What a turn waits for that is `Head.left`; empty: it is not."""
 
 LOST: Final = "lost"
 """The reason of an attempt that said nothing at its end: its process died, or was cut off."""
 SHUTDOWN: Final = "shutdown"
 """The reason of an attempt whose worker was told to stop."""
+ASLEEP: Final = "asleep"
+"""The reason of an attempt that has left its turn until a time."""
+HANDOVER: Final = "handover"
+"""The reason of an attempt that has left its turn to the next process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +120,12 @@ class Head:
     turn: int
     """The current turn: the version at which its message was accepted."""
     turn_base: int
-    """The version at which `turn` became the current one: a restart goes back to it."""
+    """The version at which `turn` became the current one."""
+    checkpoint: int = 0
+    """The version up to which a restart keeps what the attempts have written: that of the turn's
+    last record. It is of an earlier turn if it is not above `turn_base`."""
+    parked: int = 0
+    """Milliseconds for which the current turn has slept."""
     next_turn: int = 0
     """A turn accepted while an attempt waits for out-of-band credentials; 0: none."""
     finished_turn: int = 0
@@ -132,7 +144,8 @@ class Head:
     sends: int = 0
     """Copies of the current turn's operation that were sent after the first."""
     wakes: int = 0
-    """How many of them were sent because the turn was left, and was woken."""
+    """How many of them say nothing about a lost message: the turn was woken, was handed over, or
+    has recorded a step since."""
     left: Reason = ""
     """Why the current turn has no message on the queue: it stands in the table until it is woken.
     Only a turn that no attempt works on can be left."""
@@ -168,6 +181,21 @@ class Head:
     @property
     def turn_is_open(self) -> bool:
         return self.finished_turn < self.turn
+
+    @property
+    def restart_base(self) -> int:
+        """Return the version to which a new attempt goes back."""
+        return max(self.turn_base, self.checkpoint)
+
+    @property
+    def has_records(self) -> bool:
+        """Return True if the current turn goes on at a record instead of starting over."""
+        return self.turn_is_open and self.checkpoint > self.turn_base
+
+    @property
+    def is_at_record(self) -> bool:
+        """Return True if no attempt has written anything since the current turn's last record."""
+        return self.has_records and self.checkpoint == self.version
 
     @property
     def resends(self) -> int:

@@ -34,6 +34,7 @@ from a2a_serverless.tasks.entries import (
     Caller,
     Entry,
     MetadataMerged,
+    Recorded,
     Replied,
     Restarted,
     StatusChanged,
@@ -42,8 +43,10 @@ from a2a_serverless.tasks.entries import (
     copied,
 )
 from a2a_serverless.tasks.head import (
+    ASLEEP,
     LOST,
     MAX_INLINE_BYTES,
+    RECORDS,
     AttemptEnd,
     CancelMark,
     Head,
@@ -143,6 +146,9 @@ class Commit:
     """Why this attempt, the turn's last one, ends the task as failed."""
     waits: Waits | None = None
     """With this commit the attempt gives its turn back."""
+    leaves: AttemptEnd | None = None
+    """With this commit the attempt leaves its turn at a record: asleep until `until`, or, if that
+    is 0, for the process that gets the copy which the writer sends."""
     is_serial: bool = False
     """True: the turn that the commit opens takes a place in the line of its conversation."""
     commit_id: str = field(default_factory=new_token)
@@ -243,8 +249,11 @@ def advance(
         if commit.is_serial and not after.serial_from:
             after = replace(after, serial_from=after.version)
     after, entries = _with_content(after, entries, now_ms)
+    after = _recorded(head, after, commit, entries)
     if commit.waits is not None:
         after = _waiting(after, commit.waits, timing)
+    if commit.leaves is not None:
+        after = _left(after, commit.leaves, now_ms, timing)
     ends = commit.ends_turn or is_terminal(after.state) or _pauses(entries)
     if ends and after.turn_is_open:
         after = _ended(after, now_ms, timing)
@@ -428,8 +437,10 @@ def _expand(head: Head, commit: Commit) -> tuple[Entry, ...]:
     entries = commit.entries
     if commit.claims:
         working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING), archive=True)
+        if head.is_at_record:  # nothing is taken back, and the task is still worked on
+            return entries
         if head.token is not None:
-            return (Restarted(head.turn_base), working, *entries)
+            return (Restarted(head.restart_base), working, *entries)
         says_so_itself = any(isinstance(entry, StatusChanged) for entry in entries)
         return entries if says_so_itself else (working, *entries)
     if any(isinstance(entry, TurnOpened) for entry in entries) and not head.turn_is_open:
@@ -474,11 +485,53 @@ def _claimed(head: Head, commit: Commit, now_ms: int, timing: Timing) -> Head:
         alone=runs_alone(head),
         due_at=now_ms + int(timing.lease_s * 1000),
         left="",
-        # A restart brings back the metadata of the turn's start, which only the log knows.
-        metadata=head.metadata if head.token is None or head.metadata == b"" else None,
+        # A restart brings back earlier metadata, which only the log knows.
+        metadata=head.metadata
+        if head.token is None or head.metadata == b"" or head.is_at_record
+        else None,
         replied=head.replied and head.token is None,
         released=None,
+        parked=head.parked + slept_ms(head, now_ms),
     )
+
+
+def slept_ms(head: Head, now_ms: int) -> int:
+    """Return the milliseconds for which the turn has slept since its last attempt has left it."""
+    if head.released is None or not head.was_released or head.released.reason != ASLEEP:
+        return 0
+    return max(0, now_ms - (head.released.at or now_ms))
+
+
+def _recorded(head: Head, after: Head, commit: Commit, entries: tuple[Entry, ...]) -> Head:
+    """Move the checkpoint, to which a restart goes back; `after` is what `commit` makes of `head`.
+
+    A record is progress: the turn has all its attempts again, and all its spared starts.
+    """
+    if commit.token is not None and any(isinstance(entry, Recorded) for entry in entries):
+        return replace(
+            after,
+            checkpoint=after.version,
+            attempts=min(after.attempts, 1),
+            spared=Spared(),
+            wakes=after.sends,
+            needs=max(after.needs, RECORDS),
+        )
+    # Nothing that could be taken back stands behind the checkpoint: it moves along.
+    is_quiet = head.is_at_record and (commit.token is None or not entries)
+    is_taken_back = commit.claims and not commit.entries and head.has_records
+    return replace(after, checkpoint=after.version) if is_quiet or is_taken_back else after
+
+
+def _left(head: Head, end: AttemptEnd, now_ms: int, timing: Timing) -> Head:
+    """Give the turn back at a record: it sleeps, or the next copy of its message goes on.
+
+    No attempt is used up, and no share of the workers is kept.
+    """
+    head = replace(head, released=end, woken=False, left_at=0, attempts=head.attempts - 1)
+    if end.until:
+        return replace(head, left="asleep", left_at=now_ms, due_at=end.until)
+    due_at = now_ms + int(timing.waiting_s * 1000)
+    return replace(head, sends=head.sends + 1, wakes=head.wakes + 1, due_at=due_at)
 
 
 def _waiting(head: Head, waits: Waits, timing: Timing) -> Head:
@@ -508,7 +561,7 @@ def _opened(head: Head, entries: Iterable[Entry], now_ms: int, timing: Timing) -
 
 def _ended(head: Head, now_ms: int, timing: Timing) -> Head:
     ended = replace(head, finished_turn=head.turn, token=None, due_at=None)
-    ended = replace(ended, left="", left_at=0, woken=False)
+    ended = replace(ended, left="", left_at=0, woken=False, needs=0, parked=0)
     if ended.next_turn and not ended.is_terminal:
         return _current(ended, ended.next_turn, now_ms, timing)
     return replace(ended, next_turn=0)
@@ -534,6 +587,7 @@ def _current(head: Head, turn: int, now_ms: int, timing: Timing) -> Head:
         alone=False,
         sends=0,
         wakes=0,
+        parked=0,
         due_at=now_ms + int(timing.waiting_s * 1000),
     )
 

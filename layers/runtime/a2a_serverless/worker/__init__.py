@@ -2,6 +2,7 @@
 
 from a2a_serverless.worker.context import TaskContext, Worker
 from a2a_serverless.worker.failures import FinalError, RetryLater
+from a2a_serverless.worker.steps import Retry, StepError
 from a2a_serverless.worker.turn import FileInfo, HistoryMessage, PreviousArtifact
 
 __all__ = [
@@ -9,7 +10,9 @@ __all__ = [
     "FinalError",
     "HistoryMessage",
     "PreviousArtifact",
+    "Retry",
     "RetryLater",
+    "StepError",
     "TaskContext",
     "Worker",
 ]

@@ -41,6 +41,7 @@ from a2a_serverless.tasks.attempts import (
     after_interruption,
     comes_late,
     early_s,
+    lasts_too_long,
     may_be_left,
     may_give_up,
     on_cancel,
@@ -51,14 +52,14 @@ from a2a_serverless.tasks.attempts import (
 )
 from a2a_serverless.tasks.conversation import Started, on_start
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import SHUTDOWN, Head, Operation
+from a2a_serverless.tasks.head import SHUTDOWN, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent, TurnAgents
 from a2a_serverless.worker.attempt import Attempt
 from a2a_serverless.worker.failures import going_on, reason_of
-from a2a_serverless.worker.guard import Guard, Looks
+from a2a_serverless.worker.guard import Guard, Looks, StaleReadError
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.loops import have_threads, limited, name_origins, survive_exits
 from a2a_serverless.worker.shares import Admitted, Shares
@@ -84,6 +85,7 @@ _NO_PLACE = (
 RELEASE_S = 6.0
 """Seconds to wait at most until HEAD notes that an interrupted attempt is over. This is a little
 longer than a request's read time-out, so that hardly any request is under way afterwards."""
+TOO_LONG = "The agent has worked on this message for {:g} hours (MaxTurnHours), which is too long."
 _OFTEN = (
     f"The turn was interrupted more than {MOST_INTERRUPTIONS} times: from here on each interruption"
     " uses up an attempt"
@@ -186,8 +188,9 @@ class WorkerAdapter:
                 )
             concluding = self._conclude(handle, verdict)
             is_done, _ = await asyncio.gather(concluding, delivery.refill_shares())
-        if delivery.instead is not None:
+        if delivery.instead is not None or delivery.is_handed_over:
             await self._remove(handle)
+        if delivery.instead is not None:
             await self.process(delivery.instead, deadline=deadline, quarantine=quarantine)
         return is_done
 
@@ -229,9 +232,9 @@ class WorkerAdapter:
             metrics.flush()
 
     async def _remove(self, handle: Handle[Operation]) -> None:
-        """Remove the message of a turn that was left, before this place runs another one.
+        """Remove the message of a turn that was left: its next copy would wait behind it.
 
-        Its next copy would wait behind it until the event source removes it.
+        The event source removes it only when all messages of its batch are done.
         """
         with going_on(logger, logging.WARNING, "Queue not told", action="broker_not_told"):
             await handle.remove()
@@ -282,6 +285,8 @@ class _Delivery:
         self._is_let_go = False
         """True once the turn is another delivery's: in quarantine, or left until it is woken."""
         self._was_woken = False
+        self.is_handed_over = False
+        """True once a copy was sent with which another process goes on."""
         self.instead: Handle[Operation] | None = None
         """The delivery of a woken turn that the place of this one, which is left, runs."""
 
@@ -294,7 +299,10 @@ class _Delivery:
         while self._deadline is None or self._adapter.clock.monotonic() < self._deadline:
             log = await self._storage.read(task_id, incarnation=incarnation)
             self._was_woken = self._was_woken or (log is not None and log.head.woken)
-            verdict = await self._act(log)
+            try:
+                verdict = await self._act(log)
+            except StaleReadError:
+                continue
             is_behind = log is not None and waits_behind(log.head, self._operation)
             goes_on = is_behind and not self._is_let_go
             if not (verdict.is_done and goes_on):
@@ -448,6 +456,10 @@ class _Delivery:
         adapter = self._adapter
         if adapter.retry.is_exhausted(log.head.attempts):  # the last one died without settling it
             return await self._give_up(log)
+        if lasts_too_long(
+            log, now_ms=adapter.clock.now_ms(), limit_s=adapter.settings.max_turn_hours * 3600
+        ):
+            return await self._give_up(log, TOO_LONG.format(adapter.settings.max_turn_hours))
         found: Mapping[str, Item] | None = None
         if log.head.is_in_line:
             started, found = await self._started(log.head)
@@ -476,6 +488,8 @@ class _Delivery:
                     serves = log.head.woken or self._is_late
                     async with adapter.keeper.over(*([self._serve_shares] if serves else [])):
                         verdict = await attempt.run()
+                    if attempt.left is not None:
+                        await self._left(guard.head)
                 if attempt.has_failed_task:
                     count_failed(log)
                 return verdict
@@ -485,6 +499,19 @@ class _Delivery:
             metrics.count("FencedWrites")
             _log(self._handle, logging.WARNING, "fenced", f"Attempt stopped: {error}")
             return LOST
+
+    async def _left(self, head: Head) -> None:
+        """Send the copy with which a turn that was handed over goes on; one that sleeps has none.
+
+        If this process dies before, the sweeper sends it.
+        """
+        self._is_let_go = True
+        if head.left:
+            return
+        faults.point("after-handover")
+        params = OperationParams.of(head, head.turn, head.sends)
+        await self._adapter.backends.operations.send(Operation.to_run(params))
+        self.is_handed_over = True
 
     async def _started(self, head: Head) -> tuple[Started, Mapping[str, Item] | None]:
         """Return whether the turn has its conversation, and what is stored of that.
@@ -534,6 +561,7 @@ class _Delivery:
             cancel_timeout_s=adapter.settings.cancel_timeout_s,
             flush_after_s=adapter.settings.flush_ms / 1000,
             stop_at=self._stop_at(),
+            drains=lambda: adapter.backends.operations.is_closed,
         )
 
     async def _agent(self, log: Log) -> AgentExecutor:
@@ -569,17 +597,17 @@ class _Delivery:
         limit = self._adapter.clock.monotonic() + limit_s + self._adapter.deadline_margin_s
         return limit if ends is None else min(limit, ends)
 
-    async def _give_up(self, log: Log) -> Verdict:
+    async def _give_up(self, log: Log, why: str = "") -> Verdict:
         """Fail a task whose attempts are used up, unless another attempt has taken its turn.
 
-        A task that is being canceled is left to its cancel.
+        A task that is being canceled is left to its cancel. `why` is for the client.
         """
         reference, seen = secrets.token_hex(8), log.head
         params = on_current_turn(self._params, seen)
 
         def decide(head: Head) -> Commit | None:
             is_given_up = may_give_up(head, params, seen=seen) and head.cancel is None
-            return gave_up(head, reference) if is_given_up else None
+            return gave_up(head, reference, why) if is_given_up else None
 
         if await end_task(self._storage, params.task_id, decide):
             _log(

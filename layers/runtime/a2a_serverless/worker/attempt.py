@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,6 +41,7 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Spared, is_terminal, plain_state
 from a2a_serverless.tasks.rules import Commit, Waits
 from a2a_serverless.worker.agents import handler_of
+from a2a_serverless.worker.context import enter_turn
 from a2a_serverless.worker.executor import TurnQueue, TurnWriter
 from a2a_serverless.worker.failures import (
     AgentFailedError,
@@ -65,6 +67,12 @@ from a2a_serverless.worker.loops import (
     limited,
 )
 from a2a_serverless.worker.services import Passing, Refusal, meaning_of, no_longer, waits
+from a2a_serverless.worker.steps import (
+    HAND_OVER_S,
+    MAX_HAND_OVER_SHARE,
+    DivergedError,
+    LeftError,
+)
 from a2a_serverless.worker.turn import TurnInput, describe
 
 logger = logging.getLogger(__name__)
@@ -72,6 +80,14 @@ logger = logging.getLogger(__name__)
 NO_ENDING = (
     "The agent returned without ending its turn (its last state: {}): "
     "await ctx.complete(…), or was an await forgotten?"
+)
+STALE = (
+    "Another turn has changed the state of this conversation since this turn has loaded it, and"
+    " this turn has gone on from what it has recorded: send the message again."
+)
+TOO_LONG = (
+    "The step %r needs longer than a worker has: cut it into smaller steps, or let another service"
+    " do the work, and look for its result after `ctx.sleep`."
 )
 BLOCKED = (
     "The event loop was blocked for %.1f s at %s: call blocking code by"
@@ -96,13 +112,32 @@ class Attempt:
     cancel_timeout_s: float
     flush_after_s: float
     stop_at: float = math.inf
+    drains: Callable[[], bool] = lambda: False
+    """Returns True once the process is to end: the turn leaves it at its next record."""
     _was_blocked: bool = field(default=False, init=False)
     _started: StartedTasks = field(default_factory=StartedTasks, init=False)
 
     def __post_init__(self) -> None:
         self._clock = self.guard.clock
         self._writer = TurnWriter(guard=self.guard, flush_after_s=self.flush_after_s)
-        self._queue = TurnQueue(self._writer, self.turn.view)
+        left_s = self.stop_at - self._clock.monotonic()
+        margin_s = min(HAND_OVER_S, MAX_HAND_OVER_SHARE * left_s)
+        self._hand_over_at = self.stop_at - margin_s
+        self._queue = TurnQueue(
+            self._writer, self.turn.view, self.turn.kept, hands_over=self._hands_over
+        )
+
+    def _hands_over(self) -> bool:
+        is_due = self._clock.monotonic() >= self._hand_over_at or self.drains()
+        return is_due and not self.guard.is_canceling
+
+    @property
+    def left(self) -> AttemptEnd | None:
+        """Return how the attempt, which is over, has left its turn at a record; None: it has not.
+
+        If it does not sleep, the caller sends the copy with which it goes on.
+        """
+        return self._queue.left if self.guard.has_given_back else None
 
     @property
     def has_failed_task(self) -> bool:
@@ -123,7 +158,11 @@ class Attempt:
         try:
             async with self._writer, kept:
                 verdict = await self._verdict()
-            if verdict.is_done:
+            if self.left is not None:
+                reason, records = self.left.reason, len(self._queue.journal)
+                text = "Turn left at a record"
+                self._log(logging.INFO, "turn_left", text, reason=reason, records=records)
+            elif verdict.is_done:
                 state = plain_state(self.guard.head.state)
                 self._log(logging.INFO, "turn_ended", "Turn ended", state=state)
             return verdict
@@ -167,6 +206,8 @@ class Attempt:
             await self._supervise()
         except (FencedError, TurnFinishedError):
             raise
+        except LeftError:
+            return DONE
         except A2AServerlessError as error:
             return await self._failed(error)
         return DONE
@@ -175,9 +216,7 @@ class Attempt:
         guard = self.guard
         if guard.reason is not None:  # the delivery was lost while its turn was claimed
             raise guard.reason
-        execution = asyncio.create_task(
-            contained(called(self.agent.execute, self.turn.context, self._queue), self._started)
-        )
+        execution = asyncio.create_task(contained(self._execute(), self._started))
         deadline = asyncio.create_task(self._keep_deadline())
         try:
             await first_of(guard.stopped.wait(), guard.canceling.wait(), tasks=[execution])
@@ -190,6 +229,10 @@ class Attempt:
             # Before the verdict: the agent stops before another attempt can begin.
             await self._end(execution, deadline)
             await self._started.end(clock=self._clock, fields=self.guard.ids())
+
+    async def _execute(self) -> None:
+        enter_turn(self.turn.context, self._queue)
+        await called(self.agent.execute, self.turn.context, self._queue)
 
     async def _settle(self, execution: asyncio.Task[None], *, is_cancelled: bool) -> None:
         """Commit the end of the turn, or raise the reason why it cannot end."""
@@ -271,7 +314,8 @@ class Attempt:
     async def _keep_deadline(self) -> None:
         if self.stop_at < math.inf:
             await self._clock.sleep(max(0, self.stop_at - self._clock.monotonic()))
-            self.guard.stop(DeadlineError())
+            running = [step.id.name for step in self._queue.journal.running]
+            self.guard.stop(DeadlineError(*running[:1]))
 
     async def _end(self, *tasks: asyncio.Task[None]) -> None:
         for _ in await end_tasks(*tasks, clock=self._clock):
@@ -302,6 +346,11 @@ class Attempt:
         if isinstance(error, StaleStateError):  # no agent has failed: another turn came first
             attempts, spared = after_interruption(replace(head, attempts=attempts - 1))
         why = meaning.text if isinstance(meaning, Refusal) else client_text_of(cause)
+        is_stale = isinstance(error, StaleStateError) and self._queue.journal.keeps_state
+        why = STALE if is_stale else why
+        if isinstance(error, DeadlineError) and error.step:
+            self._log(logging.WARNING, "step_too_long", TOO_LONG, error.step)
+            why = TOO_LONG % error.step if retry.is_exhausted(attempts) else why
         asked_s = meaning.asked_s if isinstance(meaning, Passing) else 0
         end = self.guard.ended(reason_of(error))
         reference = end.correlation_id
@@ -421,7 +470,14 @@ class Attempt:
             due_at = lease_end(again_ms, log.timing)
         end = replace(end, until=again_ms if delay_s else 0)
         try:
-            await log.release(self.guard.head, end, due_at=due_at, attempts=attempts, spared=spared)
+            await log.release(
+                self.guard.head,
+                end,
+                due_at=due_at,
+                attempts=attempts,
+                spared=spared,
+                starts_over=end.reason == DivergedError.__name__,
+            )
             self.guard.has_given_back = True
         except UnavailableError as failure:  # at worst the sweeper sends a copy
             self._log(logging.WARNING, "release_failed", "Turn not released: %s", failure)

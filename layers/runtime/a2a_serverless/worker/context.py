@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import ContextVar
+from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from a2a.helpers import new_data_part
@@ -26,16 +30,29 @@ from a2a.types import (
 from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct
 
+from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import (
     refuse_function,
+    refuse_step,
     refuse_work,
     refused_bytes,
     refused_data,
     refused_text,
 )
-from a2a_serverless.worker.loops import called, notes_calls
+from a2a_serverless.worker.loops import called, noted, notes_calls
+from a2a_serverless.worker.steps import (
+    ONCE,
+    PARK_S,
+    SLEEP,
+    Form,
+    Retry,
+    current_step,
+    key_of,
+    seconds_of,
+    seconds_until,
+)
 from a2a_serverless.worker.turn import UserTurn
 
 P = ParamSpec("P")
@@ -44,6 +61,27 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 FINAL_ANSWER = "final-answer"
+
+_turn: ContextVar[tuple[RequestContext, TurnQueue] | None] = ContextVar("turn", default=None)
+
+
+def current_context() -> TaskContext:
+    """Return a context of the turn that runs, for code that was not given one.
+
+    Raises:
+        RuntimeError: no turn runs here.
+    """
+    found = _turn.get()
+    if found is None:
+        raise RuntimeError(
+            "No turn runs here: call it in the agent, or in what the agent calls and awaits."
+        )
+    return TaskContext(*found)
+
+
+def enter_turn(request: RequestContext, queue: TurnQueue) -> None:
+    """Make a turn the one that runs in the calling task, and in the tasks that it starts."""
+    _turn.set((request, queue))
 
 
 @notes_calls
@@ -284,14 +322,109 @@ class TaskContext(UserTurn):
 
     # -- long work -----------------------------------------------------------------------------
 
-    async def sleep(self, seconds: float) -> None:
+    async def sleep(self, seconds: float, *, key: str = "") -> None:
         """Wait; a cancel ends the wait with CancelledError, also in a thread's own event loop.
+
+        From a minute on no process waits, except in a step. The attempt ends, and the turn goes on
+        after that time, up to a minute late: its code runs again from the beginning, and what it
+        has recorded by `step` does not run again. A cancel, or the deletion of the task, counts at
+        once. Asyncio tasks that sleep beside one another need a `key` each, as in `step`.
 
         In a test of the agent there is no wait: the test's clock moves to the end of the sleep.
 
         >>> await ctx.sleep(0.5)
+
+        Raises:
+            WrongCallError: `seconds` is no number from 0 on, or the task expires before.
         """
-        await self._queue.sleep(seconds)
+        seconds = seconds_of(seconds)
+        if seconds < PARK_S or current_step() is not None or self.is_cancelled:
+            await self._queue.sleep(seconds)
+            return
+        if not self._is_open("sleep"):
+            return
+        until = self._queue.now_ms + int(seconds * 1000)
+        await self._queue.sleep_until(self._queue.journal.id_of(SLEEP, key), until)
+
+    async def sleep_until(self, when: datetime) -> None:
+        """Wait until a time with a time zone, as `sleep` does.
+
+        >>> await ctx.sleep_until(datetime.now(UTC))
+
+        Raises:
+            WrongCallError: `when` is no such time, or the task expires before.
+        """
+        seconds = seconds_until(when, self._queue.now_ms)
+        # The time is all that tells it from other sleeps: two until the same time are one.
+        step_id = StepId(SLEEP, when.isoformat(), 1)
+        if seconds < PARK_S or current_step() is not None or self.is_cancelled:
+            await self._queue.sleep(seconds)
+        else:
+            await self._queue.sleep_until(step_id, self._queue.now_ms + int(seconds * 1000))
+
+    @noted("ctx")
+    def step(
+        self,
+        name: str,
+        func: Callable[..., Any],
+        *args: Any,
+        key: str = "",
+        type: Any = None,  # noqa: A002 - as pydantic names it
+        retry: Retry = ONCE,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, Any]:
+        """Call a function once in this turn, and record what it returns.
+
+        When the turn goes on in another attempt, its code runs again from the beginning, and the
+        step returns what it has recorded. It is one of its name and `key` by the order of the
+        calls; only one asyncio task may use the same ones. A step that is under way when its
+        process dies runs again: `ctx.step_id` is the same then. A blocking function runs in a
+        thread. A step inside a step is a plain call.
+
+        The result is a JSON value of at most 1 MB, or bytes; or anything that pydantic can write
+        and read as `type`. It is given back as it is read from its record. What the step emits is
+        kept with the record; while several steps run at once, their artifacts go out with it.
+
+        `retry` tries the step again after an exception. Otherwise the exception becomes a
+        StepError, in this attempt and in later ones if the agent goes on after catching it.
+
+        >>> words = await ctx.step("split", str.split, "to be or not")
+        >>> total = await ctx.step("count", len, words, retry=Retry(tries=3))
+
+        Raises:
+            StepError: the function has raised; the cause is its exception.
+            WrongCallError: the name, the order or the result cannot be recorded; the message has
+                the right call.
+        """
+        refuse_step(name, func)
+        work = partial(self._stepped, func, *args, **kwargs)
+        is_plain = current_step() is not None or self.is_cancelled
+        if is_plain or not self._is_open("step"):
+            return work()
+        step_id = self._queue.journal.id_of(name, key)
+        return self._queue.step(step_id, work, Form.of(type), retry)
+
+    @property
+    def step_id(self) -> str:
+        """Return the id of the step that runs, the same each time that it runs.
+
+        Services take such an id to do a thing once: an idempotency key.
+
+        Raises:
+            RuntimeError: the code is outside of steps.
+        """
+        running = current_step()
+        if running is None:
+            raise RuntimeError(
+                "ctx.step_id is the id of a step: read it in a function of ctx.step."
+            )
+        return key_of(*self._queue.key, running.id)
+
+    async def _stepped(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if inspect.iscoroutinefunction(func):
+            return await func(*args, **kwargs)
+        made = await self.run_sync(func, *args, **kwargs)
+        return await made if inspect.isawaitable(made) else made
 
     async def gather(self, *work: Awaitable[T]) -> list[T]:
         """Do several things at once; return their results in order.

@@ -9,13 +9,13 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeVar
 
 from a2a.server.events import EventQueue
-from a2a.types import Message, TaskState
+from a2a.types import Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from google.protobuf.message import Message as ProtobufMessage
 
 from a2a_serverless import faults
@@ -23,12 +23,36 @@ from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES
 from a2a_serverless.tasks.attempts import Returned, on_return
-from a2a_serverless.tasks.entries import Entry, encode_entries
-from a2a_serverless.tasks.fold import Event
-from a2a_serverless.tasks.head import AttemptEnd, is_terminal
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Entry,
+    Recorded,
+    StatusChanged,
+    StepId,
+    copied,
+    encode_entries,
+)
+from a2a_serverless.tasks.fold import Event, Record
+from a2a_serverless.tasks.head import ASLEEP, HANDOVER, AttemptEnd, is_terminal
 from a2a_serverless.tasks.rules import Commit, ContextWrite, Waits
+from a2a_serverless.worker.failures import RetryLater, WrongCallError, is_final
 from a2a_serverless.worker.guard import Guard
 from a2a_serverless.worker.loops import AgentCall, AgentCalls, first_of, noted
+from a2a_serverless.worker.steps import (
+    PARK_S,
+    STATE,
+    DivergedError,
+    Form,
+    Journal,
+    LeftError,
+    Retry,
+    Running,
+    StepError,
+    current_step,
+    running_step,
+    until_time,
+    wait_in,
+)
 from a2a_serverless.worker.turn import TurnView
 
 E = TypeVar("E", bound=Event)
@@ -44,6 +68,8 @@ PAUSE_ROUNDS = 8
 FLUSH_BYTES = 64 * 1024
 ROOM_FOR_FRAMES = 64 * 1024
 """Bytes that entries may need beyond the size of their event: frames, and ids that are added."""
+ROOM_FOR_RECORDS: Final = 1024
+"""Bytes that a record may need beyond its value."""
 MANY_EVENTS: Final = 10_000
 """Events of one attempt after which the log asks whether the agent comes to an end."""
 
@@ -58,10 +84,22 @@ class TurnQueue(EventQueue):
     until its thread has emitted an event waits for ever.
     """
 
-    def __init__(self, writer: TurnWriter, view: TurnView) -> None:
+    def __init__(
+        self,
+        writer: TurnWriter,
+        view: TurnView,
+        kept: Sequence[Record] = (),
+        *,
+        hands_over: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._writer = writer
         self._guard = writer.guard
         self._view = view
+        self._journal = Journal(kept) if kept else None
+        self._hands_over = hands_over
+        self._sleeping: dict[StepId, int] = {}
+        self.left: AttemptEnd | None = None
+        """The end of the attempt, once it has left its turn at a record."""
         self._home = asyncio.get_running_loop()
         self._taking = asyncio.Lock()
         self._is_closed = False
@@ -75,6 +113,13 @@ class TurnQueue(EventQueue):
         """The first event that no task can hold: it fails the task, even if the agent goes on."""
         self.on_taken: Callable[[Event], Awaitable[None]] = _nothing
         """Awaited after each event that was taken; the testing kit can stop the agent there."""
+
+    @property
+    def journal(self) -> Journal:
+        """Return the steps of the attempt; it has none if its agent uses none."""
+        if self._journal is None:
+            self._journal = Journal()
+        return self._journal
 
     @property
     def calls(self) -> AgentCalls:
@@ -96,6 +141,16 @@ class TurnQueue(EventQueue):
         """Return True if the agent has emitted an event that ends the turn, and no `fault`."""
         is_ended = self._is_over or on_return(self._view.state) is Returned.ENDED
         return is_ended and self.fault is None
+
+    @property
+    def now_ms(self) -> int:
+        """Return the time of the worker's clock, in milliseconds."""
+        return self._guard.clock.now_ms()
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Return the names of the turn: its scope, task and number."""
+        return *self._guard.key, self._guard.params.turn
 
     @noted("event_queue")
     async def enqueue_event(self, event: Event) -> None:
@@ -145,6 +200,178 @@ class TurnQueue(EventQueue):
         await self._at_home(first_of(clock.sleep(seconds), self._stopping.wait()))
         if self._stopping.is_set():
             raise asyncio.CancelledError
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    async def step(
+        self, step_id: StepId, work: Callable[[], Awaitable[Any]], form: Form, retry: Retry
+    ) -> Any:
+        """Return the recorded result of a step; or run it, and return when its record is stored.
+
+        Raises:
+            StepError: it has failed, and is not tried again.
+            WrongCallError: its result cannot be recorded.
+        """
+        kept = self.journal.found(step_id)
+        if kept is not None and kept.form != "until":
+            return form.decoded(kept)
+        until, tried = wait_in(kept)
+        if until > self._guard.clock.now_ms():
+            await self._at_home(self._park(step_id, until))
+        with running_step(self.journal, step_id, at_home=self._call_at_home) as running:
+            while True:
+                try:
+                    result = await work()
+                    break
+                except Exception as error:
+                    tried += 1
+                    wait_s = None if running.has_streamed else retry.wait_s(tried, error)
+                    if wait_s is None:
+                        raise self._failed(step_id, error) from error
+                    running.held.clear()
+                    await self._at_home(self._wait(running, tried, wait_s))
+            entry = form.encoded(step_id, result)
+            await self._at_home(self._record(running, entry))
+        return form.decoded(entry)
+
+    async def sleep_until(self, step_id: StepId, until: int) -> None:
+        """Sleep until a time in milliseconds, or until the one that the sleep's record has.
+
+        No process waits, and the code runs again after it.
+
+        Raises:
+            WrongCallError: the task expires before.
+        """
+        until = wait_in(self.journal.found(step_id))[0] or until
+        if until >= self._guard.head.expires_at:
+            raise WrongCallError(
+                "ctx.sleep: the task expires before that. Sleep for less, or keep the tasks of this"
+                " deployment for longer (TtlDays)."
+            )
+        if until > self._guard.clock.now_ms():
+            await self._at_home(self._park(step_id, until))
+
+    def _failed(self, step_id: StepId, error: Exception) -> Exception:
+        """Return what the agent gets of a step's exception; its record waits for what follows.
+
+        What the runtime acts on itself goes through as it is.
+        """
+        if isinstance(error, RetryLater | WrongCallError | InvalidAgentEventError | StepError):
+            return error
+        if is_final(error):
+            return error
+        told = StepError.of(step_id, error)
+        self.journal.delay(told.record(step_id))
+        return told
+
+    async def _wait(self, running: Running, tried: int, seconds: float) -> None:
+        """Wait for the next try of a step: here, or, if it takes long, asleep."""
+        clock = self._guard.clock
+        if seconds < PARK_S and not self._hands_over():
+            await clock.sleep(seconds)
+            return
+        until = clock.now_ms() + int(seconds * 1000)
+        self.journal.delay(until_time(running.id, until, tried))
+        await self._park(running.id, until, own=running)
+
+    async def _record(self, running: Running, entry: Recorded) -> None:
+        """Store a step's record, with what was held for it; leave the turn if it is time.
+
+        Nothing is recorded any more once the agent has ended the turn.
+        """
+        # A step whose chunks clients have seen is recorded first: a record keeps all before it.
+        while ahead := [one for one in self.journal.running - {running} if one.has_streamed]:
+            await ahead[0].over.wait()
+        async with self._in_turn(len(entry.value) + ROOM_FOR_RECORDS):
+            if self.has_ended:
+                return
+            if not self._is_closed:
+                for held in running.held:
+                    self._put(self._view.entries_of(held))
+                leaves = self.journal.running == {running} and self._hands_over()
+                records = self.journal.record(entry)
+                self._put_records(records, self._end(HANDOVER) if leaves else None)
+        await self._stored()
+
+    async def _park(self, step_id: StepId, until: int, *, own: Running | None = None) -> None:
+        """Leave the turn until a time, once no step but `own` runs; never return."""
+        if self.journal.found(step_id) is None:
+            self.journal.delay(until_time(step_id, until))
+        self._sleeping[step_id] = until
+        for _ in range(PAUSE_ROUNDS):  # what was begun beside it may want to sleep, too
+            await asyncio.sleep(0)
+        while others := [one for one in self.journal.running if one is not own]:
+            await others[0].over.wait()
+        async with self._in_turn(ROOM_FOR_RECORDS):
+            if not self._is_closed:
+                end = self._end(ASLEEP, until=min(self._sleeping.values()))
+                self._put_records(self.journal.waiting(), end)
+        await self._stored()
+
+    def _end(self, reason: str, *, until: int = 0) -> AttemptEnd:
+        token, now_ms = self._guard.token or "", self._guard.clock.now_ms()
+        return AttemptEnd(token=token, reason=reason, at=now_ms, until=until)
+
+    def _put_records(self, records: tuple[Recorded, ...], end: AttemptEnd | None) -> None:
+        self._writer.put(*records, leaves=end)
+        if end is not None:  # in this commit, so that nothing comes behind it
+            self.left = end
+            self._is_closed = True
+
+    async def _stored(self) -> None:
+        """Return when the records are stored; do not return if the attempt is over."""
+        await self._writer.drain()
+        if self._writer.failure is None and self.left is not None:
+            self._guard.has_given_back = True
+            self._guard.stop(LeftError())
+        if self._writer.failure is not None or self._is_closed:
+            await asyncio.get_running_loop().create_future()  # until the attempt is cancelled
+
+    def _call_at_home(self, call: Callable[[], None]) -> None:
+        if self._is_home:
+            call()
+        else:
+            self._home.call_soon_threadsafe(call)
+
+    def _is_kept(self, event: Event, *, ends_turn: bool) -> bool:
+        """Return True if an event goes no further: the log keeps it, or its step holds it.
+
+        Raises:
+            DivergedError: the log keeps something else; the attempt is stopped.
+        """
+        if self._journal is None:
+            return False
+        step = current_step()
+        if step is None:
+            return self._was_told(event, ends_turn=ends_turn)
+        if isinstance(event, TaskArtifactUpdateEvent):
+            if len(self.journal.running) > 1 and not step.has_streamed:
+                step.held.append(copied(event))
+                return True
+            for held in step.held:
+                self._put(self._view.entries_of(held))
+            step.held.clear()
+            step.has_streamed = True
+        return False
+
+    def _was_told(self, event: Event, *, ends_turn: bool) -> bool:
+        told = False
+        try:
+            if ends_turn or _ends(event):
+                self.journal.check_all_told()
+            elif isinstance(event, TaskArtifactUpdateEvent):
+                told = self.journal.is_told(event.artifact)
+            elif isinstance(event, TaskStatusUpdateEvent):
+                told = self.journal.is_told(None)
+        except DivergedError as error:
+            self._is_closed = True
+            self._guard.stop(error)
+            raise
+        if told:
+            self._view.repeat(event)
+        return told
+
+    # -- the conversation's state ----------------------------------------------------------------
 
     async def load_state(self) -> Any | None:
         """Return the conversation's state, as this turn has stored it if it has; None if unset."""
@@ -210,7 +437,14 @@ class TurnQueue(EventQueue):
     async def _load_state(self) -> Any | None:
         if self._state is not None:
             return json.loads(self._state.value)
+        step_id = StepId(STATE, "", 1)
+        kept = self.journal.found(step_id)
+        if kept is not None:
+            value, self._state_version = json.loads(kept.value)
+            return value
         value, self._state_version = await self._guard.state()
+        loaded = json.dumps([value, self._state_version]).encode()
+        self.journal.delay(Recorded(step_id, "json", loaded))
         return value
 
     async def _store_state(self, value: Any) -> None:
@@ -233,10 +467,13 @@ class TurnQueue(EventQueue):
     async def _take(
         self, event: E, entries_of: Callable[[E], tuple[Entry, ...]], *, ends_turn: bool = False
     ) -> None:
-        async with self._in_turn(event):
-            if not self._takes(_kind(event)):
+        async with self._in_turn(_size_of(event)):
+            if not self._takes(_kind(event)) or self._is_kept(event, ends_turn=ends_turn):
                 return
             entries = entries_of(event)
+            in_step = self._journal is not None and current_step() is not None
+            if not (in_step or ends_turn or _ends(event)):
+                entries = tuple(_told(event, entry) for entry in entries)
             if ends_turn or self.has_ended:  # before the commit that ends the turn
                 self.refuse_forgotten()
             self._put(entries, ends_turn=ends_turn)
@@ -263,13 +500,12 @@ class TurnQueue(EventQueue):
             logger.warning(text, MANY_EVENTS, self._calls.last_place, extra=extra)
 
     @asynccontextmanager
-    async def _in_turn(self, event: object) -> AsyncIterator[None]:
-        """Wait until the events before this one are taken, and until there is room for it.
+    async def _in_turn(self, size: int) -> AsyncIterator[None]:
+        """Wait until the events before this one are taken, and until there is room for its bytes.
 
         The lock is fair: events keep the order in which they came, even if several tasks emit at
         once and a full batch makes all of them wait.
         """
-        size = event.ByteSize() if isinstance(event, ProtobufMessage) else 0
         size += 0 if self._state is None else len(self._state.value)
         async with self._taking:
             while self._writer.is_full or not self._writer.has_room(size):
@@ -279,6 +515,8 @@ class TurnQueue(EventQueue):
     def _takes(self, kind: str) -> bool:
         if not (self._is_closed or self.has_ended or self.fault):
             return True
+        if self.left is not None:  # it says it again when it goes on
+            return False
         extra = {"action": "event_dropped", "task_id": self._guard.head.task_id, "event": kind}
         logger.warning("Event after the end of the turn", extra=extra)
         return False
@@ -308,8 +546,33 @@ async def _nothing(_: Event) -> None:
     """Do nothing."""
 
 
+def _size_of(event: object) -> int:
+    return event.ByteSize() if isinstance(event, ProtobufMessage) else 0
+
+
 def _kind(event: object) -> str:
     return type(event).__name__
+
+
+def _told(event: Event, entry: Entry) -> Entry:
+    """Return an entry with the mark of what the agent says outside of steps.
+
+    A Task has none: said again, it adds nothing that the log has.
+    """
+    is_update = isinstance(event, TaskArtifactUpdateEvent | TaskStatusUpdateEvent)
+    if is_update and isinstance(entry, ArtifactWritten | StatusChanged):
+        return replace(entry, told=True)
+    return entry
+
+
+def _ends(event: Event) -> bool:
+    """Return True if an event ends the turn by itself."""
+    if isinstance(event, Message):
+        return True
+    if not isinstance(event, Task | TaskStatusUpdateEvent):
+        return False
+    state = event.status.state
+    return is_terminal(state) or state == TaskState.TASK_STATE_INPUT_REQUIRED
 
 
 # -- commits ---------------------------------------------------------------------------------
@@ -326,6 +589,7 @@ class _Batch:
     state: ContextWrite | None = None
     failed: AttemptEnd | None = None
     waits: Waits | None = None
+    leaves: AttemptEnd | None = None
     urgent: asyncio.Event = field(default_factory=asyncio.Event)
     done: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
@@ -387,11 +651,13 @@ class TurnWriter:
         state: ContextWrite | None = None,
         failed: AttemptEnd | None = None,
         waits: Waits | None = None,
+        leaves: AttemptEnd | None = None,
     ) -> None:
         """Add entries to the batch that waits.
 
         If the entries end the turn, `state` is the conversation's state to store with them, and
-        `failed` the reason why the attempt has failed. `waits`: the commit gives the turn back.
+        `failed` the reason why the attempt has failed. `waits`: the commit gives the turn back;
+        `leaves`: it leaves the turn at a record.
         """
         if self.failure is not None:
             return
@@ -401,6 +667,7 @@ class TurnWriter:
         batch.state = state or batch.state
         batch.failed = failed or batch.failed
         batch.waits = waits or batch.waits
+        batch.leaves = leaves or batch.leaves
         if batch.size >= FLUSH_BYTES:
             batch.urgent.set()
 
@@ -495,6 +762,7 @@ class TurnWriter:
                     context_write=batch.state,
                     failed=batch.failed,
                     waits=batch.waits,
+                    leaves=batch.leaves,
                 )
             )
         except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it

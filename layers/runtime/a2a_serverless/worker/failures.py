@@ -192,6 +192,11 @@ class StaleStateError(A2AServerlessError):
 class DeadlineError(A2AServerlessError):
     """The invocation's time is running out."""
 
+    def __init__(self, step: str = "") -> None:
+        super().__init__()
+        self.step = step
+        """A step that runs; empty if none does."""
+
 
 def _sayable(text: str, most: int) -> str:
     """Return a text that can be stored: its first characters, without halves of characters."""
@@ -300,7 +305,7 @@ def refused_data(value: object, error: Exception, wanted: str = "a JSON value") 
     said = f"this is none: {error}"
     if found is not None:
         where, wrong = found
-        said = f"{where} is a {type(wrong).__name__}: {_json_instead(wrong)}."
+        said = f"{where} is a {type(wrong).__name__}: {json_instead(wrong)}."
     return WrongCallError(f"ctx.{_method()} takes {wanted}, and {said}")
 
 
@@ -316,6 +321,19 @@ def refuse_function(func: object) -> None:
             f"ctx.run_sync takes a function and its arguments, and got a {kind}: write"
             " `await ctx.run_sync(func, …)`, not `ctx.run_sync(func(…))`."
         )
+
+
+def refuse_step(name: object, func: object) -> None:
+    """Raise WrongCallError unless `func` is a function; a coroutine is closed."""
+    if callable(func):
+        return
+    if inspect.iscoroutine(func):
+        func.close()  # else it would be named as one whose await was forgotten
+    kind = type(func).__name__
+    raise WrongCallError(
+        f"ctx.step takes a name, a function and its arguments, and got a {kind}: write"
+        f" `await ctx.step({_short(name)}, func, …)`, not `ctx.step({_short(name)}, func(…))`."
+    )
 
 
 def refuse_work(work: Sequence[object]) -> None:
@@ -351,7 +369,7 @@ def _first_of(parts: Iterable[tuple[str, object]]) -> tuple[str, object] | None:
     return next(filter(None, found), None)
 
 
-def _json_instead(value: object) -> str:
+def json_instead(value: object) -> str:
     """Return what to write instead of a value that JSON does not have."""
     if inspect.isawaitable(value):
         return "await it first"

@@ -75,6 +75,11 @@ again, and a delivery without renewal counts as lost (before another worker can 
 the guard waits `GRACE_S` for a renewal under way: a little longer than a request's read time-out.
 A delivery is kept for at least `MIN_S`, because 0 seconds would give it back."""
 
+
+class StaleReadError(Exception):
+    """The log has to be read again before its turn is claimed."""
+
+
 _LOST: Final = f"The turn's write lost {MAX_REBASES} races."
 _OVER: Final = "The turn is over, or its task is gone."
 
@@ -225,6 +230,7 @@ class Guard:
         `read` is the task's log from its beginning. `is_alone` False: the process has other turns.
 
         Raises:
+            StaleReadError: the turn has other records than `read` has: its steps would run again.
             TurnFinishedError: the turn is over.
             FencedError: others have used up the turn's attempts meanwhile, or the turn has to run
                 alone in its process and would not.
@@ -240,6 +246,8 @@ class Guard:
                 raise TurnFinishedError(_OVER)
             met = on_lost_claim(newer.head, self.params, retry, is_alone=is_alone)
             head = _unless(met, newer.head)
+            if head.restart_base != self.head.restart_base:
+                raise StaleReadError
             if head.token == self.token:  # by a claim whose answer was lost
                 return self._take(head)
             read = newer

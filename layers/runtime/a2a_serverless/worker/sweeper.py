@@ -47,7 +47,7 @@ from a2a_serverless.storage.endings import (
     gave_up,
     never_started,
 )
-from a2a_serverless.storage.finding import Due, due_tasks, opened_at
+from a2a_serverless.storage.finding import Due, committed_at, due_tasks, opened_at
 from a2a_serverless.storage.table import Item, Key
 from a2a_serverless.tasks.attempts import (
     DeadLettered,
@@ -304,16 +304,24 @@ class Sweeper:
     async def _tell_age(self, log: DurableStorage, head: Head) -> None:
         """Report the age of a turn whose worker has left it, or lost its lease, to the metrics.
 
+        Of one with records it is the age of the last one: with it the turn has all its attempts.
         One that stands in line has no worker because others are before it.
         """
         is_counted = head.token is not None and not head.left
-        since = await opened_at(log, head) if is_counted else None
-        if since is not None:
-            metrics.time("AgeOfLeftTurns", self._clock.now_ms() - since)
+        began = await committed_at(log, head, head.restart_base) if is_counted else None
+        if began is not None:
+            metrics.time("AgeOfLeftTurns", self._clock.now_ms() - began)
 
     async def _postponed(
         self, log: DurableStorage, head: Head, params: OperationParams, fields: Fields
     ) -> Swept | _Copy:
+        if head.left == "asleep":
+            woken = await log.wake(head)
+            if woken is None:
+                return "passed"
+            faults.point("after-postpone")
+            copy = OperationParams.of(woken, woken.turn, woken.sends)
+            return _Copy(params=copy, head=woken, sends_before=head.sends, fields=fields)
         if head.left:
             if head.left == "conversation":
                 await pass_on(log, head.context_id, waiting=head)
@@ -344,6 +352,10 @@ class Sweeper:
 
     def _tell_sent(self, copy: _Copy) -> None:
         resends = copy.head.resends
+        if not resends:
+            extra = {"action": "turn_woken", **copy.fields}
+            logger.info("A turn that slept was woken", extra=extra)
+            return
         metrics.count("Resends")
         if resends >= STUCK_AFTER:
             metrics.count("StuckTurns")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -43,6 +43,8 @@ from a2a_serverless.tasks.rules import merge_metadata
 
 class TurnView:
     """The task as one attempt sees it: as its turn began, with the attempt's own entries.
+
+    If the turn has records, it is the task as the last of them has left it.
 
     `given` is the Task that the agent got with its request, None on a first turn. A Task that the
     agent emits is a snapshot. If it has the given status, it is either the given Task, sent back at
@@ -106,6 +108,12 @@ class TurnView:
         for entry in entries:
             if isinstance(entry, StatusChanged):
                 self.state = entry.status.state
+
+    def repeat(self, event: Event) -> None:
+        """Take note of an event that the log keeps from an earlier attempt."""
+        self._has_emitted = True
+        if isinstance(event, TaskStatusUpdateEvent):
+            self._sent_back, self.state = (), event.status.state
 
     def _of_message(self, message: Message) -> Iterator[Entry]:
         """Yield the entries of a Message that is the turn's only event."""
@@ -395,6 +403,8 @@ class TurnInput:
     log: Log
     state: Mapping[str, str]
     """For the headers of the call contexts."""
+    kept: Sequence[Record] = ()
+    """The commits of earlier attempts that the next claim does not take back."""
 
     def cancel_context(self) -> RequestContext:
         """Return the context of `cancel()`: the Task when the attempt began, and no message."""
@@ -404,8 +414,8 @@ class TurnInput:
 def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     """Return the current turn of a log that was read from its beginning.
 
-    Entries of earlier attempts are left out: the turn is shown as it began. `state` becomes the
-    headers of the call context.
+    The agent gets the turn as it began. The view has what the next claim keeps of earlier attempts,
+    as `kept` does. `state` becomes the headers of the call context.
     """
     head = log.head
     fold = extend(Fold(head.task_id, head.context_id), log.records[: head.turn - 1])
@@ -413,7 +423,14 @@ def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     extend(fold, log.records[head.turn - 1 : head.turn_base])
     request, caller = fold.opening(head.turn)
     context = _request_context(fold, caller, request=request, given=given, state=state)
-    return TurnInput(context=context, view=TurnView(fold, given), log=log, state=state)
+    kept = log.kept()
+    return TurnInput(
+        context=context,
+        view=TurnView(log.restarted() if kept else fold, given),
+        log=log,
+        state=state,
+        kept=kept,
+    )
 
 
 def canceled_turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:

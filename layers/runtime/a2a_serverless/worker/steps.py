@@ -1,0 +1,388 @@
+"""The steps of a turn: what is recorded, what is under way, and what is said once more.
+
+A step's result is an entry of the log. When the code of a turn runs again, in another attempt, each
+step that is recorded returns its result instead of running. What the code says outside of steps is
+the same in each attempt, so that the log keeps it and it is not said again. What a step says
+belongs to the step: it is kept with its record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from a2a.types import Artifact, TaskArtifactUpdateEvent
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.tasks.entries import ArtifactWritten, Recorded, StatusChanged, StepId
+from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.identity import digest
+from a2a_serverless.worker.failures import RetryLater, WrongCallError, is_final, json_instead
+
+MAX_RESULT_BYTES: Final = 1_000_000
+"""The longest result of a step; a commit takes 4 MB."""
+MAX_NAME: Final = 200
+"""The most characters of a step's name, and of its key."""
+PARK_S: Final = 60.0
+"""Seconds of a wait from which on no process waits. The sweeper wakes the turn, once a minute."""
+HAND_OVER_S: Final = 60.0
+"""Seconds before the end of an attempt's time from which on it leaves its turn at a record."""
+MAX_HAND_OVER_SHARE: Final = 0.2
+"""These seconds are at most this share of the attempt's time."""
+SLEEP: Final = "ctx.sleep"
+"""The name of the records of sleeps."""
+STATE: Final = "ctx.load_context"
+"""The name of the record of the conversation's state."""
+
+
+class StepError(Exception):
+    """A step has failed, now or in an earlier attempt: the same error in both.
+
+    In the attempt in which the step has run, the cause is the exception that it has raised.
+    """
+
+    def __init__(self, name: str, kind: str, text: str) -> None:
+        super().__init__(f"step {name!r} failed with {kind}: {text}")
+        self.name = name
+        self.kind = kind
+        """The class of the exception, such as `ValueError`."""
+        self.text = text
+
+    @classmethod
+    def of(cls, step_id: StepId, error: Exception) -> StepError:
+        """Return the error of a step that has raised."""
+        return cls(step_id.name, type(error).__name__, str(error)[:MAX_NAME])
+
+    def record(self, step_id: StepId) -> Recorded:
+        """Return the record of a step that has failed with it."""
+        return Recorded(step_id, "error", json.dumps([self.kind, self.text]).encode())
+
+
+class LeftError(Exception):
+    """The attempt has left its turn at a record; the turn goes on in another one."""
+
+
+class DivergedError(A2AServerlessError):
+    """The agent's code has said something else than in an earlier attempt: the turn starts over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How often a step is tried, and the waits between two tries, in seconds.
+
+    The wait doubles from `base_s` up to `cap_s`. A wait of a minute or more holds no worker.
+    """
+
+    tries: int = 1
+    base_s: float = 1
+    cap_s: float = 300
+
+    def wait_s(self, tried: int, error: BaseException) -> float | None:
+        """Return the seconds until the next try after `tried` of them; None: there is none."""
+        if tried >= self.tries or is_final(error):
+            return None
+        asked_s = error.after_s if isinstance(error, RetryLater) else 0
+        return max(asked_s, min(self.cap_s, self.base_s * 2.0 ** min(tried - 1, 32)))
+
+
+ONCE: Final = Retry()
+
+
+@dataclass(eq=False, slots=True)
+class Running:
+    """A step that is under way."""
+
+    id: StepId
+    has_streamed: bool = False
+    """True if clients may have seen a chunk of it that its record has to keep."""
+    held: list[TaskArtifactUpdateEvent] = field(default_factory=list)
+    """Its artifacts, while other steps run beside it: they go out with its record."""
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+_current: ContextVar[Running | None] = ContextVar("step", default=None)
+
+
+def current_step() -> Running | None:
+    """Return the step in which the calling code runs; None outside of steps."""
+    running = _current.get()
+    return None if running is None or running.over.is_set() else running
+
+
+@contextmanager
+def running_step(
+    journal: Journal, step_id: StepId, *, at_home: Callable[[Callable[[], None]], None]
+) -> Iterator[Running]:
+    """Run the block as a step; `at_home` makes a call in the loop of the attempt's queue."""
+    running = Running(step_id)
+    journal.running.add(running)
+    token = _current.set(running)
+
+    def end() -> None:
+        journal.running.discard(running)
+        running.over.set()
+
+    try:
+        yield running
+    finally:
+        _current.reset(token)
+        at_home(end)
+
+
+class Form(NamedTuple):
+    """How the results of a step are recorded: as bytes, as JSON, or as the JSON of a type."""
+
+    name: str
+    type: TypeAdapter[Any] | None = None
+
+    @classmethod
+    def of(cls, kind: Any) -> Form:
+        """Return the form for results of a type; None: a JSON value, or bytes."""
+        return cls("json", None if kind is None else TypeAdapter(kind))
+
+    def encoded(self, step_id: StepId, result: Any) -> Recorded:
+        """Return the record of a result.
+
+        Raises:
+            WrongCallError: the result cannot be recorded; the message says how it can.
+        """
+        if isinstance(result, bytes) and self.type is None:
+            entry = Recorded(step_id, "bytes", result)
+        else:
+            entry = Recorded(step_id, self.name, self._json(step_id, result))
+        if len(entry.value) > MAX_RESULT_BYTES:
+            raise WrongCallError(
+                f"The result of step {step_id.name!r} has {len(entry.value):,} bytes, and a record"
+                f" has at most {MAX_RESULT_BYTES:,}: store it elsewhere, for instance as an"
+                " artifact or in S3, and return its place."
+            )
+        return entry
+
+    def _json(self, step_id: StepId, result: Any) -> bytes:
+        if self.type is not None:
+            return self.type.dump_json(result)
+        try:
+            return json.dumps(result, separators=(",", ":"), allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            way = f"pass `type={type(result).__name__}`" if isinstance(result, BaseModel) else ""
+            raise WrongCallError(
+                f"Step {step_id.name!r} has returned what cannot be recorded ({error}):"
+                f" {way or json_instead(result)}."
+            ) from error
+
+    def decoded(self, entry: Recorded) -> Any:
+        """Return the result in a record.
+
+        Raises:
+            StepError: the record is of a step that has failed.
+            WrongCallError: the record does not fit the type that the step has today.
+        """
+        if entry.form == "error":
+            raise StepError(entry.id.name, *json.loads(entry.value))
+        if entry.form == "bytes":
+            return entry.value
+        if self.type is None:
+            return json.loads(entry.value)
+        try:
+            return self.type.validate_json(entry.value)
+        except ValidationError as error:
+            raise WrongCallError(
+                f"The record of step {entry.id.name!r} does not fit its type any more, as the"
+                f" code has changed since: give the step another name. {error}"
+            ) from error
+
+
+def until_time(step_id: StepId, until_ms: int, tried: int = 0) -> Recorded:
+    """Return the record of a wait: when it ends, and after how many tries of a step it began."""
+    return Recorded(step_id, "until", json.dumps([until_ms, tried]).encode())
+
+
+def wait_in(entry: Recorded | None) -> tuple[int, int]:
+    """Return when the wait of a record ends, in milliseconds, and the tries before it."""
+    if entry is None or entry.form != "until":
+        return 0, 0
+    until_ms, tried = json.loads(entry.value)
+    return int(until_ms), int(tried)
+
+
+_Task: TypeAlias = "asyncio.Task[Any] | None"
+
+
+class Journal:
+    """The steps of one attempt, with what earlier attempts of its turn have left in the log.
+
+    Args:
+        kept: the commits of earlier attempts that were not taken back.
+    """
+
+    def __init__(self, kept: Iterable[Record] = ()) -> None:
+        self._kept: dict[StepId, Recorded] = {}
+        self._told: defaultdict[str, deque[bytes]] = defaultdict(deque)
+        for record in kept:
+            for entry in record.entries:
+                self._keep(entry)
+        self.kept = len(self._kept)
+        """The records with which the attempt began."""
+        self._numbers: Counter[tuple[str, str]] = Counter()
+        self._strands: dict[tuple[str, str], tuple[_Task, frozenset[_Task]]] = {}
+        """The task that has used a name and key last, and those that were there beside it."""
+        self._waiting: dict[StepId, Recorded] = {}
+        self.running: set[Running] = set()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def _keep(self, entry: object) -> None:
+        if isinstance(entry, Recorded):
+            self._kept[entry.id] = entry
+        elif isinstance(entry, ArtifactWritten) and entry.told:
+            self._told[entry.artifact.artifact_id].append(_content_of(entry.artifact))
+        elif isinstance(entry, StatusChanged) and entry.told:
+            self._told[""].append(b"")
+
+    def id_of(self, name: str, key: str = "") -> StepId:
+        """Return the identity of the next step of this name and key.
+
+        Raises:
+            WrongCallError: a name or key is none, or two asyncio tasks use the same ones, so that
+                their order may be another one in the next attempt.
+        """
+        given: Any
+        for what, given in (("name", name), ("key", key)):
+            if (
+                not isinstance(given, str)
+                or len(given) > MAX_NAME
+                or (what == "name" and not given)
+            ):
+                raise WrongCallError(
+                    f"ctx.step takes a {what} of 1 to {MAX_NAME} characters, and got"
+                    f" {repr(given)[:MAX_NAME]}: `await ctx.step('search', func, …, key='page 3')`."
+                )
+        if not self._keeps_order(name, key):
+            raise WrongCallError(
+                f"Two asyncio tasks of the agent run {name!r}, and their order may be another one"
+                " in the next attempt: tell them apart by `key=…`."
+            )
+        self._numbers[name, key] += 1
+        return StepId(name, key, self._numbers[name, key])
+
+    def _keeps_order(self, name: str, key: str) -> bool:
+        """Return True if the calling task is the only one that uses a name and key.
+
+        Another one may have used them before this one was created, if it has ended.
+        """
+        task = asyncio.current_task()
+        earlier, beside = self._strands.get((name, key), (task, frozenset()))
+        if task is not earlier and not (earlier is not None and earlier.done()):
+            return False
+        if task in beside:
+            return False
+        if task is not earlier or not beside:
+            self._strands[name, key] = task, frozenset(asyncio.all_tasks()) - {task}
+        return True
+
+    def found(self, step_id: StepId) -> Recorded | None:
+        """Return the record of a step; None if it has none."""
+        return self._waiting.get(step_id) or self._kept.get(step_id)
+
+    def record(self, entry: Recorded) -> tuple[Recorded, ...]:
+        """Take a record; return it behind those that have waited for the next commit."""
+        self._kept[entry.id] = entry
+        return (*self.waiting(), entry)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Return True if the conversation's state that the turn has loaded is recorded."""
+        return StepId(STATE, "", 1) in self._kept
+
+    def delay(self, entry: Recorded) -> None:
+        """Take a record that is stored with the next one, or not at all."""
+        self._waiting[entry.id] = entry
+
+    def waiting(self) -> tuple[Recorded, ...]:
+        """Return the delayed records for the next commit, and keep them."""
+        waiting = tuple(self._waiting.values())
+        self._kept.update(self._waiting)
+        self._waiting.clear()
+        return waiting
+
+    def is_told(self, artifact: Artifact | None) -> bool:
+        """Return True if the log keeps what the code says outside of steps; None: a status.
+
+        Raises:
+            DivergedError: the log keeps something else in its place.
+        """
+        kept = self._told.get("" if artifact is None else artifact.artifact_id)
+        if not kept:
+            return False
+        if artifact is not None and kept[0] != _content_of(artifact):
+            raise _diverged(f"another content of artifact {artifact.artifact_id!r}")
+        kept.popleft()
+        return True
+
+    def check_all_told(self) -> None:
+        """Check, before the turn ends, that the code has said all artifacts that the log keeps.
+
+        Raises:
+            DivergedError: it has not.
+        """
+        missing = [artifact_id for artifact_id, kept in self._told.items() if artifact_id and kept]
+        if missing:
+            raise _diverged(f"nothing of artifact {missing[0]!r}")
+
+
+def _diverged(what: str) -> DivergedError:
+    return DivergedError(
+        f"The agent's code has run again and said {what}, outside of steps, so the turn starts"
+        " over: put what may differ from run to run into a step."
+    )
+
+
+def _content_of(artifact: Artifact) -> bytes:
+    return hashlib.sha256(artifact.SerializeToString(deterministic=True)).digest()
+
+
+def key_of(scope: str, task_id: str, turn: int, step_id: StepId) -> str:
+    """Return a text that names a step wherever and however often it runs: an idempotency key."""
+    return digest("step", scope, task_id, str(turn), *map(str, step_id))
+
+
+def seconds_of(seconds: float) -> float:
+    """Return the seconds of a sleep.
+
+    Raises:
+        WrongCallError: they are no number from 0 on.
+    """
+    given: Any = seconds
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not is_number or not (0 <= given < math.inf):
+        raise WrongCallError(
+            f"ctx.sleep takes seconds, a number from 0 on, and got {repr(seconds)[:MAX_NAME]}:"
+            " `await ctx.sleep(3600)`."
+        )
+    return float(seconds)
+
+
+def seconds_until(when: datetime, now_ms: int) -> float:
+    """Return the seconds from now to a time; 0 if it is past.
+
+    Raises:
+        WrongCallError: it is no time with a time zone.
+    """
+    given: Any = when
+    if not isinstance(given, datetime) or given.tzinfo is None:
+        raise WrongCallError(
+            f"ctx.sleep_until takes a datetime with a time zone, and got {repr(when)[:MAX_NAME]}:"
+            " `datetime.now(UTC) + timedelta(hours=2)`."
+        )
+    return max(0.0, given.timestamp() - now_ms / 1000)

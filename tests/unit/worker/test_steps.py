@@ -1,0 +1,782 @@
+"""Turns that go on at their records: steps, hand-over, sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from pydantic import BaseModel
+
+from a2a_serverless import steps
+from a2a_serverless.errors import TaskNotAcceptingMessagesError
+from a2a_serverless.queues.table import TableQueue
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.layout import head_key
+from a2a_serverless.tasks import head as heads
+from a2a_serverless.tasks.entries import Recorded, StepId
+from a2a_serverless.tasks.head import Head, Operation
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker import Retry, StepError, TaskContext, Worker
+from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless.worker.steps import MAX_RESULT_BYTES
+from a2a_serverless.worker.sweeper import Sweeper
+from tests.support.clocks import ManualClock
+from tests.support.queues import left
+from tests.support.workers import (
+    Agent,
+    Bench,
+    PacedClock,
+    S,
+    artifact_texts,
+    params_of,
+    status,
+    status_text,
+)
+from tests.unit.worker import step_kills
+
+Handle = Callable[[TaskContext], Awaitable[None]]
+LONG = os.environ.get("A2A_FAULTS") == "long"
+
+
+class Script(Worker):
+    """A worker made of a function; it counts its starts."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self.starts = 0
+
+    async def handle(self, ctx: TaskContext) -> None:
+        self.starts += 1
+        await self._handle(ctx)
+
+
+class Stand:
+    """A worker on a script, by a clock that stands still; `ran` has what the script has done."""
+
+    def __init__(
+        self, handle: Handle, *, clock: ManualClock | PacedClock | None = None, **settings: Any
+    ) -> None:
+        self.clock = clock or ManualClock()
+        self.script = Script(handle)
+        # As an event source on Lambda: a delivery lasts as long as its worker may run.
+        options = {"retry_base_s": 0, "visibility_s": 5400, **settings}
+        self.bench = Bench(WorkerExecutor(self.script), clock=self.clock, **options)
+        assert isinstance(self.bench.operations, TableQueue)
+        self.queue = self.bench.operations
+        self.sweeper = Sweeper(self.bench.storage, self.bench.operations, clock=self.clock)
+
+    async def send(self) -> Head:
+        self.task = await self.bench.send()
+        return self.task
+
+    async def head(self) -> Head:
+        return await self.bench.head(self.task)
+
+    async def text(self) -> str:
+        return status_text(await self.bench.task(self.task))
+
+    async def work(self, *, times: int = 20, deadline_s: float | None = None) -> Head:
+        """Run the deliveries that there are."""
+        for _ in range(times):
+            if not left(self.queue):
+                return await self.head()
+            deadline = None if deadline_s is None else self.clock.monotonic() + deadline_s
+            await self.bench.work(deadline=deadline)
+        raise AssertionError("deliveries without an end")
+
+    async def pass_time(self, seconds: float) -> None:
+        await self.last(seconds)
+        await self.sweeper.sweep()
+
+    async def last(self, seconds: float) -> None:
+        """Do what takes so long."""
+        if isinstance(self.clock, PacedClock):
+            self.clock._now += seconds  # in one go: no look at HEAD each second
+            await self.clock.pass_time(0)
+        else:
+            self.clock.advance(seconds)
+
+    async def kinds(self) -> list[str]:
+        """The kinds of the log's entries."""
+        records = await self.bench.records(self.task)
+        return [type(entry).__name__ for record in records for entry in record.entries]
+
+
+async def run(handle: Handle, **settings: Any) -> tuple[Stand, Head]:
+    stand = Stand(handle, **settings)
+    await stand.send()
+    return stand, await stand.work()
+
+
+async def test_a_recorded_step_does_not_run_again() -> None:
+    """The second attempt gets what the first has recorded, and runs what was under way."""
+    ran: list[str] = []
+
+    def plan(text: str) -> tuple[str, ...]:
+        ran.append("plan")
+        return text, "b"
+
+    async def search(what: str) -> dict[int, int]:
+        ran.append(what)
+        if len(ran) == 2:
+            raise RuntimeError("no")
+        return {1: len(what)}
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("intro", "a")
+        words = await ctx.step("plan", plan, "a")
+        await ctx.emit_text_artifact("planned", "a", append=True)
+        found = await ctx.step("search", search, words[0])
+        await ctx.complete(f"{words} {found}")
+
+    stand, head = await run(handle)
+    assert (head.state, stand.script.starts) == (S.TASK_STATE_COMPLETED, 2)
+    assert ran == ["plan", "a", "a"]
+    shown = artifact_texts(await stand.bench.task(head))
+    # Results are as their records have them, also in the attempt that has made them.
+    assert shown == {"a": ["intro", "planned"], "final-answer": ["['a', 'b'] {'1': 1}"]}
+
+
+@pytest.mark.parametrize("value", [b"\x00\xff", "text", None, [1, {"a": True}]])
+async def test_a_result_comes_back_as_it_was(value: Any) -> None:
+    """Bytes and JSON values are the same in the attempt that goes on."""
+    got: list[Any] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        got.append(await ctx.step("make", lambda: value))
+        if len(got) == 1:
+            raise RuntimeError("once more")
+        await ctx.complete()
+
+    await run(handle)
+    assert got == [value, value]
+
+
+async def test_a_result_of_a_type_is_read_as_it() -> None:
+    """With `type` a step returns what pydantic reads from the record."""
+
+    class Plan(BaseModel):
+        days: int
+
+    async def handle(ctx: TaskContext) -> None:
+        plan = await ctx.step("plan", Plan, days=3, type=Plan)
+        await ctx.complete(repr(plan))
+
+    stand, head = await run(handle)
+    assert artifact_texts(await stand.bench.task(head))["final-answer"] == ["Plan(days=3)"]
+
+
+async def test_a_step_in_a_step_is_a_plain_call() -> None:
+    """Only the outer one is recorded, and `ctx.step_id` is its id."""
+    ids: list[str] = []
+
+    async def inner(ctx: TaskContext) -> tuple[int]:
+        ids.append(ctx.step_id)
+        return (1,)
+
+    async def outer(ctx: TaskContext) -> bool:
+        ids.append(ctx.step_id)
+        return bool(await ctx.step("inner", inner, ctx) == (1,))
+
+    async def handle(ctx: TaskContext) -> None:
+        assert await ctx.step("outer", outer, ctx)
+        with pytest.raises(RuntimeError, match="is the id of a step"):
+            _ = ctx.step_id
+        await ctx.complete()
+
+    stand, head = await run(handle)
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert len(set(ids)) == 1
+    assert (await stand.kinds()).count("Recorded") == 1
+
+
+async def test_a_step_that_fails_is_recorded_when_the_agent_goes_on() -> None:
+    """The agent gets the same error in later attempts; the step is not tried again."""
+    ran: list[int] = []
+
+    def fetch() -> None:
+        ran.append(1)
+        raise ValueError("no such page")
+
+    told: list[StepError] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.step("fetch", fetch)
+        except StepError as error:
+            told.append(error)
+        await ctx.send_status("going on")
+        await ctx.step("next", len, "x")
+        if len(told) == 1:
+            raise RuntimeError("once more")
+        await ctx.complete()
+
+    _, head = await run(handle)
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert len(ran) == 1
+    assert [str(error) for error in told] == [
+        "step 'fetch' failed with ValueError: no such page"
+    ] * 2
+    assert isinstance(told[0].__cause__, ValueError)
+
+
+async def test_a_step_that_fails_its_attempt_is_tried_again() -> None:
+    """An error that ends the attempt is not recorded: the next attempt runs the step again."""
+    ran: list[int] = []
+
+    def fetch() -> int:
+        ran.append(1)
+        if len(ran) < 3:
+            raise ValueError
+        return len(ran)
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.complete(str(await ctx.step("fetch", fetch)))
+
+    stand, head = await run(handle)
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert stand.script.starts == len(ran) == 3
+
+
+async def test_a_step_is_tried_again_in_its_attempt() -> None:
+    """`retry` tries it again; waits of a minute or more hold no worker, and tries are counted."""
+    ran: list[int] = []
+
+    def fetch() -> int:
+        ran.append(1)
+        if len(ran) < 4:
+            raise ValueError
+        return len(ran)
+
+    async def handle(ctx: TaskContext) -> None:
+        got = await ctx.step("fetch", fetch, retry=Retry(tries=4, base_s=30, cap_s=100))
+        await ctx.complete(str(got))
+
+    stand = Stand(handle)
+    await stand.send()
+    head = await stand.work()
+    assert (len(ran), head.left, head.attempts) == (2, "asleep", 0)
+    await stand.pass_time(60)
+    await stand.work()
+    assert len(ran) == 3
+    await stand.pass_time(100)
+    head = await stand.work()
+    assert (head.state, len(ran), stand.script.starts) == (S.TASK_STATE_COMPLETED, 4, 3)
+
+
+async def test_attempts_count_without_progress() -> None:
+    """A turn that records a step before each failure is not failed after MaxAttempts."""
+
+    async def handle(ctx: TaskContext) -> None:
+        for number in range(8):
+            before = len(ran)
+            await ctx.step("work", ran.append, number)
+            if len(ran) > before:
+                raise RuntimeError("died")
+        await ctx.complete()
+
+    ran: list[int] = []
+    stand, head = await run(handle, max_attempts=2)
+    assert (head.state, stand.script.starts, ran) == (S.TASK_STATE_COMPLETED, 9, list(range(8)))
+
+
+async def test_code_that_has_changed_finds_its_records() -> None:
+    """Steps that were put in, moved or taken out do not disturb those that are recorded."""
+    ran: list[str] = []
+    order = [["a", "b", "fail"], ["x", "b", "a", "a"]]
+
+    def work(name: str) -> str:
+        if name == "fail":
+            raise RuntimeError
+        ran.append(name)
+        return name.upper()
+
+    got: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        got[:] = [await ctx.step(name, work, name) for name in order.pop(0)]
+        await ctx.complete()
+
+    await run(handle)
+    assert ran == ["a", "b", "x", "a"]
+    assert got == ["X", "B", "A", "A"]
+
+
+async def test_what_is_said_otherwise_starts_the_turn_over() -> None:
+    """Text outside of steps that differs in the next attempt is never mixed: all runs again."""
+    ran: list[str] = []
+    said = ["good morning", "good evening", "good evening"]
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact(said.pop(0))
+        await ctx.step("work", ran.append, "work")
+        if len(said) == 2:
+            raise RuntimeError
+        await ctx.complete()
+
+    stand, head = await run(handle, max_attempts=3)
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert artifact_texts(await stand.bench.task(head)) == {"answer": ["good evening"]}
+    assert ran == ["work", "work"]
+
+
+async def test_what_is_not_said_any_more_starts_the_turn_over() -> None:
+    """An artifact of the log that the next attempt does not write is taken back."""
+    names = ["first", "second", "second"]
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("text", names.pop(0))
+        await ctx.step("work", len, "x")
+        if len(names) == 2:
+            raise RuntimeError
+        await ctx.complete()
+
+    stand, head = await run(handle)
+    assert artifact_texts(await stand.bench.task(head)) == {"second": ["text"]}
+
+
+async def test_a_turn_longer_than_a_worker_is_handed_over() -> None:
+    """Forty minutes in workers of fifteen: each step once, each event once, no attempt used."""
+    ran: list[int] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        for number in range(20):
+            await ctx.step("part", part, number)
+            await ctx.emit_text_artifact(f"{number} ", append=True)
+        await ctx.complete()
+
+    async def part(number: int) -> None:
+        ran.append(number)
+        await stand.last(120)
+
+    stand = Stand(handle, clock=PacedClock(), max_attempts=1)
+    await stand.send()
+    head = await stand.work(deadline_s=900)
+    assert (head.state, stand.script.starts, ran) == (S.TASK_STATE_COMPLETED, 3, list(range(20)))
+    kinds = await stand.kinds()
+    assert "Restarted" not in kinds
+    assert kinds.count("ArtifactWritten") == 20
+    assert head.resends == 0
+
+
+async def test_a_worker_that_is_told_to_stop_hands_over() -> None:
+    """After SIGTERM a turn leaves its process at the next record."""
+    ran: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.step("one", ran.append, "one")
+        if stand.script.starts == 1:
+            stand.bench.operations.is_closed = True
+        await ctx.step("two", ran.append, "two")
+        await ctx.step("three", ran.append, "three")
+        await ctx.complete()
+
+    stand = Stand(handle)
+    await stand.send()
+    handle_ = await stand.bench.deliver()
+    assert await stand.bench.adapter.process(handle_)
+    head = await stand.head()
+    assert ran == ["one", "two"]
+    assert head.released is not None
+    assert (head.released.reason, head.sends, head.attempts) == ("handover", 1, 0)
+
+
+async def test_a_turn_that_was_not_sent_on_is_sent_by_the_sweeper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that dies between the hand-over and its copy loses nothing but a minute."""
+    ran: list[int] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        for number in range(3):
+            await ctx.step("part", ran.append, number)
+            await stand.last(100)
+        await ctx.complete()
+
+    stand = Stand(handle, clock=PacedClock())
+    await stand.send()
+    lost: list[Operation] = []
+
+    async def send(message: Operation) -> None:
+        lost.append(message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stand.bench.operations, "send", send)
+        await stand.work(deadline_s=120)
+    assert [message.params.copy_number for message in lost] == [1]
+    assert not left(stand.queue)
+    await stand.pass_time(61)
+    head = await stand.work()
+    assert (head.state, ran) == (S.TASK_STATE_COMPLETED, [0, 1, 2])
+
+
+async def test_a_step_longer_than_a_worker_fails_with_its_name() -> None:
+    """After its attempts the task says which step it was, and what helps."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.step("export", stand.last, 1000)
+
+    stand = Stand(handle, clock=PacedClock(), max_attempts=2)
+    await stand.send()
+    head = await stand.work(deadline_s=900)
+    assert head.state == S.TASK_STATE_FAILED
+    assert "The step 'export' needs longer than a worker has: cut it" in await stand.text()
+
+
+async def test_a_long_sleep_holds_no_worker() -> None:
+    """A turn that sleeps has no message; the sweeper wakes it, and it goes on behind its sleep."""
+    ran: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.send_status("before")
+        await ctx.step("first", ran.append, "first")
+        await ctx.sleep(5 * 3600)
+        await ctx.step("second", ran.append, "second")
+        await ctx.complete("done")
+
+    stand = Stand(handle)
+    await stand.send()
+    head = await stand.work()
+    assert (head.left, head.attempts, head.state) == ("asleep", 0, S.TASK_STATE_WORKING)
+    await stand.pass_time(4 * 3600)
+    assert not left(stand.queue)
+    await stand.pass_time(3600)
+    head = await stand.work()
+    assert (head.state, head.resends) == (S.TASK_STATE_COMPLETED, 0)
+    assert (ran, stand.script.starts) == (["first", "second"], 2)
+    assert "Restarted" not in await stand.kinds()
+
+
+async def test_sleeps_beside_one_another_each_end_at_their_time() -> None:
+    """The turn wakes for the first one, and for each other one as long after its beginning."""
+    woke: dict[str, int] = {}
+
+    async def branch(ctx: TaskContext, name: str, hours: int) -> None:
+        when = datetime.fromtimestamp(begun / 1000, UTC) + timedelta(hours=hours)
+        await (ctx.sleep_until(when) if name == "until" else ctx.sleep(hours * 3600, key=name))
+        await ctx.step("woke", woke.setdefault, name, hour(), key=name)
+
+    def hour() -> int:
+        return (stand.clock.now_ms() - begun) // 3_600_000
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.gather(branch(ctx, "two", 2), branch(ctx, "three", 3), branch(ctx, "until", 4))
+        await ctx.complete()
+
+    stand = Stand(handle, clock=PacedClock())
+    begun = stand.clock.now_ms()
+    await stand.send()
+    for _ in range(4):
+        assert (await stand.work()).left == "asleep"
+        await stand.pass_time(3600)
+    head = await stand.work()
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert woke == {"two": 2, "three": 3, "until": 4}
+
+
+async def test_a_sleeping_turn_is_canceled_at_once() -> None:
+    """A cancel wakes nothing: the task ends, and the agent's `cancel` is told."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.sleep(3600)
+
+    stand, head = await run(handle)
+    await stand.bench.cancel(head)
+    head = await stand.work()
+    assert (head.state, head.left, head.due_at) == (S.TASK_STATE_CANCELED, "", None)
+    assert stand.script.starts == 1
+
+
+async def test_a_sleeping_turn_takes_no_message() -> None:
+    """A follow-up is refused, as while the agent works."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.sleep(3600)
+
+    stand, head = await run(handle)
+    with pytest.raises(TaskNotAcceptingMessagesError):
+        await stand.bench.follow_up(head, "more")
+
+
+async def test_a_late_copy_does_not_wake_a_sleeping_turn() -> None:
+    """A copy that was on the queue already is dropped; a late renewal moves no due time."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.sleep(3600)
+        await ctx.complete()
+
+    stand, head = await run(handle)
+    await stand.bench.enqueue(head, copy_number=0)
+    await stand.work()
+    assert stand.script.starts == 1
+    storage = stand.bench.storage_of(head)
+    assert not await storage.renew(head, token=head.token or "", due_at=stand.clock.now_ms())
+    assert (await stand.head()).due_at == head.due_at
+
+
+async def test_records_of_another_attempt_are_read_before_a_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An attempt whose claim lost a race reads the log again: no recorded step runs twice."""
+    ran: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        ran.append(await ctx.step("work", lambda: "run"))
+        await ctx.complete()
+
+    stand = Stand(handle)
+    task = await stand.send()
+    storage = stand.bench.storage_of(task)
+    await storage.commit(await stand.head(), Commit(token="zombie", claims=True))
+    read = type(storage).read
+    races = [
+        Commit(entries=(Recorded(StepId("work", "", 1), "json", b'"zombie"'),), token="zombie")
+    ]
+
+    async def racing(self: Any, *args: Any, **options: Any) -> Any:
+        log = await read(self, *args, **options)
+        if races:
+            await storage.commit(await stand.head(), races.pop())
+        return log
+
+    monkeypatch.setattr(type(storage), "read", racing)
+    head = await stand.work()
+    assert (head.state, ran) == (S.TASK_STATE_COMPLETED, ["zombie"])
+
+
+async def test_an_older_worker_gives_a_turn_with_records_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A release that knows no records does not run such a turn; after the turn it runs the next."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.step("work", len, "x")
+        await ctx.sleep(3600)
+        await ctx.request_input("more?")
+
+    stand, head = await run(handle)
+    assert head.needs == heads.RECORDS
+    monkeypatch.setattr(heads, "FORMAT", 1)
+    await stand.bench.operations.send(Operation.to_run(params_of(head, copy_number=9)))
+    assert not await stand.bench.work()
+    assert stand.script.starts == 1
+    monkeypatch.undo()
+    await stand.pass_time(3600)
+    head = await stand.work()
+    assert (head.state, head.needs) == (S.TASK_STATE_INPUT_REQUIRED, 0)
+
+
+async def test_a_turn_has_a_limit_without_its_sleeps() -> None:
+    """MaxTurnHours counts the time in which the turn was worked on."""
+
+    async def handle(ctx: TaskContext) -> None:
+        for number in range(100):
+            await ctx.step("part", stand.last, 835)
+            if number == 1:
+                await ctx.sleep(48 * 3600)
+        await ctx.complete()
+
+    stand = Stand(handle, clock=PacedClock(), max_turn_hours=2)
+    await stand.send()
+    await stand.work(deadline_s=900)
+    await stand.pass_time(48 * 3600)
+    head = await stand.work(deadline_s=900)
+    assert head.state == S.TASK_STATE_FAILED
+    assert "for 2 hours (MaxTurnHours)" in await stand.text()
+    assert 9 <= stand.script.starts <= 12
+
+
+async def test_a_turn_of_a_day_is_handed_over_a_hundred_times() -> None:
+    """Twenty-three hours of work, one attempt, no copy that counts as sent again."""
+
+    async def handle(ctx: TaskContext) -> None:
+        for _ in range(100):
+            await ctx.step("part", stand.last, 835)
+        await ctx.complete()
+
+    stand = Stand(handle, clock=PacedClock(), max_attempts=1)
+    await stand.send()
+    head = await stand.work(deadline_s=900, times=120)
+    assert (head.state, head.resends) == (S.TASK_STATE_COMPLETED, 0)
+    assert stand.script.starts == 101
+    assert (await stand.sweeper.sweep()).sent == 0
+
+
+async def test_a_state_that_was_loaded_is_recorded() -> None:
+    """The turn goes on with the state that it has loaded; if another changed it, it says so."""
+    loaded: list[Any] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        loaded.append(await ctx.load_context())
+        await ctx.step("work", len, "x")
+        await ctx.sleep(3600)
+        await ctx.update_context({"turn": 1})
+        await ctx.complete()
+
+    stand, head = await run(handle)
+    storage = stand.bench.storage_of(head)
+    await storage.contexts.put("ctx", context_write({"turn": "other"}))
+    await stand.pass_time(3600)
+    head = await stand.work()
+    assert loaded == [None, None]
+    assert head.state == S.TASK_STATE_FAILED
+    assert "Another turn has changed the state of this conversation" in await stand.text()
+
+
+async def test_steps_of_any_executor() -> None:
+    """The functions of `a2a_serverless.steps` do in an AgentExecutor what the context's do."""
+    ran: list[str] = []
+
+    @steps.step(key=lambda city: city)
+    async def search(city: str) -> str:
+        ran.append(steps.step_id())
+        return city.upper()
+
+    @steps.step
+    def count(text: str) -> int:
+        ran.append(text)
+        return len(text)
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        found = [await search("rome"), await search("oslo")]
+        total = await steps.step("sum", sum, [await count(word) for word in found])
+        await steps.sleep(3600)
+        await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, f"{found} {total}"))
+
+    stand = Stand(lambda _: asyncio.sleep(0))
+    stand.bench.adapter.agent = Agent(execute)
+    await stand.send()
+    await stand.work()
+    await stand.pass_time(3600)
+    await stand.work()
+    assert await stand.text() == "['ROME', 'OSLO'] 8"
+    assert len(set(ran)) == len(ran) == 4
+    with pytest.raises(RuntimeError, match="No turn runs here"):
+        await search("rome")
+
+
+WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
+    (lambda ctx: ctx.step("", len, "x"), "name of 1 to 200 characters"),
+    (lambda ctx: ctx.step("x" * 300, len, "x"), "name of 1 to 200 characters"),
+    (lambda ctx: ctx.step("nan", float, "nan"), "cannot be recorded"),
+    (lambda ctx: ctx.step("set", set, "x"), r"list\(…\)"),
+    (lambda ctx: ctx.step("big", "x".__mul__, 2 * MAX_RESULT_BYTES), "at most 1,000,000"),
+    (lambda ctx: ctx.step("call", len("x")), "a name, a function and its arguments"),  # type: ignore[arg-type]
+    (lambda ctx: ctx.sleep(-1), "seconds, a number from 0 on"),
+    (lambda ctx: ctx.sleep(float("nan")), "seconds, a number from 0 on"),
+    (lambda ctx: ctx.sleep(float("inf")), "seconds, a number from 0 on"),
+    (lambda ctx: ctx.sleep(40 * 24 * 3600), "the task expires before that"),
+    (lambda ctx: ctx.sleep_until(datetime(2026, 1, 1)), "a datetime with a time zone"),  # noqa: DTZ001
+]
+
+
+@pytest.mark.parametrize(("call", "text"), WRONG)
+async def test_a_wrong_call_says_the_right_one(
+    call: Callable[[TaskContext], Any], text: str
+) -> None:
+    """The task fails at once; the log has the sentence."""
+    raised: list[BaseException] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await call(ctx)
+        except WrongCallError as error:
+            raised.append(error)
+            raise
+
+    stand, head = await run(handle)
+    assert (head.state, stand.script.starts) == (S.TASK_STATE_FAILED, 1)
+    with pytest.raises(WrongCallError, match=text):
+        raise raised[0]
+
+
+async def test_two_tasks_with_one_name_are_refused() -> None:
+    """Their order may be another one next time: the sentence asks for a key."""
+
+    async def branch(ctx: TaskContext) -> None:
+        await ctx.step("ask", asyncio.sleep, 0)
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.gather(branch(ctx), branch(ctx))
+        await ctx.complete()
+
+    _, head = await run(handle)
+    assert head.state == S.TASK_STATE_FAILED
+
+
+async def test_a_step_that_is_not_awaited_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """The turn fails with the line, as for any other call of `ctx`."""
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.step("ask", len, "x")  # type: ignore[unused-coroutine]
+        await ctx.complete()
+
+    stand, head = await run(handle)
+    assert head.state == S.TASK_STATE_FAILED
+    assert "write `await ctx.step(…)`" in await stand.text()
+
+
+async def test_a_cancel_records_nothing() -> None:
+    """In `cancel()` a step is a plain call, and a sleep waits in the process."""
+    ran: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.step("work", ran.append, "work")
+        await ctx.sleep(3600)
+
+    async def cancel(ctx: TaskContext) -> None:
+        await ctx.step("undo", ran.append, "undo")
+        await ctx.sleep(1800)
+
+    stand = Stand(handle, cancel_timeout_s=7200)
+    stand.script.cancel = cancel  # type: ignore[method-assign]
+    task = await stand.send()
+    await stand.work()
+    await stand.bench.cancel(task)
+    head = await stand.work()
+    assert (head.state, ran) == (S.TASK_STATE_CANCELED, ["work", "undo"])
+    assert (await stand.kinds()).count("Recorded") == 2
+
+
+async def test_a_step_after_the_end_is_a_plain_call(caplog: pytest.LogCaptureFixture) -> None:
+    """It runs, a line of the log names it, and the task stays as it has ended."""
+    ran: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.complete()
+        await ctx.step("late", ran.append, "late")
+        await ctx.sleep(3600)
+
+    _, head = await run(handle)
+    assert (head.state, ran, head.checkpoint) == (S.TASK_STATE_COMPLETED, ["late"], 0)
+    assert "Call after the end of the turn: ctx.step" in caplog.text
+
+
+async def test_without_steps_nothing_is_recorded() -> None:
+    """An agent that ignores steps writes what it has written before."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.load_context()
+        await ctx.emit_text_artifact("x")
+        await ctx.complete()
+
+    stand, head = await run(handle)
+    assert (head.checkpoint, head.needs) == (0, 0)
+    assert "Recorded" not in await stand.kinds()
+    item = (await stand.bench.storage.table.load([head_key(head.scope, head.task_id)])).popitem()[1]
+    assert item is not None
+    assert not {"checkpoint", "parked", "needs"} & item.keys()
+
+
+@pytest.mark.parametrize("seed", range(300 if LONG else 6))
+def test_random_kills_repeat_nothing_that_is_recorded(seed: int) -> None:
+    """Three branches stream at once: the task and the client's artifacts are exact."""
+    outcome = step_kills.run(seed)
+    assert outcome.artifacts == outcome.seen == step_kills.EXPECTED
