@@ -9,18 +9,26 @@ from typing import Any
 import pytest
 
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.codec import Commits, event_items, head_item, head_of, seconds
+from a2a_serverless.storage.codec import (
+    Commits,
+    committed,
+    event_items,
+    head_item,
+    head_of,
+    seconds,
+)
 from a2a_serverless.storage.dynamodb import Typed, plain, typed
 from a2a_serverless.storage.finding import due_tasks
-from a2a_serverless.storage.table import Item
-from a2a_serverless.tasks.entries import MessageAppended, encode_entries
-from a2a_serverless.tasks.head import KNOWN, AttemptEnd, CancelMark, Head, Spared
-from a2a_serverless.tasks.rules import Step
+from a2a_serverless.storage.table import Item, holds
+from a2a_serverless.tasks.entries import MessageAppended, Recorded, StepId, encode_entries
+from a2a_serverless.tasks.head import HANDOVER, KNOWN, AttemptEnd, CancelMark, Head, Spared
+from a2a_serverless.tasks.rules import Commit, Step
 from tests.support.clocks import ManualClock
 from tests.support.databases import Dictionaries
 from tests.support.heads import SMALL
 from tests.support.messages import agent_message, request
 from tests.support.newer import head_key, set_attributes
+from tests.unit.tasks.heads import claimed, stepped
 
 FULL = replace(
     SMALL,
@@ -231,3 +239,17 @@ async def test_an_item_of_the_due_index_has_a_time(due_at: Any, shown: int) -> N
     head = (await storage.open_task("c", request())).head
     set_attributes(database, head_key(head), {"due_at": due_at})
     assert [due.due_at for due in await due_tasks(storage, 10)] == [shown]
+
+
+def test_a_hand_over_is_not_stored_beside_a_copy_that_it_has_not_seen() -> None:
+    """It would send the number of that copy, and the queue would drop it."""
+    step = (Recorded(StepId("work", "", 1), "json", b"1"),)
+    seen = claimed()
+    leaves = stepped(
+        seen, Commit(entries=step, token="A", leaves=AttemptEnd(token="A", reason=HANDOVER))
+    )
+    stays = stepped(seen, Commit(entries=step, token="A"))
+    sent = head_item(replace(seen, sends=1))
+    assert holds(head_item(seen), committed(seen, leaves).when)
+    assert not holds(sent, committed(seen, leaves).when)
+    assert holds(sent, committed(seen, stays).when)

@@ -6,7 +6,7 @@ expiry up to one, so that an item and its HEAD agree to the millisecond.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import UnionType
 from typing import Any, Final, cast
@@ -363,9 +363,13 @@ def committed(before: Head, after: Head) -> Update:
     """
     old, new = head_item(before), head_item(after)
     changed = {name: value for name, value in new.items() if name not in old or old[name] != value}
-    when: list[Check] = are(**{name: old[name] for name in ("incarnation", "version", "state")})
+    same = ("incarnation", "version", "state")
+    when: list[Check | Sequence[Check]] = [*are(**{name: old[name] for name in same})]
     if before.cancel is None:
         when.append(NO_CANCEL)
+    if after.turn_is_open and after.turn == before.turn and after.wakes > before.wakes:
+        # A copy that was sent since HEAD was read has the number that a hand-over would send.
+        when.append(_has_sends(before))
     removed = {name: None for name in old if name not in new}
     if after.token != before.token or not after.turn_is_open:
         # The turn may have been left since HEAD was read, which is no commit.
