@@ -178,6 +178,14 @@ def on_lost_claim(
     return Refused.FENCED if is_in_danger or retry.is_exhausted(head.attempts) else Refused.REBASE
 
 
+def is_stale(read: Head, newer: Head) -> bool:
+    """Return True if an attempt reads the log again before it claims its turn on `newer`.
+
+    The turn has other records than the log that it has read: its steps would run again.
+    """
+    return newer.restart_base != read.restart_base
+
+
 def may_give_up(head: Head, params: OperationParams, *, seen: Head) -> bool:
     """Return True if a turn whose attempts were used up in `seen` may still be failed for that.
 

@@ -40,6 +40,7 @@ from a2a_serverless.tasks.attempts import (
     Refused,
     RetryPolicy,
     is_over,
+    is_stale,
     lease_end,
     on_lost_claim,
     on_refusal,
@@ -246,10 +247,10 @@ class Guard:
                 raise TurnFinishedError(_OVER)
             met = on_lost_claim(newer.head, self.params, retry, is_alone=is_alone)
             head = _unless(met, newer.head)
-            if head.restart_base != self.head.restart_base:
-                raise StaleReadError
             if head.token == self.token:  # by a claim whose answer was lost
                 return self._take(head)
+            if is_stale(self.head, head):
+                raise StaleReadError
             read = newer
         raise UnavailableError(_LOST)
 
