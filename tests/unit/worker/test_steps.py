@@ -22,7 +22,7 @@ from a2a_serverless.tasks import head as heads
 from a2a_serverless.tasks.entries import Recorded, StepId
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker import Retry, StepError, TaskContext, Worker
+from a2a_serverless.worker import FinalError, Retry, StepError, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.steps import MAX_RESULT_BYTES
@@ -225,6 +225,27 @@ async def test_a_step_that_fails_is_recorded_when_the_agent_goes_on() -> None:
         "step 'fetch' failed with ValueError: no such page"
     ] * 2
     assert isinstance(told[0].__cause__, ValueError)
+
+
+async def test_what_the_runtime_acts_on_leaves_a_step_with_its_causes() -> None:
+    """A FinalError comes through as it was raised: its cause is still the service's exception."""
+    seen: list[BaseException | None] = []
+
+    async def charge() -> None:
+        try:
+            raise ConnectionError("refused")
+        except ConnectionError as error:
+            raise FinalError("no account") from error
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.step("charge", charge)
+        except FinalError as error:
+            seen.append(error.__cause__)
+        await ctx.complete("done")
+
+    await run(handle)
+    assert isinstance(seen[0], ConnectionError)
 
 
 async def test_a_step_that_fails_its_attempt_is_tried_again() -> None:

@@ -227,7 +227,10 @@ class TurnQueue(EventQueue):
                     tried += 1
                     wait_s = None if running.has_streamed else retry.wait_s(tried, error)
                     if wait_s is None:
-                        raise self._failed(step_id, error) from error
+                        told = self._failed(step_id, error)
+                        if told is error:
+                            raise  # not `from` itself, which would cut off its causes
+                        raise told from error
                     running.held.clear()
                     await self._at_home(self._wait(running, tried, wait_s))
             entry = form.encoded(step_id, result)
