@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from a2a.helpers import get_data_parts, new_data_part
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import Message, Part, Role, SendMessageRequest, Task
 
-from a2a_serverless.tasks.entries import TurnOpened
+from a2a_serverless.tasks.entries import Recorded, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import Worker
 from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.failures import DeadlineError
+from a2a_serverless.worker.steps import STATE
 from tests.support.messages import request
 from tests.support.workers import Bench, S, status_text
+
+T = TypeVar("T")
 
 
 class Talk:
@@ -31,7 +39,7 @@ class Talk:
     async def say(self, text: str) -> tuple[Head, Task]:
         """A message that begins a task."""
         head = await self.bench.send(text)
-        assert await self.bench.work()
+        await self._work()
         return head, await self.bench.task(head)
 
     async def told(self, text: str) -> str:
@@ -50,8 +58,70 @@ class Talk:
         opened = Commit(entries=(TurnOpened(sent),))
         now = await self.bench.storage.commit(await self.bench.head(head), opened)
         await self.bench.enqueue(now, turn=now.next_turn or now.turn)
-        assert await self.bench.work()
+        await self._work()
         return await self.bench.task(head)
+
+    async def _work(self) -> None:
+        """Work on a turn until it ends; one that a death has interrupted is taken up again."""
+        while not await self.bench.work():
+            assert _deaths, "the turn has failed"
+            _deaths.clear()
+
+
+_deaths: list[object] = []
+"""The death that the turn has just died."""
+
+
+@contextmanager
+def dies_at(record: int, *, before: bool) -> Iterator[list[str]]:
+    """Let the attempt end that comes to a record, by number: before it is stored, or right after.
+
+    Yields the names of the steps that are recorded.
+    """
+    queues: Any = TurnQueue
+    store = queues._record
+    recorded: list[str] = []
+
+    async def die(queue: Any) -> None:
+        _deaths.append(queue)
+        queue._guard.stop(DeadlineError())
+        await asyncio.get_running_loop().create_future()
+
+    async def dying(queue: Any, running: Any, entry: Any) -> None:
+        recorded.append(entry.id.name)
+        is_due = len(recorded) == record
+        if is_due and before:
+            await die(queue)
+        await store(queue, running, entry)
+        if is_due:
+            await die(queue)
+
+    queues._record = dying
+    try:
+        yield recorded
+    finally:
+        queues._record = store
+
+
+async def killed_everywhere(play: Callable[[list[str]], Awaitable[T]]) -> list[str]:
+    """Play with a death at each record in turn; return the names of the recorded steps.
+
+    `play` notes each paid call in its list, and returns what clients and the next task see. It has
+    to be the same as without a death. A call is made once; the one in flight at a death twice.
+    """
+    calls: list[str] = []
+    with dies_at(0, before=True) as recorded:
+        expected = await play(calls)
+    assert recorded
+    for number, before in ((n, b) for n in range(1, len(recorded) + 1) for b in (True, False)):
+        again: list[str] = []
+        with dies_at(number, before=before):
+            assert await play(again) == expected, (number, before)
+        twice = list(again)
+        for call in calls:
+            twice.remove(call)
+        assert len(twice) == before, (number, before, again)
+    return recorded
 
 
 def waits(told: str, what: str) -> None:
@@ -78,3 +148,13 @@ def answered(task: Task) -> Any:
     parts = [part for artifact in task.artifacts for part in artifact.parts]
     data = get_data_parts(parts)
     return data[0] if data else "".join(part.text for part in parts)
+
+
+async def commits(agent: Worker | AgentExecutor) -> tuple[int, int]:
+    """The commits of a task's first turn, and the steps that they record."""
+    talk = Talk(agent)
+    head, _ = await talk.say("go")
+    records = await talk.bench.records(head)
+    entries = [entry for record in records for entry in record.entries]
+    steps = [entry for entry in entries if isinstance(entry, Recorded) and entry.id.name != STATE]
+    return len(records), len(steps)

@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from contextvars import ContextVar
+from datetime import date
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
-from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, ModelMessage, ModelResponse
+from pydantic_ai import (
+    Agent,
+    CallDeferred,
+    DeferredToolRequests,
+    ModelMessage,
+    ModelResponse,
+    ModelRetry,
+    RunContext,
+    ToolReturn,
+)
+from pydantic_ai.capabilities import ProcessEventStream
 from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded
-from pydantic_ai.messages import TextPart, ToolCallPart, ToolReturnPart, UserPromptPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.messages import (
+    FunctionToolResultEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
 from a2a_serverless.worker import TaskContext
-from tests.unit.frameworks.talks import Talk, answered, fails, question, waits
+from tests.support.workers import artifact_texts
+from tests.unit.frameworks.talks import (
+    Talk,
+    answered,
+    commits,
+    fails,
+    killed_everywhere,
+    question,
+    waits,
+)
 
 Reply = Callable[[list[ModelMessage], AgentInfo], ModelResponse]
 
@@ -153,3 +184,112 @@ async def test_a_worker_chooses_what_is_remembered() -> None:
 
     talk = Talk(Forgetful(Agent(FunctionModel(reply))))
     assert [answered((await talk.say(text))[1]) for text in "abc"] == ["a", "a, b", "b, c"]
+
+
+def paid(calls: list[str], *, streams: bool = False) -> Agent[None, Any]:
+    """An agent that looks twice, is refused once, asks, and sums up; each call is noted."""
+
+    def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        number = sum(isinstance(message, ModelResponse) for message in messages)
+        calls.append(f"request {number}")
+        wanted = [
+            [("look", "a"), ("look", "b")],
+            [("check", "c")],
+            [("check", "d"), ("remove", "e")],
+        ]
+        if number < len(wanted):
+            return ModelResponse(parts=[ToolCallPart(n, {"what": w}) for n, w in wanted[number]])
+        return ModelResponse(parts=[TextPart(" | ".join(seen(messages)))])
+
+    async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        for index, part in enumerate(reply(messages, info).parts):
+            if isinstance(part, TextPart):
+                yield part.content[:3]
+                yield part.content[3:]
+            elif isinstance(part, ToolCallPart):
+                yield {index: DeltaToolCall(part.tool_name, part.args_as_json_str())}
+
+    async def look(what: str) -> ToolReturn:
+        calls.append(f"look {what}")
+        return ToolReturn({"at": date(2026, 1, 2)}, content=f"more of {what}")
+
+    def check(what: str) -> int:
+        calls.append(f"check {what}")
+        if what == "c":
+            raise ModelRetry("not c")
+        return len(what)
+
+    def remove(what: str) -> str:
+        calls.append(f"remove {what}")
+        return f"removed {what}"
+
+    model = FunctionModel(stream_function=stream) if streams else FunctionModel(reply)
+    made = Agent(
+        model,
+        output_type=[str, DeferredToolRequests],
+        capabilities=[ProcessEventStream(tell)] if streams else [],
+    )
+    made.tool_plain(sequential=True)(look)
+    made.tool_plain(check)
+    made.tool_plain(requires_approval=True)(remove)
+    return made
+
+
+def seen(messages: list[ModelMessage]) -> list[str]:
+    """What the model was told, and what it was refused."""
+    parts = [part for message in messages for part in message.parts]
+    told = (UserPromptPart, ToolReturnPart)
+    return [str(part.content) for part in parts if isinstance(part, told)]
+
+
+telling: ContextVar[TaskContext] = ContextVar("telling")
+
+
+async def tell(_: RunContext[None], events: AsyncIterable[Any]) -> None:
+    """A handler of the agent's events, which shows tokens and tools to the client."""
+    async for event in events:
+        if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+            await telling.get().emit_text_artifact(event.part.content, "tokens", append=True)
+        elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+            await telling.get().emit_text_artifact(event.delta.content_delta, "tokens", append=True)
+        elif isinstance(event, FunctionToolResultEvent):
+            await telling.get().emit_text_artifact("tool ", "tools", append=True)
+
+
+class Telling(PydanticAIWorker):
+    """A worker whose handler of events knows the turn."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        telling.set(ctx)
+        await super().handle(ctx)
+
+
+async def two_tasks(talk: Talk) -> list[Any]:
+    """A task with a question, and one after it: what clients see of both."""
+    head, task = await talk.say("one")
+    shown = [question(task)["tool"], artifact_texts(await talk.answer(head, "yes"))]
+    return [*shown, artifact_texts((await talk.say("two"))[1])]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_no_request_and_no_tool_call_is_made_twice(*, streams: bool) -> None:
+    """Whichever record an attempt dies at: answers and conversation are as without the death.
+
+    A handler of the agent's events gets the same ones in each attempt: clients are told once.
+    """
+
+    async def play(calls: list[str]) -> list[Any]:
+        return await two_tasks(Talk(Telling(paid(calls, streams=streams)), max_attempts=3))
+
+    recorded = await killed_everywhere(play)
+    assert recorded[:4] == ["model", "look", "look", "model"]
+
+
+async def test_a_step_costs_a_commit_at_most() -> None:
+    """Without steps nothing is recorded; with them each record is one commit at most."""
+    calls: list[str] = []
+    (plain, none), (recorded, steps) = [
+        await commits(PydanticAIWorker(paid(calls), steps=steps)) for steps in (False, True)
+    ]
+    assert (none, steps) == (0, 7)
+    assert plain < recorded <= plain + steps

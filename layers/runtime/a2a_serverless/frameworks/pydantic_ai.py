@@ -1,25 +1,50 @@
 """A Pydantic AI agent as an A2A agent: `agent = PydanticAIWorker(Agent(...))`.
 
 The message history is kept. A deferred tool call, for approval or for an answer, pauses the task
-with its question (input-required); the user's next message is its result.
+with its question (input-required); the user's next message is its result. Each request of the model
+and each call of a tool is a step.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic import TypeAdapter, ValidationError
 from pydantic_ai import (
     Agent,
+    ApprovalRequired,
+    CallDeferred,
     DeferredToolRequests,
     DeferredToolResults,
     ModelMessage,
     ModelMessagesTypeAdapter,
+    ModelRetry,
+    RunContext,
+    ToolReturn,
     UsageLimitExceeded,
     UserError,
 )
-from pydantic_ai.messages import ToolCallPart
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import ToolFailed
+from pydantic_ai.messages import (
+    ModelResponse,
+    ToolCallPart,
+    ToolReturnContent,
+)
+from pydantic_ai.models import (
+    CompletedStreamedResponse,
+    Model,
+    ModelRequestParameters,
+    StreamedResponse,
+)
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDenied
-from pydantic_core import to_jsonable_python
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
+from pydantic_core import InitErrorDetails, PydanticCustomError, to_jsonable_python
 
 from a2a_serverless.frameworks.conversation import (
     INVALID,
@@ -29,11 +54,32 @@ from a2a_serverless.frameworks.conversation import (
     final_errors,
     is_consent,
 )
+from a2a_serverless.frameworks.steps import MODEL, Signals, Steps
 from a2a_serverless.worker import TaskContext, Worker
 
 __all__ = ["PydanticAIWorker"]
 
 _FINAL: Final[dict[type[Exception], str]] = {UsageLimitExceeded: TOO_MANY_STEPS, UserError: INVALID}
+
+
+class _WrongArgumentsError(Exception):
+    """A tool has raised a ValidationError, which asks the model to call it again."""
+
+    def __init__(self, title: str, errors: list[Any]) -> None:
+        super().__init__(title)
+        self.title = title
+        self.errors = errors
+
+
+_SIGNALS: Final[Signals] = {
+    ModelRetry: ("message",),
+    ToolFailed: ("message",),
+    CallDeferred: ("metadata", "kind"),
+    ApprovalRequired: ("metadata",),
+    _WrongArgumentsError: ("title", "errors"),
+}
+_RETURN: Final[TypeAdapter[Any]] = TypeAdapter(ToolReturn)
+_CONTENT: Final[TypeAdapter[Any]] = TypeAdapter(ToolReturnContent)
 
 
 class PydanticAIWorker(Worker):
@@ -44,12 +90,14 @@ class PydanticAIWorker(Worker):
 
     Args:
         agent: with `DeferredToolRequests` among its output types if it has deferred tools.
+        steps: False: nothing is recorded, and a turn that is interrupted starts over.
     """
 
     keeps_conversation = True
 
-    def __init__(self, agent: Agent[None, Any]) -> None:
+    def __init__(self, agent: Agent[None, Any], *, steps: bool = True) -> None:
         self._agent = agent
+        self._steps = steps
 
     def begin(self, ctx: TaskContext) -> Any:
         """Return the prompt for a task's first message: by default its text."""
@@ -85,6 +133,7 @@ class PydanticAIWorker(Worker):
                 self.begin(ctx) if waiting is None else None,
                 message_history=ModelMessagesTypeAdapter.validate_python(messages.begin()),
                 deferred_tool_results=None if waiting is None else _results(waiting),
+                capabilities=[_Recording(Steps(ctx, _SIGNALS))] if self._steps else None,
             )
         if isinstance(run.output, DeferredToolRequests):
             asked, now = _asked(run.output), _dumped(run.all_messages())
@@ -128,3 +177,106 @@ def _results(waiting: dict[str, Any]) -> DeferredToolResults:
         else:
             results.approvals[given["id"]] = ToolDenied(f"The user has refused: {answer}")
     return results
+
+
+# -- steps -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Recording(AbstractCapability[None]):
+    """Makes the requests and the tool calls of a run steps."""
+
+    steps: Steps
+
+    def get_wrapper_model(self, model: Model) -> Model:
+        return _StepModel(model, self.steps)
+
+    def get_wrapper_toolset(self, toolset: AbstractToolset[None]) -> AbstractToolset[None]:
+        return _StepToolset(toolset, self.steps)
+
+
+class _StepModel(WrapperModel):
+    """A model whose requests are steps."""
+
+    def __init__(self, model: Model, steps: Steps) -> None:
+        super().__init__(model)
+        self._steps = steps
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        async def call() -> Any:
+            return _dumped(
+                [await self.wrapped.request(messages, model_settings, model_request_parameters)]
+            )
+
+        return _response(await self._steps.run(MODEL, call))
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        """Yield the events of the recorded response: they are the same in each attempt."""
+
+        async def call() -> Any:
+            stream = self.wrapped.request_stream(
+                messages, model_settings, model_request_parameters, run_context
+            )
+            async with stream as streamed:
+                async for _ in streamed:
+                    pass
+                return _dumped([streamed.get()])
+
+        yield CompletedStreamedResponse(
+            _response(await self._steps.run(MODEL, call)),
+            model_request_parameters=model_request_parameters,
+            replay_events=True,
+        )
+
+
+@dataclass
+class _StepToolset(WrapperToolset[None]):
+    """Tools whose calls are steps."""
+
+    steps: Steps
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[None], tool: ToolsetTool[None]
+    ) -> Any:
+        async def call() -> Any:
+            try:
+                result = await self.wrapped.call_tool(name, tool_args, ctx, tool)
+            except ValidationError as error:
+                found = error.errors(include_url=False, include_context=False)
+                errors = [[one["type"], one["msg"], one["loc"], one["input"]] for one in found]
+                known = to_jsonable_python(errors, serialize_unknown=True)
+                raise _WrongArgumentsError(error.title, known) from error
+            if isinstance(result, ToolReturn):
+                return ["return", _RETURN.dump_python(result, mode="json")]
+            return ["content", _CONTENT.dump_python(result, mode="json")]
+
+        try:
+            kind, dumped = await self.steps.run(name, call, key=ctx.tool_call_id or "")
+        except _WrongArgumentsError as error:
+            raise ValidationError.from_exception_data(
+                error.title, [_detail(*each) for each in error.errors]
+            ) from error
+        return (_RETURN if kind == "return" else _CONTENT).validate_python(dumped)
+
+
+def _response(dumped: list[Any]) -> ModelResponse:
+    response = ModelMessagesTypeAdapter.validate_python(dumped)[0]
+    assert isinstance(response, ModelResponse)  # noqa: S101 - as it was dumped
+    return response
+
+
+def _detail(kind: Any, message: str, loc: list[str | int], given: Any) -> InitErrorDetails:
+    told = PydanticCustomError(kind, "{message}", {"message": message})
+    return InitErrorDetails(type=told, loc=tuple(loc), input=given)
