@@ -8,20 +8,29 @@ from typing import Annotated, Any, TypedDict
 import httpx
 import pytest
 from a2a.types import TaskState
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
-from langgraph.types import interrupt
+from langgraph.types import Command, Send, interrupt
 from pydantic import BaseModel
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless.frameworks.langgraph import LangGraphWorker
 from a2a_serverless.worker import TaskContext
-from tests.support.workers import status_text
-from tests.unit.frameworks.talks import Talk, answered, fails, question, waits
+from tests.support.workers import artifact_texts, status_text
+from tests.unit.frameworks.talks import (
+    Talk,
+    answered,
+    commits,
+    fails,
+    killed_everywhere,
+    question,
+    waits,
+)
 
 S = TaskState
 Update = dict[str, Any]
@@ -236,8 +245,9 @@ async def test_too_many_steps_fail_the_task() -> None:
 
     graph: Any = StateGraph(MessagesState)
     graph.add_node("again", again).add_edge(START, "again").add_edge("again", "again")
-    worker = LangGraphWorker(graph.compile().with_config(recursion_limit=20))
-    fails(await Talk(worker, max_attempts=3).told("go"), TOO_MANY_STEPS)
+    limited = graph.compile().with_config(recursion_limit=9)
+    talk = Talk(LangGraphWorker(limited), max_attempts=3)
+    fails(await talk.told("go"), TOO_MANY_STEPS)
 
 
 def test_a_graph_that_is_not_compiled_is_refused() -> None:
@@ -272,3 +282,61 @@ async def test_a_message_without_room_in_the_thread_is_refused_before_the_graph_
     _, refused = await talk.say("x" * 256_000)
     assert runs == 0
     assert status_text(refused).startswith("The state of this conversation would have 341")
+
+
+class Seen(MessagesState):
+    seen: Annotated[list[str], operator.add]
+
+
+def paid(calls: list[str], **options: Any) -> LangGraphWorker:
+    """A graph that plans, looks at two things side by side, asks, and sums up; calls are noted."""
+
+    def plan(_: Seen) -> Command[str]:
+        calls.append("plan")
+        sends = [Send("look", what) for what in "ab"]
+        return Command(update={"messages": [AIMessage("Looking.")]}, goto=sends)
+
+    async def look(what: str) -> Update:
+        calls.append(f"look {what}")
+        return {"seen": [what], "messages": [AIMessage(f"Seen {what}.")]}
+
+    def ask(_: Seen) -> Update:
+        calls.append("ask")
+        return {"seen": [interrupt("more?")]}
+
+    def again(state: Seen) -> str:
+        return "add" if len(state["seen"]) < 5 else END
+
+    async def add(state: Seen) -> Update:
+        calls.append(f"add {len(state['seen'])}")
+        message = await FakeListChatModel(responses=[" ".join(state["seen"])]).ainvoke("go")
+        return {"seen": ["c"], "messages": [message]}
+
+    graph: Any = StateGraph(Seen)
+    for node in (plan, look, ask, add):
+        graph.add_node(node)
+    graph.add_edge(START, "plan").add_edge("look", "ask").add_edge("ask", "add")
+    graph.add_conditional_edges("add", again, ["add", END])
+    return LangGraphWorker(graph.compile(), **options)
+
+
+async def test_no_node_runs_twice() -> None:
+    """Whichever record an attempt dies at: answers and conversation are as without the death."""
+
+    async def play(calls: list[str]) -> list[Any]:
+        talk = Talk(paid(calls), max_attempts=3)
+        head, task = await talk.say("one")
+        shown = [question(task), artifact_texts(task)]
+        return [*shown, artifact_texts(await talk.answer(head, "d"))]
+
+    recorded = await killed_everywhere(play, in_flight=2)
+    assert recorded == ["plan", "look", "look", "ask", "ask", "add", "add"]
+
+
+async def test_a_step_costs_a_commit_at_most() -> None:
+    """Without steps nothing is recorded; with them each record is one commit at most."""
+    (plain, none), (recorded, steps) = [
+        await commits(paid([], steps=steps)) for steps in (False, True)
+    ]
+    assert (none, steps) == (0, 4)
+    assert plain < recorded <= plain + steps

@@ -1,17 +1,23 @@
 """A LangGraph graph as an agent: `agent = LangGraphWorker(graph)`.
 
 The conversation is a thread of the graph. `interrupt()` pauses the task with its value as the
-question (input-required), and the answer resumes it. Tokens go out as chunks of one artifact.
+question (input-required), and the answer resumes it. Tokens go out as chunks of one artifact. Each
+run of a node is a step, whose record has the node's writes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64decode, b64encode
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeGuard
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
@@ -20,7 +26,8 @@ from langgraph.errors import EmptyInputError, GraphRecursionError, InvalidUpdate
 from langgraph.graph import StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command
+from langgraph.types import CachePolicy, Command
+from xxhash import xxh3_128_hexdigest
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import (
@@ -30,6 +37,7 @@ from a2a_serverless.frameworks.conversation import (
     Conversation,
     final_errors,
 )
+from a2a_serverless.frameworks.steps import NotRecordedError, record_of
 from a2a_serverless.worker import FinalError, TaskContext, Worker
 
 __all__ = ["LangGraphWorker"]
@@ -54,6 +62,7 @@ class LangGraphWorker(Worker):
         graph: compiled; a checkpointer that it was compiled with is not used.
         serde: writes and reads the state; by default LangGraph's, which warns of classes that are
             not its own. `JsonPlusSerializer(allowed_msgpack_modules=[Order])` allows some.
+        steps: False: nothing is recorded, and a turn that is interrupted starts over.
 
     Raises:
         ConfigurationError: the graph is not compiled, or has a DeltaChannel, whose value is spread
@@ -62,7 +71,9 @@ class LangGraphWorker(Worker):
 
     keeps_conversation = True
 
-    def __init__(self, graph: Graph, *, serde: SerializerProtocol | None = None) -> None:
+    def __init__(
+        self, graph: Graph, *, serde: SerializerProtocol | None = None, steps: bool = True
+    ) -> None:
         given: Any = graph
         if isinstance(given, StateGraph):
             raise ConfigurationError("The graph is not compiled: pass `graph.compile()`.")
@@ -74,6 +85,7 @@ class LangGraphWorker(Worker):
             )
         self._graph = graph
         self._serde = serde
+        self._steps = steps
 
     def begin(self, ctx: TaskContext) -> Any:
         """Return the graph's input for a task's first message: by default a human's message."""
@@ -94,7 +106,10 @@ class LangGraphWorker(Worker):
         else:
             given = await _answered(graph, thread.config, conversation.answer)
         with final_errors(_FINAL):
-            await _stream(ctx, graph, given, thread.config)
+            if self._steps:
+                await _Nodes(ctx, graph, self._serde).stream(given, thread.config)
+            else:
+                await _stream(ctx, graph, given, thread.config)
         state = await graph.aget_state(thread.config)
         if state.interrupts:
             await conversation.ask(state.interrupts[0].value, thread.dump())
@@ -204,3 +219,163 @@ async def _stream(ctx: TaskContext, graph: Graph, given: Any, config: RunnableCo
 
 def _are_messages(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list) and all(isinstance(each, BaseMessage) for each in value)
+
+
+# -- steps -----------------------------------------------------------------------------------
+
+
+class _Run:
+    """One run of a node, which is a step."""
+
+    def __init__(self, node: str, number: int) -> None:
+        self.node = node
+        self.key = str(number)
+        self.tokens: asyncio.Queue[tuple[str, Any] | None] = asyncio.Queue()
+        self.writes: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.has_begun = False
+
+
+class _Nodes(BaseCache[Any]):
+    """The nodes of one turn as steps: LangGraph looks into this cache before it runs a node.
+
+    What a node streams belongs to its step. Nodes that run side by side speak one after the other,
+    so that each may speak before it is recorded; no node of the next round runs before all of a
+    round are recorded.
+    """
+
+    def __init__(self, ctx: TaskContext, graph: Graph, serde: SerializerProtocol | None) -> None:
+        super().__init__(serde=serde)
+        self._ctx = ctx
+        self._answer = Answer(ctx)
+        self._others = graph.cache
+        self._floor = asyncio.Lock()
+        self._numbers: Counter[str] = Counter()
+        self._prepared: defaultdict[str, deque[_Run]] = defaultdict(deque)
+        self._by_key: dict[str, _Run] = {}
+        self._by_id: dict[str, _Run] = {}
+        self._steps: set[asyncio.Task[None]] = set()
+        handlers = set(graph.node_error_handler_map.values())
+        policies = {
+            name: CachePolicy(key_func=partial(self._prepare, name))
+            for name, node in graph.nodes.items()
+            if node.cache_policy is None and not node.tags and name not in handlers
+        }
+        nodes = {
+            name: node.copy({"cache_policy": policies[name]}) if name in policies else node
+            for name, node in graph.nodes.items()
+        }
+        self._graph = graph.copy({"cache": self, "nodes": nodes})
+
+    async def stream(self, given: Any, config: RunnableConfig) -> None:
+        """Run the graph; return when all of its nodes are recorded."""
+        try:
+            events = self._graph.astream(given, config, stream_mode=["messages", "tasks"])
+            async for mode, event in events:
+                if mode == "tasks":
+                    self._take_note(event)
+                else:
+                    await self._say(*event)
+            await self._recorded()
+        finally:
+            for step in self._steps:
+                step.cancel()
+            await asyncio.gather(*self._steps, return_exceptions=True)
+
+    def _prepare(self, node: str, *_: object) -> str:
+        self._numbers[node] += 1
+        run = _Run(node, self._numbers[node])
+        self._prepared[node].append(run)
+        name = f"{node} {run.key}"
+        self._by_key[xxh3_128_hexdigest(name.encode())] = run
+        return name
+
+    def _take_note(self, event: Any) -> None:
+        """Take note that a node begins or ends to run."""
+        if "result" not in event:
+            if self._prepared[event["name"]]:
+                self._by_id[event["id"]] = self._prepared[event["name"]].popleft()
+            return
+        run = self._by_id.pop(event["id"], None)
+        if run is None:
+            return
+        run.tokens.put_nowait(None)
+        if event["interrupts"]:
+            run.writes.set_result(None)
+        if event["error"]:
+            run.writes.cancel()
+        self._begin(run)
+
+    async def _say(self, token: Any, metadata: Mapping[str, Any]) -> None:
+        if not (isinstance(token, AIMessage) and token.text):
+            return
+        run = self._by_id.get(metadata["langgraph_checkpoint_ns"].rpartition(":")[2])
+        if run is None:
+            await self._answer.add(token.text, token.id)
+        else:
+            run.tokens.put_nowait((token.text, token.id))
+            self._begin(run)
+
+    def _begin(self, run: _Run) -> None:
+        if not run.has_begun:
+            run.has_begun = True
+            self._steps.add(asyncio.create_task(self._step(run)))
+
+    async def _step(self, run: _Run) -> None:
+        async with self._floor:
+            with suppress(NotRecordedError):
+                await self._ctx.step(run.node, self._listen, run, key=run.key)
+
+    async def _listen(self, run: _Run) -> bytes:
+        """Say what a node streams; return its writes as bytes: none after an interrupt."""
+        while (said := await run.tokens.get()) is not None:
+            await self._answer.add(*said)
+        if run.writes.cancelled():
+            raise NotRecordedError(run.node, "", "")
+        writes = await run.writes
+        kind, content = self.serde.dumps_typed(writes)
+        return kind.encode() + b"\n" + content
+
+    async def _recorded(self) -> None:
+        """Return when all nodes are recorded that have ended."""
+        await asyncio.gather(*self._steps)
+        self._steps.clear()
+
+    async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
+        await self._recorded()
+        found: dict[FullKey, Any] = {}
+        for key in keys:
+            run = self._by_key.get(key[1])
+            if run is None:
+                continue
+            record = record_of(self._ctx, run.node, run.key)
+            if record is not None:
+                kind, _, content = record.partition(b"\n")
+                writes = self.serde.loads_typed((kind.decode(), content))
+                if writes is not None:
+                    found[key] = writes
+        if self._others is not None:
+            found |= await self._others.aget([key for key in keys if key[1] not in self._by_key])
+        return found
+
+    async def aset(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
+        for key, (writes, _) in pairs.items():
+            if key[1] in self._by_key:
+                self._by_key[key[1]].writes.set_result([tuple(write) for write in writes])
+            elif self._others is not None:
+                await self._others.aset({key: pairs[key]})
+
+    def get(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
+        """Return what the author's own cache has: a part that runs in a thread is in no step."""
+        return {} if self._others is None else self._others.get(keys)
+
+    def set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> None:
+        if self._others is not None:
+            self._others.set(pairs)
+
+    def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
+        if self._others is not None:
+            self._others.clear(namespaces)
+
+    async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
+        if self._others is not None:
+            await self._others.aclear(namespaces)

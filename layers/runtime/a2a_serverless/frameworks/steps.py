@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
+from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.steps import MAX_NAME, StepError, current_step
@@ -18,8 +19,14 @@ Signals: TypeAlias = Mapping[type[Exception], tuple[str, ...]]
 constructor takes under the same names."""
 
 
-class _NotRecordedError(StepError):
+class NotRecordedError(StepError):
     """A call has raised: its exception is the cause. It has no record, and the call runs again."""
+
+
+def record_of(ctx: TaskContext, name: str, key: str) -> bytes | None:
+    """Return the bytes that an earlier attempt has recorded for the one step of a name and key."""
+    record = ctx._queue.journal.found(StepId(name, key, 1))  # noqa: SLF001 - the adapters belong to the runtime
+    return None if record is None else record.value
 
 
 class Steps:
@@ -56,12 +63,12 @@ class Steps:
                 return [kind.__name__, fields]
             except Exception as error:
                 text = str(error)[:MAX_NAME]
-                raise _NotRecordedError(name, type(error).__name__, text) from error
+                raise NotRecordedError(name, type(error).__name__, text) from error
 
         failure: BaseException | None = None
         try:
             signal, result = await self._ctx.step(name[:MAX_NAME], recorded, key=key)
-        except _NotRecordedError as error:
+        except NotRecordedError as error:
             failure = error.__cause__
         if failure is not None:  # outside of `except`, which would change its chain
             raise failure

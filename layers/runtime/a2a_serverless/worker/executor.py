@@ -142,6 +142,10 @@ class TurnQueue(EventQueue):
         is_ended = self._is_over or on_return(self._view.state) is Returned.ENDED
         return is_ended and self.fault is None
 
+    def has_artifact(self, artifact_id: str) -> bool:
+        """Return True if the task has an artifact, also one of earlier attempts that is kept."""
+        return self._view.has_artifact(artifact_id)
+
     @property
     def now_ms(self) -> int:
         """Return the time of the worker's clock, in milliseconds."""

@@ -87,6 +87,10 @@ class TurnView:
         self.add(entries)
         return entries
 
+    def has_artifact(self, artifact_id: str) -> bool:
+        """Return True if the task has an artifact of this id."""
+        return artifact_id in self._fold.artifacts
+
     def kept(self) -> tuple[Entry, ...]:
         """Return the pause to log for an agent that returns after sending the given status back.
 
