@@ -16,7 +16,16 @@ from pydantic import BaseModel
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless.frameworks.openai_agents import OpenAIAgentsWorker, _ConversationSession
 from a2a_serverless.worker import TaskContext
-from tests.unit.frameworks.talks import Talk, answered, fails, question, waits
+from tests.support.workers import artifact_texts
+from tests.unit.frameworks.talks import (
+    Talk,
+    answered,
+    commits,
+    fails,
+    killed_everywhere,
+    question,
+    waits,
+)
 
 Reply = Callable[[ModelCall], list[Any]]
 
@@ -177,3 +186,65 @@ async def test_too_many_steps_fail_the_task() -> None:
         return [function_call("look_up", {"what": "Oslo"}, call_id=uuid.uuid4().hex)]
 
     fails(await told(calls).told("go"), TOO_MANY_STEPS)
+
+
+def paid(calls: list[str], *, steps: bool = True) -> OpenAIAgentsWorker:
+    """An agent that looks twice, hands over to one that deletes, and is answered."""
+
+    def note(name: str, reply: Reply) -> Fake:
+        def noted(call: ModelCall) -> list[Any]:
+            calls.append(f"{name} {len(call.input)}")
+            return reply(call)
+
+        return Fake(noted)
+
+    def first(call: ModelCall) -> list[Any]:
+        if call.input[-1].get("type") != "function_call_output":
+            called = [function_call("look", {"what": w}, call_id=uuid.uuid4().hex) for w in "ab"]
+            return [assistant_message("Looking."), *called]
+        return [function_call("transfer_to_other", {}, call_id=uuid.uuid4().hex)]
+
+    @function_tool  # type: ignore[untyped-decorator] # as above
+    def look(what: str) -> dict[str, str]:
+        """Look."""
+        calls.append(f"look {what}")
+        if what == "b":
+            raise ValueError("no b")
+        return {"seen": what}
+
+    @function_tool(needs_approval=True, name_override="delete")  # type: ignore[untyped-decorator] # as above
+    def remove(what: str) -> str:
+        """Delete it."""
+        calls.append(f"delete {what}")
+        return f"deleted {what}"
+
+    def last(call: ModelCall) -> list[Any]:
+        told = str(call.input[-1].get("output", ""))
+        if told.startswith("deleted"):
+            return says(call)
+        return [function_call("delete", {"what": "it"}, call_id=uuid.uuid4().hex)]
+
+    other = Agent(name="other", model=note("other", last), tools=[remove])
+    agent = Agent(name="one", model=note("one", first), tools=[look], handoffs=[other])
+    return OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True), steps=steps)
+
+
+async def test_no_request_and_no_tool_call_is_made_twice() -> None:
+    """Whichever record an attempt dies at: answers and conversation are as without the death."""
+
+    async def play(calls: list[str]) -> list[Any]:
+        speaking = Talk(paid(calls), max_attempts=3)
+        head, task = await speaking.say("one")
+        shown = [question(task), artifact_texts(task)]
+        return [*shown, artifact_texts(await speaking.answer(head, "yes"))]
+
+    recorded = await killed_everywhere(play, in_flight=2)
+    assert recorded == ["model", "look", "look", "model", "model", "delete", "model"], recorded
+
+
+async def test_a_step_costs_a_commit_at_most() -> None:
+    """Without steps nothing is recorded; with them each record is one commit at most."""
+    plain, none = await commits(paid([], steps=False))
+    recorded, steps = await commits(paid([]))
+    assert (none, steps) == (0, 5), (none, steps)
+    assert plain < recorded <= plain + steps, (plain, recorded)

@@ -19,7 +19,7 @@ from pydantic_ai import (
     RunContext,
     ToolReturn,
 )
-from pydantic_ai.capabilities import ProcessEventStream
+from pydantic_ai.capabilities import ModelFallback, ProcessEventStream
 from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded
 from pydantic_ai.messages import (
     FunctionToolResultEvent,
@@ -283,6 +283,25 @@ async def test_no_request_and_no_tool_call_is_made_twice(*, streams: bool) -> No
 
     recorded = await killed_everywhere(play)
     assert recorded[:4] == ["model", "look", "look", "model"]
+
+
+async def test_a_request_that_was_repeated_is_one_step() -> None:
+    """A fallback's answer is found in the first call of the next attempt."""
+
+    async def play(calls: list[str]) -> Any:
+        def away(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+            calls.append("away")
+            raise ModelHTTPError(503, "first")
+
+        def says(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+            calls.append("says")
+            return ModelResponse(parts=[TextPart("hello")])
+
+        fallback = ModelFallback(FunctionModel(says))
+        made = Agent(FunctionModel(away), capabilities=[fallback])
+        return answered((await Talk(PydanticAIWorker(made), max_attempts=3).say("go"))[1])
+
+    assert await killed_everywhere(play, in_flight=2) == ["model"]
 
 
 async def test_a_step_costs_a_commit_at_most() -> None:

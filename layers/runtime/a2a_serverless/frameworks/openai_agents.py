@@ -1,17 +1,24 @@
 """An agent of the OpenAI Agents SDK as an A2A agent: `agent = OpenAIAgentsWorker(Agent(...))`.
 
 The conversation is a session of the SDK. A tool that needs approval pauses the task with its call
-as the question (input-required). Text goes out as chunks of one artifact.
+as the question (input-required). Text goes out as chunks of one artifact. Each request of the model
+and each call of a function tool is a step.
 """
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from agents import (
     Agent,
+    FunctionTool,
+    Handoff,
     MaxTurnsExceeded,
+    Model,
     RunConfig,
     Runner,
     RunResultStreaming,
@@ -19,7 +26,11 @@ from agents import (
     UserError,
 )
 from agents.memory import SessionABC
-from openai.types.responses import ResponseCompletedEvent, ResponseTextDeltaEvent
+from openai.types.responses import (
+    ResponseCompletedEvent,
+    ResponseOutputItemDoneEvent,
+    ResponseTextDeltaEvent,
+)
 from pydantic_core import to_jsonable_python
 
 from a2a_serverless.frameworks.conversation import (
@@ -31,6 +42,7 @@ from a2a_serverless.frameworks.conversation import (
     final_errors,
     is_consent,
 )
+from a2a_serverless.frameworks.steps import MODEL, Steps
 from a2a_serverless.worker import TaskContext, Worker
 
 __all__ = ["OpenAIAgentsWorker"]
@@ -44,13 +56,17 @@ class OpenAIAgentsWorker(Worker):
     Args:
         agent: the agent that begins each run.
         run_config: the configuration of each run, such as `RunConfig(tracing_disabled=True)`.
+        steps: False: nothing is recorded, and a turn that is interrupted starts over.
     """
 
     keeps_conversation = True
 
-    def __init__(self, agent: Agent[Any], run_config: RunConfig | None = None) -> None:
+    def __init__(
+        self, agent: Agent[Any], run_config: RunConfig | None = None, *, steps: bool = True
+    ) -> None:
         self._agent = agent
         self._run_config = run_config
+        self._steps = steps
 
     def begin(self, ctx: TaskContext) -> Any:
         """Return the input for a task's first message: by default its text."""
@@ -75,14 +91,17 @@ class OpenAIAgentsWorker(Worker):
         conversation = await Conversation.load(ctx, "openai-agents")
         messages = Messages.of(conversation.ended, conversation.waiting)
         session = _ConversationSession(ctx.context_id, messages.begin())
+        agent, run_config = self._agent, self._run_config
+        if self._steps:
+            run_config = run_config or RunConfig()
+            recording = _Recording(ctx, run_config)
+            agent, run_config = recording.agent(agent), recording.run_config()
         if conversation.waiting is None:
             given = self.begin(ctx)
         else:
-            given = await self._answered(conversation.waiting["run"], conversation.answer)
+            given = await _answered(agent, conversation.waiting["run"], conversation.answer)
         with final_errors(_FINAL):
-            run = Runner.run_streamed(
-                self._agent, given, session=session, run_config=self._run_config
-            )
+            run = Runner.run_streamed(agent, given, session=session, run_config=run_config)
             await _stream(ctx, run)
         if run.interruptions:
             kept = {**messages.waiting(session.items), "run": run.to_state().to_json()}
@@ -91,15 +110,16 @@ class OpenAIAgentsWorker(Worker):
             await conversation.end(self.remember(session.items))
             await self.finish(ctx, run.final_output)
 
-    async def _answered(self, run: dict[str, Any], answer: Any) -> Any:
-        """Return the run's state, with the call that was asked about approved or refused."""
-        state = await RunState.from_json(self._agent, run)
-        asked = state.get_interruptions()[0]
-        if is_consent(answer):
-            state.approve(asked)
-        else:
-            state.reject(asked, rejection_message=f"The user has refused: {answer}")
-        return state
+
+async def _answered(agent: Agent[Any], run: dict[str, Any], answer: Any) -> Any:
+    """Return the run's state, with the call that was asked about approved or refused."""
+    state = await RunState.from_json(agent, run)
+    asked = state.get_interruptions()[0]
+    if is_consent(answer):
+        state.approve(asked)
+    else:
+        state.reject(asked, rejection_message=f"The user has refused: {answer}")
+    return state
 
 
 class _ConversationSession(SessionABC):  # type: ignore[misc] # its environment has the types
@@ -140,3 +160,126 @@ async def _stream(ctx: TaskContext, run: RunResultStreaming) -> None:
 
 def _question(item: Any) -> dict[str, Any]:
     return {"tool": item.name, "arguments": json.loads(item.arguments or "{}")}
+
+
+# -- steps -----------------------------------------------------------------------------------
+
+
+class _Recording:
+    """Makes the requests and the tool calls of one turn steps, by copies of its agents."""
+
+    def __init__(self, ctx: TaskContext, run_config: RunConfig) -> None:
+        self._steps = Steps(ctx)
+        self._answer = Answer(ctx)
+        self._run_config = run_config
+        self._copies: dict[int, Any] = {}
+
+    def run_config(self) -> RunConfig:
+        """Return the configuration of the run; a model that it names serves all agents."""
+        named = self._run_config.model
+        return (
+            self._run_config
+            if named is None
+            else replace(self._run_config, model=self._model(named))
+        )
+
+    def agent(self, agent: Agent[Any]) -> Agent[Any]:
+        """Return a copy of an agent, with copies of those to which it hands over."""
+        if id(agent) in self._copies:
+            return self._copies[id(agent)]
+        made: Any = copy.copy(agent)
+        self._copies[id(agent)] = made
+        made.model = self._model(agent.model)
+        made.handoffs = [self._handoff(each) for each in agent.handoffs]
+
+        async def get_all_tools(run: Any) -> list[Any]:
+            return [self._tool(tool) for tool in await agent.get_all_tools(run)]
+
+        made.get_all_tools = get_all_tools
+        return made
+
+    def _handoff(self, handoff: Any) -> Any:
+        if not isinstance(handoff, Handoff):
+            return self.agent(handoff)
+
+        async def hand_over(run: Any, arguments: str) -> Any:
+            return self.agent(await handoff.on_invoke_handoff(run, arguments))
+
+        return replace(handoff, on_invoke_handoff=hand_over)
+
+    def _model(self, model: Any) -> _StepModel:
+        provider = self._run_config.model_provider
+        resolve = (lambda: model) if isinstance(model, Model) else lambda: provider.get_model(model)
+        return _StepModel(resolve, self._steps, self._answer)
+
+    def _tool(self, tool: Any) -> Any:
+        # An agent that is a tool may end with a question, which is more than a tool's result.
+        if not isinstance(tool, FunctionTool) or getattr(tool, "_is_agent_tool", False):
+            return tool
+        made, invoke = copy.copy(tool), tool.on_invoke_tool
+
+        async def invoke_once(run: Any, arguments: str) -> Any:
+            async def call() -> Any:
+                return to_jsonable_python(await invoke(run, arguments), fallback=str)
+
+            return await self._steps.run(tool.name, call, key=run.tool_call_id)
+
+        invoke_once.__dict__.update(getattr(invoke, "__dict__", {}))
+        made.on_invoke_tool = invoke_once
+        return made
+
+
+class _StepModel(Model):  # type: ignore[misc] # its environment has the types
+    """A model whose requests are steps, in which it speaks; `resolve` returns the model."""
+
+    def __init__(self, resolve: Callable[[], Any], steps: Steps, answer: Answer) -> None:
+        self._resolve = resolve
+        self._steps = steps
+        self._answer = answer
+
+    def get_retry_advice(self, request: Any) -> Any:
+        return self._resolve().get_retry_advice(request)
+
+    async def get_response(self, *given: Any, **settings: Any) -> Any:
+        return await self._resolve().get_response(*given, **settings)
+
+    async def stream_response(self, *given: Any, **settings: Any) -> AsyncIterator[Any]:
+        """Yield what the run needs of an answer, once it is recorded: its items, and its end."""
+
+        async def call() -> Any:
+            request, items, end = object(), [], None
+            async for event in self._resolve().stream_response(*given, **settings):
+                if isinstance(event, ResponseTextDeltaEvent) and event.delta:
+                    await self._answer.add(event.delta, (request, event.item_id))
+                elif isinstance(event, ResponseOutputItemDoneEvent):
+                    items.append(_dumped(event))
+                elif isinstance(event, ResponseCompletedEvent):
+                    end = _dumped(event)
+                elif event.type in _FAILURES:
+                    raise _NoAnswerError(event)
+            return [items, end]
+
+        try:
+            items, end = await self._steps.run(MODEL, call)
+        except _NoAnswerError as failed:
+            yield failed.event
+            return
+        for item in items:
+            yield ResponseOutputItemDoneEvent.construct(**item)
+        if end is not None:
+            yield ResponseCompletedEvent.construct(**end)
+
+
+_FAILURES: Final = frozenset({"response.incomplete", "response.failed", "response.error", "error"})
+
+
+class _NoAnswerError(Exception):
+    """A request has ended without an answer, by an event that the run has to see."""
+
+    def __init__(self, event: Any) -> None:
+        super().__init__(event.type)
+        self.event = event
+
+
+def _dumped(event: Any) -> Any:
+    return event.model_dump(mode="json", exclude_unset=True, warnings=False)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import json
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.steps import MAX_NAME, StepError, current_step
 
-MODEL = "model"
+MAX_KEY: Final = 150
+"""The longest id of a framework that is a step's key as it is."""
+MOST_TRIES: Final = 20
+"""How often a framework may try a call again in one attempt."""
+MODEL: Final = "model"
 """The name of the steps that are requests of a model; a tool's steps have its name."""
 
 Signals: TypeAlias = Mapping[type[Exception], tuple[str, ...]]
@@ -33,45 +38,58 @@ class Steps:
     """Runs the calls of one turn as steps.
 
     A signal of the framework is recorded and raised again like a result. Any other exception comes
-    through as it is and is not recorded: in a later attempt the call runs again.
+    through as it is and is not recorded: in a later attempt the call runs again, unless the
+    framework has repeated it with success.
     """
 
     def __init__(self, ctx: TaskContext, signals: Signals | None = None) -> None:
         self._ctx = ctx
         self._signals = signals or {}
         self._numbers: Counter[tuple[str, str]] = Counter()
+        self._failed: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
 
     async def run(self, name: str, call: Callable[[], Awaitable[Any]], *, key: str = "") -> Any:
         """Return the result of a call, a JSON value; `key` is the framework's id of the call.
 
-        Calls of one name and key are told apart by the order in which they begin. A call inside a
-        step belongs to that step.
+        Calls of one name and key are told apart by the order in which they begin. A call after one
+        that has failed is the same one, tried again. A call inside a step belongs to that step.
         """
         if current_step() is not None:
             return await call()
-        self._numbers[name, key] += 1
-        key = f"{key} {self._numbers[name, key]}".strip()
-        if len(key) > MAX_NAME:
-            key = digest(key)
-
-        async def recorded() -> Any:
-            try:
-                return [None, await call()]
-            except tuple(self._signals) as signal:
-                kind = next(kind for kind in self._signals if isinstance(signal, kind))
-                fields = {name: getattr(signal, name) for name in self._signals[kind]}
-                return [kind.__name__, fields]
-            except Exception as error:
-                text = str(error)[:MAX_NAME]
-                raise NotRecordedError(name, type(error).__name__, text) from error
-
-        failure: BaseException | None = None
+        name, failed = name[:MAX_NAME], self._failed[name, key]
+        if failed:
+            number, tries = failed.pop(0)
+        else:
+            self._numbers[name, key] += 1
+            number, tries = self._numbers[name, key], 1
+        told = key if len(key) <= MAX_KEY else digest(key)
+        keys = [f"{told} {number}".strip()]
+        keys += [f"{keys[0]} try {n}" for n in range(2, MOST_TRIES)]
+        found = (record_of(self._ctx, name, each) for each in keys)
+        record = next((each for each in found if each is not None), None)
+        if record is not None:
+            return self._result(json.loads(record))
         try:
-            signal, result = await self._ctx.step(name[:MAX_NAME], recorded, key=key)
+            ran = await self._ctx.step(name, self._recorded, call, key=keys[tries - 1])
         except NotRecordedError as error:
-            failure = error.__cause__
-        if failure is not None:  # outside of `except`, which would change its chain
-            raise failure
+            failed.append((number, tries + 1))
+            failure = error.__cause__ or error
+        else:
+            return self._result(ran)
+        raise failure  # outside of `except`, which would change its chain
+
+    async def _recorded(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return [None, await call()]
+        except tuple(self._signals) as signal:
+            kind = next(kind for kind in self._signals if isinstance(signal, kind))
+            return [kind.__name__, {name: getattr(signal, name) for name in self._signals[kind]}]
+        except Exception as error:
+            text = str(error)[:MAX_NAME]
+            raise NotRecordedError("", type(error).__name__, text) from error
+
+    def _result(self, recorded: list[Any]) -> Any:
+        signal, result = recorded
         for kind in self._signals:
             if kind.__name__ == signal:
                 raise kind(**result)
