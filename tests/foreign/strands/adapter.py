@@ -9,12 +9,22 @@ from typing import Any
 from strands import Agent, ToolContext, tool
 from strands.agent.conversation_manager import SlidingWindowConversationManager
 from strands.models import Model
+from strands.tools.executors import SequentialToolExecutor
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import TOO_LONG
 from a2a_serverless.frameworks.strands import StrandsWorker
 from a2a_serverless.worker import TaskContext
-from tests.unit.frameworks.talks import Talk, answered, fails, question, waits
+from tests.support.workers import artifact_texts
+from tests.unit.frameworks.talks import (
+    Talk,
+    answered,
+    commits,
+    fails,
+    killed_everywhere,
+    question,
+    waits,
+)
 
 
 class Fake(Model):  # type: ignore[misc] # its environment has the types, ours does not
@@ -164,3 +174,56 @@ async def test_a_model_that_is_away_is_waited_for() -> None:
 async def test_an_answer_that_is_too_long_fails_the_task() -> None:
     """An answer that would be cut with every start is tried once."""
     fails(await Talk(StrandsWorker(agent), max_attempts=3).told("long"), TOO_LONG)
+
+
+def paid(calls: list[str], **options: Any) -> StrandsWorker:
+    """An agent that looks, asks, and is answered; each call of its model and tools is noted."""
+
+    class Counted(Talkative):
+        async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+            calls.append(f"request {len(messages)}")
+            async for event in super().stream(messages):
+                yield event
+
+    @tool(name="asks", context=True)  # type: ignore[untyped-decorator] # as above
+    def looks(what: str, tool_context: ToolContext) -> str:
+        """Look, or ask where the word begins with an x; count in the agent's state."""
+        if what.startswith("x"):
+            tool_context.interrupt(what, reason={"about": what})
+        calls.append(f"look {what}")
+        if what == "bad":
+            raise ValueError("bad")
+        count = (tool_context.agent.state.get("count") or 0) + 1
+        tool_context.agent.state.set("count", count)
+        last = tool_context.agent.state.get("last")
+        tool_context.agent.state.delete("last") if last else tool_context.agent.state.set("last", 1)
+        return f"{what} ({count}) {last}"
+
+    def make() -> Agent:
+        sequential = SequentialToolExecutor()
+        return Agent(
+            model=Counted(), tools=[looks], callback_handler=None, tool_executor=sequential
+        )
+
+    return StrandsWorker(make, **options)
+
+
+async def test_no_request_and_no_tool_call_is_made_twice() -> None:
+    """Whichever record an attempt dies at: answers and conversation are as without the death."""
+
+    async def play(calls: list[str]) -> list[Any]:
+        talk = Talk(paid(calls), max_attempts=3)
+        shown = [artifact_texts((await talk.say("call a bad b"))[1])]
+        head, task = await talk.say("call c x")
+        return [*shown, question(task), artifact_texts(await talk.answer(head, "yes"))]
+
+    recorded = await killed_everywhere(play)
+    assert recorded == ["model", *["asks"] * 3, "model", "model", "asks", "asks", "model"], recorded
+
+
+async def test_a_step_costs_a_commit_at_most() -> None:
+    """Without steps nothing is recorded; with them each record is one commit at most."""
+    plain, none = await commits(paid([], steps=False), "call a b")
+    recorded, steps = await commits(paid([]), "call a b")
+    assert (none, steps) == (0, 4), (none, steps)
+    assert plain < recorded <= plain + steps, (plain, recorded)

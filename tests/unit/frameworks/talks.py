@@ -153,10 +153,10 @@ def answered(task: Task) -> Any:
     return data[0] if data else "".join(part.text for part in parts)
 
 
-async def commits(agent: Worker | AgentExecutor) -> tuple[int, int]:
+async def commits(agent: Worker | AgentExecutor, text: str = "go") -> tuple[int, int]:
     """The commits of a task's first turn, and the steps that they record."""
     talk = Talk(agent)
-    head, _ = await talk.say("go")
+    head, _ = await talk.say(text)
     records = await talk.bench.records(head)
     entries = [entry for record in records for entry in record.entries]
     steps = [entry for entry in entries if isinstance(entry, Recorded) and entry.id.name != STATE]

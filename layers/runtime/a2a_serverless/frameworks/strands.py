@@ -2,15 +2,18 @@
 
 Messages, state and conversation manager are kept as a snapshot of the SDK. An interrupt of a tool
 or a hook pauses the task with its reason as the question (input-required). Text goes out as chunks
-of one artifact.
+of one artifact. Each request of the model and each call of a tool is a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
+from pydantic_core import to_jsonable_python
 from strands import Agent, Snapshot
+from strands.middleware import ExecuteToolStage, InvokeModelStage
+from strands.types.events import ModelStopReason, ToolResultEvent
 from strands.types.exceptions import (
     ContextWindowOverflowException,
     MaxTokensReachedException,
@@ -27,6 +30,7 @@ from a2a_serverless.frameworks.conversation import (
     Messages,
     final_errors,
 )
+from a2a_serverless.frameworks.steps import MODEL, Steps
 from a2a_serverless.worker import TaskContext, Worker
 
 __all__ = ["StrandsWorker"]
@@ -44,6 +48,7 @@ class StrandsWorker(Worker):
     Args:
         make_agent: returns a new agent; one object is one conversation, so that each turn has its
             own. `callback_handler=None` keeps it from printing.
+        steps: False: nothing is recorded, and a turn that is interrupted starts over.
 
     Raises:
         ConfigurationError: it is an agent.
@@ -51,13 +56,14 @@ class StrandsWorker(Worker):
 
     keeps_conversation = True
 
-    def __init__(self, make_agent: Callable[[], Agent]) -> None:
+    def __init__(self, make_agent: Callable[[], Agent], *, steps: bool = True) -> None:
         if isinstance(make_agent, Agent):
             raise ConfigurationError(
                 "An agent of Strands is one conversation: pass a function that makes one,"
                 " `StrandsWorker(lambda: Agent(…))`."
             )
         self._make_agent = make_agent
+        self._steps = steps
 
     def begin(self, ctx: TaskContext) -> Any:
         """Return the prompt for a task's first message: by default its text."""
@@ -76,6 +82,10 @@ class StrandsWorker(Worker):
         waiting, ended = conversation.waiting, conversation.ended or {}
         messages = Messages.of(ended.get("messages"), waiting)
         agent = self._make_agent()
+        if self._steps:
+            recording = _Recording(ctx)
+            agent.add_middleware(InvokeModelStage, recording.request)
+            agent.add_middleware(ExecuteToolStage, recording.call)
         with final_errors(_FINAL):
             _restore(agent, (waiting or ended).get("snapshot"), messages.begin())
         if waiting is None:
@@ -116,3 +126,77 @@ def _restore(agent: Agent, snapshot: dict[str, Any] | None, messages: list[Any])
     if snapshot is not None:
         data = {**snapshot["data"], "messages": messages}
         agent.load_snapshot(Snapshot.from_dict(decode_bytes_values({**snapshot, "data": data})))
+
+
+# -- steps -----------------------------------------------------------------------------------
+
+
+class _InterruptedError(Exception):
+    """A tool asks instead of having a result; `event` tells the agent so."""
+
+    def __init__(self, event: Any) -> None:
+        super().__init__("interrupt")
+        self.event = event
+
+
+class _Recording:
+    """Middleware that makes the requests and the tool calls of one turn steps."""
+
+    def __init__(self, ctx: TaskContext) -> None:
+        self._steps = Steps(ctx)
+        self._answer = Answer(ctx)
+
+    async def request(self, context: Any, go_on: Any) -> AsyncIterator[Any]:
+        """Say what the model says within the step; yield the end of its answer."""
+
+        async def call() -> Any:
+            request, stop = object(), None
+            async for event in go_on(context):
+                if isinstance(event, ModelStopReason):
+                    stop = event["stop"]
+                elif text := event.get("data"):
+                    await self._answer.add(text, request)
+            return encode_bytes_values(stop)
+
+        yield ModelStopReason(*decode_bytes_values(await self._steps.run(MODEL, call)))
+
+    async def call(self, context: Any, go_on: Any) -> AsyncIterator[Any]:
+        """Yield a tool's result; what the tool has changed in the states is recorded with it."""
+        states, ended = _states(context), []
+
+        async def call() -> Any:
+            before = [dict(state) for state in states]
+            async for event in go_on(context):
+                if "tool_interrupt_event" in event:
+                    raise _InterruptedError(event)
+                if isinstance(event, ToolResultEvent):
+                    ended.append(event)
+            changed = [_changes(*each) for each in zip(before, _states(context), strict=True)]
+            gone = [key for key in before[0] if key not in _states(context)[0]]
+            result = encode_bytes_values(ended[-1].tool_result)
+            return [result, to_jsonable_python(changed, fallback=str), gone]
+
+        use = context.tool_use
+        try:
+            recorded = await self._steps.run(use["name"], call, key=str(use["toolUseId"]))
+        except _InterruptedError as interrupted:
+            yield interrupted.event
+            return
+        result, changed, gone = recorded
+        if not ended:
+            for key, value in changed[0].items():
+                context.agent.state.set(key, value)
+            for key in gone:
+                context.agent.state.delete(key)
+            context.invocation_state.setdefault("request_state", {}).update(changed[1])
+        failure = ended[-1].exception if ended else None
+        yield ToolResultEvent(decode_bytes_values(result), exception=failure)
+
+
+def _states(context: Any) -> list[dict[str, Any]]:
+    """Return what a tool may change: the agent's state, and the state of this run."""
+    return [context.agent.state.get(), context.invocation_state.get("request_state") or {}]
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in after.items() if key not in before or before[key] != value}
