@@ -6,7 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from a2a_serverless.tasks.entries import StatusChanged, TurnEnded, TurnOpened
+from a2a_serverless.tasks.entries import (
+    Recorded,
+    Restarted,
+    StatusChanged,
+    StepId,
+    TurnEnded,
+    TurnOpened,
+)
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, Head, is_terminal
 
@@ -45,6 +52,14 @@ class Attempt:
     reason: str = ""
     correlation_id: str = ""
     """Leads to the line of the worker's log that says why it ended; empty: unknown."""
+    until: int | None = None
+    """The time until which the turn waits or sleeps after it; None: it does not."""
+    kept: int = 0
+    """The records of earlier attempts with which it has begun."""
+    after: StepId | None = None
+    """The last of them."""
+    recorded: list[StepId] = field(default_factory=list)
+    """What it has recorded itself."""
 
     @property
     def first(self) -> int:
@@ -79,6 +94,8 @@ class Turn:
     ended: int | None = None
     """The version that ended it; None: it is open."""
     attempts: list[Attempt] = field(default_factory=list)
+    records: dict[StepId, int] = field(default_factory=dict)
+    """Its records that were not taken back, in order, and the version of each."""
 
     @property
     def waited_ms(self) -> int | None:
@@ -120,6 +137,8 @@ class _Walk:
         for entry in record.entries:
             if isinstance(entry, TurnOpened):
                 self._opened(record, entry.caller.user)
+            elif isinstance(entry, Recorded):
+                self._recorded(record, entry.id)
             elif isinstance(entry, TurnEnded):
                 self._ended(record)
 
@@ -161,7 +180,19 @@ class _Walk:
         )
         if before is not None and before.took_ms is not None and claim.at:
             attempt.waited_ms = max(0, claim.at - (before.over_at or 0))
+        for entry in claim.entries:
+            if isinstance(entry, Restarted):
+                kept = {step: at for step, at in turn.records.items() if at <= entry.base}
+                turn.records = kept
+        attempt.kept = len(turn.records)
+        attempt.after = max(turn.records, key=turn.records.__getitem__, default=None)
         turn.attempts.append(attempt)
+
+    def _recorded(self, record: Record, step: StepId) -> None:
+        turn = self._open_turn()
+        turn.records[step] = record.version
+        if turn.attempts and record.token == self.token:
+            turn.attempts[-1].recorded.append(step)
 
     def _open_turn(self) -> Turn:
         """Return the current turn; a new one if the commit that opened it is missing."""
@@ -196,6 +227,7 @@ def _close(
     attempt.outcome, attempt.over_at = outcome, at
     if end is not None:
         attempt.reason, attempt.correlation_id = end.reason, end.correlation_id
+        attempt.until = end.until or None
 
 
 def _give_back(attempt: Attempt, end: AttemptEnd) -> None:

@@ -7,7 +7,7 @@ from a2a_serverless_tools.testing.bench import AgentBench, AgentSource
 from a2a_serverless_tools.testing.clock import PacedClock
 from a2a_serverless_tools.testing.files import FakeFiles, file_part
 from a2a_serverless_tools.testing.process import StuckError
-from a2a_serverless_tools.testing.run import Run, Said, SeenArtifact, When
+from a2a_serverless_tools.testing.run import Run, Said, SeenArtifact, When, step
 
 __all__ = [
     "AgentBench",
@@ -20,4 +20,5 @@ __all__ = [
     "StuckError",
     "When",
     "file_part",
+    "step",
 ]

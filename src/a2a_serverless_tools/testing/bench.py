@@ -16,13 +16,15 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import Caller, copied
 from a2a_serverless.tasks.fold import LAST, Cursor, incarnation_tag
-from a2a_serverless.tasks.head import Head, Operation
+from a2a_serverless.tasks.head import ASLEEP, Head, Operation
 from a2a_serverless.tasks.identity import Scope, new_id
 from a2a_serverless.wiring import memory_backends, queue_on
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.context import Worker, WorkerExecutor
+from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless_tools.inspect.turns import turns_of
 from a2a_serverless_tools.testing.clock import PacedClock
-from a2a_serverless_tools.testing.process import KilledError, Points, Process
+from a2a_serverless_tools.testing.process import KilledError, Points, Process, _found
 from a2a_serverless_tools.testing.run import Run, Said, When
 
 AgentSource = str | Worker | AgentExecutor | Callable[[], Worker | AgentExecutor]
@@ -103,7 +105,8 @@ class AgentBench:
             extensions: URIs of the extensions that the request asks for.
             cancel_after: the point at which the client cancels; 0: before a worker has the turn.
             kill_after: the point at which the worker's process dies, with everything that it has in
-                memory. Another worker gets the turn when its message is visible again.
+                memory, such as `step("search")`. Another worker gets the turn when its message is
+                visible again.
 
         Raises:
             TaskTerminalStateError, TaskNotAcceptingMessagesError: the task takes no message.
@@ -191,14 +194,19 @@ class AgentBench:
     def _work(
         self, head: Head, points: Points, agent: AgentExecutor, *, cancels_first: bool
     ) -> None:
-        """Work on a turn until the queue is empty."""
+        """Work on a turn until the queue is empty and it does not sleep."""
         self._running = head, points
         self._process.turn(agent, points)
         try:
             if cancels_first:
                 self._process.run(self._ask())
-            while self._process.run(self._queue.waiting()):
-                self._deliver(points)
+            while True:
+                while self._process.run(self._queue.waiting()):
+                    self._deliver(points)
+                now = self._now(head)
+                if points.is_late or now.left != ASLEEP or now.due_at is None:
+                    return
+                self._process.run(self._wake(now.due_at))
         finally:
             self._running = None
 
@@ -209,6 +217,11 @@ class AgentBench:
             self._processes.append(self._new_process())
             self._process.turn(self._made(), points)
 
+    async def _wake(self, due_at: int) -> None:
+        """Let time pass up to the end of a sleep; then the sweeper wakes its turn."""
+        await self.clock.pass_time((due_at - self.clock.now_ms() + 1) / 1000)
+        await Sweeper(self._backends.storage, self._queue, clock=self.clock).sweep()
+
     def _now(self, head: Head) -> Head:
         return self._process.run(self._process.engine.head(head))
 
@@ -216,12 +229,16 @@ class AgentBench:
         """Return the task as it is now, with the events since `head`."""
         engine = self._process.engine
         cursor = Cursor(head.version, LAST, incarnation_tag(head.incarnation))
-        tail, _ = await Tail.resume(engine.storage_of(head), head.task_id, cursor)
+        storage, turn = engine.storage_of(head), head.next_turn or head.turn
+        tail, _ = await Tail.resume(storage, head.task_id, cursor)
         told = tail.events(until=lambda _: True, deadline=math.inf)
+        log = _found(await storage.read(head.task_id))
+        (own,) = [one for one in turns_of(log.head, log.records) if one.number == turn]
         return Run(
             task=await engine.task(head),
             events=tuple([one.event async for one in told]),
             attempts=points.attempts,
+            steps=tuple(each.name for each in own.records),
             errors=tuple(points.errors),
             user=caller.user,
             tenant=caller.tenant,

@@ -20,7 +20,7 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.entries import Caller, TurnOpened
+from a2a_serverless.tasks.entries import Caller, Entry, Recorded, StepId, TurnOpened
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
@@ -32,6 +32,7 @@ from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.guard import POLL_S
 from a2a_serverless.worker.keeper import Duty, Keeper, OnBlocked
 from a2a_serverless.worker.loops import run_to_end
+from a2a_serverless.worker.steps import SLEEP
 from a2a_serverless_tools.testing.clock import PacedClock, idle
 from a2a_serverless_tools.testing.run import When
 
@@ -170,7 +171,7 @@ class Points:
     is_asked: bool = False
     """True if the cancel was asked for."""
     is_late: bool = False
-    """True if the event at which to cancel has ended the turn: ask when the turn is over."""
+    """True if the point at which to cancel has ended the turn, or put it to sleep: ask then."""
     queue: TurnQueue | None = None
     """The queue of the running attempt."""
     attempts: int = 0
@@ -188,23 +189,26 @@ class Points:
         self.kill_after = None if dies else self.kill_after
         return dies
 
-    def take(self, event: Event) -> tuple[bool, bool]:
+    def take(self, seen: Event | Recorded) -> tuple[bool, bool]:
         """Count an event; return whether the worker has to die now, and whether to cancel now.
 
-        Each of the two is True only once.
+        A record counts for the points that name it. Each of the two is True only once.
         """
-        self._seen += 1
-        dies, hears = self._is_at(self.kill_after, event), self._is_at(self.cancel_after, event)
+        self._seen += not isinstance(seen, Recorded)
+        dies, hears = self._is_at(self.kill_after, seen), self._is_at(self.cancel_after, seen)
         if dies:
             self.kill_after = None
         if hears:
             self.cancel_after = None
         return dies, hears
 
-    def _is_at(self, point: When | None, event: Event) -> bool:
-        if point is None:
+    def _is_at(self, point: When | None, seen: Event | Recorded) -> bool:
+        if isinstance(seen, Recorded):  # of the wait for a step's next try it is none
+            is_result = seen.form != "until" or seen.id.name == SLEEP
+            return seen.id == point and is_result
+        if point is None or isinstance(point, StepId):
             return False
-        return point(event) if callable(point) else self._seen == point
+        return point(seen) if callable(point) else self._seen == point
 
 
 class _StoppedAgent(AgentExecutor):
@@ -232,7 +236,15 @@ class _StoppedAgent(AgentExecutor):
             if hears:
                 await _canceled(points, queue)
 
+        async def stored(entries: tuple[Entry, ...]) -> None:
+            met = [points.take(entry) for entry in entries if isinstance(entry, Recorded)]
+            if any(dies for dies, _ in met):
+                await self._die()
+            if any(hears for _, hears in met):
+                await _canceled(points, queue)
+
         queue.on_taken = taken
+        queue.tell_stored(stored)
         if points.dies_at_start():
             await self._die()
         try:
@@ -258,7 +270,7 @@ class _StoppedAgent(AgentExecutor):
 
 async def _canceled(points: Points, queue: TurnQueue) -> None:
     """Ask for the cancel; CancelledError is raised in the agent before this returns."""
-    if queue.has_ended:
+    if queue.has_ended or queue.left is not None:
         points.is_late = True
         return
     await points.ask_to_cancel()

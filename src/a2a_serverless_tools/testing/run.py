@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from a2a.helpers import get_data_parts, get_text_parts
 from a2a.types import Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
+from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.progress import Progress, progress_in
@@ -20,8 +21,17 @@ if TYPE_CHECKING:
 Said = str | Part | Message | Sequence[str | Part]
 """A message: a text, a part, several of both, or the protocol's own object."""
 
-When = int | Callable[[Event], bool]
-"""A point of a turn: after its n-th event, or after the first one for which this is True."""
+When = int | Callable[[Event], bool] | StepId
+"""A point of a turn: after its n-th event, after the first one for which this is True, or after the
+record of a step, `step(NAME)`."""
+
+
+def step(name: str, *, key: str = "", number: int = 1) -> StepId:
+    """Return the point of a turn right after the record of a step is stored.
+
+    `number` counts the steps of this name and key. The records of sleeps are called `ctx.sleep`.
+    """
+    return StepId(name, key, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,11 @@ class Run:
     events: tuple[Event, ...]
     """The turn's events in order, as a stream shows them after its opening Task."""
     attempts: int
-    """How often the agent was started on the turn."""
+    """How often the agent was started on the turn: the first time, after each failure or kill, and
+    when it went on after a sleep or a hand-over."""
+    steps: tuple[str, ...]
+    """The names of the turn's records in order, those of its sleeps (`ctx.sleep`) and of the state
+    that it has loaded (`ctx.load_context`) among them."""
     errors: tuple[Exception, ...]
     """The exceptions that the agent has raised, one for each attempt that raised one."""
     user: str
@@ -108,8 +122,9 @@ class Run:
         """Return the state in which the turn has ended, and how."""
         errors = "".join(f", {error!r}" for error in self.errors)
         artifacts = ", ".join(self.artifacts) or "none"
+        steps = f" steps: {', '.join(self.steps)}," if self.steps else ""
         return (
-            f"{self.state}: {self.text!r}, artifacts: {artifacts},"
+            f"{self.state}: {self.text!r}, artifacts: {artifacts},{steps}"
             f" attempts: {self.attempts}{errors}"
         )
 

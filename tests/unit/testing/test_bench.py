@@ -17,7 +17,7 @@ from a2a.types import Message, Part, Role, TaskArtifactUpdateEvent, TaskState
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.worker import FinalError, TaskContext, Worker
-from a2a_serverless_tools.testing import AgentBench, StuckError, file_part
+from a2a_serverless_tools.testing import AgentBench, StuckError, file_part, step
 from a2a_serverless_tools.testing.bench import AgentSource
 from a2a_serverless_tools.testing.fixtures import MakeBench
 from tests.support.workers import chunk, status
@@ -172,6 +172,80 @@ def test_a_kill_loses_and_doubles_nothing(agent_bench: MakeBench, after: int) ->
     assert run.attempts == (2 if after < 4 else 1)
 
 
+class Researcher(Worker):
+    """Plans, sleeps for hours and searches; its steps are the calls that cost."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("intro,", "notes")
+        await ctx.step("plan", self.ran.append, "plan")
+        await ctx.sleep(5 * 3600)
+        for page in "12":
+            await ctx.step("search", self.search, ctx, page, key=page)
+        await ctx.respond("done")
+
+    async def search(self, ctx: TaskContext, page: str) -> None:
+        self.ran.append(page)
+        await ctx.emit_text_artifact(page, "notes", append=True)
+
+
+RECORDS = ("plan", "ctx.sleep", "search", "search")
+
+
+@pytest.mark.parametrize(
+    ("point", "attempts"),
+    [
+        (None, 2),
+        (step("plan"), 3),
+        (step("ctx.sleep"), 2),  # the message of the dead worker finds the turn asleep
+        (step("search", key="2"), 3),
+        (step("search", number=3), 2),
+    ],
+)
+def test_a_kill_after_a_record_costs_no_step(
+    agent_bench: MakeBench, point: Any, attempts: int
+) -> None:
+    """A turn sleeps to the end of its sleep, and goes on behind the record that was stored last."""
+    agent = Researcher()
+    bench = agent_bench(agent)
+    run = bench.send("hello", kill_after=point)
+    assert (run.state, run.text, run.attempts) == ("completed", "done", attempts)
+    assert (agent.ran, run.steps) == (["plan", "1", "2"], RECORDS)
+    assert run.artifacts["notes"].text == "intro,12"
+    assert bench.clock.monotonic() >= 5 * 3600
+    assert "steps: plan, ctx.sleep, search, search, attempts" in str(run)
+
+
+@pytest.mark.parametrize(("at", "ran"), [("plan", ["plan"]), ("ctx.sleep", ["plan"])])
+def test_a_cancel_after_a_record(agent_bench: MakeBench, at: str, ran: list[str]) -> None:
+    """The client cancels when the step is recorded, or while the turn sleeps: nothing follows."""
+    agent = Researcher()
+    bench = agent_bench(agent)
+    run = bench.send("hello", cancel_after=step(at))
+    assert (run.state, agent.ran, run.attempts) == ("canceled", ran, 1)
+    assert bench.clock.monotonic() < 3600
+
+
+def test_a_turn_is_handed_over_at_a_record(agent_bench: MakeBench) -> None:
+    """Work that is longer than a worker's time goes on in the next one; each step runs once."""
+    ran: list[int] = []
+
+    async def work(ctx: TaskContext, number: int) -> None:
+        ran.append(number)
+        await ctx.sleep(20)
+
+    async def handle(ctx: TaskContext) -> None:
+        for number in range(20):
+            await ctx.step("work", work, ctx, number)
+        await ctx.respond()
+
+    run = agent_bench(made(handle), run_limit_s=200, max_attempts=1).send("hi")
+    assert (run.state, ran, run.steps) == ("completed", list(range(20)), ("work",) * 20)
+    assert 3 <= run.attempts <= 5
+
+
 def test_a_kill_stops_all_that_the_agent_does(agent_bench: MakeBench) -> None:
     """No `except`, no `finally` and no other task of the dead worker's agent runs on."""
     ran: list[str] = []
@@ -302,12 +376,14 @@ def test_time_is_the_clocks(agent_bench: MakeBench) -> None:
     began = time.monotonic()
 
     async def handle(ctx: TaskContext) -> None:
-        await ctx.gather(ctx.sleep(30), ctx.sleep(600))
+        await ctx.gather(ctx.sleep(30), ctx.sleep(40))
+        await ctx.sleep(600)
         await ctx.request_input("?")
 
     bench = agent_bench(made(handle), ttl_days=1)
     run = bench.send("hi")
-    assert 600 <= bench.clock.monotonic() < 610
+    assert run.attempts == 2
+    assert 680 <= bench.clock.monotonic() < 700
     bench.pass_time(2 * 86_400)
     with pytest.raises(TaskNotFoundError):
         run.reply("late")
@@ -318,7 +394,8 @@ def test_a_turn_that_outlasts_its_worker_starts_over(agent_bench: MakeBench) -> 
     """As on Lambda: a turn is given back before the worker's time is over, three times."""
 
     async def handle(ctx: TaskContext) -> None:
-        await ctx.sleep(100)
+        await ctx.sleep(50)
+        await ctx.sleep(50)
         await ctx.respond()
 
     run = agent_bench(made(handle), run_limit_s=60).send("hi")
@@ -331,7 +408,7 @@ def test_threads_and_real_waits_are_waited_for(agent_bench: MakeBench) -> None:
     async def handle(ctx: TaskContext) -> None:
         gate = threading.Event()
         asyncio.get_running_loop().call_later(0.02, gate.set)
-        await ctx.gather(ctx.run_sync(gate.wait, 20), ctx.sleep(60))
+        await ctx.gather(ctx.run_sync(gate.wait, 20), ctx.sleep(50))
         await asyncio.sleep(0.01)
         await ctx.respond(str(gate.is_set()))
 

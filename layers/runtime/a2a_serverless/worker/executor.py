@@ -187,6 +187,10 @@ class TurnQueue(EventQueue):
         """Return when all events that were taken are committed or, after a failure, dropped."""
         await self._at_home(self._writer.drain())
 
+    def tell_stored(self, told: Callable[[tuple[Entry, ...]], Awaitable[None]]) -> None:
+        """Await `told` after each commit; the testing kit can stop the agent there."""
+        self._writer.on_stored = told
+
     def stop_waiting(self) -> None:
         """End the agent's waits in other event loops; in this loop CancelledError ends them."""
         self._stopping.set()
@@ -549,7 +553,7 @@ class TurnQueue(EventQueue):
             await self._writer.drain(ends_turn=ends_turn)
 
 
-async def _nothing(_: Event) -> None:
+async def _nothing(_: object) -> None:
     """Do nothing."""
 
 
@@ -620,6 +624,10 @@ class TurnWriter:
     guard: Guard
     flush_after_s: float = FLUSH_AFTER_S
     failure: Exception | None = field(default=None, init=False)
+    on_stored: Callable[[tuple[Entry, ...]], Awaitable[None]] = field(
+        default_factory=lambda: _nothing, init=False
+    )
+    """Awaited after each commit with its entries."""
     _batch: _Batch | None = field(default=None, init=False)
     _opened: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -772,6 +780,7 @@ class TurnWriter:
                     leaves=batch.leaves,
                 )
             )
+            await self.on_stored(tuple(batch.entries))
         except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it
             self.failure = error  # before `done`: those who wait in `flush` have to find it
             self._drop()
