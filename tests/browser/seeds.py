@@ -25,7 +25,14 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusChanged
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Caller,
+    Entry,
+    Recorded,
+    StatusChanged,
+    StepId,
+)
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit
 from tests.browser.agent import REPORT
@@ -148,6 +155,20 @@ def killed(scribe: Scribe, task_id: str, *, lost: bool = True, **options: Any) -
         scribe.wait(5)
         scribe.commit(head, chunk(f"offer {number}: 120\n", append=number > 0), token="b")
     return head
+
+
+def asleep(scribe: Scribe, task_id: str) -> None:
+    """A task whose first attempt has left its turn asleep, for hours from now."""
+    head = scribe.open(task_id, "Book it when the sale begins.")
+    scribe.wait(0.6)
+    scribe.claim(head, "a")
+    scribe.wait(4)
+    plan = Recorded(StepId("plan", "", 1), "json", b"1")
+    scribe.commit(head, said(TaskState.TASK_STATE_WORKING, "I wait."), plan, token="a")
+    now_ms = scribe.clock.now_ms()
+    end = AttemptEnd(token="a", reason="asleep", at=now_ms, until=now_ms + 18_000_000)
+    slept = Recorded(StepId("ctx.sleep", "", 1), "until", b"[1, 0]")
+    scribe.commit(head, slept, token="a", leaves=end)
 
 
 def failing_webhook(scribe: Scribe, task_id: str) -> None:

@@ -167,6 +167,18 @@ def test_a_killed_attempt_is_shown_as_such(visit: Visit, site: Site) -> None:
     expect(visit.page.locator(".holder")).to_contain_text(seeds.NEXT_WORKER)
 
 
+def test_a_turn_that_sleeps_is_shown_as_such(visit: Visit, site: Site) -> None:
+    """Beside its state, in the picture, and in sentences with what is recorded."""
+    seeds.asleep(site.scribe, "asleep")
+    visit.task(site, "asleep", "timeline")
+    expect(visit.page.locator(".holder")).to_contain_text("asleep until ")
+    expect(visit.page.locator(".facts")).to_contain_text("the sweeper wakes it, in ")
+    bars = visit.page.locator(".picture .bar")
+    expect(bars.locator("text").filter(has_text="sleeps ")).to_be_visible()
+    expect(visit.page.locator(".story .recorded")).to_contain_text("recorded plan, ctx.sleep")
+    expect(visit.page.locator(".story .gave-back")).to_contain_text("attempt 1 asleep until ")
+
+
 def test_a_failed_task_has_no_green_mark_and_nothing_pulses(visit: Visit, site: Site) -> None:
     """The dot of its end has the colour of a failure; a page that follows a task stands still."""
     colour = "getComputedStyle(document.querySelector('{}'), '::before').backgroundColor"
@@ -357,6 +369,7 @@ def test_the_keyboard_reaches_everything(visit: Visit, site: Site) -> None:
 def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: int) -> None:
     """At 400 px and wide: what does not fit scrolls in its own place."""
     seeds.killed(site.scribe, f"width-{width}")
+    seeds.asleep(site.scribe, f"asleep-{width}")
     waits = site.scribe.open(f"00000000-0000-4000-8000-waits-{width}", "Hello.")
     due_at = site.storage.clock.now_ms() + 7_000_000
     assert seeds.done(site.storage.postpone(waits, due_at=due_at, sends=12))

@@ -18,6 +18,7 @@ from a2a_serverless.worker.agents import SET_VARIABLE, missing_variable
 from a2a_serverless.worker.failures import AgentFailedError, own_lines
 from a2a_serverless_tools.cli import PlainLines
 from a2a_serverless_tools.cli.text import printable
+from a2a_serverless_tools.inspect.wording import left_at_record
 
 _NEWS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -34,7 +35,8 @@ _NEWS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """The actions of log lines for the author, and their colours."""
-_RELOADING: Final = "a2a_serverless_tools.local.reloading"
+_TOLD: Final = ("a2a_serverless_tools.local.reloading", "a2a_serverless.worker.attempt")
+"""The loggers whose news are told although they are no warnings."""
 _ENDS: Final = 3
 """Lines of a deep recursion that are shown at its beginning, and as many at its end."""
 
@@ -45,21 +47,24 @@ def for_authors(*, verbose: bool) -> Iterator[None]:
 
     Handlers other than the command line's stay as they are. `verbose` adds whole tracebacks.
     """
-    root, reloading = logging.getLogger(), logging.getLogger(_RELOADING)
-    before, level = root.handlers[:], reloading.level
+    root, told = logging.getLogger(), [logging.getLogger(name) for name in _TOLD]
+    before, levels = root.handlers[:], [each.level for each in told]
     handler = _AuthorLines(Console(stderr=True), verbose=verbose)
     root.handlers[:] = [
         handler if isinstance(each.formatter, PlainLines) else each for each in before
     ]
-    reloading.setLevel(logging.INFO)
+    for each in told:
+        each.setLevel(logging.INFO)
     try:
         yield
     finally:
         root.handlers[:] = before
-        reloading.setLevel(level)
+        for each, level in zip(told, levels, strict=True):
+            each.setLevel(level)
 
 
 _WARNINGS: Final = {"retry_later", "push_failed", "cancel_forced"}
+_LEFT: Final = "turn_left"
 
 
 class _AuthorLines(logging.Handler):
@@ -77,6 +82,10 @@ class _AuthorLines(logging.Handler):
         self._plain = PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def emit(self, record: logging.LogRecord) -> None:
+        action = getattr(record, "action", "")
+        is_news = record.levelno >= logging.WARNING or action in _NEWS or action == _LEFT
+        if not (is_news or self._verbose):
+            return
         try:
             # Not wrapped: people copy a line of code, and click on a place to open it.
             self._console.print(self._text(record), soft_wrap=True)
@@ -88,6 +97,10 @@ class _AuthorLines(logging.Handler):
         if action in _NEWS:
             about = f"{_task(record)}: " if hasattr(record, "task_id") else ""
             return Text(about + _short(printable(record.getMessage())), style=_NEWS[action])
+        if action == _LEFT:
+            known = vars(record)
+            how = left_at_record(str(known.get("reason")), known.get("until"))
+            return Text(f"{_task(record)}: {how}, {known.get('records')} recorded", style="cyan")
         if record.name == "py.warnings":
             said = map(printable, record.getMessage().rstrip().split("\n"))
             return Text(_short("\n  ".join(said)), style="yellow")

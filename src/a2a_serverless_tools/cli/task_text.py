@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS, Change, Committed, Timeline
-from a2a_serverless_tools.inspect.turns import Attempt, Turn
+from a2a_serverless_tools.inspect.turns import Attempt, Turn, step_text
 from a2a_serverless_tools.inspect.webhooks import Webhook
 from a2a_serverless_tools.inspect.wording import (
     UNREADABLE,
@@ -188,7 +188,8 @@ def _turn_text(turn: Turn) -> str:
 def _attempt_text(attempt: Attempt) -> str:
     worker = f" on {attempt.worker}" if attempt.worker else ""
     took = "" if attempt.took_ms is None else f", {duration(attempt.took_ms)}"
-    return f"attempt {attempt.number}{worker}{took}: {outcome(attempt)}"
+    kept = f", went on after record {attempt.kept}" if attempt.kept else ""
+    return f"attempt {attempt.number}{worker}{kept}{took}: {outcome(attempt)}"
 
 
 def _time(at_ms: int | None) -> str:
@@ -218,7 +219,8 @@ def as_json(shown: Timeline) -> dict[str, Any]:
             for one in shown.story
         ],
         "turns": [
-            _plain(turn, number="turn") | {"attempts": [_plain(one) for one in turn.attempts]}
+            _plain(turn, "records", number="turn")
+            | {"attempts": [_attempt(one) for one in turn.attempts]}
             for turn in shown.turns
         ],
         "webhooks": [_webhook(one) for one in shown.webhooks],
@@ -234,6 +236,11 @@ def _plain(one: Any, *left_out: str, **named: str) -> dict[str, Any]:
         for name, value in values.items()
         if name not in left_out
     }
+
+
+def _attempt(one: Attempt) -> dict[str, Any]:
+    recorded = [step_text(step) for step in one.recorded]
+    return _plain(one, "after", "recorded_at") | {"recorded": recorded}
 
 
 def _webhook(one: Webhook) -> dict[str, Any]:

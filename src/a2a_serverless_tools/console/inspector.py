@@ -32,12 +32,20 @@ from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.attempts import overdue_cancel
 from a2a_serverless.tasks.conversation import Place
 from a2a_serverless.tasks.fold import Cursor, Event, Fold, Log, events_of, incarnation_tag
-from a2a_serverless.tasks.head import KNOWN, Head, Reason, plain_state, state_name
+from a2a_serverless.tasks.head import (
+    ASLEEP,
+    HANDOVER,
+    KNOWN,
+    Head,
+    Reason,
+    plain_state,
+    state_name,
+)
 from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.console.lines import Logs
 from a2a_serverless_tools.inspect.timeline import InLine, Timeline, timeline
-from a2a_serverless_tools.inspect.wording import IN_LINE, age, in_line, times
+from a2a_serverless_tools.inspect.wording import IN_LINE, age, in_line, left_at_record, times
 
 STATES: Final[Mapping[str, TaskState]] = {plain_state(state): state for state in sorted(KNOWN)}
 """The states that a task can have, by their plain names."""
@@ -56,7 +64,10 @@ _OPERATOR: Final = "operator"
 _MOST_BEFORE: Final = 1_000
 """The most turns before one in the line of its caller that are counted."""
 _NEXT_MS: Final = 2 * HOUR_MS
-"""An open turn is due within a lease, the longest wait of a sweep or of a retry: within this."""
+"""An open turn that is not asleep is due within a lease, the longest wait of a sweep or of a retry:
+within this."""
+LATE_MS: Final = 120_000
+"""Two sweeps of a deployment: a turn that slept is woken by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,20 +105,32 @@ class TaskRow:
         if not self.turn_is_open:
             return notes
         since = self.waits_since
-        if self.left:
+        if self.left == ASLEEP:
+            notes.append(left_at_record(ASLEEP, self.waits_until))
+        elif self.left:
             waited = "" if since is None else f", for {age(now_ms - since)}"
             notes.append(IN_LINE[self.left] + waited)
         elif self.waits_until > now_ms:
             notes.append(f"waits {age(self.waits_until - now_ms)}: {self.waits_for}")
         elif not self.is_claimed:
-            notes.append("no worker" if since is None else f"no worker for {age(now_ms - since)}")
+            handed = "handed over, " if self.waits_for == HANDOVER else ""
+            waited = "" if since is None else f" for {age(now_ms - since)}"
+            notes.append(f"{handed}no worker{waited}")
         if self.attempts > 1:
             notes.append(f"attempt {self.attempts}")
         if self.sends:
             notes.append(f"sent again {times(self.sends)}")
-        if self.due_at is not None and self.due_at < now_ms:
+        if self.is_overdue(now_ms):
             notes.append("overdue")
         return notes
+
+    def is_overdue(self, now_ms: int) -> bool:
+        """Return True if the sweeper was to look at the task; it wakes a sleeping turn a bit late.
+
+        That is at most `LATE_MS` where it runs.
+        """
+        late_ms = LATE_MS if self.left == ASLEEP else 0
+        return self.due_at is not None and self.due_at + late_ms < now_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,6 +368,10 @@ class Inspector:
                 f" comes ({in_line(waits)})."
             )
         released, now_ms = head.released, storage.clock.now_ms()
+        if head.left == ASLEEP and released is not None and released.until > now_ms:
+            raise UnsupportedOperationError(
+                f"The turn is {left_at_record(ASLEEP, released.until)}, and goes on then."
+            )
         if released is not None and head.was_released and released.until > now_ms:
             raise UnsupportedOperationError(
                 f"The turn waits until {_iso(released.until)} for {released.reason}: its message is"
@@ -378,7 +405,7 @@ async def _in_line(
     storage: DurableStorage, head: Head, missing: Collection[str] = ()
 ) -> InLine | None:
     """Return the place of a turn that is left; None if it is not. One request."""
-    if not head.left or not head.turn_is_open:
+    if not head.left or head.left == ASLEEP or not head.turn_is_open:
         return None
     waits = InLine(reason=head.left)
     if head.left == "share":
@@ -462,7 +489,7 @@ def _waits_since(head: Head) -> int | None:
     if not head.turn_is_open:
         return None
     if head.released is not None and head.was_released:
-        return head.released.at
+        return head.released.until if head.released.reason == ASLEEP else head.released.at
     is_new = head.token is None and head.state == TaskState.TASK_STATE_SUBMITTED
     return head.status_at if is_new else None
 

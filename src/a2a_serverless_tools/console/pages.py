@@ -20,7 +20,14 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
 from a2a_serverless_tools.console.conversation import IMAGES, conversation, media_type
-from a2a_serverless_tools.console.inspector import PAGE, STATES, Inspector, TaskQuery, event_lines
+from a2a_serverless_tools.console.inspector import (
+    LATE_MS,
+    PAGE,
+    STATES,
+    Inspector,
+    TaskQuery,
+    event_lines,
+)
 from a2a_serverless_tools.console.picture import picture
 from a2a_serverless_tools.console.queues import Queues
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page, visible
@@ -191,6 +198,7 @@ class Pages:
             mark=await self._mark(head, pushes) if head is not None else "",
             is_live=head is not None and (not head.is_terminal or is_owed),
             now=storage.clock.now_ms(),
+            late=LATE_MS,
             said=self._notes.get(request.query_params.get("said", "")),
             can_try=bool(self._trying.endpoint),
             may_join=self._inspector.logs is not None and not self._inspector.logs.is_at_hand,

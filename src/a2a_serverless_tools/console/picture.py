@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
+from a2a_serverless.tasks.head import ASLEEP
 from a2a_serverless_tools.inspect.timeline import Timeline
 from a2a_serverless_tools.inspect.webhooks import DeliveryLine, Webhook
 from a2a_serverless_tools.inspect.wording import delivery, duration, outcome, sentence, webhook
@@ -91,13 +92,16 @@ def _turns(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Shape]:
 
 def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Shape]:
     for turn in shown.turns:
-        for attempt in turn.attempts:
+        for before, attempt in zip((None, *turn.attempts), turn.attempts, strict=False):
             if attempt.started_at is None:
                 continue
             if attempt.waited_ms is not None:
                 start, label = attempt.started_at - attempt.waited_ms, duration(attempt.waited_ms)
-                title = f"waited {label} for attempt {attempt.number}"
-                yield _bar(scale, 1, start, attempt.started_at, "waiting", title, f"waits {label}")
+                slept = "slept" if before is not None and before.reason == ASLEEP else "waited"
+                title = f"{slept} {label} before attempt {attempt.number}"
+                yield _bar(
+                    scale, 1, start, attempt.started_at, "waiting", title, f"{slept} {label}"
+                )
             seen = shown.holder.seen_at if shown.holder is not None else None
             known = seen if attempt.outcome == "running" else None
             over = attempt.over_at or known or attempt.last_at
@@ -115,9 +119,10 @@ def _wait_for_the_next(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Sh
     """Yield a bar from the end of an attempt that has given the open turn back, up to now."""
     given_back = shown.given_back
     if given_back is not None and given_back.at is not None:
-        waits = duration(max(0, end - given_back.at))
-        title = f"waits for the next attempt for {waits}"
-        yield _bar(scale, 1, given_back.at, end, "waiting", title, f"waits {waits}")
+        waits = "waits" if shown.asleep_until is None else "sleeps"
+        label = f"{waits} {duration(max(0, end - given_back.at))}"
+        title = f"{label} before the next attempt"
+        yield _bar(scale, 1, given_back.at, end, "waiting", title, label)
 
 
 def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Shape]:
@@ -173,7 +178,7 @@ def _commits(shown: Timeline, scale: _Scale) -> Iterator[_Shape]:
         yield _mark(x, 2, "commit", title)
 
 
-_MOMENTS: Final = {"cancel asked": "cancel", "took over": "takeover"}
+_MOMENTS: Final = {"cancel asked": "cancel", "took over": "takeover", "went on": "takeover"}
 
 
 def _moments(shown: Timeline, scale: _Scale, height: float) -> Iterator[_Shape]:

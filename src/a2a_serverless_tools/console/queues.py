@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.tasks.head import ASLEEP
 from a2a_serverless_tools.console.inspector import Inspector, TaskRow
 from a2a_serverless_tools.console.letters import (
     ASIDE,
@@ -56,7 +57,8 @@ class Queues:
         turns = await self._inspector.open_turns(LOOKED)
         waiting = [row for row in turns.rows if _waits(row, now)]
         unclaimed = [row for row in turns.rows if not (row.is_claimed or row.left)]
-        left = sum(bool(row.left) for row in turns.rows)
+        asleep = sum(row.left == ASLEEP for row in turns.rows)
+        left = sum(bool(row.left) for row in turns.rows) - asleep
         working = await self._all_working()
         is_calm = turns.is_all and not (waiting or turns.unread or turns.cancels)
         depths = [one["depth"] for one in working if one["name"] != "push_queue"]
@@ -71,6 +73,7 @@ class Queues:
             hidden=max(0, len(waiting) - SHOWN) + max(0, len(turns.unread) - SHOWN),
             unclaimed=len(unclaimed),
             left=left,
+            asleep=asleep,
             sent_again=sum(row.sends > 0 for row in turns.rows),
             oldest=min((one.waits_since for one in unclaimed if one.waits_since), default=None),
             cancels=turns.cancels[:SHOWN],
@@ -134,6 +137,6 @@ class Queues:
 
 
 def _waits(row: TaskRow, now_ms: int) -> bool:
-    """Return True if an open turn has no worker, is overdue, or was sent again."""
-    is_overdue = row.due_at is not None and row.due_at < now_ms
-    return not row.is_claimed or row.sends > 0 or is_overdue
+    """Return True if an open turn is overdue, was sent again, or is awake without a worker."""
+    lacks_worker = not (row.is_claimed or row.left == ASLEEP)
+    return lacks_worker or row.sends > 0 or row.is_overdue(now_ms)

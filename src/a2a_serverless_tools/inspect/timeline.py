@@ -19,9 +19,11 @@ from a2a_serverless.tasks.entries import (
     Entry,
     MessageAppended,
     MetadataMerged,
+    Recorded,
     Replied,
     Restarted,
     StatusChanged,
+    StepId,
     TurnEnded,
     TurnOpened,
     Unknown,
@@ -29,6 +31,8 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import (
+    ASLEEP,
+    HANDOVER,
     INTERRUPTED,
     MAX_INLINE_BYTES,
     TERMINAL,
@@ -41,7 +45,7 @@ from a2a_serverless.tasks.head import (
 )
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.push import GivenUp, Push
-from a2a_serverless_tools.inspect.turns import Attempt, Turn, turns_of
+from a2a_serverless_tools.inspect.turns import Attempt, Turn, step_text, turns_of
 from a2a_serverless_tools.inspect.webhooks import Webhook, webhooks_of, with_deliveries
 
 _ChangeName: TypeAlias = Literal[
@@ -53,6 +57,7 @@ _ChangeName: TypeAlias = Literal[
     "restart",
     "turn ended",
     "reply",
+    "record",
     "unknown",
 ]
 
@@ -72,7 +77,10 @@ _INDEXES: Final = 5
 _MOVED: Final = 2
 """Units for removing an entry of an index and putting the next one."""
 
-_DISCARDED: Final = (StatusChanged, ArtifactWritten, MetadataMerged, MessageAppended, Replied)
+_DISCARDED: Final = (
+    *(StatusChanged, ArtifactWritten, MetadataMerged, MessageAppended),
+    *(Replied, Recorded),
+)
 """Entries of an attempt that a restart takes back."""
 
 _MAY_LACK: Final = (
@@ -88,9 +96,11 @@ _What: TypeAlias = Literal[
     "woken",  # after it was left, as it had to wait for others
     "sent again",  # by the sweeper, as it was due
     "started",  # the first attempt of a turn
+    "recorded",  # results of steps, and sleeps, by an attempt
     "lost",  # an attempt, without a word
     "gave back",  # an attempt, with a reason
     "took over",  # the next attempt, from the one before
+    "went on",  # the next attempt, at a record
     "cancel asked",
     "reached",  # a state that ends or interrupts the task, by an attempt
     "reached without an attempt",  # ... by the API or the sweeper
@@ -119,6 +129,12 @@ class Happening:
     """True if `after_ms` counts from the end of the attempt before."""
     reason: str = ""
     correlation_id: str = ""
+    until: int | None = None
+    """The time until which the turn waits or sleeps."""
+    steps: tuple[StepId, ...] = ()
+    """What an attempt has recorded; or the last record before the place where it goes on."""
+    of: int = 0
+    """Of a turn that goes on, its records so far; `count`: those before that place."""
     by: str = ""
     """The user who has asked; of what was given up, the receiver."""
     given_up: GivenUp | None = None
@@ -136,7 +152,7 @@ class Change:
 
     name: _ChangeName
     subject: str = ""
-    """The id of a message or artifact, a state, the kind of an unknown entry."""
+    """The id of a message or artifact, a state, a step, the kind of an unknown entry."""
     by: str = ""
     """The user who sent a message; empty if unknown."""
     size: int
@@ -233,7 +249,9 @@ class Timeline:
     progress: Progress | None
     """The progress in the last status of the open turn; None: it has none, or no turn is open."""
     attempts: int | None
-    """Attempts started on the turn, without those that are spared."""
+    """Attempts started on the turn since its last record, without those that are spared."""
+    records: int
+    """The records of the turn that were not taken back."""
     spared: Spared
     """The starts on the turn that use up no attempt."""
     holder: _Holder | None
@@ -242,12 +260,14 @@ class Timeline:
     """The attempt that has given back the open turn; None: there is none, or another took over."""
     in_line: InLine | None
     """What the open turn stands in line for; None: it does not."""
+    asleep_until: int | None
+    """The time until which the open turn sleeps; None: it does not."""
     due_at: int | None
     """The time at which the sweeper looks at the task; None also if it does not have to."""
     sends: int
-    """Copies of the current turn that the sweeper has sent."""
+    """Copies of the current turn that the sweeper has sent since its last record."""
     wakes: int
-    """How often the current turn was woken, after it was left to wait for others."""
+    """All other copies of the current turn: it was woken, or handed over."""
     size: int | None
     units: int
     """The write units of all commits that could be read."""
@@ -283,7 +303,7 @@ def timeline(
         lease_s: the seconds of a lease; None: unknown, and so is its last renewal.
         in_line: the place of a turn that is left; None: it was not looked at.
     """
-    is_left = bool(head.left) and head.turn_is_open
+    left = head.left if head.turn_is_open else ""
     discards, turns = _discards(records), turns_of(head, records)
     webhooks, commits = webhooks_of(pushes, records), tuple(_commits(records, discards))
     released = head.released if head.turn_is_open and head.was_released else None
@@ -296,9 +316,11 @@ def timeline(
         changed_at=times[-1] if times else None if "status_at" in missing else head.status_at,
         turn_is_open=head.turn_is_open,
         progress=_progress(records) if head.turn_is_open else None,
+        records=sum(len(one.records) for one in turns if one.number == head.turn),
         spared=head.spared,
-        holder=None if released or is_left else _holder(head, records, lease_s),
-        in_line=(in_line or InLine(reason=head.left)) if is_left else None,
+        holder=None if released or left else _holder(head, records, lease_s),
+        in_line=(in_line or InLine(reason=left)) if left and left != ASLEEP else None,
+        asleep_until=(released.until if released else head.due_at) if left == ASLEEP else None,
         given_back=released,
         due_at=head.due_at,
         sends=head.resends,
@@ -407,6 +429,8 @@ def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
             return change(name="metadata")
         case Restarted(base):
             return change(name="restart", base=base, discards=discards)
+        case Recorded(step):
+            return change(name="record", subject=step_text(step))
         case Unknown(kind):
             subject = _kind_name(kind)
             return change(name="unknown", subject=subject, is_critical=entry.is_critical)
@@ -457,8 +481,10 @@ def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> It
         yield of_turn(what="waited for its turn", at=turn.began_at, version=turn.number)
     if turn.number == head.turn:  # of the whole turn: the times are not known
         first = turn.attempts[0].first if turn.attempts else turn.number
-        if head.wakes:
-            yield of_turn(what="woken", version=first, count=head.wakes)
+        left = sum(one.reason in (ASLEEP, HANDOVER) for one in turn.attempts)
+        wakes = head.wakes - left + (head.left == ASLEEP)
+        if wakes > 0:  # sleeps and hand-overs are told by themselves
+            yield of_turn(what="woken", version=first, count=wakes, of=len(turn.records))
         if head.resends:
             yield of_turn(what="sent again", version=first, count=head.resends)
     before: Attempt | None = None
@@ -466,7 +492,7 @@ def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> It
         if before is not None:
             yield _end_of(turn, before, attempt.first)
         yield of_turn(
-            what="started" if before is None else "took over",
+            what="started" if before is None else "went on" if attempt.kept else "took over",
             at=attempt.started_at,
             version=attempt.first,
             attempt=attempt.number,
@@ -474,7 +500,18 @@ def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> It
             after_ms=turn.waited_ms if before is None else _since(before, attempt),
             follows_an_end=attempt.waited_ms is not None,
             discards=discards.get(attempt.first, ()),
+            steps=() if attempt.after is None else (attempt.after,),
+            count=attempt.kept,
+            of=len(turn.records),
         )
+        if attempt.recorded:
+            yield of_turn(
+                what="recorded",
+                at=attempt.recorded_at,
+                version=max(attempt.recorded.values()),
+                attempt=attempt.number,
+                steps=tuple(attempt.recorded),
+            )
         before = attempt
     if before is not None and before.outcome in ("lost", "gave back", "failed"):
         yield _end_of(turn, before, turn.ended or before.last)
@@ -491,6 +528,7 @@ def _end_of(turn: Turn, attempt: Attempt, version: int) -> Happening:
         worker=attempt.worker,
         reason=attempt.reason,
         correlation_id=attempt.correlation_id,
+        until=attempt.until,
     )
 
 

@@ -58,8 +58,10 @@ class Attempt:
     """The records of earlier attempts with which it has begun."""
     after: StepId | None = None
     """The last of them."""
-    recorded: list[StepId] = field(default_factory=list)
-    """What it has recorded itself."""
+    recorded: dict[StepId, int] = field(default_factory=dict)
+    """What it has recorded itself, in order, and the version of each."""
+    recorded_at: int | None = None
+    """The time of its last record."""
 
     @property
     def first(self) -> int:
@@ -102,6 +104,12 @@ class Turn:
         """Return the milliseconds until its first attempt; None: no attempt, or an unknown time."""
         start = self.attempts[0].started_at if self.attempts else None
         return None if start is None or self.began_at is None else start - self.began_at
+
+
+def step_text(step: StepId) -> str:
+    """Return a step's name, with its key, and its number if it is not the first of both."""
+    key, number = f" [{step.key}]" if step.key else "", f" {step.number}" if step.number > 1 else ""
+    return step.name + key + number
 
 
 def turns_of(head: Head, records: Iterable[Record]) -> tuple[Turn, ...]:
@@ -192,7 +200,8 @@ class _Walk:
         turn = self._open_turn()
         turn.records[step] = record.version
         if turn.attempts and record.token == self.token:
-            turn.attempts[-1].recorded.append(step)
+            turn.attempts[-1].recorded[step] = record.version
+            turn.attempts[-1].recorded_at = record.at
 
     def _open_turn(self) -> Turn:
         """Return the current turn; a new one if the commit that opened it is missing."""

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from a2a_serverless.tasks.head import ASLEEP, HANDOVER
 from a2a_serverless.tasks.push import GivenUp
 from a2a_serverless_tools.inspect.timeline import Change, Happening, InLine, Timeline
-from a2a_serverless_tools.inspect.turns import Attempt, Outcome
+from a2a_serverless_tools.inspect.turns import Attempt, Outcome, step_text
 from a2a_serverless_tools.inspect.webhooks import DeliveryLine, Webhook
 
 UNREADABLE: Final = "unreadable"
@@ -23,6 +24,8 @@ IN_LINE: Final[Mapping[str, str]] = {
 _SECOND_MS: Final = 1_000
 _LONG_WAIT_MS: Final = 1_000
 """The wait for a worker from which on it is told."""
+_STEPS: Final = 4
+"""The most names of steps in a sentence."""
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
@@ -57,6 +60,8 @@ def _of_turn(one: Happening) -> str:
             return "message accepted" + (f" from {one.by}" if one.by else "")
         case "waited for its turn":
             return "began when the turn before had ended"
+        case "woken" if one.of:
+            return f"woken, or sent again before its last record, {times(one.count)}"
         case "woken":
             waited = "waited for a place of the workers or for its conversation"
             return f"{waited}, and was woken {times(one.count)}"
@@ -71,23 +76,45 @@ def _of_attempt(one: Happening) -> str:
             is_long = one.after_ms is not None and one.after_ms >= _LONG_WAIT_MS
             waited = f", {duration(one.after_ms or 0)} after its message" if is_long else ""
             return f"started{worker}{waited}"
-        case "took over":
+        case "recorded":
+            return f"recorded {_steps(one)}"
+        case "took over" | "went on":
             since = "the end of the one before" if one.follows_an_end else "the last commit"
             is_known = one.after_ms is not None
             after = f", {duration(max(0, one.after_ms or 0))} after {since}" if is_known else ""
             discards = f", discarding {_ranges(one.discards)}" if one.discards else ""
-            return f"took over{worker}{after}{discards}"
+            behind = f" after record {one.count} of {one.of} ({_steps(one)})" if one.steps else ""
+            return f"{one.what}{behind}{worker}{after}{discards}"
         case "lost":
             return f"{worker} was lost: its process died or was cut off".lstrip()
         case _:
-            return f"ended: {reason_text(one.reason, one.correlation_id)}"
+            return left_at_record(one.reason, one.until) or f"ended: {_reason(one)}"
+
+
+def _reason(one: Happening | Attempt) -> str:
+    return reason_text(one.reason, one.correlation_id)
+
+
+def left_at_record(reason: str, until: int | None) -> str:
+    """Return how an attempt has left its turn at a record; empty: it has not."""
+    if reason == ASLEEP:
+        return f"asleep until {iso(until) or 'an unknown time'}"
+    return "handed over to the next process" if reason == HANDOVER else ""
+
+
+def _steps(one: Happening) -> str:
+    """Return the names of steps; of many the first ones and the last."""
+    names = [step_text(step) for step in one.steps]
+    if len(names) > _STEPS:
+        names[_STEPS - 1 : -1] = [f"{len(names) - _STEPS} more"]
+    return ", ".join(names)
 
 
 def outcome(attempt: Attempt) -> str:
     """Return the outcome of an attempt so far, such as `gave back: TimeoutError`."""
     text = _OUTCOMES.get(attempt.outcome, attempt.outcome)
     if attempt.outcome in ("gave back", "failed"):
-        return f"{text}: {reason_text(attempt.reason, attempt.correlation_id)}"
+        return left_at_record(attempt.reason, attempt.until) or f"{text}: {_reason(attempt)}"
     return text
 
 
@@ -103,8 +130,13 @@ def what_holds(shown: Timeline) -> str:
     """Return which worker has claimed the open turn, and what is known of it since."""
     if shown.in_line is not None:
         return f"no worker; {in_line(shown.in_line)}"
+    if shown.asleep_until is not None:
+        return f"no worker; {left_at_record(ASLEEP, shown.asleep_until)}"
     if shown.given_back is not None:
         end = shown.given_back
+        if end.reason in (ASLEEP, HANDOVER):
+            last = "woken from its sleep" if end.reason == ASLEEP else "handed over"
+            return f"no worker; {last}, and waits for one"
         at = f" at {iso(end.at)}" if end.at is not None else ""
         text = f"no worker; given back{at}: {reason_text(end.reason, end.correlation_id)}"
         return f"{text}; starts again at {iso(end.until)}" if end.until else text
@@ -135,6 +167,8 @@ def starts(shown: Timeline) -> str:
     """Return how many starts the turn has had, those apart that use up no attempt."""
     spared = shown.spared
     said = [f"attempts {UNREADABLE if shown.attempts is None else shown.attempts}"]
+    if shown.records:
+        said[0] += f" since its last record, {_number(shown.records, 'record')} in all"
     if spared.faults:
         said.append(f"{_number(spared.faults, 'start')} met a fault that passes")
     if spared.interruptions:
@@ -148,6 +182,8 @@ def due(shown: Timeline) -> str:
         return "never"
     if shown.cancel is not None:
         return f"{iso(shown.due_at)}, the deadline of its cancel"
+    if shown.asleep_until is not None:
+        return f"{iso(shown.due_at)}, the end of its sleep"
     has_lease = shown.holder is not None and shown.holder.lease_until is not None
     renewed = ", the end of its worker's lease" if has_lease else ""
     return f"{iso(shown.due_at)}{renewed}"
@@ -164,6 +200,8 @@ def changed(change: Change) -> str:
             text += f", {change.progress}" if change.progress else ""
         case "turn ended":
             return "end of the turn"
+        case "record":
+            return f"record of {change.subject}, {change.size} bytes"
         case "chunk":
             text = f"chunk of artifact {change.subject}, {change.size} bytes"
         case "unknown":

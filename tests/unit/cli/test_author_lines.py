@@ -110,6 +110,27 @@ def test_what_becomes_of_the_task(action: str, fields: dict[str, Any], says: str
     assert says in printed(record(action, error=raised(parse), **fields))
 
 
+@pytest.mark.parametrize(
+    ("reason", "until", "says"),
+    [
+        ("asleep", 60_000, "task 3a2e… turn 1: asleep until 1970-01-01T00:01:00.000Z, 2 recorded"),
+        ("handover", 0, "task 3a2e… turn 1: handed over to the next process, 2 recorded"),
+    ],
+)
+def test_a_turn_that_is_left_at_a_record(reason: str, until: int, says: str) -> None:
+    """It is told although it is no warning; what else an attempt says only if it is asked for."""
+    made = record("turn_left", reason=reason, until=until, records=2)
+    other = record("turn_ended")
+    for each in (made, other):
+        each.levelno = logging.INFO
+        del each.attempts, each.max_attempts  # type: ignore[attr-defined]
+    assert printed(made) == f"{says}\n"
+    assert printed(other) == ""
+    assert "Said" in printed(other, verbose=True)
+    with for_authors(verbose=False):
+        assert logging.getLogger("a2a_serverless.worker.attempt").isEnabledFor(logging.INFO)
+
+
 def test_the_rest_of_a_traceback() -> None:
     """`-v` adds the frames of libraries, below the block."""
 

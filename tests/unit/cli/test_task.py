@@ -24,7 +24,9 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
+    Recorded,
     StatusChanged,
+    StepId,
     Unknown,
     encode_entries,
 )
@@ -253,6 +255,37 @@ def test_a_turn_that_waits_for_a_service(run: Run, storage: DurableStorage) -> N
     said = run(TASK, "--json").json
     assert said["spared"] == {"faults": 2, "interruptions": 1}
     assert said["given_back"]["until"] == "2026-11-22T02:15:30.000Z"
+
+
+def test_a_turn_that_sleeps(run: Run, storage: DurableStorage) -> None:
+    """`task` says until when, and what is recorded; one that was handed over waits for a worker."""
+    plan = Recorded(StepId("plan", "Oslo", 1), "json", b"1")
+    head = claimed(storage, opened(storage), "a", plan)
+    end = AttemptEnd(token="a", reason="asleep", at=head.created_at, until=head.created_at + 90_000)
+    slept = Recorded(StepId("ctx.sleep", "", 1), "until", b"[1, 0]")
+    head = committed(storage, head, slept, token="a", leaves=end)
+    said, until = run(TASK).out, "2026-11-22T02:15:30.000Z"
+    fields = lines_of(said)
+    assert fields["worker"] == f"no worker; asleep until {until}"
+    assert fields["due"] == f"{until}, the end of its sleep"
+    assert fields["turn"] == "1 (open), attempts 0 since its last record, 2 records in all"
+    assert f"attempt 1 on host-a 17, 0 ms: asleep until {until}" in tree_of(said)
+    assert [line.partition("  ")[2] for line in versions_of(said)][1:] == [
+        "2  status working; record of plan [Oslo], 38 bytes",
+        "3  record of ctx.sleep, 45 bytes",
+    ]
+    shown = run(TASK, "--json").json
+    assert (shown["asleep_until"], shown["records"], shown["in_line"]) == (until, 2, None)
+    (turn,) = shown["turns"]
+    assert turn["attempts"][0]["recorded"] == ["plan [Oslo]", "ctx.sleep"]
+    head = claimed(storage, head, "b", plan)
+    handed = AttemptEnd(token="b", reason="handover", at=head.created_at)
+    committed(storage, head, slept, token="b", leaves=handed)
+    said = run(TASK).out
+    assert lines_of(said)["worker"] == "no worker; handed over, and waits for one"
+    kept = "attempt 2 on host-b 17, went on after record 2, 0 ms: handed over to the next process"
+    assert kept in tree_of(said)
+    assert run(TASK, "--json").json["turns"][0]["attempts"][1]["kept"] == 2
 
 
 def test_an_entry_of_a_newer_release(run: Run, database: Database, storage: DurableStorage) -> None:

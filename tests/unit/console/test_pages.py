@@ -17,7 +17,7 @@ from a2a_serverless.storage.conversation import give_up
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.conversation import Place
-from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.entries import Recorded, StatusChanged, StepId
 from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams, Spared
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.progress import Progress
@@ -604,6 +604,38 @@ async def test_a_turn_that_waits_for_a_service_says_so(clock: ManualClock) -> No
     text = await stack.page("/tasks")
     assert "no worker for 2 min" in text
     assert "waits" not in text
+
+
+async def test_a_turn_that_sleeps_is_neither_overdue_nor_lost(clock: ManualClock) -> None:
+    """Its page, its row and the queues say until when; it is woken then, and not sent before."""
+    stack = Stack(clock)
+    storage, now_ms = stack.backends.storage, clock.now_ms()
+    head = await storage.commit(await stack.send("t"), Commit(token="a", claims=True))
+    await (await anext(stack.backends.operations.deliveries())).remove()
+    end = AttemptEnd(token="a", reason="asleep", at=now_ms, until=now_ms + 3_600_000)
+    record = Recorded(StepId("ctx.sleep", "", 1), "until", b"[1, 0]")
+    head = await storage.commit(head, Commit(entries=(record,), token="a", leaves=end))
+    path, until = f"/task/{head.scope}/t?view=timeline", "asleep until 2026-11-22T03:14:00.000Z"
+    for waited_s, wakes in ((1_800, "in 30 min"), (1_830, "now")):
+        clock.advance(waited_s)
+        text = " ".join(re.sub(r"<.*?>", " ", await stack.page(path)).split())
+        assert f"none {until}" in text
+        assert f"the sweeper wakes it, {wakes}" in text
+        assert "attempts 0 since its last record, 1 record in all" in text
+        assert "sleeps " in text
+        rows, queues = await stack.page("/tasks"), await stack.page("/queues")
+        assert re.findall('class="note">(.*?)<', rows) == [until]
+        said = "1 open turns: 0 claimed by a worker, 1 asleep, to be woken within two hours, 0 "
+        assert said in queues
+        assert 'class="calm"' in queues
+        assert "overdue" not in text + queues
+        if wakes != "now":
+            with pytest.raises(UnsupportedOperationError, match=until):
+                await stack.inspector.resend("t", head.scope)
+    assert (await stack.sweeper.sweep()).sent == 1
+    (shown,) = await stack.inspector.timelines("t")
+    assert what_holds(shown) == "no worker; woken from its sleep, and waits for one"
+    assert "no worker for 30 s" in await stack.page("/tasks")
 
 
 async def test_a_page_grows_older_while_nothing_happens(clock: ManualClock) -> None:

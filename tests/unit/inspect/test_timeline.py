@@ -21,10 +21,12 @@ from a2a_serverless.tasks.entries import (
     Caller,
     Entry,
     MessageAppended,
+    Recorded,
     Reference,
     Replied,
     Restarted,
     StatusChanged,
+    StepId,
     TurnEnded,
     TurnOpened,
     Unknown,
@@ -34,7 +36,15 @@ from a2a_serverless.tasks.head import LOST, AttemptEnd, Head
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import NewTask, Timing, open_task
 from a2a_serverless_tools.inspect.timeline import Timeline, _Holder, timeline, with_logs
-from a2a_serverless_tools.inspect.wording import delivery, sentence, webhook, what_holds
+from a2a_serverless_tools.inspect.wording import (
+    changed,
+    delivery,
+    outcome,
+    sentence,
+    starts,
+    webhook,
+    what_holds,
+)
 from tests.unit.tasks.heads import claimed, opened
 
 CHUNK = ArtifactWritten(Artifact(artifact_id="a"), append=True)
@@ -241,6 +251,67 @@ def test_a_turn_that_was_woken_was_not_sent_again() -> None:
     assert [sentence(one) for one in shown.story][:2] == ["turn 1: message accepted", waited]
     both = timeline(replace(head, sends=3), (opening, claim)).story
     assert [one.what for one in both] == ["accepted", "woken", "sent again", "started"]
+
+
+def test_a_turn_with_records_tells_how_it_went_on() -> None:
+    """What each attempt has recorded, how it has left, and after which record the next goes on."""
+
+    def made(name: str, key: str = "", number: int = 1) -> Recorded:
+        return Recorded(StepId(name, key, number), "json", b"1")
+
+    asleep = AttemptEnd(token="A", reason="asleep", at=300, until=60_300)
+    lost = AttemptEnd(token="B", reason=LOST)
+    handed = AttemptEnd(token="C", reason="handover", at=63_000)
+    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+    records = (
+        record(1, TurnOpened(SendMessageRequest()), at=0),
+        record(2, working, token="A", at=100, worker="host 1"),
+        record(3, *(made("plan", number=n + 1) for n in range(6)), token="A", at=200),
+        record(4, made("ctx.sleep"), token="A", at=300),
+        record(5, token="B", at=61_300, worker="host 2", ended=asleep),
+        record(6, made("ask", "Oslo"), token="B", at=61_400),
+        record(7, CHUNK, token="B", at=61_500),
+        record(8, Restarted(6), working, token="C", at=62_500, ended=lost),
+        record(9, made("write"), token="C", at=63_000),
+        record(10, token="D", at=64_000, ended=handed),
+    )
+    head = replace(claimed(token="D"), checkpoint=10, sends=2, wakes=2)
+    shown = timeline(head, records)
+    own, last = "after the end of the one before", "after the last commit"
+    assert [sentence(one) for one in shown.story] == [
+        "turn 1: message accepted",
+        "turn 1, attempt 1 started on host 1",
+        "turn 1, attempt 1 recorded plan, plan 2, plan 3, 3 more, ctx.sleep",
+        "turn 1, attempt 1 asleep until 1970-01-01T00:01:00.300Z",
+        f"turn 1, attempt 2 went on after record 7 of 9 (ctx.sleep) on host 2, 1 min 1 s {own}",
+        "turn 1, attempt 2 recorded ask [Oslo]",
+        "turn 1, attempt 2 on host 2 was lost: its process died or was cut off",
+        f"turn 1, attempt 3 went on after record 8 of 9 (ask [Oslo]), 1.0 s {last}, discarding 7",
+        "turn 1, attempt 3 recorded write",
+        "turn 1, attempt 3 handed over to the next process",
+        f"turn 1, attempt 4 went on after record 9 of 9 (write), 1.0 s {own}",
+    ]
+    assert starts(shown) == "attempts 1 since its last record, 9 records in all"
+    assert changed(shown.commits[5].changes[0]).startswith("record of ask [Oslo], ")
+    (turn,) = shown.turns
+    assert [outcome(one) for one in turn.attempts][::2] == [
+        "asleep until 1970-01-01T00:01:00.300Z",
+        "handed over to the next process",
+    ]
+    woken = replace(claimed(token="A"), released=asleep, sends=1, wakes=1)
+    assert what_holds(timeline(woken, records[:4])) == (
+        "no worker; woken from its sleep, and waits for one"
+    )
+
+
+def test_a_turn_that_starts_over_has_no_records() -> None:
+    """What its attempts have recorded before is told, and counts no more."""
+    over = record(4, Restarted(1), token="B", at=9, ended=AttemptEnd(token="A", reason="X", at=8))
+    made = Recorded(StepId("plan", "", 1), "json", b"1")
+    opening = record(1, TurnOpened(SendMessageRequest()), at=0)
+    shown = of(opening, record(2, token="A", at=1), record(3, made, token="A", at=2), over)
+    assert (shown.records, shown.story[-1].what, shown.story[-1].discards) == (0, "took over", (3,))
+    assert "recorded" in [one.what for one in shown.story]
 
 
 def test_an_attempt_ends_when_it_says_so() -> None:

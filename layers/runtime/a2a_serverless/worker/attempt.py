@@ -159,9 +159,14 @@ class Attempt:
             async with self._writer, kept:
                 verdict = await self._verdict()
             if self.left is not None:
-                reason, records = self.left.reason, len(self._queue.journal)
-                text = "Turn left at a record"
-                self._log(logging.INFO, "turn_left", text, reason=reason, records=records)
+                self._log(
+                    logging.INFO,
+                    "turn_left",
+                    "Turn left at a record",
+                    reason=self.left.reason,
+                    until=self.left.until,
+                    records=len(self._queue.journal),
+                )
             elif verdict.is_done:
                 state = plain_state(self.guard.head.state)
                 self._log(logging.INFO, "turn_ended", "Turn ended", state=state)
