@@ -115,6 +115,7 @@ def test_a_schedule_event_sweeps(
     clock.advance(61)
     assert function.handler(event_file("sweeper-schedule"), None) == {
         "sent": 1,
+        "woken": 0,
         "passed": 0,
         "given_up": 0,
         "canceled": 0,

@@ -42,7 +42,7 @@ class _Round:
         swept = self.swept
         return (
             f"sent {swept.sent}, passed {swept.passed}, given up {swept.given_up}, "
-            f"canceled {swept.canceled}, failed {swept.failed}, "
+            f"canceled {swept.canceled}, failed {swept.failed}, woken {swept.woken}, "
             f"left {swept.left}, skipped {swept.skipped}, dead letters {self.dead_letters}"
         )
 

@@ -23,7 +23,7 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.lines import LogLine, Logs
@@ -632,7 +632,7 @@ async def test_a_turn_that_sleeps_is_neither_overdue_nor_lost(clock: ManualClock
         if wakes != "now":
             with pytest.raises(UnsupportedOperationError, match=until):
                 await stack.inspector.resend("t", head.scope)
-    assert (await stack.sweeper.sweep()).sent == 1
+    assert await stack.sweeper.sweep() == SweepReport(woken=1)
     (shown,) = await stack.inspector.timelines("t")
     assert what_holds(shown) == "no worker; woken from its sleep, and waits for one"
     assert "no worker for 30 s" in await stack.page("/tasks")

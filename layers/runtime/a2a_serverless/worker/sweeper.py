@@ -99,7 +99,7 @@ request may be slow."""
 MOST_COPIES = 10
 """Turns without an attempt of which one run sends copies; it leaves the others to the line."""
 
-Swept = Literal["sent", "left", "passed", "given_up", "canceled", "failed", "skipped"]
+Swept = Literal["sent", "woken", "left", "passed", "given_up", "canceled", "failed", "skipped"]
 Fields: TypeAlias = dict[str, object]
 """The fields of a log line about a task, as far as they are known when it is written."""
 
@@ -112,6 +112,8 @@ class SweepReport:
 
     sent: int = 0
     """Turns whose operation was sent again."""
+    woken: int = 0
+    """Turns that have slept until now, and whose operation was sent."""
     left: int = 0
     """Turns that stand in line for a share of the workers from now on."""
     passed: int = 0
@@ -343,12 +345,14 @@ class Sweeper:
         if not copies:
             return Counter()
         errors = await self._queue.send_all([Operation.to_run(copy.params) for copy in copies])
-        for copy, error in zip(copies, errors, strict=True):
-            if error is None:
-                self._tell_sent(copy)
         failed = [(copy, error) for copy, error in zip(copies, errors, strict=True) if error]
+        sent = [copy for copy, error in zip(copies, errors, strict=True) if error is None]
+        for copy in sent:
+            self._tell_sent(copy)
         await asyncio.gather(*(self._put_back(copy, error) for copy, error in failed))
-        return Counter({"sent": len(copies) - len(failed), "failed": len(failed)})
+        woken = sum(not copy.head.resends for copy in sent)
+        counts = {"sent": len(sent) - woken, "woken": woken, "failed": len(failed)}
+        return Counter(counts)
 
     def _tell_sent(self, copy: _Copy) -> None:
         resends = copy.head.resends
