@@ -16,7 +16,7 @@ from a2a.server.events import EventQueue
 from a2a.types import Message, Part, Role, TaskArtifactUpdateEvent, TaskState
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.worker import FinalError, TaskContext, Worker
+from a2a_serverless.worker import FinalError, Retry, TaskContext, Worker
 from a2a_serverless_tools.testing import AgentBench, StuckError, file_part, step
 from a2a_serverless_tools.testing.bench import AgentSource
 from a2a_serverless_tools.testing.fixtures import MakeBench
@@ -226,6 +226,23 @@ def test_a_cancel_after_a_record(agent_bench: MakeBench, at: str, ran: list[str]
     run = bench.send("hello", cancel_after=step(at))
     assert (run.state, agent.ran, run.attempts) == ("canceled", ran, 1)
     assert bench.clock.monotonic() < 3600
+
+
+def test_the_wait_for_the_next_try_is_no_record_of_a_step(agent_bench: MakeBench) -> None:
+    """The turn sleeps between two tries, and the worker dies when the step's result is stored."""
+    tried: list[int] = []
+
+    def search() -> None:
+        tried.append(1)
+        if len(tried) == 1:
+            raise ConnectionError
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.step("search", search, retry=Retry(tries=2, base_s=100))
+        await ctx.respond()
+
+    run = agent_bench(made(handle)).send("hi", kill_after=step("search"))
+    assert (run.state, len(tried), run.steps, run.attempts) == ("completed", 2, ("search",), 3)
 
 
 def test_a_turn_is_handed_over_at_a_record(agent_bench: MakeBench) -> None:
