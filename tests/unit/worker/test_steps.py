@@ -232,10 +232,7 @@ async def test_what_the_runtime_acts_on_leaves_a_step_with_its_causes() -> None:
     seen: list[BaseException | None] = []
 
     async def charge() -> None:
-        try:
-            raise ConnectionError("refused")
-        except ConnectionError as error:
-            raise FinalError("no account") from error
+        raise FinalError("no account") from ConnectionError("refused")
 
     async def handle(ctx: TaskContext) -> None:
         try:
@@ -385,6 +382,25 @@ async def test_a_turn_longer_than_a_worker_is_handed_over() -> None:
     assert "Restarted" not in kinds
     assert kinds.count("ArtifactWritten") == 20
     assert head.resends == 0
+
+
+async def test_a_turn_leaves_before_a_step_that_may_not_end_in_time() -> None:
+    """With steps of 400 s a worker of 900 s runs two; none is cut off, and no attempt is used."""
+    ran: list[int] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        for number in range(4):
+            await ctx.step("part", part, number)
+        await ctx.complete()
+
+    async def part(number: int) -> None:
+        ran.append(number)
+        await stand.last(400)
+
+    stand = Stand(handle, clock=PacedClock(), max_attempts=1)
+    await stand.send()
+    head = await stand.work(deadline_s=900)
+    assert (head.state, ran) == (S.TASK_STATE_COMPLETED, [0, 1, 2, 3])
 
 
 async def test_a_worker_that_is_told_to_stop_hands_over() -> None:

@@ -127,8 +127,10 @@ class Attempt:
             self._writer, self.turn.view, self.turn.kept, hands_over=self._hands_over
         )
 
-    def _hands_over(self) -> bool:
-        is_due = self._clock.monotonic() >= self._hand_over_at or self.drains()
+    def _hands_over(self, next_s: float) -> bool:
+        """Return True if the turn leaves its process now, before a step that may take `next_s`."""
+        now = self._clock.monotonic()
+        is_due = now >= self._hand_over_at or now + next_s > self.stop_at or self.drains()
         return is_due and not self.guard.is_canceling
 
     @property

@@ -90,13 +90,15 @@ class TurnQueue(EventQueue):
         view: TurnView,
         kept: Sequence[Record] = (),
         *,
-        hands_over: Callable[[], bool] = lambda: False,
+        hands_over: Callable[[float], bool] = lambda _: False,
     ) -> None:
         self._writer = writer
         self._guard = writer.guard
         self._view = view
         self._journal = Journal(kept) if kept else None
         self._hands_over = hands_over
+        self._longest_s = 0.0
+        """Of the steps that this attempt has run: the next one may take as long."""
         self._sleeping: dict[StepId, int] = {}
         self.left: AttemptEnd | None = None
         """The end of the attempt, once it has left its turn at a record."""
@@ -228,8 +230,10 @@ class TurnQueue(EventQueue):
             await self._at_home(self._park(step_id, until))
         with running_step(self.journal, step_id, at_home=self._call_at_home) as running:
             while True:
+                began = self._guard.clock.monotonic()
                 try:
                     result = await work()
+                    self._longest_s = max(self._longest_s, self._guard.clock.monotonic() - began)
                     break
                 except Exception as error:
                     tried += 1
@@ -278,7 +282,7 @@ class TurnQueue(EventQueue):
     async def _wait(self, running: Running, tried: int, seconds: float) -> None:
         """Wait for the next try of a step: here, or, if it takes long, asleep."""
         clock = self._guard.clock
-        if seconds < PARK_S and not self._hands_over():
+        if seconds < PARK_S and not self._hands_over(seconds):
             await clock.sleep(seconds)
             return
         until = clock.now_ms() + int(seconds * 1000)
@@ -299,7 +303,7 @@ class TurnQueue(EventQueue):
             if not self._is_closed:
                 for held in running.held:
                     self._put(self._view.entries_of(held))
-                leaves = self.journal.running == {running} and self._hands_over()
+                leaves = self.journal.running == {running} and self._hands_over(self._longest_s)
                 records = self.journal.record(entry)
                 self._put_records(records, self._end(HANDOVER) if leaves else None)
         await self._stored()
