@@ -24,8 +24,18 @@ from a2a_serverless.tasks.attempts import (
     on_return,
     waits_behind,
 )
-from a2a_serverless.tasks.head import FORMAT, KNOWN, Head, Operation, OperationParams
-from tests.unit.tasks.heads import asked, claimed, followed, moved, opened
+from a2a_serverless.tasks.entries import Recorded, StepId
+from a2a_serverless.tasks.head import (
+    ASLEEP,
+    FORMAT,
+    KNOWN,
+    AttemptEnd,
+    Head,
+    Operation,
+    OperationParams,
+)
+from a2a_serverless.tasks.rules import Commit
+from tests.unit.tasks.heads import asked, claimed, followed, moved, opened, stepped
 
 WAITS_FOR_CREDENTIALS = moved(claimed(), TaskState.TASK_STATE_AUTH_REQUIRED)
 WITH_NEXT = followed(WAITS_FOR_CREDENTIALS)
@@ -112,6 +122,15 @@ def test_a_turn_is_given_up_by_who_has_seen_its_last_attempt() -> None:
     assert may_give_up(replace(seen, version=9), FIRST, seen=seen)
     assert not may_give_up(claimed(seen, token="D"), FIRST, seen=seen)
     assert not may_give_up(COMPLETED, FIRST, seen=seen)
+
+
+def test_a_turn_that_goes_on_is_not_given_up() -> None:
+    """Its last attempt lives, and has recorded a step, or left the turn, since it was looked at."""
+    seen = claimed(claimed(), token="C")
+    step = (Recorded(StepId("work", "", 1), "json", b"1"),)
+    left = AttemptEnd(token="C", reason=ASLEEP, until=9)
+    assert not may_give_up(stepped(seen, Commit(entries=step, token="C")), FIRST, seen=seen)
+    assert not may_give_up(stepped(seen, Commit(token="C", leaves=left)), FIRST, seen=seen)
 
 
 @pytest.mark.parametrize("head", [*OVER, pytest.param(PAUSED, id="finished")])

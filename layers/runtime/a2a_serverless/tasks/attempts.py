@@ -189,9 +189,11 @@ def is_stale(read: Head, newer: Head) -> bool:
 def may_give_up(head: Head, params: OperationParams, *, seen: Head) -> bool:
     """Return True if a turn whose attempts were used up in `seen` may still be failed for that.
 
-    False if another attempt has taken it since: that attempt ends it.
+    False if another attempt has taken it since: that attempt ends it. False also if its attempt has
+    recorded a step or left the turn since, which gives the turn attempts again.
     """
-    return not is_over(head, params) and head.token == seen.token
+    has_gone_on = is_stale(seen, head) or head.attempts < seen.attempts
+    return head.token == seen.token and not has_gone_on and not is_over(head, params)
 
 
 class Returned(Enum):
