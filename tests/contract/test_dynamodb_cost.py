@@ -25,7 +25,7 @@ from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.finding import HOUR_MS, created_in, due_tasks, find_tasks
 from a2a_serverless.storage.layout import HEAD, task_partition
 from a2a_serverless.storage.listing import FIRST_COMMITS, ListTasksQuery, list_tasks, newest_heads
-from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
+from a2a_serverless.tasks.entries import ArtifactWritten, Recorded, StepId, TurnOpened
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import first_task_id, new_token
 from a2a_serverless.tasks.rules import Commit
@@ -213,6 +213,28 @@ async def test_a_turn_in_line_costs_its_leaving_and_its_waking(bench: Bench) -> 
             await bench.storage.commit(head, ends)
         costs.append(cost(usage))
     assert costs == [(1, 10, 0), (1, 9, 0), (1, 4, 0), (1, 5, 0), (1, 12, 0), (1, 10, 0)]
+
+
+async def test_a_step_costs_one_commit(bench: Bench) -> None:
+    """A small record is 1 request and 4 write units; going to sleep 6, and waking 3.
+
+    HEAD and the commit cost 2 each; a new due time costs 2 in by-due. A wake is no commit: 1
+    unit, and 2 in by-due.
+    """
+    head = (await bench.storage.open_task("context", request())).head
+    head = await bench.storage.commit(head, Commit(token="one", claims=True))
+    record = Recorded(StepId("plan", "", 1), "json", b'{"days": 2}')
+    with bench.meter.measure() as step:
+        head = await bench.storage.commit(head, Commit(entries=(record,), token="one"))
+    until = bench.storage.clock.now_ms() + 3_600_000
+    asleep = AttemptEnd(token="one", reason="asleep", at=1, until=until)
+    with bench.meter.measure() as sleep:
+        head = await bench.storage.commit(
+            head, Commit(entries=(record,), token="one", leaves=asleep)
+        )
+    with bench.meter.measure() as wake:
+        assert await bench.storage.wake(head) is not None
+    assert [cost(usage) for usage in (step, sleep, wake)] == [(1, 4, 0), (1, 6, 0), (1, 3, 0)]
 
 
 async def test_a_cancel_before_the_start_costs_no_read_more(bench: Bench) -> None:
