@@ -263,6 +263,33 @@ async def test_a_step_that_fails_its_attempt_is_tried_again() -> None:
     assert stand.script.starts == len(ran) == 3
 
 
+async def test_a_failure_beside_a_record_is_tried_again() -> None:
+    """A step that ends while another one fails does not record the failure, which ends the attempt.
+
+    Otherwise each later attempt would get the failure, and the step would never be tried again.
+    """
+    ran: list[str] = []
+    failed = asyncio.Event()
+
+    async def bad() -> None:
+        ran.append("bad")
+        failed.set()
+        if ran.count("bad") == 1:
+            raise ValueError
+
+    async def good() -> None:
+        ran.append("good")
+        await failed.wait()
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.gather(ctx.step("good", good), ctx.step("bad", bad))
+        await ctx.complete()
+
+    _, head = await run(handle)
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert ran.count("bad") == 2
+
+
 async def test_a_step_is_tried_again_in_its_attempt() -> None:
     """`retry` tries it again; waits of a minute or more hold no worker, and tries are counted."""
     ran: list[int] = []

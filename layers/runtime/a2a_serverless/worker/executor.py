@@ -304,7 +304,7 @@ class TurnQueue(EventQueue):
                 for held in running.held:
                     self._put(self._view.entries_of(held))
                 leaves = self.journal.running == {running} and self._hands_over(self._longest_s)
-                records = self.journal.record(entry)
+                records = self.journal.record(entry, running)
                 self._put_records(records, self._end(HANDOVER) if leaves else None)
         await self._stored()
 

@@ -108,6 +108,8 @@ class Running:
     held: list[TaskArtifactUpdateEvent] = field(default_factory=list)
     """Its artifacts, while other steps run beside it: they go out with its record."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    caught: frozenset[StepId] = frozenset()
+    """The steps that had failed before the agent began it: it has gone on after them."""
 
 
 _current: ContextVar[Running | None] = ContextVar("step", default=None)
@@ -124,7 +126,7 @@ def running_step(
     journal: Journal, step_id: StepId, *, at_home: Callable[[Callable[[], None]], None]
 ) -> Iterator[Running]:
     """Run the block as a step; `at_home` makes a call in the loop of the attempt's queue."""
-    running = Running(step_id)
+    running = Running(step_id, caught=journal.failures())
     journal.running.add(running)
     token = _current.set(running)
 
@@ -295,10 +297,21 @@ class Journal:
         """Return the record of a step; None if it has none."""
         return self._waiting.get(step_id) or self._kept.get(step_id)
 
-    def record(self, entry: Recorded) -> tuple[Recorded, ...]:
-        """Take a record; return it behind those that have waited for the next commit."""
+    def failures(self) -> frozenset[StepId]:
+        """Return the steps that have failed and are not recorded."""
+        return frozenset(each.id for each in self._waiting.values() if each.form == "error")
+
+    def record(self, entry: Recorded, running: Running) -> tuple[Recorded, ...]:
+        """Take the record of a step; return it behind those that have waited for the next commit.
+
+        A failure waits on that the agent cannot have caught yet, as the step was under way before:
+        if it ends the attempt, the next one has to try the failed step again.
+        """
         self._kept[entry.id] = entry
-        return (*self.waiting(), entry)
+        unseen = {each: self._waiting.pop(each) for each in self.failures() - running.caught}
+        records = (*self.waiting(), entry)
+        self._waiting.update(unseen)
+        return records
 
     @property
     def keeps_state(self) -> bool:
