@@ -80,8 +80,8 @@ def _logs() -> None:
     tally = check_logs(LOGS)
     _say(
         f"\n{tally.logs} random logs fold as they should: {tally.records} commits, {tally.restarts}"
-        f" restarts, in several turns of {tally.in_several_turns} logs;"
-        f" {time.process_time() - began:.1f} seconds"
+        f" restarts, {tally.to_records} of them to a record, in several turns of"
+        f" {tally.in_several_turns} logs; {time.process_time() - began:.1f} seconds"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
+from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, Task, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
@@ -17,13 +17,15 @@ from a2a_serverless.tasks.entries import (
     Entry,
     MessageAppended,
     MetadataMerged,
+    Recorded,
     Replied,
     Restarted,
     StatusChanged,
+    StepId,
     TurnOpened,
 )
 from a2a_serverless.tasks.fold import Fold, Log, Record, events_of
-from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
+from a2a_serverless.tasks.head import HANDOVER, MAX_INLINE_BYTES, AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, advance, open_task
 from tests.model import reference
 
@@ -53,13 +55,23 @@ class History:
         self.records.append(record)
         self.heads.append(step.head)
 
+    def start_over(self) -> None:
+        """The turn's attempt gives it back, and none of its records counts any more."""
+        head = self.heads[-1]
+        if head.token is not None:
+            end = AttemptEnd(token=head.token, reason="DivergedError")
+            self.heads[-1] = replace(head, checkpoint=0, released=end)
+
+    def log(self, version: int) -> Log:
+        """Return what a reader finds when the log has this version."""
+        return Log(head=self.heads[version - 1], records=tuple(self.records[:version]))
+
     def counted(self, commit: Commit) -> Commit:
         """Return a commit that knows what it brings back, if it starts the turn over."""
         head = self.heads[-1]
         if not commit.claims or head.token in (None, commit.token):
             return commit
-        log = Log(head=head, records=tuple(self.records))
-        return replace(commit, restores=log.restores())
+        return replace(commit, restores=self.log(head.version).restores())
 
 
 def history_of(acts: Sequence[Act]) -> History:
@@ -67,6 +79,8 @@ def history_of(acts: Sequence[Act]) -> History:
     history = History()
     history.keep(opening(), None)
     for number, act in enumerate(acts, start=1):
+        if act.writer == "start over":
+            history.start_over()
         commit = history.counted(commit_of(act, history.heads[-1], number))
         try:
             step = advance(history.heads[-1], commit, now_ms=number, timing=Timing())
@@ -87,17 +101,47 @@ def opening() -> Step:
 def check(history: History) -> None:
     """Compare the fold of a log with the reference, and HEAD and the events with the fold."""
     fold, events = Fold(TASK, CONTEXT), 0
+    subscribers: list[Task] = []
     for record, head in zip(history.records, history.heads, strict=True):
         assert record.base == events
         fold.add(record)
-        events += len(list(events_of(record, fold)))
+        seen = list(events_of(record, fold))
+        events += len(seen)
+        restarts = any(isinstance(entry, Restarted) for entry in record.entries)
+        for task in subscribers:
+            reference.watched(task, seen, restored=len(fold.restored) if restarts else None)
+            assert {each.artifact_id: each for each in task.artifacts} == fold.artifacts
+        subscribers.append(fold.task())
+        _check_turn(fold, history.log(record.version))
         assert head.generation == fold.generation == events
         _check_head(fold, head)
-        if any(isinstance(entry, Restarted) for entry in record.entries):
+        if restarts:
             _check_fold(fold, history.records[: record.version])
             restored = reference.restored_by(TASK, CONTEXT, history.records[: record.version])
             assert fold.restored == restored
     _check_fold(fold, history.records)
+
+
+def _check_turn(fold: Fold, log: Log) -> None:
+    """Compare what another attempt finds, and what its claim leaves, with the reference."""
+    head, records = log.head, log.records
+    if not head.turn_is_open:
+        return
+    has_records = reference.recorded_at(records, head.turn_base) > head.turn_base
+    is_started_over = head.released is not None and head.released.reason == "DivergedError"
+    assert head.has_records == (has_records and not is_started_over)
+    found = [entry for record in log.kept() for entry in record.entries]
+    expected = reference.journal(records, head.turn_base) if head.has_records else []
+    assert [entry for entry in found if reference.of_journal(entry)] == expected
+    if not head.has_records:
+        return
+    base = reference.recorded_at(records, head.turn_base)
+    restart = Record(version=head.version + 1, entries=(Restarted(base),), token="next")
+    restarted = log.restarted()
+    assert restarted.restored == reference.restored_by(TASK, CONTEXT, [*records, restart])
+    if head.is_at_record:  # a claim writes nothing, as there is nothing to take back
+        assert restarted.task() == fold.task()
+        assert restarted.reply == fold.reply
 
 
 def _check_fold(fold: Fold, records: Sequence[Record]) -> None:
@@ -127,8 +171,11 @@ def commit_of(act: Act, head: Head, number: int) -> Commit:
     )
     owner, is_first = head.token or f"a{number}", head.token is None
     match act.writer:
-        case "claim":
+        case "claim" | "start over":
             return Commit(entries=entries, token=f"a{number}", claims=True)
+        case "leave":
+            leaves = AttemptEnd(token=owner, reason=HANDOVER, until=number % 2)
+            return Commit(entries=entries, token=owner, claims=is_first, leaves=leaves)
         case "claim again":
             return Commit(entries=entries, token=owner, claims=True)
         case "attempt":
@@ -177,11 +224,14 @@ def _status(state: TaskState) -> Callable[[str, int], Entry]:
 def _artifact(text: str, variant: int) -> Entry:
     metadata = _metadata(text, variant) if variant % 3 == 0 else None
     artifact = Artifact(artifact_id="ab"[variant % 2], parts=[Part(text=text)], metadata=metadata)
-    return ArtifactWritten(artifact, append=variant % 4 > 0)
+    return ArtifactWritten(artifact, append=variant % 4 > 0, told=variant % 5 > 1)
 
 
 _ENTRIES: dict[str, Callable[[str, int], Entry]] = {
     "artifact": _artifact,
+    "record": lambda text, variant: Recorded(
+        StepId("step", "", variant % 4), "json", text.encode()
+    ),
     "message": lambda text, _: MessageAppended(_message(text)),
     "metadata": lambda text, variant: MetadataMerged(_metadata(text, variant)),
     "working": _status(TaskState.TASK_STATE_WORKING),
@@ -192,6 +242,7 @@ _ENTRIES: dict[str, Callable[[str, int], Entry]] = {
 }
 
 _CONTENT = ("artifact",) * 4 + ("message", "metadata", "working")
+_RECORDS = ("record", "artifact")
 _PAUSES = ("input",) * 3 + ("auth",) * 2
 _WRITERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("late", _CONTENT),
@@ -200,6 +251,11 @@ _WRITERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     *(("attempt", _CONTENT),) * 4,
     *(("attempt", _PAUSES),) * 6,
     *(("message", ()),) * 6,
+    *(("attempt", _RECORDS),) * 4,
+    *(("claim", ()),) * 2,
+    ("claim", _RECORDS),
+    ("leave", ("record",)),
+    ("start over", ()),
     *(("return", _CONTENT),) * 2,
     ("answer", ("artifact",)),
     *(("somebody", _CONTENT),) * 2,
@@ -236,6 +292,8 @@ class Tally:
     logs: int = 0
     records: int = 0
     restarts: int = 0
+    to_records: int = 0
+    """Restarts that went back to a record of their turn."""
     in_several_turns: int = 0
     """Logs in which attempts were restarted in more than one turn."""
 
@@ -245,6 +303,8 @@ class Tally:
         self.logs += 1
         self.records += len(history.records)
         self.restarts += len(bases)
+        turns = {head.turn_base for head in history.heads}
+        self.to_records += sum(base not in turns for base in bases)
         self.in_several_turns += len(set(bases)) > 1
 
 

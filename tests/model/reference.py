@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from a2a.types import Artifact, Message, Task, TaskStatus
+from a2a.types import Artifact, Message, Task, TaskArtifactUpdateEvent, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.tasks.entries import (
@@ -13,12 +13,13 @@ from a2a_serverless.tasks.entries import (
     Entry,
     MessageAppended,
     MetadataMerged,
+    Recorded,
     Replied,
     Restarted,
     StatusChanged,
     TurnOpened,
 )
-from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.fold import Event, Record
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ def shown(task_id: str, context_id: str, records: Sequence[Record]) -> Shown:
     """Return what is left of a log when every restart has discarded what it discards."""
     told = Shown(Task(id=task_id, context_id=context_id))
     told.task.status.SetInParent()
-    for record in _counting(records):
+    for record in counting(records):
         for entry in record.entries:
             _tell(told, entry)
     return told
@@ -46,7 +47,51 @@ def restored_by(task_id: str, context_id: str, records: Sequence[Record]) -> lis
     return list(shown(task_id, context_id, [*before, bare]).task.artifacts)
 
 
-def _counting(records: Sequence[Record]) -> Iterator[Record]:
+def recorded_at(records: Sequence[Record], turn_base: int) -> int:
+    """Return the version of the turn's last record; that of its beginning, if it has none."""
+    return max(
+        (record.version for record in _own(records, turn_base) if _steps(record)), default=turn_base
+    )
+
+
+def journal(records: Sequence[Record], turn_base: int) -> list[Entry]:
+    """Return what another attempt on the turn finds of steps, and of what was said beside them."""
+    last = recorded_at(records, turn_base)
+    kept = [record for record in _own(records, turn_base) if record.version <= last]
+    return [entry for record in kept for entry in record.entries if of_journal(entry)]
+
+
+def of_journal(entry: Entry) -> bool:
+    """Whether an attempt looks for the entry when its code runs again."""
+    is_said = isinstance(entry, StatusChanged | ArtifactWritten) and entry.told
+    return is_said or isinstance(entry, Recorded)
+
+
+def watched(task: Task, events: Sequence[Event], *, restored: int | None) -> None:
+    """Tell a subscriber, who has the Task, of the events of a commit.
+
+    A restart shows the `restored` artifacts first. What it does not show comes to begin with a
+    replacement if it comes again, so that the subscriber may as well have dropped it.
+    """
+    if restored is not None:
+        del task.artifacts[:]
+    for number, event in enumerate(events):
+        if isinstance(event, TaskArtifactUpdateEvent):
+            assert not (event.append and number < (restored or 0))
+            _write(task, event.artifact, append=event.append)
+
+
+def _own(records: Sequence[Record], turn_base: int) -> list[Record]:
+    """Return what attempts on the turn have written, and no restart has discarded."""
+    own = [record for record in counting(records) if record.version > turn_base]
+    return [record for record in own if record.token is not None]
+
+
+def _steps(record: Record) -> list[Recorded]:
+    return [entry for entry in record.entries if isinstance(entry, Recorded)]
+
+
+def counting(records: Sequence[Record]) -> Iterator[Record]:
     """Yield the records that no restart discards.
 
     A restart discards what attempts wrote between its base and itself.

@@ -37,6 +37,7 @@ class Rules:
     waits_behind: Callable[..., bool] = attempts.waits_behind
     on_refusal: Callable[..., attempts.Refused] = attempts.on_refusal
     on_lost_claim: Callable[..., attempts.Refused] = attempts.on_lost_claim
+    is_stale: Callable[[Head, Head], bool] = attempts.is_stale
     may_give_up: Callable[..., bool] = attempts.may_give_up
     on_return: Callable[..., attempts.Returned] = attempts.on_return
     retry_policy: type[attempts.RetryPolicy] = attempts.RetryPolicy
@@ -45,6 +46,7 @@ class Rules:
 
     # what a worker changes of HEAD without a commit
     noted: Callable[..., Update] = codec.noted
+    renewed: Callable[[Head, str], Update] = codec.renewed
     unless_canceled: Callable[[Update], Update] = codec.unless_canceled
 
     # cancels

@@ -40,6 +40,9 @@ PAUSES = (Turn(chunks=1, end="input"), Turn(chunks=1))
 PAUSES_TWICE = (Turn(chunks=1, end="input"), *PAUSES)
 ASKS_FOR_CREDENTIALS = (Turn(chunks=1, end="auth"), Turn(chunks=1))
 ASKS_TWICE = (Turn(chunks=1, end="auth"), Turn(chunks=1, end="input"), Turn(chunks=1))
+STEPS = (Turn(plan="c[cc][c]"),)
+SLEEPS = (Turn(plan="[c]cz[c]"),)
+STEPS_TWICE = (Turn(plan="[c]c", end="input"), Turn(plan="c[c]"))
 
 SHORT: tuple[Scenario, ...] = (
     Scenario("workers that die", 28_400, Budget(crash=1, twice=1, hasty=1), turns=COMPLETES),
@@ -195,6 +198,37 @@ SHORT: tuple[Scenario, ...] = (
     ),
     Scenario("an agent that raises", 23_100, Budget(raises=3, twice=1, hasty=1), most_attempts=2),
     Scenario("an artifact from outside beside a restart", 140, Budget(crash=1, notes=1), workers=1),
+    Scenario("turns with steps", 4_800, Budget(crash=1, twice=1), turns=STEPS),
+    Scenario("steps of two turns", 1_200, Budget(crash=2, follows=1), turns=STEPS_TWICE, workers=1),
+    Scenario(
+        "steps whose messages are sent again",
+        1_700,
+        Budget(crash=1, hasty=1),
+        turns=(Turn(plan="c[c]"),),
+        batches=True,
+    ),
+    Scenario(
+        "steps of a turn's last attempt",
+        1_200,
+        Budget(crash=1, twice=1),
+        turns=(Turn(plan="[c]"),),
+        most_attempts=2,
+    ),
+    Scenario("turns that sleep", 16_000, Budget(crash=1, twice=1), turns=SLEEPS),
+    Scenario("turns that sleep beside a renewal", 4_500, Budget(twice=1, renewals=1), turns=SLEEPS),
+    Scenario(
+        "turns that are handed over",
+        19_000,
+        Budget(twice=1, handovers=1, hasty=1),
+        turns=(Turn(plan="[c][c]"),),
+    ),
+    Scenario(
+        "a cancel of a turn that sleeps",
+        35_000,
+        Budget(crash=1, cancels=1),
+        turns=(Turn(plan="cz"),),
+        workers=1,
+    ),
     Scenario(
         "readers beside transactions",
         6_700,
@@ -343,6 +377,59 @@ LONG: tuple[Scenario, ...] = (
         81_000,
         Budget(twice=1, notes=2, follows=1),
         turns=PAUSES,
+    ),
+    Scenario(
+        "turns with steps, at length", 132_000, Budget(crash=1, twice=1, hasty=1), turns=STEPS
+    ),
+    Scenario(
+        "turns with steps whose workers die",
+        199_000,
+        Budget(crash=2, twice=1),
+        turns=STEPS,
+        batches=True,
+    ),
+    Scenario(
+        "steps of three workers",
+        92_000,
+        Budget(crash=1, twice=2),
+        turns=(Turn(plan="[c][c]"),),
+        workers=3,
+    ),
+    Scenario(
+        "steps whose commits have no answer",
+        15_000,
+        Budget(crash=1, twice=1, unanswered=2),
+        turns=(Turn(plan="[c][c]"),),
+    ),
+    Scenario(
+        "steps of two turns, at length",
+        1,
+        Budget(crash=2, twice=1, follows=1),
+        turns=STEPS_TWICE,
+        batches=True,
+    ),
+    Scenario(
+        "turns that sleep, at length", 64_000, Budget(crash=1, twice=1, renewals=1), turns=SLEEPS
+    ),
+    Scenario(
+        "turns that are handed over, at length",
+        101_000,
+        Budget(crash=1, twice=1, handovers=2),
+        turns=(Turn(plan="c[c]z[c]"),),
+    ),
+    Scenario(
+        "a cancel of a turn that sleeps, at length",
+        76_000,
+        Budget(crash=1, cancels=1),
+        turns=SLEEPS,
+    ),
+    Scenario(
+        "steps beside outages",
+        1,
+        Budget(table=1, queue=1, handovers=1, hasty=1),
+        turns=(Turn(plan="[c]z"),),
+        workers=1,
+        most_receives=2,
     ),
     Scenario(
         "readers beside transactions, at length",

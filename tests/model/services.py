@@ -188,7 +188,10 @@ class Services:
                 yield from self._force(ended, process)
 
     def _line(self, state: State) -> Iterator[Move]:
-        """A worker or the sweeper finds a turn that is left; two may do so at once."""
+        """A worker or the sweeper finds a turn that is left, or whose sleep is over.
+
+        Two may do so at once.
+        """
         seen = state.head
         if seen is None or not seen.head.left:
             return
@@ -307,7 +310,7 @@ class Services:
         if params is None or head is None or head.left:
             return  # what is left is the line's
         is_given_up = self._is_given_up(state, head)
-        if head.sends >= SENDS and not is_given_up:
+        if head.resends >= SENDS and not is_given_up:
             return
         is_needed = not (
             state.queue

@@ -8,6 +8,7 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 
 Kind = Literal["run", "cancel"]
+Leaves = Literal["", "asleep", "handover"]
 Service = Literal["table", "queue"]
 
 
@@ -39,6 +40,8 @@ class Write(NamedTuple):
     ends: bool = False
     restores: int = 0
     """The artifacts that a claim brings back, as its writer has counted them in the log."""
+    leaves: Leaves = ""
+    """How the attempt leaves its turn at a record."""
 
 
 class Op(NamedTuple):
@@ -155,6 +158,8 @@ class Budget(NamedTuple):
     """Turns whose hours pass, within which an attempt has to claim them."""
     leaves: int = 0
     """Deliveries that come late, and whose turns are left in the table."""
+    handovers: int = 0
+    """Processes that are about to end when a step is recorded: the turn leaves them."""
     hasty: int = 0
     """Sweeps that send a turn again although somebody is at it."""
     torn: int = 0

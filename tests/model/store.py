@@ -9,10 +9,10 @@ from typing import NamedTuple
 from a2a.types import TaskState
 
 from a2a_serverless.errors import TaskNotFoundError
-from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.entries import Entry, Recorded, Restarted, StatusChanged
+from a2a_serverless.tasks.head import ASLEEP, HANDOVER, Head
 from tests.model.state import IDLE, Message, Op, Seen, State, Stored, Worker, Write
-from tests.model.world import NOW_MS, TIMING, Looks, Refusal, World, inc_of
+from tests.model.world import NOW_MS, TIMING, WAKE_MS, Looks, Refusal, World, inc_of
 
 DEADLINE_MS = NOW_MS + int(TIMING.cancel_s * 1000)
 """When every cancel of the model is overdue: it is requested at `NOW_MS`."""
@@ -66,6 +66,15 @@ def commit(
     if at < len(state.log):
         state = wrong(state, "a commit replaces another one")
     log = (*state.log[:at], stored)
+    if write.leaves == HANDOVER and after.head.sends <= current.head.sends:
+        state = wrong(state, "a hand-over sends a copy whose number was used")
+    if _has(stored, Recorded) and after.head.turn_is_open and after.head.resends:
+        state = wrong(state, "a turn that goes on counts as one whose message was lost")
+    recorded = world.looks(state.log).recorded
+    if world.looks(log).recorded[: len(recorded)] != recorded:
+        state = wrong(state, "a record, or what was said before it, is taken back")
+    if write.claims and world.looks(state.log).is_settled and _has(stored, Restarted):
+        state = wrong(state, "subscribers are shown a claim that takes nothing back")
     state = state._replace(head=written, log=log)
     if state.hidden:  # the transaction on HEAD is over, or this one could not have begun
         seen = frozenset(item for item in state.hidden if item[1] >= 0)
@@ -95,6 +104,10 @@ def torn(state: State, before: Seen) -> State:
     )
 
 
+def _has(stored: Stored, kind: type[Entry]) -> bool:
+    return any(isinstance(entry, kind) for entry in stored.record.entries)
+
+
 def _watched(
     state: State, current: Seen, before: Seen, write: Write, stored: Stored, *, runs: bool
 ) -> State:
@@ -108,6 +121,8 @@ def _watched(
         state = wrong(state, "an attempt writes past the fence")
     if before.head.cancel is None and state.asked == inc_of(before.head):
         state = wrong(state, "a commit is made by a writer that has not heard of the cancel")
+    if write.claims and head.left == ASLEEP and head.cancel is None:
+        state = wrong(state, "a turn is claimed while it sleeps")
     runner = (inc_of(before.head), before.head.turn)
     if runs and state.runner[:2] == runner and state.runner[2] != write.token:
         state = wrong(state, "an attempt writes while a later one runs its agent")
@@ -174,6 +189,8 @@ def _fault_of_due_time(head: Head) -> str:
         return "the deadline of a cancel has moved"
     if head.turn_is_open and head.due_at is None:
         return "an unfinished turn has no watcher"
+    if head.left == ASLEEP and head.cancel is None and head.due_at != WAKE_MS:
+        return "a sleeping turn is due at another time than it wakes"
     if head.due_at is not None and not (head.turn_is_open or head.is_being_canceled):
         return "a finished turn stays in the due index"
     return ""
@@ -184,7 +201,7 @@ def _fault_of_content(world: World, head: Head, looks: Looks) -> str:
     expected: list[str] = []
     for ordinal, turn in enumerate(looks.turns, start=1):
         script = world.turns[min(ordinal, len(world.turns)) - 1]
-        full = [f"{inc}.{ordinal}.{number}" for number in range(1, script.chunks + 1)]
+        full = [f"{inc}.{ordinal}.{number}" for number in range(1, script.size + 1)]
         written = [text for text in looks.texts if text.startswith(f"{inc}.{ordinal}.")]
         if written != full[: len(written)]:
             return "a chunk is doubled, or out of order"

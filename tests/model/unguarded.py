@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from a2a.types import Artifact, TaskArtifactUpdateEvent, TaskState
+from a2a.types import Artifact, TaskArtifactUpdateEvent, TaskState, TaskStatus
 
 from a2a_serverless.errors import (
     FencedError,
@@ -29,7 +29,13 @@ from a2a_serverless.tasks.attempts import (
     RetryPolicy,
     Returned,
 )
-from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Restarted
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Entry,
+    Recorded,
+    Restarted,
+    StatusChanged,
+)
 from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_of
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Step
@@ -111,6 +117,33 @@ def restarts_at_the_beginning(head: Head, commit: Commit, **kwargs: Any) -> Step
     return replace(step, entries=first)
 
 
+def keeps_the_checkpoint(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step = rules.advance(head, commit, **kwargs)
+    is_record = any(isinstance(entry, Recorded) for entry in commit.entries)
+    return replace(step, head=replace(step.head, checkpoint=head.checkpoint)) if is_record else step
+
+
+def shows_every_claim(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    if not (commit.claims and head.is_at_record):
+        return rules.advance(head, commit, **kwargs)
+    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING), archive=True)
+    entries = (Restarted(head.restart_base), working, *commit.entries)
+    return rules.advance(head, replace(commit, entries=entries), **kwargs)
+
+
+def takes_back_again(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step = rules.advance(head, commit, **kwargs)
+    takes_back = any(isinstance(entry, Restarted) for entry in step.entries)
+    kept = replace(step.head, checkpoint=head.checkpoint)
+    return replace(step, head=kept) if takes_back else step
+
+
+def counts_copies_on(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step = rules.advance(head, commit, **kwargs)
+    is_record = any(isinstance(entry, Recorded) for entry in commit.entries)
+    return replace(step, head=replace(step.head, wakes=head.wakes)) if is_record else step
+
+
 def opens_without_due(*args: Any, **kwargs: Any) -> Step:
     step = rules.open_task(*args, **kwargs)
     return replace(step, head=replace(step.head, due_at=None))
@@ -125,6 +158,11 @@ def is_of_any_version(before: Head, after: Head) -> Update:
 
 def is_of_any_incarnation(before: Head, after: Head) -> Update:
     return _without(codec.committed(before, after), "incarnation")
+
+
+def whatever_was_sent(before: Head, after: Head) -> Update:
+    update = codec.committed(before, after)
+    return replace(update, when=[one for one in update.when if isinstance(one, Check)])
 
 
 def has_not_heard(before: Head, after: Head) -> Update:
@@ -193,6 +231,11 @@ def claims_whatever_it_meets(
     return Refused.REBASE if met is Refused.FENCED else met
 
 
+def claims_on_any_records(read: Head, newer: Head) -> bool:
+    del read, newer
+    return False
+
+
 def claims_beside_neighbours(*args: Any, **kwargs: Any) -> Refused:
     return attempts.on_lost_claim(*args, **{**kwargs, "is_alone": True})
 
@@ -215,6 +258,10 @@ def gives_back_what_runs_alone(*args: Any, **kwargs: Any) -> Delivered:
 
 def gives_up_whoever_has_it(head: Head, params: OperationParams, *, seen: Head) -> bool:
     return attempts.may_give_up(head, params, seen=replace(seen, token=head.token))
+
+
+def gives_up_what_goes_on(head: Head, params: OperationParams, *, seen: Head) -> bool:
+    return attempts.may_give_up(head, params, seen=replace(head, token=seen.token))
 
 
 def leaves_auth_turns_open(state: TaskState | None) -> Returned:
@@ -326,8 +373,12 @@ def gives_up_at_once(head: Head, *, now_ms: int, **kwargs: Any) -> bool:
 # -- the thread beside the agent's loop ------------------------------------------------------
 
 
-def notes_whatever_it_finds(head: Head, token: str, values: Mapping[str, Any]) -> Update:
-    return _without(codec.noted(head, token, values), "token")
+def renews_whatever_it_finds(head: Head, token: str) -> Update:
+    return _without(codec.renewed(head, token), "token")
+
+
+def renews_what_was_left(head: Head, token: str) -> Update:
+    return codec.noted(head, token, {})
 
 
 # -- what readers and subscribers see --------------------------------------------------------

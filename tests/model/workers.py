@@ -22,7 +22,7 @@ from a2a_serverless.tasks.attempts import (
     lease_end,
     on_failure,
 )
-from a2a_serverless.tasks.head import AttemptEnd
+from a2a_serverless.tasks.head import ASLEEP, HANDOVER, AttemptEnd
 from tests.model.scenarios import Scenario
 from tests.model.state import IDLE, Move, Op, Plan, Seen, State, Worker, Write
 from tests.model.store import (
@@ -32,6 +32,7 @@ from tests.model.store import (
     give_back,
     has_run_out,
     is_applied,
+    named,
     send,
     torn,
     with_worker,
@@ -40,6 +41,7 @@ from tests.model.store import (
 from tests.model.world import (
     NOW_MS,
     TIMING,
+    TOLD,
     Refusal,
     World,
     inc_of,
@@ -91,14 +93,14 @@ class Attempts:
                 yield self._conclude(state, index, worker, name)
             case ["refused", phase]:
                 yield self._reload(state, index, worker, f"{name}: was refused, reads HEAD", phase)
+            case ["hand", "on"]:
+                yield self._hand_on(state, index, worker, name)
             case ["release"]:
                 yield self._release(state, index, worker, f"{name}: gives the turn back")
             case ["unsure"]:
                 yield self._ask_again(state, index, worker, name)
             case ["run"]:
-                for plan in self._plans(state, worker):
-                    yield from self._commit(state, index, worker, name, plan)
-                yield from self._gives_back(state, index, worker, name)
+                yield from self._runs(state, index, worker, name)
             case _:
                 if state.budget.words and (worker.phase, worker.goal) == ("cancel", "cancel"):
                     yield from self._words(state, index, worker, name)
@@ -157,7 +159,7 @@ class Attempts:
         head = seen.head
         turn = self._rules.on_current_turn(params_of(op), head).turn
         behind = self._rules.waits_behind(head, operation_of(op))
-        script = self._world.script(state.log, op.inc, head.turn, head.turn_base)
+        script = self._world.script(seen, state.log)
         restores = self._world.restores(seen, state.log)
         worker = worker._replace(seen=seen, turn=turn, behind=behind, script=script)
         return worker._replace(restores=restores)
@@ -253,6 +255,10 @@ class Attempts:
         has_returned = op.inc == state.incs and state.returned >= turn
         if was_finished or has_returned:
             state = wrong(state, "an agent starts on a turn that is finished")
+        recorded = {step[:2] for step in self._world.looks(state.log).recorded}
+        ended = self._world.looks(state.log).ended
+        if op.inc == state.incs and any((ended, item) in recorded for item in worker.script):
+            state = wrong(state, "a recorded step has run again")
         starts = seen.head.attempts + (not worker.claimed)
         if starts > self._scenario.most_attempts:
             state = wrong(state, "an agent is started more often than it may be")
@@ -263,16 +269,33 @@ class Attempts:
         op = worker.op
         assert op is not None
         if worker.behind:
-            letter = worker.token[:1] or "ABC"[index]
-            numbers = {s.record.token for s in state.log if s.record.token}
-            token = f"{letter}{sum(t[0] == letter for t in numbers) + 1}"
-            again = IDLE._replace(phase="load", op=op, receives=worker.receives, token=token)
+            again = self._anew(state, index, worker)
             return Move(f"{name}: goes on with the next turn", with_worker(state, index, again))
         if state.outage == "queue":
             after = self._idle(state, index, worker)
             return Move(f"{name}: acknowledges, and the queue does not answer", after)
         after = with_worker(acknowledge(state, worker), index, IDLE)
         return Move(f"{name}: acknowledges", after)
+
+    @staticmethod
+    def _anew(state: State, index: int, worker: Worker) -> Worker:
+        """The worker with the same delivery, at its beginning, and with another token."""
+        letter = worker.token[:1] or "ABC"[index]
+        numbers = {s.record.token for s in state.log if s.record.token}
+        token = f"{letter}{sum(t[0] == letter for t in numbers) + 1}"
+        return IDLE._replace(phase="load", op=worker.op, receives=worker.receives, token=token)
+
+    def _hand_on(self, state: State, index: int, worker: Worker, name: str) -> Move:
+        """One send of the copy with which another process goes on; the message goes after it."""
+        assert worker.op is not None
+        assert worker.seen is not None
+        head = worker.seen.head
+        copy = Op("run", worker.op.inc, head.turn, head.sends)
+        label = f"{name}: sends {named(copy)} to the next process"
+        if state.outage == "queue":
+            return Move(f"{label}, and gets no answer", self._idle(state, index, worker))
+        after = with_worker(send(state, copy), index, worker._replace(phase="over"))
+        return Move(label, after)
 
     # -- commits -------------------------------------------------------------------------------
 
@@ -312,6 +335,8 @@ class Attempts:
             if self._rules.keeps_delivery and _is_lost(state, worker):
                 return self._idle(state, index, worker)
             state = self._started(state, after)
+        if plan.write.leaves:  # its delivery works on no turn behind it
+            after = after._replace(behind=False)
         if plan.returns:
             assert worker.seen is not None
             state = state._replace(returned=worker.seen.head.turn)
@@ -358,6 +383,10 @@ class Attempts:
                 return Move(f"{label}, stops", self._idle(state, index, worker))
             case _:
                 assert newer is not None
+                assert worker.seen is not None
+                if phase == "claim" and self._rules.is_stale(worker.seen.head, newer.head):
+                    again = self._anew(state, index, worker)
+                    return Move(f"{label}, reads again", with_worker(state, index, again))
                 is_its_own = bool(worker.token) and newer.head.token == worker.token
                 claimed = worker.claimed or is_its_own
                 # A claim that was refused reads the log again.
@@ -423,8 +452,20 @@ class Attempts:
         assert worker.renews is not None
         after = with_worker(state, index, worker._replace(renews=None))
         due_at = lease_end(NOW_MS, TIMING)
-        renewed = self._world.noted(state.head, worker.renews, worker.token, None, due_at=due_at)
+        renewed = self._world.renewed(state.head, worker.renews, worker.token, due_at=due_at)
         return after if renewed is None else checked(self._world, after._replace(head=renewed))
+
+    def _runs(self, state: State, index: int, worker: Worker, name: str) -> Iterator[Move]:
+        """Yield what an attempt may do next whose agent runs."""
+        left = state.budget.handovers - 1
+        for plan in self._plans(state, worker):
+            if plan.write.leaves == HANDOVER:
+                spent = state._replace(budget=state.budget._replace(handovers=left))
+                for move in self._commit(spent, index, worker, name, plan):
+                    yield move._replace(is_fair=False)
+            else:
+                yield from self._commit(state, index, worker, name, plan)
+        yield from self._gives_back(state, index, worker, name)
 
     # -- the agent -----------------------------------------------------------------------------
 
@@ -439,10 +480,12 @@ class Attempts:
             yield Plan("shows that it works", write, "run", "run")
         *texts, end = worker.script
         left, first = len(texts) - worker.done, worker.done
+        to_record = next((n for n in range(first, len(texts)) if texts[n][0] in "JZ"), None)
         if left > 0:
-            write = Write((texts[first],), token, claims=must_claim)
-            yield Plan(f"commits chunk {texts[first][1:]}", write, "run", "run", first + 1)
-        if left == 0 or (left > 0 and self._scenario.batches):
+            yield from self._goes_on(state, worker, texts[first : first + 1])
+        if to_record is not None and to_record > first and self._scenario.batches:
+            yield from self._goes_on(state, worker, texts[first : to_record + 1])
+        if left == 0 or (left > 0 and self._scenario.batches and to_record is None):
             write = Write((*texts[first:], end), token, claims=must_claim)
             then = "over" if self._rules.on_return(state_of(end)) is Returned.ENDED else "run"
             label = f"commits {'the rest and ' if left else ''}{end}"
@@ -453,6 +496,23 @@ class Attempts:
             if self._scenario.auth_goes_on:
                 write = Write(("completed",), token, claims=must_claim)
                 yield Plan("commits completed", write, "run", "over", worker.done, returns=True)
+
+    def _goes_on(self, state: State, worker: Worker, entries: list[str]) -> Iterator[Plan]:
+        """The next commit of an agent that goes on after it, here or in another process."""
+        write = Write(tuple(entries), worker.token, claims=not worker.claimed)
+        last, done = entries[-1], worker.done + len(entries)
+        match last[0]:
+            case "Z":
+                yield Plan("falls asleep", write._replace(leaves=ASLEEP), "run", "over", done)
+            case "J":
+                label = f"records step {last[1:]}"
+                yield Plan(label, write, "run", "run", done)
+                if state.budget.handovers:
+                    leaves = write._replace(leaves=HANDOVER)
+                    yield Plan(f"{label}, leaves its process", leaves, "run", "hand on", done)
+            case _:
+                text = last[1:].removesuffix(TOLD)
+                yield Plan(f"commits chunk {text}", write, "run", "run", done)
 
     @staticmethod
     def _hears_of_a_cancel(state: State, worker: Worker) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -32,14 +33,26 @@ from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
     MessageAppended,
+    Recorded,
+    Restarted,
     StatusChanged,
+    StepId,
     TurnEnded,
     TurnOpened,
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Fold, Log, Record, events_of
-from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams, state_name
+from a2a_serverless.tasks.head import (
+    ASLEEP,
+    AttemptEnd,
+    Head,
+    Operation,
+    OperationParams,
+    state_name,
+)
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, leaving, waking
+from a2a_serverless.worker.steps import SLEEP, Journal, until_time
+from tests.model import reference
 from tests.model.rules import Rules
 from tests.model.state import Kind, Op, Seen, Stored, Write
 
@@ -47,6 +60,10 @@ NOW_MS = 0
 LATE_MS = 10**15
 """A time at which everything is due: that a deadline has passed is a step like any other."""
 TIMING = Timing()
+WAKE_MS = NOW_MS + 3_600_000
+"""The end of every sleep."""
+TOLD = "~"
+"""The mark of a chunk that is said outside of steps."""
 POSTPONED_MS = NOW_MS + 120_000
 """The due time of a turn that the sweeper has sent again."""
 GIVE_UP_S = 24 * 3600
@@ -81,6 +98,13 @@ class Looks(NamedTuple):
     """How many commits moved the task to a terminal state."""
     generation: int
     """How many events the log has."""
+    recorded: tuple[tuple[int, str, tuple[str, ...]], ...]
+    """The records that count, in order: the turns that have ended before, the step, and the parts
+    of the artifact at the record."""
+    is_settled: bool
+    """A claim takes nothing back: no attempt has written anything since the turn's last record."""
+    ended: int
+    """How many turns have ended."""
     fault: str
     """What is wrong with what the log says of its events and attempts."""
 
@@ -96,10 +120,23 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """The agent's script for one turn: chunks of one artifact, then an end."""
+    """The agent's script for one turn: chunks of one artifact, maybe in steps, then an end."""
 
     chunks: int = 1
     end: str = "completed"
+    plan: str = ""
+    """`c` is a chunk, `[` and `]` are a step's beginning and end, `z` is a sleep; empty: chunks
+    alone."""
+
+    @property
+    def acts(self) -> str:
+        """What the agent does before its end."""
+        return self.plan or "c" * self.chunks
+
+    @property
+    def size(self) -> int:
+        """How many chunks the artifact has from this turn."""
+        return self.acts.count("c")
 
 
 class World:
@@ -115,7 +152,7 @@ class World:
         self._looks: dict[tuple[Stored, ...], Looks] = {}
         self.verdicts: dict[tuple[Seen, tuple[Stored, ...]], str] = {}
         """What is wrong with a HEAD and its log; see `store.checked`."""
-        self._scripts: dict[tuple[tuple[Stored, ...], int], tuple[str, ...]] = {}
+        self._scripts: dict[tuple[tuple[Stored, ...], int, int], tuple[str, ...]] = {}
         self._parts: dict[tuple[Seen, Stored], tuple[Item, ...]] = {}
         self._written: dict[tuple[object, ...], Seen | None] = {}
         self._restores: dict[tuple[Seen, tuple[Stored, ...]], int] = {}
@@ -157,6 +194,7 @@ class World:
                 claims=write.claims,
                 ends_turn=write.ends,
                 restores=write.restores,
+                leaves=_left(write),
                 commit_id=writer,
             )
             try:
@@ -209,13 +247,22 @@ class World:
         if key not in self._written:
             update = self.rules.noted(seen.head, token, {})
             if end is not None:
-                given_back = codec.given_back(seen.head, end, {})
+                given_back = codec.given_back(seen.head, end, {}, starts_over=False)
                 update = replace(given_back, when=update.when)
             moving = replace(update, values={**update.values, "due_at": due_at})
             after = self._after(current, self.rules.unless_canceled(moving))
             if after is None and end is not None:
                 after = self._after(current, update)
             self._written[key] = after
+        return self._written[key]
+
+    def renewed(self, current: Seen | None, seen: Seen, token: str, *, due_at: int) -> Seen | None:
+        """HEAD after its attempt has renewed its lease; None: refused."""
+        key = ("renewed", current, seen, token, due_at)
+        if key not in self._written:
+            update = self.rules.renewed(seen.head, token)
+            moving = replace(update, values={**update.values, "due_at": due_at})
+            self._written[key] = self._after(current, self.rules.unless_canceled(moving))
         return self._written[key]
 
     def left(self, current: Seen | None, seen: Seen) -> Seen | None:
@@ -245,16 +292,22 @@ class World:
         """`+1.2.3` and `=1.2.3` are chunks, `?1.2` is a message, all others are states.
 
         `input:1.2` is a state with a question, `*1` an artifact from outside of any attempt, and
-        `!1` what an agent says that is told of a cancel.
+        `!1` what an agent says that is told of a cancel. `J1` is a step's record, `Z1` that of a
+        sleep; a chunk with `~` is said outside of steps.
         """
+        if name[0] == "J":
+            return Recorded(step_id_of(name), "json", b"1")
+        if name[0] == "Z":
+            return until_time(step_id_of(name), WAKE_MS)
         if name[0] == "?":
             return TurnOpened(SendMessageRequest(message=_message(name[1:])))
         if name[0] == "!":
             return MessageAppended(_message(name, Role.ROLE_AGENT))
         if name[0] in "+=*":
             artifact_id = f"note{name}" if name[0] == "*" else "answer"
-            artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=name[1:])])
-            return ArtifactWritten(artifact, append=name[0] == "+")
+            text, is_told = name[1:].removesuffix(TOLD), name.endswith(TOLD)
+            artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)])
+            return ArtifactWritten(artifact, append=name[0] == "+", told=is_told)
         about = name.partition(":")[2]
         question = _message(f"what of {about}?", Role.ROLE_AGENT) if about else None
         status = TaskStatus(state=state_of(name), message=question)
@@ -293,25 +346,49 @@ class World:
             found = self._looks[log] = self._folded(log)
         return found
 
-    def script(self, log: tuple[Stored, ...], inc: int, turn: int, base: int) -> tuple[str, ...]:
-        """What the agent emits on a turn, as entries: chunks of one artifact, then the end.
+    def script(self, seen: Seen, log: tuple[Stored, ...]) -> tuple[str, ...]:
+        """What the agent emits on the current turn, as entries: chunks and records, then the end.
 
-        It appends every chunk; what the attempt's view of the turn makes of the first one counts.
+        It appends every chunk; what the attempt's view of the turn makes of it counts. What its
+        journal finds in the log is left out.
         """
-        key = (log[:base], turn)
+        head = seen.head
+        key = (log if head.has_records else log[: head.turn_base], head.turn, head.restart_base)
         if key not in self._scripts:
-            ordinal = self.looks(log).turns.index(turn) + 1
+            ordinal = self.looks(log).turns.index(head.turn) + 1
             act = self.turns[min(ordinal, len(self.turns)) - 1]
-            view = self.rules.view(self._fold(log[:base]), None)
-            emitted: list[str] = []
-            for number in range(1, act.chunks + 1):
-                text = f"{inc}.{ordinal}.{number}"
-                (entry,) = view.entries_of(_appended(text))
-                appends = cast("ArtifactWritten", entry).append
-                emitted.append(("+" if appends else "=") + text)
-            end = f"{act.end}:{inc}.{ordinal}" if act.end in _ASKS else act.end
-            self._scripts[key] = (*emitted, end)
+            kept = _log_of(seen, log).kept()
+            fold = _log_of(seen, log).restarted() if kept else self._fold(log[: head.turn_base])
+            emits = self._emitted(act, f"{inc_of(head)}.{ordinal}", Journal(kept), fold)
+            end = f"{act.end}:{inc_of(head)}.{ordinal}" if act.end in _ASKS else act.end
+            self._scripts[key] = (*emits, end)
         return self._scripts[key]
+
+    def _emitted(self, act: Turn, turn: str, journal: Journal, fold: Fold) -> Iterator[str]:
+        """Run the agent's code: a step that is recorded does nothing, nor what is told already."""
+        view = self.rules.view(fold, None)
+        number, steps, sleeps = 0, 0, 0
+        is_found, is_in_step = False, False
+        for step in act.acts:
+            if step == "[":
+                steps, is_in_step = steps + 1, True
+                is_found = journal.found(step_id_of(f"J{steps}")) is not None
+            elif step == "]":
+                if not is_found:
+                    yield f"J{steps}"
+                is_found, is_in_step = False, False
+            elif step == "z":
+                sleeps += 1
+                if journal.found(step_id_of(f"Z{sleeps}")) is None:
+                    yield f"Z{sleeps}"
+            else:
+                number += 1
+                event = _appended(f"{turn}.{number}")
+                if is_found or (not is_in_step and journal.is_told(event.artifact)):
+                    continue
+                (entry,) = view.entries_of(event)
+                how = "+" if cast("ArtifactWritten", entry).append else "="
+                yield f"{how}{turn}.{number}{'' if is_in_step else TOLD}"
 
     def items(self, head: Seen, stored: Stored) -> tuple[Item, ...]:
         """The items of a commit: two, as if it were larger than one may be."""
@@ -366,6 +443,8 @@ class World:
                     texts = [part.text for part in event.artifact.parts]
                     shown = [*shown, *texts] if event.append else texts
         answer = fold.artifacts.get("answer", Artifact())
+        records = [stored.record for stored in log]
+        recorded = tuple(_recorded(records))
         return Looks(
             fold.status.state,
             tuple(part.text for part in answer.parts),
@@ -375,7 +454,10 @@ class World:
             tuple(turns),
             endings,
             generation,
-            faults,
+            recorded,
+            _is_settled(records),
+            sum(isinstance(entry, TurnEnded) for record in records for entry in record.entries),
+            faults or _fault_of_records(recorded),
         )
 
 
@@ -396,6 +478,60 @@ def _fault_of(record: Record, events: int, owner: str | None) -> str:
     if ended is not None and (ended.token != owner or ended.correlation_id not in ("", owner)):
         return "an attempt's end is told of another attempt"
     return ""
+
+
+def _recorded(records: Sequence[Record]) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Yield the records that no restart takes back, by the plain reference."""
+    ended = 0
+    texts: tuple[str, ...] = ()
+    for record in reference.counting(records):
+        for entry in record.entries:
+            if isinstance(entry, ArtifactWritten) and _is_answer(entry.artifact):
+                texts = (*(texts if entry.append else ()), entry.artifact.parts[0].text)
+            elif isinstance(entry, Recorded):
+                yield ended, _name_of(entry.id), texts
+            elif isinstance(entry, TurnEnded):
+                ended += 1
+
+
+def _is_settled(records: Sequence[Record]) -> bool:
+    """Whether the open turn stands at a record, or at a claim that has gone back to one."""
+    has_records = is_settled = False
+    for record in records:
+        kinds = {type(entry) for entry in record.entries}
+        if TurnEnded in kinds:
+            has_records = is_settled = False
+        elif record.token is not None and Recorded in kinds:
+            has_records = is_settled = True
+        elif record.token is not None and kinds:
+            is_settled = has_records and kinds == {Restarted, StatusChanged}
+    return is_settled
+
+
+def _fault_of_records(recorded: tuple[tuple[int, str, tuple[str, ...]], ...]) -> str:
+    """Whether a step was recorded that had a record."""
+    steps = [step[:2] for step in recorded]
+    return "a recorded step has run again" if len(set(steps)) < len(steps) else ""
+
+
+def _left(write: Write) -> AttemptEnd | None:
+    """How a commit leaves its turn; its end has the attempt's name, so that it can be told."""
+    if not write.leaves:
+        return None
+    until = WAKE_MS if write.leaves == ASLEEP else 0
+    return AttemptEnd(
+        token=write.token, reason=write.leaves, correlation_id=write.token, until=until
+    )
+
+
+@cache
+def step_id_of(name: str) -> StepId:
+    """The identity of the step or sleep whose record has this name."""
+    return StepId("step" if name[0] == "J" else SLEEP, "", int(name[1:]))
+
+
+def _name_of(step_id: StepId) -> str:
+    return f"{'Z' if step_id.name == SLEEP else 'J'}{step_id.number}"
 
 
 def _owner_after(record: Record, owner: str | None) -> str | None:
