@@ -402,13 +402,6 @@ LONG: tuple[Scenario, ...] = (
         turns=(Turn(plan="[c][c]"),),
     ),
     Scenario(
-        "steps of two turns, at length",
-        1,
-        Budget(crash=2, twice=1, follows=1),
-        turns=STEPS_TWICE,
-        batches=True,
-    ),
-    Scenario(
         "turns that sleep, at length", 64_000, Budget(crash=1, twice=1, renewals=1), turns=SLEEPS
     ),
     Scenario(
@@ -422,14 +415,6 @@ LONG: tuple[Scenario, ...] = (
         76_000,
         Budget(crash=1, cancels=1),
         turns=SLEEPS,
-    ),
-    Scenario(
-        "steps beside outages",
-        1,
-        Budget(table=1, queue=1, handovers=1, hasty=1),
-        turns=(Turn(plan="[c]z"),),
-        workers=1,
-        most_receives=2,
     ),
     Scenario(
         "readers beside transactions, at length",
