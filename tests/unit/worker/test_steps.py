@@ -569,6 +569,32 @@ async def test_a_sleeping_turn_takes_no_message() -> None:
         await stand.bench.follow_up(head, "more")
 
 
+async def test_a_failure_beside_a_sleep_is_not_recorded_with_it() -> None:
+    """The turn sleeps before the agent has heard of the failure: then the step is tried again."""
+    ran: list[int] = []
+
+    async def fetch() -> int:
+        ran.append(1)
+        if len(ran) == 1:
+            raise ValueError
+        return 7
+
+    async def nap(ctx: TaskContext) -> None:
+        await ctx.sleep(3600)
+
+    async def handle(ctx: TaskContext) -> None:
+        napping = asyncio.create_task(nap(ctx))
+        got = await asyncio.gather(ctx.step("fetch", fetch), napping, return_exceptions=True)
+        await ctx.complete(str(got[0]))
+
+    stand = Stand(handle)
+    await stand.send()
+    await stand.work()
+    await stand.pass_time(3600)
+    head = await stand.work()
+    assert artifact_texts(await stand.bench.task(head))["final-answer"] == ["7"]
+
+
 async def test_a_late_copy_does_not_wake_a_sleeping_turn() -> None:
     """A copy that was on the queue already is dropped; a late renewal moves no due time."""
 

@@ -304,7 +304,7 @@ class TurnQueue(EventQueue):
                 for held in running.held:
                     self._put(self._view.entries_of(held))
                 leaves = self.journal.running == {running} and self._hands_over(self._longest_s)
-                records = self.journal.record(entry, running)
+                records = self.journal.record(entry, running.caught)
                 self._put_records(records, self._end(HANDOVER) if leaves else None)
         await self._stored()
 
@@ -312,6 +312,7 @@ class TurnQueue(EventQueue):
         """Leave the turn until a time, once no step but `own` runs; never return."""
         if self.journal.found(step_id) is None:
             self.journal.delay(until_time(step_id, until))
+        caught = self.journal.failures() if own is None else own.caught
         self._sleeping[step_id] = until
         for _ in range(PAUSE_ROUNDS):  # what was begun beside it may want to sleep, too
             await asyncio.sleep(0)
@@ -320,7 +321,7 @@ class TurnQueue(EventQueue):
         async with self._in_turn(ROOM_FOR_RECORDS):
             if not self._is_closed:
                 end = self._end(ASLEEP, until=min(self._sleeping.values()))
-                self._put_records(self.journal.waiting(), end)
+                self._put_records(self.journal.waiting(caught), end)
         await self._stored()
 
     def _end(self, reason: str, *, until: int = 0) -> AttemptEnd:

@@ -301,17 +301,10 @@ class Journal:
         """Return the steps that have failed and are not recorded."""
         return frozenset(each.id for each in self._waiting.values() if each.form == "error")
 
-    def record(self, entry: Recorded, running: Running) -> tuple[Recorded, ...]:
-        """Take the record of a step; return it behind those that have waited for the next commit.
-
-        A failure waits on that the agent cannot have caught yet, as the step was under way before:
-        if it ends the attempt, the next one has to try the failed step again.
-        """
+    def record(self, entry: Recorded, caught: frozenset[StepId]) -> tuple[Recorded, ...]:
+        """Take the record of a step; return it behind those that have waited for it (`waiting`)."""
         self._kept[entry.id] = entry
-        unseen = {each: self._waiting.pop(each) for each in self.failures() - running.caught}
-        records = (*self.waiting(), entry)
-        self._waiting.update(unseen)
-        return records
+        return (*self.waiting(caught), entry)
 
     @property
     def keeps_state(self) -> bool:
@@ -322,11 +315,16 @@ class Journal:
         """Take a record that is stored with the next one, or not at all."""
         self._waiting[entry.id] = entry
 
-    def waiting(self) -> tuple[Recorded, ...]:
-        """Return the delayed records for the next commit, and keep them."""
-        waiting = tuple(self._waiting.values())
-        self._kept.update(self._waiting)
-        self._waiting.clear()
+    def waiting(self, caught: frozenset[StepId]) -> tuple[Recorded, ...]:
+        """Return the delayed records for the next commit, and keep them.
+
+        A failure that is not among those `caught` waits on: the agent was in a step or a sleep
+        already, and cannot have gone on after it. If it ends the attempt, the next one has to try
+        the failed step again.
+        """
+        taken = self._waiting.keys() - (self.failures() - caught)
+        waiting = tuple(self._waiting.pop(each) for each in [*self._waiting] if each in taken)
+        self._kept.update({entry.id: entry for entry in waiting})
         return waiting
 
     def is_told(self, artifact: Artifact | None) -> bool:
