@@ -265,7 +265,7 @@ async def test_the_agent_streams_and_stops_when_it_is_cancelled() -> None:
     """A cancel between two chunks keeps what was streamed, and ends the task."""
     bench = Bench(load_agent("agent.py:TripPlanner", folder=FOLDER), clock=(clock := PacedClock()))
     agent: Any = bench.adapter.agent
-    agent._worker.chunk_delay_s = 60
+    agent._worker.chunk_delay_s = 50
     head = await bench.send("one day in Kyoto")
     working = asyncio.create_task(bench.work())
     await clock.pass_time(3)

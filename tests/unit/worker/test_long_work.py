@@ -214,9 +214,9 @@ def test_the_first_error_ends_the_others(bench: Bench) -> None:
     """The rest is cancelled and waited for, before the exception is raised as it is."""
     seen: list[str] = []
 
-    async def working(ctx: TaskContext) -> None:
+    async def working(ctx: TaskContext, key: str) -> None:
         try:
-            await ctx.sleep(3600)
+            await ctx.sleep(3600, key=key)
         finally:
             await asyncio.sleep(0)
             seen.append("ended")
@@ -227,7 +227,7 @@ def test_the_first_error_ends_the_others(bench: Bench) -> None:
 
     async def handle(ctx: TaskContext) -> None:
         try:
-            await ctx.gather(working(ctx), failing(ctx), working(ctx))
+            await ctx.gather(working(ctx, "a"), failing(ctx), working(ctx, "b"))
         except LookupError as error:
             await ctx.fail(f"{error}, {seen}")
 
@@ -241,7 +241,7 @@ def test_a_cancel_ends_all_of_them(bench: Bench, caplog: pytest.LogCaptureFixtur
 
     async def working(ctx: TaskContext, name: str) -> None:
         try:
-            await ctx.sleep(3600)
+            await ctx.sleep(3600, key=name)
         except asyncio.CancelledError:
             seen.append(name)
             raise

@@ -508,7 +508,6 @@ class _Delivery:
         self._is_let_go = True
         if head.left:
             return
-        faults.point("after-handover")
         params = OperationParams.of(head, head.turn, head.sends)
         await self._adapter.backends.operations.send(Operation.to_run(params))
         self.is_handed_over = True

@@ -349,6 +349,7 @@ class TaskContext(UserTurn):
     async def sleep_until(self, when: datetime) -> None:
         """Wait until a time with a time zone, as `sleep` does.
 
+        >>> from datetime import UTC, datetime
         >>> await ctx.sleep_until(datetime.now(UTC))
 
         Raises:
@@ -388,6 +389,7 @@ class TaskContext(UserTurn):
         `retry` tries the step again after an exception. Otherwise the exception becomes a
         StepError, in this attempt and in later ones if the agent goes on after catching it.
 
+        >>> from a2a_serverless.worker import Retry
         >>> words = await ctx.step("split", str.split, "to be or not")
         >>> total = await ctx.step("count", len, words, retry=Retry(tries=3))
 
@@ -471,14 +473,15 @@ class TaskContext(UserTurn):
         running = asyncio.get_running_loop().run_in_executor(
             None, lambda: context.run(func, *args, **kwargs)
         )
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
+        with self._queue.busy():
             try:
-                await asyncio.wait([running])
-            finally:
-                _leave(running)
-            raise
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                try:
+                    await asyncio.wait([running])
+                finally:
+                    _leave(running)
+                raise
 
     # -- the conversation's state --------------------------------------------------------------
 

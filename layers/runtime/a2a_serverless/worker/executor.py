@@ -9,8 +9,8 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeVar
 
@@ -68,6 +68,8 @@ PAUSE_ROUNDS = 8
 FLUSH_BYTES = 64 * 1024
 ROOM_FOR_FRAMES = 64 * 1024
 """Bytes that entries may need beyond the size of their event: frames, and ids that are added."""
+BUSY_S: Final = 0.1
+"""Seconds from one look at what is under way beside a sleep to the next."""
 ROOM_FOR_RECORDS: Final = 1024
 """Bytes that a record may need beyond its value."""
 MANY_EVENTS: Final = 10_000
@@ -100,6 +102,8 @@ class TurnQueue(EventQueue):
         self._longest_s = 0.0
         """Of the steps that this attempt has run: the next one may take as long."""
         self._sleeping: dict[StepId, int] = {}
+        self._busy = 0
+        """Short sleeps and blocking functions under way: a sleep beside them would cut them off."""
         self.left: AttemptEnd | None = None
         """The end of the attempt, once it has left its turn at a record."""
         self._home = asyncio.get_running_loop()
@@ -204,12 +208,22 @@ class TurnQueue(EventQueue):
             CancelledError: the client has canceled; raised here in a loop other than the worker's.
         """
         clock = self._guard.clock
-        if self._is_home:
-            await clock.sleep(seconds)
-            return
-        await self._at_home(first_of(clock.sleep(seconds), self._stopping.wait()))
+        with self.busy():
+            if self._is_home:
+                await clock.sleep(seconds)
+                return
+            await self._at_home(first_of(clock.sleep(seconds), self._stopping.wait()))
         if self._stopping.is_set():
             raise asyncio.CancelledError
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Let no sleep of a minute or more leave the turn during the block."""
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -309,15 +323,20 @@ class TurnQueue(EventQueue):
         await self._stored()
 
     async def _park(self, step_id: StepId, until: int, *, own: Running | None = None) -> None:
-        """Leave the turn until a time, once no step but `own` runs; never return."""
+        """Leave the turn until a time, once nothing but `own` is under way; never return."""
         if self.journal.found(step_id) is None:
             self.journal.delay(until_time(step_id, until))
         caught = self.journal.failures() if own is None else own.caught
         self._sleeping[step_id] = until
-        for _ in range(PAUSE_ROUNDS):  # what was begun beside it may want to sleep, too
+        calm = 0  # rounds of the loop: what was begun beside it may want to sleep, too
+        while calm < PAUSE_ROUNDS:
+            others = [one for one in self.journal.running if one is not own]
+            if others:
+                await others[0].over.wait()
+            elif self._busy:
+                await self._guard.clock.sleep(BUSY_S)
             await asyncio.sleep(0)
-        while others := [one for one in self.journal.running if one is not own]:
-            await others[0].over.wait()
+            calm = 0 if others or self._busy else calm + 1
         async with self._in_turn(ROOM_FOR_RECORDS):
             if not self._is_closed:
                 end = self._end(ASLEEP, until=min(self._sleeping.values()))
