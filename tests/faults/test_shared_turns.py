@@ -90,10 +90,11 @@ async def fleet(world: World, size: int) -> AsyncIterator[list[Running]]:
 async def test_forty_turns_share_two_invocations(
     emulators: Emulators, tmp_path: Path, record_property: Any
 ) -> None:
-    """Turns that wait are paid for once in ten: two workers with ten places run forty of them.
+    """Two workers with ten places run forty turns, for less than a third of their seconds.
 
     Each of the two invocations runs two rounds, wakes those of the second together, and waits for
-    its last poll. On a busy machine all takes longer, as the longest turn shows.
+    its last poll: a quarter of them on a quiet machine. On a busy one all takes longer, as the
+    longest turn shows.
     """
     seconds = 10 if IS_LONG else 3
     settings = shared(tmp_path, 10, 60, 300, A2A_VISIBILITY_S="30")
@@ -120,7 +121,7 @@ async def test_forty_turns_share_two_invocations(
         record_property("longest", round(longest, 1))
         assert set(starts.values()) == {1}
         assert len(billed) == 2
-        assert sum(each.seconds for each in billed) <= 2 * (2 * seconds + 5) * longest / seconds
+        assert sum(each.seconds for each in billed) <= len(sent) * longest / 3
 
 
 @pytest.mark.timeout(300)
