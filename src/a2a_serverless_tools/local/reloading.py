@@ -107,7 +107,7 @@ class ReloadedAgent:
 
     @property
     def agent(self) -> AgentExecutor:
-        """The agent that was loaded last."""
+        """Return the agent that was loaded last."""
         return self._agent
 
     def environment(self) -> TurnAgents:

@@ -92,12 +92,12 @@ class CallContext:
 
     @property
     def user_name(self) -> str:
-        """The caller's identity; empty where callers are not known."""
+        """Return the caller's identity; empty where callers are not known."""
         return self._principal.user_name
 
     @property
     def scope(self) -> Scope:
-        """The scope of the call: its principal in its tenant (A2A 1.0.1, section 13.1).
+        """Return the scope of the call: its principal in its tenant (A2A 1.0.1, section 13.1).
 
         A principal that has a tenant of its own acts in it, even if the call does not name it. In
         any other tenant it finds nothing, as if that tenant did not exist.
@@ -135,12 +135,12 @@ class CallContext:
 
     @property
     def idempotency_key(self) -> str | None:
-        """The key by which a repeated message is recognised; None when the caller gave none."""
+        """Return the key by which a repeated message is recognised; None if it has none."""
         return self.request.headers.get("idempotency-key") or None
 
     @property
     def last_event_id(self) -> Cursor | None:
-        """The cursor of a resumed subscription; None for a new one.
+        """Return the cursor of a resumed subscription; None for a new one.
 
         Raises:
             InvalidArgumentError: the header's value is not the id of an event.
@@ -155,7 +155,7 @@ class CallContext:
 
     @property
     def ends_with_turn(self) -> bool:
-        """Whether a subscription is to end with the turn, by `Prefer: until=turn` (RFC 7240).
+        """Return True if a subscription ends with the turn, by `Prefer: until=turn` (RFC 7240).
 
         A value may be quoted and have parameters; of a preference that comes twice the first
         counts.
@@ -168,12 +168,12 @@ class CallContext:
 
     @property
     def trace(self) -> dict[str, str]:
-        """The trace that the call is part of, for the worker to continue."""
+        """Return the trace that the call is part of, for the worker to continue."""
         return tracing.incoming(self.request.headers)
 
     @property
     def function_deadline_ms(self) -> int | None:
-        """The time of the function's end, in milliseconds since the epoch; None if unknown.
+        """Return when the function ends, in milliseconds since the epoch; None if unknown.
 
         The Lambda Web Adapter gives it in a header. Elsewhere a client may send that header, and
         can only shorten its own call by it.

@@ -351,17 +351,17 @@ class A2AOperation:
 
     @property
     def streams(self) -> bool:
-        """Whether its answer is a stream."""
+        """Return True if its answer is a stream."""
         return isasyncgenfunction(self.handle)
 
     @property
     def has_body(self) -> bool:
-        """Whether HTTP+JSON has its request in the body, and not in path and query."""
+        """Return True if HTTP+JSON has its request in the body, and not in path and query."""
         return self.request in (SendMessageRequest, TaskPushNotificationConfig)
 
     @property
     def if_too_large(self) -> str:
-        """What its client can do if the task is larger than an answer may be."""
+        """Return what its client can do if the task is larger than an answer may be."""
         if self.request is CancelTaskRequest:
             return f"it has ended; {GET_STREAMED}"
         return GET_SENT if self.request is SendMessageRequest else GET_STREAMED

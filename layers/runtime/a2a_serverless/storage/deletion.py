@@ -359,7 +359,7 @@ class Erasure:
 
     @property
     def pause_s(self) -> float:
-        """The seconds until a step may be the last one."""
+        """Return the seconds until a step may be the last one."""
         return max(0, self._since + self._settles_ms - self._storage.clock.now_ms()) / 1000
 
     async def step(self, *, limit: int = ITEMS_A_STEP) -> Deleted:
