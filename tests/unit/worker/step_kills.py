@@ -20,7 +20,7 @@ from a2a.types import TaskArtifactUpdateEvent
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.table import Item, Key, Table, Write
+from a2a_serverless.storage.table import Item, Key, Write
 from a2a_serverless.tasks.entries import Recorded, StepId
 from a2a_serverless.tasks.fold import Fold, Log, events_of
 from a2a_serverless.wiring import Backends, table_backends
@@ -53,22 +53,23 @@ class Fate:
             await asyncio.get_running_loop().create_future()
 
 
-def mortal(table: type[Table], fate: Fate) -> type[Any]:
-    """Return the kind of a table, before and after whose requests the process may die."""
+class MortalTable(MemoryTable):
+    """A table, before and after whose requests the process may die."""
 
-    class Mortal(table):  # type: ignore[misc, valid-type]
-        async def load(self, keys: Iterable[Key], **options: Any) -> dict[Key, Item | None]:
-            await fate.may_end()
-            found: dict[Key, Item | None] = await super().load(keys, **options)
-            await fate.may_end()
-            return found
+    def __init__(self, fate: Fate) -> None:
+        super().__init__(INDEXES)
+        self._fate = fate
 
-        async def write(self, *writes: Write, **options: Any) -> None:
-            await fate.may_end()
-            await super().write(*writes, **options)
-            await fate.may_end()
+    async def load(self, keys: Iterable[Key], **options: Any) -> dict[Key, Item | None]:
+        await self._fate.may_end()
+        found = await super().load(keys, **options)
+        await self._fate.may_end()
+        return found
 
-    return Mortal
+    async def write(self, *writes: Write, **options: Any) -> None:
+        await self._fate.may_end()
+        await super().write(*writes, **options)
+        await self._fate.may_end()
 
 
 @dataclass
@@ -138,13 +139,11 @@ class Outcome:
     resends: int
 
 
-def run(
-    seed: int, *, share: float = 0.08, table: type[Table] = MemoryTable, **made: Any
-) -> Outcome:
+def run(seed: int, *, share: float = 0.08) -> Outcome:
     """Run one task to its end, with a kill at each point with a probability of `share`."""
     fate, clock = Fate(seed, share), PacedClock()
     settings = Settings(max_attempts=100, retry_base_s=0.001, visibility_s=60)
-    backends = table_backends(settings, mortal(table, fate)(**made or {"indexes": INDEXES}), clock)
+    backends = table_backends(settings, MortalTable(fate), clock)
     trip = Trip(fate)
     return _run(backends, settings, clock, fate, trip)
 
