@@ -821,16 +821,24 @@ async def test_a_cancel_records_nothing() -> None:
         await ctx.step("work", ran.append, "work")
         await ctx.sleep(3600)
 
+    async def undo() -> None:
+        ran.append("undo")
+
     async def cancel(ctx: TaskContext) -> None:
-        await ctx.step("undo", ran.append, "undo")
+        await ctx.step("undo", undo)
         await ctx.sleep(1800)
 
-    stand = Stand(handle, cancel_timeout_s=7200)
+    clock = PacedClock()
+    stand = Stand(handle, clock=clock, cancel_timeout_s=7200)
     stand.script.cancel = cancel  # type: ignore[method-assign]
     task = await stand.send()
     await stand.work()
     await stand.bench.cancel(task)
-    head = await stand.work()
+    canceling = asyncio.create_task(stand.work())
+    await clock.pass_time(1799)
+    assert not canceling.done()
+    await clock.pass_time(1)
+    head = await canceling
     assert (head.state, ran) == (S.TASK_STATE_CANCELED, ["work", "undo"])
     assert (await stand.kinds()).count("Recorded") == 2
 
