@@ -303,6 +303,57 @@ async def test_a_cancel_is_one_whatever_the_state_is(*, is_stale: bool) -> None:
     assert await Storage(bench.storage).load_context("ctx") == ("another's" if is_stale else "mine")
 
 
+async def test_a_turn_merges_its_state_with_anothers() -> None:
+    """`merge` gets the state that is stored, each time that it has changed, and the turn's own."""
+    merged: list[list[str]] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.load_context()
+        await Storage(bench.storage).update_context("ctx", ["first"])
+        await ctx.update_context(["mine"], merge=merge)
+        await ctx.complete("done")
+
+    def merge(stored: list[str], own: list[str]) -> list[str]:
+        merged.append(stored)
+        return stored + own
+
+    bench = Bench(WorkerExecutor(Handling(handle)), max_attempts=1)
+    head = await bench.send()
+    assert await bench.work()
+    assert (await bench.task(head)).status.state == S.TASK_STATE_COMPLETED
+    assert merged == [["first"]]
+    assert await Storage(bench.storage).load_context("ctx") == ["first", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("merge", "sentence"),
+    [
+        (lambda _, __: 1 / 0, "ZeroDivisionError"),
+        (lambda _, __: {1}, "must be a JSON value"),
+        (asyncio.sleep, "`merge=lambda stored, own:"),
+        ("mine", "got 'mine'"),
+    ],
+)
+async def test_a_merge_that_fails(
+    merge: Any, sentence: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task fails, as for any other error of the agent, and the stored state stays."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.load_context()
+        await Storage(bench.storage).update_context("ctx", "another's")
+        await ctx.update_context("mine", merge=merge)
+        await ctx.complete()
+
+    bench = Bench(WorkerExecutor(Handling(handle)), max_attempts=1)
+    head = await bench.send()
+    assert await bench.work()
+    task = await bench.task(head)
+    assert task.status.state == S.TASK_STATE_FAILED
+    assert sentence in caplog.text
+    assert await Storage(bench.storage).load_context("ctx") == "another's"
+
+
 @pytest.mark.parametrize("ends_in", ["handle", "cancel"])
 async def test_a_running_agents_stale_end_is_a_cancel(ends_in: str) -> None:
     """A canceled agent that ends otherwise with a stale state is canceled all the same."""

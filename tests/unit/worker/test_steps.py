@@ -595,6 +595,48 @@ async def test_a_failure_beside_a_sleep_is_not_recorded_with_it() -> None:
     assert artifact_texts(await stand.bench.task(head))["final-answer"] == ["7"]
 
 
+async def test_a_sleep_that_the_agent_cancels_is_as_if_it_had_not_begun() -> None:
+    """A step that is faster than the sleep beside it: the next sleep lasts its own time."""
+    answered = asyncio.Event()
+
+    async def handle(ctx: TaskContext) -> None:
+        asking = asyncio.create_task(ctx.step("ask", answered.wait))
+        napping = asyncio.create_task(ctx.sleep(3600, key="at most"))
+        await asyncio.sleep(0)
+        answered.set()
+        await asyncio.wait({asking, napping}, return_when=asyncio.FIRST_COMPLETED)
+        napping.cancel()
+        await asyncio.wait({napping})
+        await ctx.sleep(7200)
+        await ctx.complete()
+
+    stand = Stand(handle)
+    began = stand.clock.now_ms()
+    await stand.send()
+    head = await stand.work()
+    assert head.due_at >= began + 7_200_000
+    await stand.pass_time(7200)
+    head = await stand.work()
+    assert (head.state, stand.script.starts) == (S.TASK_STATE_COMPLETED, 2)
+
+
+async def test_a_sleep_that_runs_out_of_time_is_not_recorded() -> None:
+    """A time-out around it, while a function beside it lets no turn leave."""
+
+    async def handle(ctx: TaskContext) -> None:
+        with ctx._queue.busy():
+            napping = asyncio.create_task(ctx.sleep(3600))
+            await asyncio.sleep(0)
+            napping.cancel()
+            await asyncio.wait({napping})
+        await ctx.step("after", len, "x")
+        await ctx.complete()
+
+    stand, head = await run(handle)
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert (await stand.kinds()).count("Recorded") == 1
+
+
 async def test_a_late_copy_does_not_wake_a_sleeping_turn() -> None:
     """A copy that was on the queue already is dropped; a late renewal moves no due time."""
 
@@ -699,23 +741,34 @@ async def test_a_turn_of_a_day_is_handed_over_a_hundred_times() -> None:
     assert (await stand.sweeper.sweep()).sent == 0
 
 
-async def test_a_state_that_was_loaded_is_recorded() -> None:
-    """The turn goes on with the state that it has loaded; if another changed it, it says so."""
+@pytest.mark.parametrize("merges", [False, True])
+async def test_a_state_that_was_loaded_is_recorded(*, merges: bool) -> None:
+    """The turn goes on with the state that it has loaded; if another changed it, it says so.
+
+    A `merge` of the agent's makes one state of both, and clears no record.
+    """
     loaded: list[Any] = []
+
+    def merge(stored: dict[str, str], own: dict[str, str]) -> dict[str, str]:
+        return {**stored, **own}
 
     async def handle(ctx: TaskContext) -> None:
         loaded.append(await ctx.load_context())
         await ctx.step("work", len, "x")
         await ctx.sleep(3600)
-        await ctx.update_context({"turn": 1})
+        await ctx.update_context({"own": 1}, merge=merge if merges else None)
         await ctx.complete()
 
     stand, head = await run(handle)
     storage = stand.bench.storage_of(head)
-    await storage.contexts.put("ctx", context_write({"turn": "other"}))
+    await storage.contexts.put("ctx", context_write({"other": 1}))
     await stand.pass_time(3600)
     head = await stand.work()
     assert loaded == [None, None]
+    if merges:
+        assert head.state == S.TASK_STATE_COMPLETED
+        assert await storage.contexts.load("ctx") == ({"other": 1, "own": 1}, 2)
+        return
     assert head.state == S.TASK_STATE_FAILED
     assert "Another turn has changed the state of this conversation" in await stand.text()
 

@@ -35,6 +35,7 @@ from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import (
     refuse_function,
+    refuse_merge,
     refuse_step,
     refuse_work,
     refused_bytes,
@@ -492,7 +493,9 @@ class TaskContext(UserTurn):
         """
         return await self._queue.load_state()
 
-    async def update_context(self, value: Any) -> None:
+    async def update_context(
+        self, value: Any, *, merge: Callable[[Any, Any], Any] | None = None
+    ) -> None:
         """Store the state with this turn's ending, in the same commit.
 
         Until then only `load_context` of this attempt shows it. An attempt without an ending of
@@ -501,18 +504,25 @@ class TaskContext(UserTurn):
         When another task has changed the state since this turn loaded it, the ending is refused
         and the turn starts over, so that no update is lost. If the turn has not loaded the state,
         the same holds from this call on: the value replaces the state that is stored now, and none
-        that is stored later.
+        that is stored later. A turn with steps cannot start over, and its task fails then.
+
+        With `merge` neither happens: `merge(stored, value)` returns the state to store, from the
+        one that another task has stored (None if it is gone) and this turn's own.
 
         >>> state = await ctx.load_context() or {"visits": 0}
         >>> await ctx.update_context({"visits": state["visits"] + 1})
+        >>> await ctx.update_context(["tea"], merge=lambda stored, own: [*(stored or []), *own])
 
         Raises:
             InvalidArgumentError: `value` is no JSON value.
+            WrongCallError: `merge` is an async function, or none.
             StateTooLargeError: `value` is larger than one item can hold. If the agent does not
                 catch the error, the task fails at once, with a sentence for the client.
         """
+        if merge is not None:
+            refuse_merge(merge)
         if self._is_open("update_context"):
-            await self._queue.store_state(value)
+            await self._queue.store_state(value, merge)
 
     # ------------------------------------------------------------------------------------------
 

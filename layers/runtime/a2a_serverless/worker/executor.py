@@ -12,6 +12,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from a2a.server.events import EventQueue
@@ -35,8 +36,13 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.fold import Event, Record
 from a2a_serverless.tasks.head import ASLEEP, HANDOVER, AttemptEnd, is_terminal
 from a2a_serverless.tasks.rules import Commit, ContextWrite, Waits
-from a2a_serverless.worker.failures import RetryLater, WrongCallError, is_final
-from a2a_serverless.worker.guard import Guard
+from a2a_serverless.worker.failures import (
+    AgentFailedError,
+    RetryLater,
+    WrongCallError,
+    is_final,
+)
+from a2a_serverless.worker.guard import Guard, Merged
 from a2a_serverless.worker.loops import AgentCall, AgentCalls, first_of, noted
 from a2a_serverless.worker.steps import (
     PARK_S,
@@ -300,8 +306,7 @@ class TurnQueue(EventQueue):
             await clock.sleep(seconds)
             return
         until = clock.now_ms() + int(seconds * 1000)
-        self.journal.delay(until_time(running.id, until, tried))
-        await self._park(running.id, until, own=running)
+        await self._park(running.id, until, own=running, tried=tried)
 
     async def _record(self, running: Running, entry: Recorded) -> None:
         """Store a step's record, with what was held for it; leave the turn if it is time.
@@ -322,12 +327,27 @@ class TurnQueue(EventQueue):
                 self._put_records(records, self._end(HANDOVER) if leaves else None)
         await self._stored()
 
-    async def _park(self, step_id: StepId, until: int, *, own: Running | None = None) -> None:
+    async def _park(
+        self, step_id: StepId, until: int, *, own: Running | None = None, tried: int = 0
+    ) -> None:
         """Leave the turn until a time, once nothing but `own` is under way; never return."""
-        if self.journal.found(step_id) is None:
-            self.journal.delay(until_time(step_id, until))
+        if own is not None or self.journal.found(step_id) is None:
+            self.journal.delay(until_time(step_id, until, tried))
         caught = self.journal.failures() if own is None else own.caught
         self._sleeping[step_id] = until
+        try:
+            await self._nothing_beside(own)
+            async with self._in_turn(ROOM_FOR_RECORDS):
+                if not self._is_closed:
+                    end = self._end(ASLEEP, until=min(self._sleeping.values()))
+                    self._put_records(self.journal.waiting(caught), end)
+            await self._stored()
+        finally:  # the agent itself has cancelled it: the turn has not left, or leaves without it
+            del self._sleeping[step_id]
+            self.journal.take_back(step_id)
+
+    async def _nothing_beside(self, own: Running | None) -> None:
+        """Return when nothing but `own` is under way."""
         calm = 0  # rounds of the loop: what was begun beside it may want to sleep, too
         while calm < PAUSE_ROUNDS:
             others = [one for one in self.journal.running if one is not own]
@@ -337,11 +357,6 @@ class TurnQueue(EventQueue):
                 await self._guard.clock.sleep(BUSY_S)
             await asyncio.sleep(0)
             calm = 0 if others or self._busy else calm + 1
-        async with self._in_turn(ROOM_FOR_RECORDS):
-            if not self._is_closed:
-                end = self._end(ASLEEP, until=min(self._sleeping.values()))
-                self._put_records(self.journal.waiting(caught), end)
-        await self._stored()
 
     def _end(self, reason: str, *, until: int = 0) -> AttemptEnd:
         token, now_ms = self._guard.token or "", self._guard.clock.now_ms()
@@ -412,13 +427,14 @@ class TurnQueue(EventQueue):
         """Return the conversation's state, as this turn has stored it if it has; None if unset."""
         return await self._at_home(self._load_state())
 
-    async def store_state(self, value: Any) -> None:
+    async def store_state(self, value: Any, merge: Callable[[Any, Any], Any] | None = None) -> None:
         """Store the conversation's state with the agent's end of the turn, and with no other end.
 
         Without an earlier `load_state`, the version to replace is read here. If two tasks write at
-        the same time, one of them is refused, so that no update is overwritten unseen.
+        the same time, one of them is refused, so that no update is overwritten unseen; or it
+        stores what its `merge` makes of the other's state and its own.
         """
-        await self._at_home(self._store_state(value))
+        await self._at_home(self._store_state(value, merge))
 
     async def close(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the SDK's
         """Take no more events; unless `immediate`, return when those taken are committed."""
@@ -482,10 +498,19 @@ class TurnQueue(EventQueue):
         self.journal.delay(Recorded(step_id, "json", loaded))
         return value
 
-    async def _store_state(self, value: Any) -> None:
+    async def _store_state(self, value: Any, merge: Callable[[Any, Any], Any] | None) -> None:
         if self._state_version is None:
             await self._load_state()
         self._state = context_write(value, self._state_version)
+        self._writer.merged = None if merge is None else partial(self._merged, merge, self._state)
+
+    async def _merged(self, merge: Callable[[Any, Any], Any], own: ContextWrite) -> ContextWrite:
+        stored, version = await self._guard.state(anew=True)
+        try:
+            value = merge(stored, json.loads(own.value))
+        except Exception as error:
+            raise AgentFailedError from error
+        return context_write(value, version)
 
     async def _emit(self, event: Event, *, ends_turn: bool = False) -> None:
         if self._is_home or self._takes(_kind(event)):  # after the turn that loop may be gone
@@ -652,6 +677,8 @@ class TurnWriter:
         default_factory=lambda: _nothing, init=False
     )
     """Awaited after each commit with its entries."""
+    merged: Merged | None = field(default=None, init=False)
+    """Awaited for the state to store with the end, if another task has changed it meanwhile."""
     _batch: _Batch | None = field(default=None, init=False)
     _opened: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -802,7 +829,8 @@ class TurnWriter:
                     failed=batch.failed,
                     waits=batch.waits,
                     leaves=batch.leaves,
-                )
+                ),
+                merged=self.merged,
             )
             await self.on_stored(tuple(batch.entries))
         except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it

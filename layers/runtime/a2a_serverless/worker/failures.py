@@ -323,6 +323,15 @@ def refuse_function(func: object) -> None:
         )
 
 
+def refuse_merge(merge: object) -> None:
+    """Raise WrongCallError unless `merge` is a function that is not async."""
+    if inspect.iscoroutinefunction(merge) or not callable(merge):
+        raise WrongCallError(
+            "ctx.update_context takes as `merge` a function of two states that is not async, and"
+            f" got {_short(merge)}: `merge=lambda stored, own: {{**(stored or {{}}), **own}}`."
+        )
+
+
 def refuse_step(name: object, func: object) -> None:
     """Raise WrongCallError unless `func` is a function; a coroutine is closed."""
     if callable(func):

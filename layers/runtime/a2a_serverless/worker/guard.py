@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from a2a_serverless import faults
 from a2a_serverless.clock import Clock
@@ -48,12 +48,13 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import TaskKey, new_token
-from a2a_serverless.tasks.rules import Commit, is_still
+from a2a_serverless.tasks.rules import Commit, ContextWrite, is_still
 from a2a_serverless.worker.failures import StaleStateError, going_on
 from a2a_serverless.worker.keeper import Keeper, OnBlocked
 from a2a_serverless.worker.loops import call_in, first_of
 
 T = TypeVar("T")
+Merged: TypeAlias = Callable[[], Awaitable[ContextWrite]]
 
 logger = logging.getLogger(__name__)
 
@@ -254,8 +255,10 @@ class Guard:
             read = newer
         raise UnavailableError(_LOST)
 
-    async def commit(self, wanted: Commit | None = None) -> None:
+    async def commit(self, wanted: Commit | None = None, *, merged: Merged | None = None) -> None:
         """Commit under the claim, or claim with the commit; without `wanted`, only claim.
+
+        `merged` returns the write to try next when the conversation's state has changed.
 
         Raises:
             FencedError, TurnFinishedError: the turn is not this writer's any more.
@@ -276,7 +279,9 @@ class Guard:
                 head = self._checked(await self.log.head(self.params.task_id))
                 if is_still(head, seen) and wanted is not None and wanted.context_write is not None:
                     # HEAD did not move, so the condition on the conversation's state has failed.
-                    raise StaleStateError from lost
+                    if merged is None:
+                        raise StaleStateError from lost
+                    wanted = replace(wanted, context_write=await merged())
                 self._take(head)
             else:
                 return
@@ -311,14 +316,14 @@ class Guard:
             at=self.clock.now_ms(),
         )
 
-    async def state(self) -> tuple[Any | None, int]:
-        """Return the conversation's state and its version.
+    async def state(self, *, anew: bool = False) -> tuple[Any | None, int]:
+        """Return the conversation's state and its version; `anew`: as they are stored now.
 
         Raises:
             UnreadableTaskError: it is damaged.
         """
         context_id, contexts = self.head.context_id, self.log.contexts
-        if self.found is None:
+        if anew or self.found is None:
             return await contexts.load(context_id)
         return contexts.read(context_id, self.found.get(CONTEXT))
 

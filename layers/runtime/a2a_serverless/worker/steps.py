@@ -315,6 +315,10 @@ class Journal:
         """Take a record that is stored with the next one, or not at all."""
         self._waiting[entry.id] = entry
 
+    def take_back(self, step_id: StepId) -> None:
+        """Forget the delayed record of a step, if it has one."""
+        self._waiting.pop(step_id, None)
+
     def waiting(self, caught: frozenset[StepId]) -> tuple[Recorded, ...]:
         """Return the delayed records for the next commit, and keep them.
 
