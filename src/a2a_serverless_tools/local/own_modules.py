@@ -56,8 +56,9 @@ class _Loaded:
 class OwnModules(MetaPathFinder):
     """Imports the modules below a folder, and remembers them and their files.
 
-    It stands among the finders of `sys.meta_path`, before Python's own finder of files. Packages
-    that are installed below the folder, as in a `.venv`, do not count as the agent's.
+    It stands in `sys.meta_path` in the place of Python's own finder of files, which it asks: one
+    behind it would find a file that has appeared meanwhile, and run its old bytecode. Packages that
+    are installed below the folder, as in a `.venv`, do not count as the agent's.
 
     Args:
         folder: the agent's folder.
@@ -71,36 +72,30 @@ class OwnModules(MetaPathFinder):
         self._kept = {name for each in kept for name in (each, *_around(each))}
         self._names: set[str] = set()
         self._files: dict[str, _Seen] = {}
-        self._missed: set[str] = set()
-        """Modules that this finder did not find; Python's finder, which is next, may have."""
 
     def install(self) -> None:
         """Import the modules through this finder from now on."""
-        sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
+        sys.meta_path[sys.meta_path.index(PathFinder)] = self
 
     def remove(self) -> None:
         """Leave all imports to Python again."""
-        sys.meta_path.remove(self)
+        sys.meta_path[sys.meta_path.index(self)] = PathFinder
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module of the folder; None for all others."""
-        places = sys.path if path is None else path
-        if fullname in self._kept or fullname.partition(".")[0] == _RUNTIME:
-            return None
-        if not any(map(self._is_own, places)):
-            return None
+        """Return the spec of a module; one of the folder has a loader that this object knows."""
         spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None:
-            self._missed.add(fullname)
-            return None
-        if type(spec.loader) is not SourceFileLoader or not self._is_own(spec.loader.path):
-            return None
-        if is_library(spec.loader.path):  # Python itself may be below the folder
-            return None
-        spec.loader = self.loader(fullname, spec.loader.path)
+        if spec is None or type(spec.loader) is not SourceFileLoader:
+            return spec
+        is_foreign = fullname in self._kept or fullname.partition(".")[0] == _RUNTIME
+        # Python itself may be below the folder.
+        if not is_foreign and self._is_own(spec.loader.path) and not is_library(spec.loader.path):
+            spec.loader = self.loader(fullname, spec.loader.path)
         return spec
+
+    find_distributions = PathFinder.find_distributions
+    invalidate_caches = staticmethod(PathFinder.invalidate_caches)
 
     def loader(self, name: str, path: str, source: bytes | None = None) -> SourceLoader:
         """Return the loader of a module; with `source`, of that source instead of the file's."""
@@ -119,7 +114,6 @@ class OwnModules(MetaPathFinder):
 
     def changed(self) -> list[str]:
         """Return the remembered files that have changed."""
-        self._adopt_missed()
         return [path for path, seen in tuple(self._files.items()) if not seen.is_of(path)]
 
     def loaded(self) -> dict[str, ModuleType]:
@@ -135,12 +129,11 @@ class OwnModules(MetaPathFinder):
 
     def take_out(self) -> _Loaded:
         """Make Python forget the modules, so that they are imported anew; return the old ones."""
-        self._adopt_missed()
         now = {path: self._look(path) for path in tuple(self._files)}
         before = _Loaded(self.loaded(), self._names, now)
         for name in before.modules:
             sys.modules.pop(name, None)
-        self._names, self._files, self._missed = set(), {}, set()
+        self._names, self._files = set(), {}
         return before
 
     def put_back(self, before: _Loaded) -> None:
@@ -153,14 +146,6 @@ class OwnModules(MetaPathFinder):
         self.take_out()
         sys.modules.update(before.modules)
         self._names, self._files = before.names, before.files | failed
-
-    def _adopt_missed(self) -> None:
-        """Remember modules that Python's finder has found, as if their files had changed since."""
-        for name in self._missed - self._names:
-            path = getattr(sys.modules.get(name), "__file__", None)
-            if path and self._is_own(path):
-                self.add(name)
-                self._files[path] = _Seen(None)
 
     def _look(self, path: str) -> _Seen:
         stamp = _stamp(path)

@@ -11,7 +11,9 @@ import sysconfig
 import threading
 import time
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
+from typing import Any
 
 import pytest
 from a2a.types import TaskState
@@ -456,11 +458,34 @@ def test_a_turn_that_imports_while_modules_are_listed(
     assert own.loaded() == {}
 
 
+def test_a_file_that_appears_while_it_is_looked_for(
+    keeping: ReloadedAgent, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No finder behind this one imports it, from bytecode that may be of an older edit."""
+    environment = keeping.environment()
+    words = folder / "words.py"
+    words.unlink()
+    find_spec = PathFinder.find_spec
+
+    def late(name: str, *rest: Any) -> ModuleSpec | None:
+        spec = find_spec(name, *rest)
+        if name == "words" and spec is None:
+            words.write_text("WORD = 'two'\n")
+        return spec
+
+    monkeypatch.setattr(PathFinder, "find_spec", late)
+    assert said(environment) == "one low here 1"
+    assert said(environment) == "two low here 1"
+    assert not (folder / "__pycache__").exists()
+
+
 def test_the_modules_of_python_are_not_the_agents() -> None:
     """Its interpreter may be below the folder, as that of an environment of conda."""
     around_python = Path(sysconfig.get_path("stdlib")).parent
     own = OwnModules(around_python, SystemClock())
-    assert own.find_spec("colorsys", None) is None
+    spec = own.find_spec("colorsys", None)
+    assert spec is not None
+    assert type(spec.loader) is SourceFileLoader
     assert own.find_spec("xml.etree.ElementTree", [f"{around_python}/xml/etree"]) is None
 
 
