@@ -43,8 +43,6 @@ DELIVERY_S = 0.2
 
 LOG_EVENT_BYTES = 26
 """Bytes that CloudWatch adds to each log line."""
-PLATFORM_LOG_BYTES = 700
-"""Bytes of Lambda's own lines about an invocation, start and report, with that addition."""
 ITEM_OVERHEAD_BYTES = 100
 """Bytes that DynamoDB adds to each stored item, and to each entry of an index."""
 
@@ -98,8 +96,8 @@ class Tally:
     logs: LogLines = field(default_factory=LogLines)
 
     def logged_bytes(self) -> int:
-        """Return the bytes of the log lines of the functions and of Lambda."""
-        return self.logs.bytes() + sum(self.invocations.values()) * PLATFORM_LOG_BYTES
+        """Return the bytes of the functions' log lines; Lambda itself logs failures alone."""
+        return self.logs.bytes()
 
 
 class System:

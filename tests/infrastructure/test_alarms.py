@@ -105,7 +105,8 @@ def test_alarms_watch_their_metric(transformed: Json, alarm: str, metric: str) -
     """Each alarm watches what it is named for, calls the topic, and is silent without data."""
     found = properties(transformed, alarm)
     assert metric in {each["MetricName"] for each in watched(found)}
-    assert found["AlarmActions"]["Fn::If"][:2] == ["HasAlarmTopic", [{"Ref": "AlarmTopicArn"}]]
+    for actions in ("AlarmActions", "OKActions"):  # it is told, too, when it is over
+        assert found[actions]["Fn::If"][:2] == ["HasAlarmTopic", [{"Ref": "AlarmTopicArn"}]]
     assert found["TreatMissingData"] == "notBreaching"
 
 

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,46 @@ def test_functions_run_on_arm_with_the_layer(transformed: Json, function: str) -
     assert len(layers) == 1
     assert transformed[layers[0]]["Type"] == "AWS::Lambda::LayerVersion"
     assert transformed[layers[0]]["Properties"]["CompatibleArchitectures"] == ["arm64"]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_no_environment_is_too_long(document: Json, transformed: Json, function: str) -> None:
+    """Whatever the parameters are, the variables are less than the 4 KB that Lambda takes."""
+    found = variables(transformed, function)
+    size = sum(len(name) + longest(value, document["Parameters"]) for name, value in found.items())
+    assert size <= 4096
+
+
+def longest(value: Any, parameters: Json) -> int:
+    """The most characters that a value of the template can have."""
+    match value:
+        case str() | int():
+            return len(str(value))
+        case {"Ref": name} if name in parameters:
+            parameter = parameters[name]
+            values = [*map(str, parameter.get("AllowedValues", ()))]
+            known = {"Number": len("1000000"), "String": parameter.get("MaxLength")}
+            return max(map(len, values)) if values else int(known[parameter["Type"]])
+        case {"Ref": "AWS::StackName"}:
+            return 128
+        case {"Ref": "AWS::NoValue"}:
+            return 0
+        case {"Ref": "TaskTable"}:
+            return 128 + len("-TaskTable-0123456789AB")
+        case {"Ref": name} if name.endswith("Queue"):  # a queue's name has at most 80 characters
+            return len("https://sqs.ap-southeast-2.amazonaws.com.cn/123456789012/") + 80
+        case {"Fn::GetAtt": [_, "Id"]}:  # the ARN of a secret
+            return len("arn:aws-us-gov:secretsmanager:us-gov-west-1:123456789012:secret:") + 180
+        case {"Fn::FindInMap": _}:
+            return len("1000000")
+        case {"Fn::If": [_, first, second]}:
+            return max(longest(first, parameters), longest(second, parameters))
+        case {"Fn::Sub": text}:
+            return len(text) + sum(
+                longest({"Ref": name}, parameters) if name in parameters else 20
+                for name in re.findall(r"\${([^}]+)}", text)
+            )
+    raise AssertionError(f"unknown: {value}")
 
 
 @pytest.mark.parametrize("function", PYTHON_FUNCTIONS)
@@ -143,7 +184,7 @@ def test_concurrency_can_be_bounded(
     reserved = transformed[function]["Properties"]["ReservedConcurrentExecutions"]["Fn::If"]
     assert reserved[1:] == [{"Ref": parameter}, {"Ref": "AWS::NoValue"}]
     assert document["Conditions"][reserved[0]] == {
-        "Fn::Not": [{"Fn::Equals": [{"Ref": parameter}, 0]}]
+        "Fn::Not": [{"Fn::Equals": [{"Ref": parameter}, "0"]}]
     }
     assert document["Parameters"][parameter]["Default"] == 0
 
@@ -224,7 +265,7 @@ def test_a_quarantined_turn_takes_no_place_of_others(transformed: Json, document
     shares = {"Fn::If": ["SharesWorkers", True, False]}
     assert source["Enabled"] == {"Fn::If": ["HasLambdaWorker", shares, False]}
     assert document["Conditions"]["SharesWorkers"] == {
-        "Fn::Not": [{"Fn::Equals": [{"Ref": "WorkerTurns"}, 1]}]
+        "Fn::Not": [{"Fn::Equals": [{"Ref": "WorkerTurns"}, "1"]}]
     }
 
 

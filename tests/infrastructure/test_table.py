@@ -31,7 +31,12 @@ def test_table_survives_mistakes(transformed: Json, template: Template) -> None:
     assert transformed["TaskTable"]["UpdateReplacePolicy"] == "Retain"
     assert properties["DeletionProtectionEnabled"] == "true"
     assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
-    assert properties["SSESpecification"] == {"SSEEnabled": True, "SSEType": "KMS"}
+    assert "SSESpecification" not in properties  # DynamoDB encrypts all the same, with its own key
+    assert transformed["TaskTable"]["Properties"]["SSESpecification"]["Fn::If"] == [
+        "HasKmsKey",
+        {"SSEEnabled": True, "SSEType": "KMS", "KMSMasterKeyId": {"Ref": "KmsKeyArn"}},
+        {"Ref": "AWS::NoValue"},
+    ]
 
 
 def test_table_is_billed_per_request(template: Template) -> None:
