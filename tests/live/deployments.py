@@ -76,7 +76,7 @@ async def survived(subject: Subject) -> Figures:
 async def variables_of(
     subject: Subject, logical: str, *, is_undone: bool = True
 ) -> Callable[..., Awaitable[None]]:
-    """Return what gives a function more variables; those it has are noted, unless by the caller."""
+    """Return what gives a function more variables; note how it gets back those of now if asked."""
     account, stack = subject.on_aws()
     function = stack.resources[logical]
     found = await account.call("lambda", "get_function_configuration", FunctionName=function)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import httpx
 import pytest
@@ -134,7 +135,7 @@ async def test_a_tokens_tenant_stays_its_own(
 
 # -- what a request may show -----------------------------------------------------------------------
 
-SHOWN: dict[str, tuple[Callable[[Issuer], object], str]] = {
+SHOWN: dict[str, tuple[Callable[[Issuer], Any], str]] = {
     "a key": (lambda _: KEY, "alice"),
     "a key as a bearer token": (lambda _: bearer(BOB), "bob"),
     "a key in three parts": (lambda _: bearer(DOTTED), "carol"),
@@ -165,7 +166,7 @@ async def test_one_credential_is_taken(
     client: httpx.AsyncClient,
     issuer: Issuer,
     caplog: pytest.LogCaptureFixture,
-    shown: Callable[[Issuer], httpx._types.HeaderTypes],
+    shown: Callable[[Issuer], Any],
     is_: str,
 ) -> None:
     """Either is let in; none, a bad one, and both are 401, with a challenge that holds for both."""
