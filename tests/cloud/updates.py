@@ -20,32 +20,43 @@ from samtranslator.yaml_helper import yaml_parse
 from tests.cloud.deployment import Deployment
 from tests.cloud.emulator import ROOT
 from tests.cloud.own import Own, alone
+from tests.live.callers import ENDPOINTS, move, name_tokens
+from tests.live.deployments import variables_of
 from tests.live.findings import Figures, require
-from tests.live.stack import first_key
 from tests.live.subject import VERSION, Subject, state, status_text
+from tests.support.issuers import AUDIENCE, running_issuer
 
 ISSUER: Final = "https://issuer.example.com"
-"""An issuer that is never asked: no token of its own is shown."""
+"""Whose tokens are shown. It is never asked: its keys are on this machine."""
 TAKEN_S: Final = 310.0
 """Every process reads the keys again within five minutes."""
 OUTSIDE: Final = 6
 START_S: Final = 120.0
 
 
-async def switched(deployment: Deployment, subject: Subject) -> Figures:
-    """Update the stack to Auth oidc and back."""
-    before = await first_key(deployment.account, await deployment.stack())
-    task_id = await subject.begin("say")
-    await subject.ended(task_id, within_s=60)
-    path = f"/tasks/{task_id}"
-    async with deployment.changed(Auth="oidc", OidcIssuer=ISSUER, OidcAudience="agent"):
-        away = await subject.http.get(path, headers=VERSION)
-    require(away.status_code == 401, f"under oidc the key was answered {away.status_code}")
-    after = await first_key(deployment.account, await deployment.stack())
-    require(after == before, "the key is another one")
-    back = await subject.http.get(path, headers=VERSION)
-    require(back.is_success, f"the task was answered {back.status_code}")
-    return {"under oidc": away.status_code, "back": back.status_code}
+async def moved(deployment: Deployment, subject: Subject) -> Figures:
+    """Update the stack to both keys and tokens, to tokens alone, and back.
+
+    Where the keys of the issuer are, the functions' variables say: the parameter takes https alone.
+    """
+    no_tokens = {"OidcIssuer": "", "OidcAudience": ""}
+    with running_issuer() as issuer:
+        keys_at, issuer.url = f"{issuer.url}/keys", ISSUER
+
+        async def take(auth: str) -> None:
+            taken = {"OidcIssuer": ISSUER, "OidcAudience": AUDIENCE}
+            await deployment.deploy(Auth=auth, **(taken if "oidc" in auth else no_tokens))
+            for function in ENDPOINTS if "oidc" in auth else ():
+                change = await variables_of(subject, function, is_undone=False)
+                await change(A2A_OIDC_JWKS_URL=keys_at)  # the next update takes it away again
+            await deployment.door.show((await deployment.stack()).resources)
+
+        await name_tokens(subject, issuer)
+        try:
+            return await move(subject, issuer, take)
+        except Exception:
+            await deployment.deploy(Auth="api-key", **no_tokens)
+            raise
 
 
 async def shared(deployment: Deployment, subject: Subject) -> Figures:
@@ -178,7 +189,7 @@ async def _worker(variables: Mapping[str, str], log: Path) -> AsyncIterator[None
 
 
 CHECKS: Final = (
-    Own("auth-switch", "the same key opens the same task after Auth has gone and come", switched),
+    Own("auth-move", "a client keeps its tasks from its key over both to tokens, and back", moved),
     Own("shared-turns", "with WorkerTurns=10 ten tasks share two processes", shared),
     Own("external-workers", "with Worker=external a worker of this machine takes over", outside),
     Own("key-rotation", "a second key is taken, and the first one refused after its end", rotated),

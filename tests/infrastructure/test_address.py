@@ -274,6 +274,8 @@ def test_outputs_lead_to_the_endpoint(document: Json) -> None:
 
 # -- parameters that cannot work -------------------------------------------------------------------
 
+TOKENS = "Auth api-key+oidc or oidc"
+
 
 def holds(condition: Json, parameters: Json) -> bool:
     """Evaluate a condition of a rule."""
@@ -311,13 +313,14 @@ def refused(document: Json, **chosen: str) -> list[str]:
             {"DomainName": "agent.example.com", "HostedZoneId": "Z1"},
             ["DomainName needs CertificateArn"],
         ),
-        ({"Auth": "oidc"}, ["Auth oidc needs OidcIssuer", "Auth oidc needs OidcAudience"]),
-        ({"Auth": "oidc", "OidcIssuer": "https://i"}, ["Auth oidc needs OidcAudience"]),
-        ({"Auth": "oidc", "OidcAudience": "a2a"}, ["Auth oidc needs OidcIssuer"]),
-        ({"OidcIssuer": "https://i", "OidcAudience": "a2a"}, ["OidcIssuer needs Auth oidc"]),
+        ({"Auth": "oidc"}, [f"{TOKENS} needs OidcIssuer", f"{TOKENS} needs OidcAudience"]),
+        ({"Auth": "api-key+oidc"}, [f"{TOKENS} needs OidcIssuer", f"{TOKENS} needs OidcAudience"]),
+        ({"Auth": "oidc", "OidcIssuer": "https://i"}, [f"{TOKENS} needs OidcAudience"]),
+        ({"Auth": "oidc", "OidcAudience": "a2a"}, [f"{TOKENS} needs OidcIssuer"]),
+        ({"OidcIssuer": "https://i", "OidcAudience": "a2a"}, [f"OidcIssuer needs {TOKENS}"]),
         (
             {"Auth": "none", "ExtendedCard": "card.json"},
-            ["ExtendedCard needs Auth api-key or oidc"],
+            ["ExtendedCard needs another Auth than none"],
         ),
         ({"VpcSubnetIds": "subnet-1"}, ["VpcSubnetIds needs VpcSecurityGroupIds"]),
         ({"VpcSecurityGroupIds": "sg-1"}, ["VpcSecurityGroupIds needs VpcSubnetIds"]),
@@ -326,6 +329,7 @@ def refused(document: Json, **chosen: str) -> list[str]:
         (DOMAIN, []),
         ({**DOMAIN, "HostedZoneId": "Z1", "WebAclArn": "arn:acl"}, []),
         ({"Auth": "oidc", "OidcIssuer": "https://i", "OidcAudience": "a2a"}, []),
+        ({"Auth": "api-key+oidc", "OidcIssuer": "https://i", "OidcAudience": "a2a"}, []),
     ],
 )
 def test_parameters_that_cannot_work_are_refused(

@@ -152,10 +152,10 @@ def test_a_fresh_endpoint_is_closed(document: Json, transformed: Json, function:
     generated = transformed["ApiKeys"]["Properties"]["GenerateSecretString"]
     environment = variables(transformed, function)
     assert choice["Default"] == "api-key"
-    assert choice["AllowedValues"] == ["api-key", "oidc", "none"]
+    assert choice["AllowedValues"] == ["api-key", "api-key+oidc", "oidc", "none"]
     assert environment["A2A_AUTH"] == {"Ref": "Auth"}
     assert environment["A2A_API_KEYS_SECRET"]["Fn::If"] == [
-        "HasApiKeys",
+        "HasCallers",
         {"Fn::GetAtt": ["ApiKeys", "Id"]},
         "",
     ]

@@ -13,7 +13,8 @@ from typing import Any, Final
 import pytest
 
 from a2a_serverless_tools.local.template import Template
-from tests.support.permissions import name_of
+from tests.infrastructure.test_address import references as named
+from tests.support.permissions import granted, name_of
 
 Json = dict[str, Any]
 
@@ -45,6 +46,11 @@ SETS: Final[Mapping[str, Mapping[str, str]]] = {
         "AccessLogs": "true",
         "Tracing": "true",
         "AlarmCallers": "1",
+    },
+    "both": {
+        "Auth": "api-key+oidc",
+        "OidcIssuer": "https://issuer.example.com",
+        "OidcAudience": "agent",
     },
     "small": {
         "Auth": "none",
@@ -223,12 +229,12 @@ def test_links_and_addresses_are_of_the_place(
         f"https://{region}.{CONSOLES[partition]}/cloudwatch/home?region={region}"
     )
     assert link.endswith("#dashboards/dashboard/Dashboard-physical")
+    own = f"https://RestApi-physical.execute-api.{region}.{SUFFIXES[partition]}/a2a/"
     expected = {
-        "defaults": f"https://RestApi-physical.execute-api.{region}.{SUFFIXES[partition]}/a2a/",
         "everything": "https://agent.example.com/",
         "small": "https://cdn.example.com/agent/",
     }
-    assert deployed.output("Endpoint") == expected[name]
+    assert deployed.output("Endpoint") == expected.get(name, own)
 
 
 @pytest.mark.parametrize("partition", REGIONS)
@@ -306,6 +312,30 @@ def test_what_a_failed_first_deployment_leaves(document: Json) -> None:
     )
 
 
+def test_what_opens_the_table_is_kept_with_it(transformed: Json) -> None:
+    """Secrets and keys of those who read the table outlive the stack, and what all of it names.
+
+    What is made outside of the stack, such as the key of KmsKeyArn, is not deleted with it.
+    """
+    opens = {
+        where
+        for _, action, where in granted(transformed)
+        if action.startswith(("secretsmanager:", "kms:"))
+    }
+    needed, looked = {"TaskTable", *opens & transformed.keys()}, set[str]()
+    assert needed == {"TaskTable", "ApiKeys", "SigningSecret"}
+    while new := needed - looked:
+        looked |= new
+        needed |= {n for each in new for n in named(transformed[each]) if n in transformed}
+    gone = {
+        name
+        for name in needed
+        for policy in ("DeletionPolicy", "UpdateReplacePolicy")
+        if "Retain" not in transformed[name].get(policy, "Delete")
+    }
+    assert not gone
+
+
 def test_every_auth_is_in_a_set(document: Json) -> None:
     """What is shown of the sets is shown of every value of Auth."""
     parameter = document["Parameters"]["Auth"]
@@ -328,16 +358,19 @@ def test_a_change_of_auth_keeps_the_clients_keys(whole: Json, name: str) -> None
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_keys_are_read_by_api_key_alone(whole: Json, name: str) -> None:
-    """Under another Auth no function knows the keys' secret, and no role may read it."""
+def test_an_open_endpoint_reads_no_keys(whole: Json, name: str) -> None:
+    """With Auth none no function knows the keys' secret, and no role may read it.
+
+    With tokens alone it is read for the names of their callers.
+    """
     made = Deployed(whole, "aws", "us-east-1", name, "agent").resources()
-    takes_keys = SETS[name].get("Auth", "api-key") == "api-key"
+    has_callers = SETS[name].get("Auth", "api-key") != "none"
     known = [it["Environment"]["Variables"] for kind, it in made.values() if "Lambda::F" in kind]
     secrets = {each["A2A_API_KEYS_SECRET"] for each in known if "A2A_API_KEYS_SECRET" in each}
-    assert secrets == {"ApiKeys-Id" if takes_keys else ""}
+    assert secrets == {"ApiKeys-Id" if has_callers else ""}
     readers = [it for kind, it in made.values() if "IAM" in kind and "ApiKeys" in json.dumps(it)]
-    assert bool(readers) is takes_keys
-    assert ("ApiKeysPolicy" in made) is takes_keys
+    assert bool(readers) is has_callers
+    assert ("ApiKeysPolicy" in made) is has_callers
 
 
 def test_what_a_deleted_stack_leaves_can_be_removed(document: Json, project: Path) -> None:

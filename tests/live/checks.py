@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.live import (
     bill,
+    callers,
     deployments,
     fifo,
     gateway,
@@ -25,5 +26,6 @@ CHECKS = (
     *fifo.CHECKS,
     *gateway.CHECKS,
     *deployments.CHECKS,
+    *callers.CHECKS,
     *bill.CHECKS,
 )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from tests.live.account import Account
 from tests.live.findings import Check, Figures, NotPossibleError, require
-from tests.live.stack import Stack
 from tests.live.subject import Subject, artifact_text, state, status_text
 
 TASKS: Final = 100
@@ -29,7 +28,7 @@ async def survived(subject: Subject) -> Figures:
     A variable is added to each function, and taken away again: Lambda then starts new environments,
     as it does for new code, and the stack's template is left as it is.
     """
-    account, stack = subject.on_aws()
+    subject.on_aws()
     if not subject.consent.changes:
         raise NotPossibleError("needs --allow-changes: it changes the functions' variables")
     began = subject.clock.monotonic()
@@ -48,7 +47,8 @@ async def survived(subject: Subject) -> Figures:
 
     await subject.until("the first tasks", some_ended, within_s=WITHIN_S, every_s=1)
     for logical in CHANGED:
-        await _change(subject, account, stack, logical)
+        change = await variables_of(subject, logical)
+        await change(**{CHANGE: subject.run})
     changed_s = round(subject.clock.monotonic() - began, 1)
     tasks = [await subject.ended(task_id, within_s=WITHIN_S, every_s=1) for task_id in ids]
     before, after = (
@@ -73,7 +73,11 @@ async def survived(subject: Subject) -> Figures:
     return figures
 
 
-async def _change(subject: Subject, account: Account, stack: Stack, logical: str) -> None:
+async def variables_of(
+    subject: Subject, logical: str, *, is_undone: bool = True
+) -> Callable[..., Awaitable[None]]:
+    """Return what gives a function more variables; note how it gets back those of now if asked."""
+    account, stack = subject.on_aws()
     function = stack.resources[logical]
     found = await account.call("lambda", "get_function_configuration", FunctionName=function)
     before: dict[str, str] = found["Environment"]["Variables"]
@@ -86,14 +90,17 @@ async def _change(subject: Subject, account: Account, stack: Stack, logical: str
             Environment={"Variables": {**before, **more}},
         )
 
-    subject.made.note(f"variable {CHANGE} of", function, give)
-    await give(**{CHANGE: subject.run})
-
     async def look() -> bool | None:
         now = await account.call("lambda", "get_function_configuration", FunctionName=function)
         return now.get("LastUpdateStatus") == "Successful" or None
 
-    await subject.until(f"the change of {logical}", look, within_s=120, every_s=1)
+    async def change(**more: str) -> None:
+        await give(**more)
+        await subject.until(f"the change of {logical}", look, within_s=120, every_s=1)
+
+    if is_undone:
+        subject.made.note("variables of", function, give)
+    return change
 
 
 def _is_whole(task: dict[str, Any]) -> bool:

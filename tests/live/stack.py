@@ -90,7 +90,7 @@ async def first_key(account: Account, stack: Stack) -> str:
         ConfigurationError: the stack takes no keys, or they cannot be read.
     """
     way_out = "set A2A_LIVE_CREDENTIAL to a key or token that it takes."
-    if stack.parameters["Auth"] != "api-key":
+    if "api-key" not in stack.parameters["Auth"]:
         msg = f"The stack {stack.name} takes no API keys (Auth): {way_out}"
         raise ConfigurationError(msg)
     try:
@@ -104,7 +104,7 @@ async def first_key(account: Account, stack: Stack) -> str:
     named = [keys.pop("default", None), *keys.values()]
     flat = [key for one in named for key in (one if isinstance(one, list) else [one])]
     for key in flat:
-        if isinstance(key, str) and not key.startswith("sha256:"):
+        if isinstance(key, str) and not key.startswith(("sha256:", "oidc:")):
             return key
     raise ConfigurationError(f"The secret of {stack.name} has digests of keys alone: {way_out}")
 

@@ -40,10 +40,13 @@ class Settings(BaseModel):
     undecodable_queue: str = ""
     """URL or name of the queue for messages that cannot be read."""
 
-    auth: Literal["", "api-key", "oidc", "none"] = ""
+    auth: Literal["", "api-key", "oidc", "api-key+oidc", "none"] = ""
     """The way in which callers prove their identity; empty is refused outside of `dev`."""
     api_keys: SecretStr = SecretStr("")
-    """Keys by the names of their holders: `{"name": "key"}` or `name=key, ...`."""
+    """Keys by the names of their holders: `{"name": "key"}` or `name=key, ...`.
+
+    A name may have `oidc:ISSUER|SUBJECT`, the caller of such tokens, beside its keys.
+    """
     api_keys_secret: str = ""
     """Name or ARN of a secret in Secrets Manager that holds the keys instead."""
     oidc_issuer: str = ""

@@ -56,7 +56,7 @@ environment:
   A2A_TABLE, A2A_QUEUE, A2A_PUSH_QUEUE, ...            names, as `provision` prints them
   A2A_TEMPLATE                                         template.yaml, by default that of the project
                                                        around the current folder
-  A2A_AUTH=api-key|oidc|none                           who may call
+  A2A_AUTH=api-key|oidc|api-key+oidc|none              who may call
   A2A_API_KEYS=name=key,...                            with api-key: the clients' keys by name
   A2A_OIDC_ISSUER, A2A_OIDC_AUDIENCE                   with oidc: whose tokens, and for whom
   A2A_PUSH_ALLOWED_HOSTS                               webhooks that may be private

@@ -42,7 +42,8 @@ def _add_api(commands: Commands) -> None:
         description="Serves A2A with uvicorn on 127.0.0.1, streamed as StreamFunction does it. "
         "A2A_TABLE and A2A_QUEUE name the table and the queue; with A2A_TABLE=file:PATH both are "
         "in a file; A2A_AUTH says who may call: api-key "
-        "(with A2A_API_KEYS), oidc (with A2A_OIDC_ISSUER and A2A_OIDC_AUDIENCE) or none. With "
+        "(with A2A_API_KEYS), oidc (with A2A_OIDC_ISSUER and A2A_OIDC_AUDIENCE), api-key+oidc "
+        "(with all of them) or none. With "
         "none it refuses what a page in a browser has sent, and what was sent to another address "
         "than the one that it prints, or A2A_PUBLIC_URL.",
     )

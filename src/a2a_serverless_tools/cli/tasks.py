@@ -329,7 +329,10 @@ def nothing_of(options: Namespace, sentence: str) -> int:
     if options.scope is None:
         hint = ": check the name; a caller with tokens is named by --subject and --issuer"
     if options.subject is not None:
-        hint = ": check that both are as in the tokens, to the letter"
+        hint = (
+            ": check that both are as in the tokens, to the letter; a caller that the keys name is "
+            "found by --user"
+        )
     print(f"{PROGRAM}: {printable(f'{sentence}. Looked in {looked}{hint}.')}", file=sys.stderr)
     return EXIT_NOTHING
 

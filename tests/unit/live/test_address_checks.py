@@ -351,6 +351,7 @@ async def test_what_needs_aws_says_so(subject_at: Open) -> None:
         "throttled",
         "busy",
         "second-deploy",
+        "auth-move",
         "bill",
     ]
     subject = await subject_at()

@@ -435,7 +435,12 @@ async def test_a_busy_function(
 
 @pytest.mark.parametrize(
     ("name", "flag"),
-    [("throttled", "--burst"), ("busy", "--allow-changes"), ("second-deploy", "--allow-changes")],
+    [
+        ("throttled", "--burst"),
+        ("busy", "--allow-changes"),
+        ("second-deploy", "--allow-changes"),
+        ("auth-move", "--allow-changes"),
+    ],
 )
 async def test_what_needs_consent(deployed: Open, aws: ScriptedAws, name: str, flag: str) -> None:
     """Without its flag a check that costs or changes something does nothing, and names the flag."""

@@ -1,9 +1,9 @@
-"""Who may call: by API keys, or by the tokens of an issuer (`tokens`).
+"""Who may call: by API keys, by the tokens of an issuer (`tokens`), or by either.
 
-Each key has a name, which identifies its holder. Keys come from a secret of Secrets Manager, or
-from the environment if there is no secret. The process keeps only their SHA-256. That is enough for
-keys of 20 random characters or more, which cannot be guessed; a slow hash would only make refused
-requests expensive.
+Each key has a name, which identifies its holder. A name may have the callers of tokens beside its
+keys: they are the same caller. Keys come from a secret of Secrets Manager, or from the environment
+if there is no secret. The process keeps only their SHA-256. That is enough for keys of 20 random
+characters or more, which cannot be guessed; a slow hash would only make refused requests expensive.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
 from starlette.datastructures import Headers
 
@@ -23,6 +25,7 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.context import Principal
 from a2a_serverless.http.errors import RequestRefusedError
 from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.identity import Scope, is_unicode, oidc_principal
 
 _MIN_LENGTH = 20
 """The fewest characters of a key: 20 characters, each one of 64 at random, are 120 bits."""
@@ -33,11 +36,18 @@ PAUSE_S = 30.0
 """Seconds between two attempts to read a secret that cannot be read."""
 
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="a2a"'}
+_KEY_ALONE: Final = "A valid API key is required."
+_EITHER: Final = "A valid API key or bearer token is required."
 
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
+_TOKENS: Final = "oidc:"
+_CALLER = re.compile(rf"{_TOKENS}(https?://[^\s|]+)\|(.+)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 _KEY = re.compile(rf"[\x21-\x7e]{{{_MIN_LENGTH},1000}}")
-_CHOICES = '"api-key", "oidc", or "none" for an endpoint that is open to all'
+_CHOICES = '"api-key", "oidc", "api-key+oidc", or "none" for an endpoint that is open to all'
+_DOTS_OF_A_TOKEN: Final = 2
+
+logger = logging.getLogger(__name__)
 
 
 class Authenticator(Protocol):
@@ -65,15 +75,19 @@ def authenticator_of(settings: Settings, clock: Clock) -> Authenticator | None:
             return None
         case "api-key":
             return _api_keys(settings, clock)
-        case "oidc":
+        case "oidc" | "api-key+oidc":
             from a2a_serverless.http.tokens import Tokens  # noqa: PLC0415 - only where it is used
 
-            return Tokens(settings, clock)
+            tokens = Tokens(settings, clock)
+            if settings.auth == "api-key+oidc":
+                return _Either(_api_keys(settings, clock, _EITHER), tokens)
+            has_names = settings.api_keys_secret or settings.api_keys.get_secret_value()
+            return _Named(_api_keys(settings, clock), tokens) if has_names else tokens
         case _:
             raise ConfigurationError(f"A2A_AUTH is not set: {_CHOICES}.")
 
 
-def _api_keys(settings: Settings, clock: Clock) -> _ApiKeys:
+def _api_keys(settings: Settings, clock: Clock, required: str = _KEY_ALONE) -> _ApiKeys:
     keys, secret = settings.api_keys.get_secret_value(), settings.api_keys_secret
     if keys and secret:
         msg = "A2A_API_KEYS and A2A_API_KEYS_SECRET are both set; set one of them."
@@ -82,22 +96,28 @@ def _api_keys(settings: Settings, clock: Clock) -> _ApiKeys:
         from a2a_serverless.aws import SecretText  # noqa: PLC0415 - loads boto3
 
         stored = SecretText(secret)
-        return _ApiKeys(stored.read_now(), clock=clock, read=stored.read)
+        return _ApiKeys(stored.read_now(), clock=clock, read=stored.read, required=required)
     if not keys.strip():
-        msg = 'A2A_API_KEYS_SECRET or A2A_API_KEYS is not set: A2A_AUTH "api-key" needs one.'
+        msg = (
+            f'A2A_API_KEYS_SECRET or A2A_API_KEYS is not set: A2A_AUTH "{settings.auth}" needs one.'
+        )
         raise ConfigurationError(msg)
-    return _ApiKeys(keys, clock=clock)
+    return _ApiKeys(keys, clock=clock, required=required)
 
 
 class _KeyRing:
-    """Digests of keys, each with the name of its holder.
+    """Digests of keys and callers of tokens, each with the name of its holder.
 
     Args:
         entries: names, and the SHA-256 of their keys.
+        callers: names by the principals of tokens.
     """
 
-    def __init__(self, entries: Iterable[tuple[str, bytes]]) -> None:
+    def __init__(
+        self, entries: Iterable[tuple[str, bytes]], callers: Mapping[str, str] | None = None
+    ) -> None:
         self._entries = tuple(entries)
+        self._callers = callers or {}
 
     def name_of(self, key: str) -> str | None:
         """Return the name of a key's holder; None for an unknown key.
@@ -111,22 +131,34 @@ class _KeyRing:
                 found = name
         return found
 
+    def named(self, principal: str) -> str:
+        """Return the name that the caller of a token has; its principal if it has none."""
+        return self._callers.get(principal, principal)
+
     @classmethod
     def parse(cls, text: str) -> _KeyRing:
         """Read the keys of `{"name": "key"}`, or of a list `name=key, name=key`.
 
         A key may be given as `sha256:` and its digest in hexadecimal. In JSON a name may also have
-        a list of keys.
+        a list of keys. `oidc:ISSUER|SUBJECT` in place of a key is the caller of such tokens.
 
         Raises:
-            ConfigurationError: the text has another form. One sentence says in which entry, and
-                shows neither key nor name: a user may have put a key where a name belongs.
+            ConfigurationError: the text has another form, or the caller of a token has two names.
+                One sentence says in which entry, and shows neither key nor name: a user may have
+                put a key where a name belongs.
         """
-        return cls(
-            (_checked_name(name, place), _sha256(key, place))
-            for place, (name, keys) in enumerate(_pairs(text), start=1)
-            for key in (keys if isinstance(keys, list) else [keys])
-        )
+        entries: list[tuple[str, bytes]] = []
+        callers: dict[str, str] = {}
+        for place, (name, keys) in enumerate(_pairs(text), start=1):
+            _checked_name(name, place)
+            for key in keys if isinstance(keys, list) else [keys]:
+                caller = _CALLER.fullmatch(key) if isinstance(key, str) else None
+                if caller is None or not is_unicode(key):
+                    entries.append((name, _sha256(key, place)))
+                elif callers.setdefault(oidc_principal(*caller.groups()), name) != name:
+                    msg = f"The API keys' entry {place} has tokens of an earlier entry's name."
+                    raise ConfigurationError(msg)
+        return cls(entries, callers)
 
 
 class _ApiKeys:
@@ -135,12 +167,19 @@ class _ApiKeys:
     Args:
         text: the keys as the process starts.
         read: reads the keys again, or raises UnavailableError; None if they do not change.
+        required: what a refused caller is told.
     """
 
     def __init__(
-        self, text: str, *, clock: Clock, read: Callable[[], Awaitable[str]] | None = None
+        self,
+        text: str,
+        *,
+        clock: Clock,
+        read: Callable[[], Awaitable[str]] | None = None,
+        required: str = _KEY_ALONE,
     ) -> None:
         self._read = read
+        self._required = required
         self._rings = Cached(
             "The API keys",
             self._ring,
@@ -162,14 +201,22 @@ class _ApiKeys:
         """
         keys = [key for key in _presented(headers) if key]
         if not keys:
-            raise _refused("NoCredentials")
-        ring = await self._rings.get()
+            raise self.refusal("NoCredentials")
+        ring = await self.ring()
         names = {name for key in keys if (name := ring.name_of(key)) is not None}
         if not names:
-            raise _refused("UnknownKey")
+            raise self.refusal("UnknownKey")
         if len(names) > 1:
-            raise _refused("AmbiguousCredentials")
+            raise self.refusal("AmbiguousCredentials")
         return Principal(names.pop())
+
+    async def ring(self) -> _KeyRing:
+        """Return the keys as they are known: at most `MAX_AGE_S` old while they can be read."""
+        return await self._rings.get()
+
+    def refusal(self, reason: str) -> RequestRefusedError:
+        """Return the refusal of a caller; its challenge holds for keys and tokens."""
+        return RequestRefusedError(reason, 401, self._required, _CHALLENGE)
 
     async def _ring(self) -> _KeyRing:
         if self._read is None:
@@ -181,12 +228,65 @@ class _ApiKeys:
             raise UnavailableError(str(error)) from error
 
 
-def _refused(reason: str) -> RequestRefusedError:
-    return RequestRefusedError(reason, 401, "A valid API key is required.", _CHALLENGE)
+class _Named:
+    """Authenticates by a token alone; its caller has the name that the keys give it."""
+
+    def __init__(self, keys: _ApiKeys, tokens: Authenticator) -> None:
+        self._keys = keys
+        self._tokens = tokens
+
+    async def authenticate(self, headers: Headers) -> Principal:
+        """Return the token's caller: by its name, so that it finds what it did with a key.
+
+        Raises:
+            RequestRefusedError: the token is missing or not accepted.
+        """
+        caller = await self._tokens.authenticate(headers)
+        ring = await self._keys.ring()
+        return replace(caller, user_name=ring.named(caller.user_name))
+
+
+class _Either:
+    """Authenticates by a key or by a token, and logs by which.
+
+    A bearer token in three parts that is no known key is a token; all else is a key. A request with
+    both is refused, even where both are good: one of them would go unchecked.
+    """
+
+    def __init__(self, keys: _ApiKeys, tokens: Authenticator) -> None:
+        self._keys = keys
+        self._named = _Named(keys, tokens)
+
+    async def authenticate(self, headers: Headers) -> Principal:
+        """Return the caller of the request's key or token.
+
+        Raises:
+            RequestRefusedError: there is none, it is not accepted, or there are both.
+        """
+        has_token = await self._has_token(headers)
+        if has_token and any(headers.getlist("x-api-key")):
+            raise self._keys.refusal("AmbiguousCredentials")
+        by = self._named if has_token else self._keys
+        caller = await by.authenticate(headers)
+        scope = Scope.of(caller.tenant or "", caller.user_name).digest
+        said = {"action": "admitted", "credential": "token" if has_token else "key", "scope": scope}
+        logger.info("admitted", extra=said)
+        return caller
+
+    async def _has_token(self, headers: Headers) -> bool:
+        shown = [it for it in _bearers(headers) if it.count(".") == _DOTS_OF_A_TOKEN]
+        if not shown:  # without a credential no keys are read
+            return False
+        ring = await self._keys.ring()
+        return any(ring.name_of(it) is None for it in shown)
 
 
 def _presented(headers: Headers) -> Iterator[str]:
     yield from headers.getlist("x-api-key")
+    yield from _bearers(headers)
+
+
+def _bearers(headers: Headers) -> Iterator[str]:
     for value in headers.getlist("authorization"):
         scheme, _, token = value.partition(" ")
         if scheme.lower() == "bearer":
@@ -218,10 +318,11 @@ def _sha256(key: Any, place: int) -> bytes:
     hashed = _HASH.fullmatch(key) if isinstance(key, str) else None
     if hashed is not None:
         return bytes.fromhex(hashed[1])
-    if not isinstance(key, str) or not _KEY.fullmatch(key) or key.startswith("sha256:"):
+    is_key = isinstance(key, str) and _KEY.fullmatch(key) is not None
+    if not is_key or key.startswith(("sha256:", _TOKENS)):
         msg = (
             f"The API keys' entry {place} is not {_MIN_LENGTH} or more printable characters "
-            'without spaces, nor "sha256:" with 64 hexadecimal digits.'
+            'without spaces, nor "sha256:" with 64 hexadecimal digits, nor "oidc:ISSUER|SUBJECT".'
         )
         raise ConfigurationError(msg)
     return hashlib.sha256(key.encode()).digest()

@@ -132,9 +132,10 @@ def deployed_card(card: AgentCard, settings: Settings, base: str) -> AgentCard:
         deployed.capabilities.extended_agent_card = True
     deployed.security_schemes.clear()
     del deployed.security_requirements[:]
-    if settings.auth == "api-key":
+    taken = settings.auth.split("+")
+    if "api-key" in taken:
         _require_api_key(deployed)
-    elif settings.auth == "oidc":
+    if "oidc" in taken:
         _require_token(deployed, settings)
     if deployed.signatures and deployed == card:
         return deployed

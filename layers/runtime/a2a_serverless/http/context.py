@@ -62,8 +62,9 @@ _LATEST_MS = 10**15
 class Principal:
     """An authenticated caller.
 
-    `user_name` is its identity, for the scope and the agent: an API key's name, or a token's
-    digest. `tenant` is the only tenant that it may act in; None when it may name any.
+    `user_name` is its identity, for the scope and the agent: an API key's name, also of a token
+    that is named beside the keys, or a token's digest. `tenant` is the only tenant that it may act
+    in; None when it may name any.
     """
 
     user_name: str

@@ -1,6 +1,6 @@
 """Bearer tokens of an OpenID Connect issuer: signed JWTs (RFC 7519, RFC 8725, RFC 9068).
 
-Imported only where A2A_AUTH is `oidc`: PyJWT and cryptography take a while to load.
+Imported only where A2A_AUTH takes them: PyJWT and cryptography take a while to load.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Tokens:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         for name in ("oidc_issuer", "oidc_audience"):
             if not getattr(settings, name):
-                msg = f'A2A_{name.upper()} is not set: A2A_AUTH "oidc" needs it.'
+                msg = f'A2A_{name.upper()} is not set: A2A_AUTH "{settings.auth}" needs it.'
                 raise ConfigurationError(msg)
         self._issuer = _Issuer(settings.oidc_issuer, clock=clock, jwks_url=settings.oidc_jwks_url)
         self._iss, self._aud = settings.oidc_issuer, settings.oidc_audience

@@ -1,0 +1,323 @@
+"""Keys and tokens together, for a move from one to the other; what a token's caller is called."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import AgentCard
+from pydantic import SecretStr
+from starlette.datastructures import Headers
+
+from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.http import auth
+from a2a_serverless.http.app import create_app
+from a2a_serverless.http.auth import MAX_AGE_S, _ApiKeys, _Either, _KeyRing, authenticator_of
+from a2a_serverless.http.errors import RequestRefusedError
+from a2a_serverless.http.tokens import Tokens
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.identity import Scope, oidc_principal
+from a2a_serverless.wiring import Backends
+from tests.support.a2a_calls import Agent
+from tests.support.clocks import ManualClock
+from tests.support.issuers import AUDIENCE, Issuer, running_issuer
+
+ALICE = "a-key-of-more-than-twenty-characters"
+BOB = "another-key-of-twenty-or-more-characters"
+DOTTED = "a-key.which-has-the-form.of-a-token"
+LATER = {"returnImmediately": True}
+KEY = {"X-API-Key": ALICE}
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[Issuer]:
+    with running_issuer() as issuer:
+        yield issuer
+
+
+def named(issuer: Issuer, subject: str = "user|1") -> str:
+    """What stands for a token's caller among the keys."""
+    return f"oidc:{issuer.url}|{subject}"
+
+
+@pytest.fixture
+def settings(issuer: Issuer) -> Settings:
+    keys = {"alice": [ALICE, named(issuer)], "bob": BOB, "carol": DOTTED}
+    return Settings(
+        auth="api-key+oidc",
+        api_keys=SecretStr(json.dumps(keys)),
+        oidc_issuer=issuer.url,
+        oidc_audience=AUDIENCE,
+    )
+
+
+def bearer(credential: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {credential}"}
+
+
+def token(issuer: Issuer, subject: str = "user|1", **claims: object) -> dict[str, str]:
+    return bearer(issuer.token({"sub": subject, **claims}))
+
+
+# -- who a caller is -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("auth", ["api-key+oidc", "oidc"])
+async def test_a_named_token_is_the_keys_caller(
+    settings: Settings, issuer: Issuer, auth: str
+) -> None:
+    """A token has the name beside which the keys have its caller, else its digest as ever."""
+    of = authenticator_of(settings.model_copy(update={"auth": auth}), ManualClock())
+    assert of is not None
+    known = await of.authenticate(Headers(token(issuer)))
+    other = await of.authenticate(Headers(token(issuer, "user|2")))
+    assert known.user_name == "alice"
+    assert other.user_name == oidc_principal(issuer.url, "user|2")
+
+
+async def test_a_name_is_of_one_issuer(settings: Settings, issuer: Issuer) -> None:
+    """The same subject at another issuer has not this name."""
+    ring = _KeyRing.parse(settings.api_keys.get_secret_value())
+    for principal in (oidc_principal(f"{issuer.url}/", "user|1"), oidc_principal("x", "user|1")):
+        assert ring.named(principal) == principal
+
+
+@pytest.mark.parametrize("subject", ["a b", "|", "a|b", "ü", "oidc:https://i|x", "line\nbreak"])
+def test_every_subject_can_be_written(subject: str) -> None:
+    """The subject is all that follows the first bar."""
+    ring = _KeyRing.parse(json.dumps({"alice": f"oidc:https://i.example/|{subject}"}))
+    assert ring.named(oidc_principal("https://i.example/", subject)) == "alice"
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ({"alice": "oidc:https://issuer.example/"}, "entry 1 is not 20 or more"),
+        ({"alice": "oidc:https://issuer.example/|"}, "entry 1 is not 20 or more"),
+        ({"alice": "oidc:issuer.example|subject-1"}, "entry 1 is not 20 or more"),
+        ({"alice": "oidc:https://issuer.example|\ud800"}, "entry 1 is not 20 or more"),
+        (
+            {"alice": "oidc:https://issuer.example|x", "bob": ["oidc:https://issuer.example|x"]},
+            "entry 2 has tokens of an earlier entry's name",
+        ),
+    ],
+)
+def test_what_names_no_token(keys: Mapping[str, object], complaint: str) -> None:
+    """It is refused and never taken for a key, as is a token's caller that has two names."""
+    with pytest.raises(ConfigurationError, match=complaint) as caught:
+        _KeyRing.parse(json.dumps(keys))
+    assert "issuer.example" not in repr(caught.value)
+
+
+def test_the_name_of_a_token_is_no_key(settings: Settings, issuer: Issuer) -> None:
+    """What names a token's caller is no secret, and opens nothing as a key."""
+    assert _KeyRing.parse(settings.api_keys.get_secret_value()).name_of(named(issuer)) is None
+
+
+async def test_a_tokens_tenant_stays_its_own(
+    settings: Settings, issuer: Issuer, agent_with: Callable[[Settings], Agent]
+) -> None:
+    """With a tenant claim a named token finds what the key did in that tenant, and no more."""
+    agent = agent_with(settings.model_copy(update={"oidc_tenant_claim": "org"}))
+    mine = token(issuer, org="acme")
+    found = []
+    for tenant in ({"tenant": "acme"}, {}, {"tenant": "other"}):
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "go"}]}
+        params = {"message": message, "configuration": LATER, **tenant}
+        sent = await agent.call("SendMessage", params, KEY)
+        found.append((await agent.call("GetTask", {"id": sent.task["id"]}, mine)).reason)
+    assert found == ["", "TASK_NOT_FOUND", "TASK_NOT_FOUND"]
+
+
+# -- what a request may show -----------------------------------------------------------------------
+
+SHOWN: dict[str, tuple[Callable[[Issuer], Any], str]] = {
+    "a key": (lambda _: KEY, "alice"),
+    "a key as a bearer token": (lambda _: bearer(BOB), "bob"),
+    "a key in three parts": (lambda _: bearer(DOTTED), "carol"),
+    "a key twice": (lambda _: {**KEY, **bearer(ALICE)}, "alice"),
+    "a token": (token, "alice"),
+    "an empty key beside a token": (lambda i: {"X-API-Key": "", **token(i)}, "alice"),
+    "nothing": (lambda _: {}, "NoCredentials"),
+    "another scheme": (lambda _: {"Authorization": f"Basic {ALICE}"}, "NoCredentials"),
+    "an unknown key": (lambda _: {"X-API-Key": "unknown"}, "UnknownKey"),
+    "an unknown bearer token": (lambda _: bearer("unknown"), "UnknownKey"),
+    "a token where keys are": (lambda i: {"X-API-Key": i.token()}, "UnknownKey"),
+    "no token in three parts": (lambda _: bearer("a.b.c"), "MalformedToken"),
+    "an expired token": (lambda i: token(i, exp=1), "Expired"),
+    "a token for others": (lambda i: token(i, aud="x"), "WrongAudience"),
+    "both": (lambda i: {**KEY, **token(i)}, "AmbiguousCredentials"),
+    "a key and a bad token": (lambda i: {**KEY, **token(i, exp=1)}, "AmbiguousCredentials"),
+    "a token and a bad key": (lambda i: {"X-API-Key": "x", **token(i)}, "AmbiguousCredentials"),
+    "both as bearer tokens": (
+        lambda i: [("authorization", f"Bearer {it}") for it in (ALICE, i.token())],
+        "AmbiguousCredentials",
+    ),
+    "two keys": (lambda _: {**KEY, **bearer(BOB)}, "AmbiguousCredentials"),
+}
+
+
+@pytest.mark.parametrize(("shown", "is_"), SHOWN.values(), ids=SHOWN)
+async def test_one_credential_is_taken(
+    client: httpx.AsyncClient,
+    issuer: Issuer,
+    caplog: pytest.LogCaptureFixture,
+    shown: Callable[[Issuer], Any],
+    is_: str,
+) -> None:
+    """Either is let in; none, a bad one, and both are 401, with a challenge that holds for both."""
+    with caplog.at_level(logging.INFO, "a2a_serverless"):
+        response = await client.get("/tasks?a2a-version=1.0", headers=shown(issuer))
+    lines = [vars(record) for record in caplog.records]
+    if response.is_success:
+        (line,) = (it for it in lines if it.get("action") == "admitted")
+        assert line["scope"] == Scope.of("", is_).digest
+        return
+    assert [it["reason"] for it in lines if it.get("action") == "refused"] == [is_]
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"].startswith('Bearer realm="a2a"')
+    assert response.json()["error"]["message"] in {
+        "A valid API key or bearer token is required.",
+        "The bearer token is not valid.",
+    }
+
+
+async def test_the_log_says_which_credential_was_used(
+    client: httpx.AsyncClient, issuer: Issuer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each request that was let in is a line with kind and scope, without credential and name."""
+    mine = token(issuer)
+    with caplog.at_level(logging.INFO, "a2a_serverless"):
+        for headers in (KEY, mine):
+            await client.get("/tasks?a2a-version=1.0", headers=headers)
+    lines = [vars(record) for record in caplog.records if vars(record).get("action") == "admitted"]
+    assert [line["credential"] for line in lines] == ["key", "token"]
+    assert len({line["scope"] for line in lines}) == 1
+    said = str(lines)
+    assert not any(text in said for text in (ALICE, "alice", "user|1", mine["Authorization"]))
+
+
+async def test_without_a_credential_no_keys_are_read(settings: Settings, issuer: Issuer) -> None:
+    """A flood of strangers makes no call, and one of unknown tokens one in five minutes."""
+    clock, reads = ManualClock(), 0
+    text = settings.api_keys.get_secret_value()
+
+    async def read() -> str:
+        nonlocal reads
+        reads += 1
+        return text
+
+    keys = _ApiKeys(text, clock=clock, read=read, required=auth._EITHER)
+    either = _Either(keys, Tokens(settings, clock))
+    clock.advance(MAX_AGE_S)
+    for headers, most in (({}, 0), ({"Authorization": "Basic x"}, 0), (bearer("a.b.c"), 1)):
+        for _ in range(5):
+            with pytest.raises(RequestRefusedError):
+                await either.authenticate(Headers(headers))
+        assert reads == most
+    assert (await either.authenticate(Headers(token(issuer)))).user_name == "alice"
+
+
+async def test_a_name_is_given_and_taken_without_a_restart(
+    settings: Settings, issuer: Issuer
+) -> None:
+    """A new entry counts after five minutes at most; while the secret is malformed the old does."""
+    clock, texts = ManualClock(), [f"bob={BOB}", "{", json.dumps({"bob": named(issuer)})]
+
+    async def read() -> str:
+        if not texts:
+            raise UnavailableError("No answer.")
+        return texts.pop(0)
+
+    keys = _ApiKeys(texts.pop(0), clock=clock, read=read)
+    either = _Either(keys, Tokens(settings, clock))
+    digest = oidc_principal(issuer.url, "user|1")
+    for expected in (digest, digest, "bob", "bob"):
+        assert (await either.authenticate(Headers(token(issuer)))).user_name == expected
+        clock.advance(MAX_AGE_S)
+
+
+async def test_the_card_declares_alternatives(
+    backends: Backends, settings: Settings, card: AgentCard
+) -> None:
+    """One of the requirements is enough: a key in either header, or a token; also in 0.3."""
+    scoped = settings.model_copy(update={"oidc_scope": "a2a:call"})
+    transport = httpx.ASGITransport(create_app(scoped, backends, card))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        shown = (await client.get("/.well-known/agent-card.json")).json()
+    assert set(shown["securitySchemes"]) == {"apiKey", "bearer", "oidc"}
+    scopes = {"apiKey": [], "bearer": [], "oidc": ["a2a:call"]}
+    assert shown["security"] == [{name: needs} for name, needs in scopes.items()]
+    wanted = [
+        (name, it.get("list", []))
+        for r in shown["securityRequirements"]
+        for name, it in r["schemes"].items()
+    ]
+    assert wanted == list(scopes.items())
+
+
+# -- the move --------------------------------------------------------------------------------------
+
+
+async def test_a_client_keeps_its_tasks_while_it_moves(
+    settings: Settings, issuer: Issuer, agent_with: Callable[[Settings], Agent]
+) -> None:
+    """From keys over both to tokens: what was made with a key and with a token is there for both.
+
+    Others find nothing of it, and the way back opens all to the key again.
+    """
+    to = {
+        name: agent_with(settings.model_copy(update={"auth": name}))
+        for name in ("api-key", "api-key+oidc", "oidc")
+    }
+    tasks: list[str] = []
+
+    async def sent(auth: str, headers: dict[str, str]) -> None:
+        answer = await to[auth].send("go", headers=headers, configuration=LATER)
+        tasks.append(answer.task["id"])
+
+    async def found(auth: str, headers: dict[str, str]) -> int:
+        reasons = [(await to[auth].call("GetTask", {"id": it}, headers)).reason for it in tasks]
+        listed = await to[auth].call("ListTasks", {}, headers)
+        assert listed.result["totalSize"] == reasons.count("")
+        return reasons.count("")
+
+    await sent("api-key", KEY)
+    for headers in (KEY, token(issuer)):
+        assert await found("api-key+oidc", headers) == 1
+    await sent("api-key+oidc", KEY)
+    await sent("api-key+oidc", token(issuer))
+    await sent("oidc", token(issuer))
+    for taking, headers in (
+        ("oidc", token(issuer)),
+        ("api-key+oidc", KEY),
+        ("api-key+oidc", token(issuer)),
+        ("api-key", KEY),
+    ):
+        assert await found(taking, headers) == 4
+    assert await found("api-key+oidc", token(issuer, "user|2")) == 0
+    assert await found("api-key+oidc", {"X-API-Key": BOB}) == 0
+    assert (await to["oidc"].call("ListTasks", {}, KEY)).response.status_code == 401
+    assert (await to["api-key"].call("ListTasks", {}, token(issuer))).response.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("missing", "complaint"),
+    [
+        ({"api_keys": SecretStr("")}, 'A2A_AUTH "api-key.oidc" needs one'),
+        ({"api_keys_secret": "s"}, "are both set"),
+        ({"oidc_issuer": ""}, 'A2A_OIDC_ISSUER is not set: A2A_AUTH "api-key.oidc"'),
+        ({"oidc_audience": ""}, "A2A_OIDC_AUDIENCE is not set"),
+        ({"auth": "oidc", "api_keys": SecretStr("{")}, "not valid JSON"),
+    ],
+)
+def test_what_is_missing_for_both(
+    settings: Settings, missing: dict[str, object], complaint: str
+) -> None:
+    """Both need what each of them needs; malformed names do not start tokens alone either."""
+    with pytest.raises(ConfigurationError, match=complaint):
+        authenticator_of(settings.model_copy(update=missing), ManualClock())
