@@ -162,9 +162,9 @@ def new_clock() -> ManualClock:
     return ManualClock(next(_starts))
 
 
-def create_table(client: Any) -> None:
+def create_table(client: Any, name: str = TABLE) -> None:
     """The table of template.yaml; without stream and expiry, which no test of storage reads."""
-    client.create_table(TableName=TABLE, **_definition())
+    client.create_table(TableName=name, **_definition())
 
 
 @functools.cache

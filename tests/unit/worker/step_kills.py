@@ -1,18 +1,22 @@
 """Random kills of a worker, at its requests to the table and in its steps.
 
-`python -m tests.unit.worker.step_kills SEEDS` prints what many runs have come across.
+`python -m tests.unit.worker.step_kills SEEDS [file|dynamodb]` prints what many runs have come across.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import random
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from a2a.types import TaskArtifactUpdateEvent
@@ -20,7 +24,8 @@ from a2a.types import TaskArtifactUpdateEvent
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.table import Item, Key, Write
+from a2a_serverless.storage.sqlite import SqliteTable
+from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.entries import Recorded, StepId
 from a2a_serverless.tasks.fold import Fold, Log, events_of
 from a2a_serverless.wiring import Backends, table_backends
@@ -28,6 +33,8 @@ from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.testing.clock import PacedClock
+from tests.support.databases import Database, create_table, emulator_client
+from tests.support.emulators import dynamodb_local
 from tests.support.workers import Bench, artifact_texts
 
 BRANCHES = ("lisbon", "porto", "faro")
@@ -53,23 +60,21 @@ class Fate:
             await asyncio.get_running_loop().create_future()
 
 
-class MortalTable(MemoryTable):
-    """A table, before and after whose requests the process may die."""
+def make_mortal(table: Table, fate: Fate) -> None:
+    """Let the process die before and after requests to a table, which may be done or not then."""
 
-    def __init__(self, fate: Fate) -> None:
-        super().__init__(INDEXES)
-        self._fate = fate
+    def around(request: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(request)
+        async def made(*args: Any, **options: Any) -> Any:
+            await fate.may_end()
+            answer = await request(*args, **options)
+            await fate.may_end()
+            return answer
 
-    async def load(self, keys: Iterable[Key], **options: Any) -> dict[Key, Item | None]:
-        await self._fate.may_end()
-        found = await super().load(keys, **options)
-        await self._fate.may_end()
-        return found
+        return made
 
-    async def write(self, *writes: Write, **options: Any) -> None:
-        await self._fate.may_end()
-        await super().write(*writes, **options)
-        await self._fate.may_end()
+    for name in ("load", "write"):
+        setattr(table, name, around(getattr(table, name)))
 
 
 @dataclass
@@ -139,11 +144,12 @@ class Outcome:
     resends: int
 
 
-def run(seed: int, *, share: float = 0.08) -> Outcome:
+def run(seed: int, table: Table, clock: PacedClock, *, share: float = 0.08) -> Outcome:
     """Run one task to its end, with a kill at each point with a probability of `share`."""
-    fate, clock = Fate(seed, share), PacedClock()
+    fate = Fate(seed, share)
     settings = Settings(max_attempts=100, retry_base_s=0.001, visibility_s=60)
-    backends = table_backends(settings, MortalTable(fate), clock)
+    make_mortal(table, fate)
+    backends = table_backends(settings, table, clock)
     trip = Trip(fate)
     return _run(backends, settings, clock, fate, trip)
 
@@ -222,23 +228,49 @@ def _outcome(log: Log, trip: Trip, starts: int, fate: Fate) -> Outcome:
     )
 
 
-def main() -> None:
+@contextmanager
+def tables(kind: str, folder: Path) -> Iterator[Callable[[PacedClock], Table]]:
+    """Yield what makes fresh tables of a kind."""
+    numbers = iter(range(1_000_000))
+    match kind:
+        case "memory":
+            yield lambda _: MemoryTable(INDEXES)
+        case "file":
+            yield lambda _: SqliteTable(folder / f"table{next(numbers)}", INDEXES)
+        case "dynamodb":
+            with dynamodb_local() as emulator, closing(emulator_client(emulator)) as client:
+                yield functools.partial(fresh, client, numbers)
+
+
+def fresh(client: Any, numbers: Iterator[int], clock: PacedClock) -> Table:
+    """A table of its own on DynamoDB."""
+    name = f"kills{next(numbers)}"
+    create_table(client, name)
+    return Database(client=client, table=name).opened(clock=clock)
+
+
+def main(seeds: int, kind: str = "memory") -> None:
     """Print the sums of many runs."""
     logging.disable()
     total: Counter[str] = Counter()
-    for seed in range(int(sys.argv[1])):
-        outcome = run(seed)
-        assert outcome.artifacts == EXPECTED, (seed, outcome.artifacts)
-        assert outcome.seen == EXPECTED, (seed, outcome.seen)
-        total["kills"] += outcome.kills
-        total["starts"] += outcome.starts
-        total["restarts"] += outcome.restarts
-        total["steps"] += len(outcome.calls)
-        total["calls"] += outcome.calls.total()
+    with tempfile.TemporaryDirectory() as folder, tables(kind, Path(folder)) as made:
+        for seed in range(seeds):
+            clock = PacedClock()
+            _add(total, seed, run(seed, made(clock), clock))
     sys.stdout.write(f"{dict(total)}\n")
     sys.stdout.flush()
     os._exit(0)  # what is left of the dead processes is not ended
 
 
+def _add(total: Counter[str], seed: int, outcome: Outcome) -> None:
+    assert outcome.artifacts == EXPECTED, (seed, outcome.artifacts)
+    assert outcome.seen == EXPECTED, (seed, outcome.seen)
+    total["kills"] += outcome.kills
+    total["starts"] += outcome.starts
+    total["restarts"] += outcome.restarts
+    total["steps"] += len(outcome.calls)
+    total["calls"] += outcome.calls.total()
+
+
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -926,8 +927,20 @@ async def test_without_steps_nothing_is_recorded() -> None:
     assert not {"checkpoint", "parked", "needs"} & item.keys()
 
 
-@pytest.mark.parametrize("seed", range(300 if LONG else 6))
-def test_random_kills_repeat_nothing_that_is_recorded(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "seeds"),
+    [
+        ("memory", 300 if LONG else 6),
+        ("file", 300 if LONG else 3),
+        pytest.param("dynamodb", 60 if LONG else 2, marks=pytest.mark.emulators),
+    ],
+)
+def test_random_kills_repeat_nothing_that_is_recorded(
+    kind: str, seeds: int, tmp_path: Path
+) -> None:
     """Three branches stream at once: the task and the client's artifacts are exact."""
-    outcome = step_kills.run(seed)
-    assert outcome.artifacts == outcome.seen == step_kills.EXPECTED
+    with step_kills.tables(kind, tmp_path) as made:
+        for seed in range(seeds):
+            clock = PacedClock()
+            outcome = step_kills.run(seed, made(clock), clock)
+            assert outcome.artifacts == outcome.seen == step_kills.EXPECTED, seed
