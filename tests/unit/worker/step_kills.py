@@ -1,6 +1,6 @@
 """Random kills of a worker, at its requests to the table and in its steps.
 
-`python -m tests.unit.worker.step_kills SEEDS [file|dynamodb]` prints what many runs have come across.
+`python -m tests.unit.worker.step_kills SEEDS [file|dynamodb]` prints what many runs have met.
 """
 
 from __future__ import annotations
