@@ -1,6 +1,7 @@
 """The agent of the fault tests. The message says what it does; the ledger what it did.
 
 chunks N PAUSE    N chunks, PAUSE seconds apart, then completed
+steps N PAUSE     N steps of a chunk and PAUSE seconds each, three more at once, then completed
 slow S / block S  S seconds without and with a blocked event loop, then three chunks
 held N            a chunk, and N - 1 more ones when the test has released it
 deaf              swallows every cancel until then, and emits nothing
@@ -24,6 +25,7 @@ from a2a_serverless.worker import TaskContext, Worker
 from tests.faults.ledger import Ledger
 
 ARTIFACT = "out"
+BRANCHES = 3
 
 
 class Faulty(Worker):
@@ -50,6 +52,23 @@ class Faulty(Worker):
             await ctx.emit_text_artifact(str(number), artifact_id=ARTIFACT, append=True)
             self._ledger.note("emitted", ctx.task_id)
         await ctx.respond("Done.")
+
+    async def steps(self, ctx: TaskContext, count: float, pause_s: float) -> None:
+        for number in range(int(count)):
+            await ctx.step("part", self._part, ctx, str(number), ARTIFACT, pause_s)
+        branches = (f"branch {number}" for number in range(BRANCHES))
+        await ctx.gather(
+            *(
+                ctx.step("branch", self._part, ctx, "b", name, pause_s, key=name)
+                for name in branches
+            )
+        )
+        await ctx.respond("Done.")
+
+    async def _part(self, ctx: TaskContext, text: str, artifact: str, pause_s: float) -> None:
+        self._ledger.note("step", ctx.task_id)
+        await ctx.emit_text_artifact(text, artifact_id=artifact, append=True)
+        await asyncio.sleep(pause_s)
 
     async def slow(self, ctx: TaskContext, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -165,7 +165,7 @@ async def test_tasks_survive_workers_that_are_killed_all_the_time(
         fleet = [await world.start("worker", concurrency=8) for _ in range(workers)]
         killing = asyncio.create_task(_kill(world, fleet, order, kills))
         try:
-            sent = await _send(world, tasks, f"chunks {chunks} 0.2")
+            sent = await _send(world, tasks, f"chunks {chunks} 0.2", f"steps {chunks} 0.1")
             ended = await ends(world, sent, within_s=60 + tasks / 2)
         finally:
             killing.cancel()
@@ -196,11 +196,12 @@ async def _kill(world: World, fleet: list[Running], order: random.Random, kills:
     return count
 
 
-async def _send(world: World, count: int, text: str) -> list[str]:
+async def _send(world: World, count: int, *texts: str) -> list[str]:
+    """Send so many messages, with one text after the other."""
     slots = asyncio.Semaphore(16)
 
-    async def one() -> str:
+    async def one(text: str) -> str:
         async with slots:
             return await world.send(text)
 
-    return await asyncio.gather(*(one() for _ in range(count)))
+    return await asyncio.gather(*(one(texts[n % len(texts)]) for n in range(count)))

@@ -7,6 +7,7 @@ place. Then the task has to end as documented, with each chunk once, no message,
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -139,6 +140,19 @@ async def second_delivery(world: World, point: str) -> Expected:
 async def failed_attempt(world: World, point: str) -> Expected:
     """The attempt that failed is counted, and the next one comes without its back-off."""
     return await _worker_dies(world, point, starts=2, text="failing 1")
+
+
+async def handed_over(world: World, point: str) -> Expected:
+    """A turn that has left its worker at a record, without a message: the sweeper sends it."""
+    await world.start("api")
+    victim = await world.start("worker", point=point)
+    task_id = await world.send("steps 4 0.5")
+    await world.noted(task_id, "step")
+    os.kill(victim.pid, signal.SIGTERM)
+    await world.dies(victim, point)
+    await world.start("sweep")
+    await world.start("worker")
+    return Expected(task_id=task_id, starts=2)
 
 
 async def _worker_dies(
@@ -347,6 +361,12 @@ CASES = {
         Case(name="before a later commit", point="between-commits:2", flow=long_turn),
         Case(name="after last commit, before ack", point="before-ack:1", flow=finished_turn),
         Case(name="after failure, before nack", point="before-nack:1", flow=failed_attempt),
+        Case(
+            name="handed over, not sent",
+            point="after-hand-over:1",
+            flow=handed_over,
+            settings={"A2A_WAITING_S": "1"},
+        ),
     ],
     "cancel": [
         Case(

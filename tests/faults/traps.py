@@ -32,6 +32,7 @@ POINTS: Final = frozenset(
         "after-leave",  # worker: a turn is left for another of its conversation, its message is not
         "before-pass-on",  # any: a turn is left or has ended, its conversation is not passed on
         "after-wake",  # any: the next turn is woken, its operation is not sent
+        "after-hand-over",  # worker: a turn is left at a record, its copy is not sent
         "before-nack",  # worker: the attempt is counted, its delivery is not given back
         "cancel-received",  # worker: a cancel operation is delivered, nothing is done about it
         "canceling",  # worker: a running agent is being cancelled

@@ -508,6 +508,7 @@ class _Delivery:
         self._is_let_go = True
         if head.left:
             return
+        faults.point("after-hand-over")
         params = OperationParams.of(head, head.turn, head.sends)
         await self._adapter.backends.operations.send(Operation.to_run(params))
         self.is_handed_over = True
