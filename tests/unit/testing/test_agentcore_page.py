@@ -1,0 +1,51 @@
+"""The worker of docs/agentcore.md, run as it stands there."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import Any
+
+import boto3
+import pytest
+
+from a2a_serverless_tools.local.template import find_template
+from a2a_serverless_tools.testing import step
+from a2a_serverless_tools.testing.fixtures import MakeBench
+
+PAGE = find_template().parent / "docs" / "agentcore.md"
+
+
+class Runtime:
+    """A client of AgentCore that answers, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    def invoke_agent_runtime(self, **request: Any) -> dict[str, Any]:
+        self.asked.append(request)
+        text = json.loads(request["payload"])["prompt"].upper()
+        return {"response": io.BytesIO(text.encode())}
+
+
+def test_a_turn_on_agentcore_is_a_step(
+    agent_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that dies behind the step asks once; a caller's conversation has one session."""
+    found = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    runtime, names = Runtime(), dict[str, Any]()
+    monkeypatch.setattr(boto3, "client", lambda _: runtime)
+    exec(found[1], names)  # noqa: S102 - it is the repository's own page
+    bench = agent_bench(names["agent"])
+    first = bench.send("hello", kill_after=step("ask"), context_id="c")
+    second = bench.send("again", context_id="c")
+    other = bench.send("other", context_id="d")
+    answers = [run.artifacts["final-answer"].text for run in (first, second, other)]
+    assert answers == ["HELLO", "AGAIN", "OTHER"]
+    assert first.attempts == 2
+    sessions = [request["runtimeSessionId"] for request in runtime.asked]
+    assert len(sessions) == 3
+    assert sessions[0] == sessions[1] != sessions[2]
+    assert all(33 <= len(session) <= 256 for session in sessions)
