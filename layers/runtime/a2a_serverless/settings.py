@@ -70,6 +70,8 @@ class Settings(BaseModel):
     """Days that a task is kept after its creation."""
     max_attempts: int = Field(default=3, ge=1, le=100)
     """Starts of the agent on one turn before the task fails."""
+    shards: int = Field(default=4, ge=4, le=64)
+    """Partitions of the table's indexes, each good for 1,000 writes a second. It may only grow."""
     max_turn_hours: float = Field(default=24, gt=0)
     """Hours for which one turn may be worked on over all its attempts, without its sleeps."""
     retry_minutes: float = Field(default=15, ge=0, le=600)

@@ -17,6 +17,7 @@ from a2a_serverless.observability import tracing
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.queues.fifo import FifoQueue, M
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage import layout
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import BY_LINE, INDEXES
@@ -215,6 +216,7 @@ def _storage_on(
 
     Without a queue of operations the turns that it wakes are left to the sweeper.
     """
+    layout.SHARDS = settings.shards
     send = None if operations is None else partial(_send_copy, operations)
     return DurableStorage(
         table,

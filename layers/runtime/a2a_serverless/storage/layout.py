@@ -15,9 +15,12 @@ from typing import Any, Final, Literal
 from a2a_serverless.storage.table import Index, Key
 from a2a_serverless.tasks.identity import Scope, digest
 
-SHARDS: Final = 4
-"""Partitions of a scope's listing, of the due index and of the line of those who wait for a share,
-each good for 1,000 writes a second."""
+SHARDS = 4
+"""Partitions of a scope's listing, of the hours and of the due index, each good for 1,000 writes a
+second. A process takes the number from its settings (`A2A_SHARDS`). A larger one finds what was
+written with a smaller one, and not the other way round."""
+LINES: Final = 4
+"""Partitions of the line of those who wait for a share; a caller always waits in the same one."""
 
 BY_SCOPE: Final = "by-scope"
 BY_CONTEXT: Final = "by-context"
@@ -208,12 +211,12 @@ def share_key(person: str) -> str:
 
 def waiting_key(person: str) -> str:
     """Return the `line_key` of the turns of a caller that wait for a share of the workers."""
-    return waiting_keys()[shard_of(person)]
+    return waiting_keys()[zlib.crc32(person.encode()) % LINES]
 
 
 def waiting_keys() -> list[str]:
     """Return the `line_key` of each shard of the callers who wait."""
-    return [f"{WAITING}#{shard}" for shard in range(SHARDS)]
+    return [f"{WAITING}#{shard}" for shard in range(LINES)]
 
 
 def line_place(person: str, at_ms: int, task_id: str) -> str:
