@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,14 @@ def environment(**variables: str) -> dict[str, str]:
     packages = (a2a_serverless, a2a_serverless_tools)
     roots = os.pathsep.join(str(Path(str(package.__file__)).parents[1]) for package in packages)
     return {**inherited, "PYTHONPATH": roots, "PYTHONWARNINGS": "ignore", **variables}
+
+
+def until(holds: Callable[[], bool], within_s: float = 60) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def run(

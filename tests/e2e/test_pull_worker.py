@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from tests.e2e.commands import (
     run,
     running,
     running_first,
+    until,
 )
 from tests.e2e.conftest import AGENT, CARD, names_of_queues, provision
 from tests.support.a2a_calls import Caller, message
@@ -110,7 +109,7 @@ def test_the_first_process_of_a_container_drains(
         first.wait_for("turns at a time")
         caller = processes.enter_context(Caller(api.wait_for(r"A2A at (\S+),")))
         ends, stays = (caller.send("hold", waits=False)["id"] for _ in range(2))
-        _until(lambda: _runs(tmp_path) == {ends, stays})
+        until(lambda: _runs(tmp_path) == {ends, stays})
         os.kill(first_process(first), signal.SIGTERM)
         (tmp_path / f"release-{ends}").touch()
         assert first.process.wait(30) == 0
@@ -127,13 +126,6 @@ def _runs(folder: Path) -> set[str]:
     """The tasks whose turns have started."""
     runs = folder / "runs"
     return set(runs.read_text(encoding="utf-8").split()) if runs.exists() else set()
-
-
-def _until(holds: Callable[[], bool], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_pull_worker_without_its_agent_says_so(tmp_path: Path) -> None:

@@ -84,6 +84,59 @@ def test_a_worker_reaches_what_the_function_reaches(
     assert ("Table" in str(own["Resource"])) is ("TaskTable" in str(its))
 
 
+def test_a_worker_may_ask_ecs_what_it_asks(fargate: Json) -> None:
+    """It protects tasks of its cluster, reads its services, lists its tasks, and nothing more.
+
+    The ECS agent asks UpdateTaskProtection with the worker's role.
+    """
+    policy = fargate["Resources"]["ProtectionPolicy"]["Properties"]
+    assert policy["Roles"] == [{"Ref": "TaskRole"}]
+    arn = "arn:${AWS::Partition}:ecs:${AWS::Region}:${AWS::AccountId}:"
+    cluster = {"ArnEquals": {"ecs:cluster": {"Fn::GetAtt": ["Cluster", "Arn"]}}}
+    granted = [
+        (s["Effect"], s["Action"], s["Resource"], s.get("Condition"))
+        for s in policy["PolicyDocument"]["Statement"]
+    ]
+    assert granted == [
+        ("Allow", "ecs:UpdateTaskProtection", {"Fn::Sub": arn + "task/${Cluster}/*"}, None),
+        ("Allow", "ecs:DescribeServices", {"Fn::Sub": arn + "service/${Cluster}/*"}, None),
+        ("Allow", "ecs:ListTasks", "*", cluster),
+    ]
+    assert fargate["Resources"]["Service"]["DependsOn"] == "ProtectionPolicy"
+
+
+def test_a_worker_runs_without_spot_capacity(fargate: Json) -> None:
+    """The first workers are on demand; the others, by the default, spot."""
+    parameters = fargate["Parameters"]
+    strategy = fargate["Resources"]["Service"]["Properties"]["CapacityProviderStrategy"]
+    base, spot = strategy
+    assert base == {
+        "CapacityProvider": "FARGATE",
+        "Base": {"Ref": "OnDemandBase"},
+        "Weight": {"Ref": "OnDemandWeight"},
+    }
+    assert spot == {"CapacityProvider": "FARGATE_SPOT", "Weight": {"Ref": "SpotWeight"}}
+    weights = {n: parameters[n]["Default"] for n in ("OnDemandWeight", "SpotWeight")}
+    assert weights == {"OnDemandWeight": 0, "SpotWeight": 1}
+    assert parameters["OnDemandBase"]["Default"] >= parameters["LeastWorkers"]["Default"]
+    providers = fargate["Resources"]["Cluster"]["Properties"]["CapacityProviders"]
+    assert providers == [each["CapacityProvider"] for each in strategy]
+
+
+@pytest.mark.parametrize(
+    ("on_demand", "spot", "is_refused"),
+    [("0", "0", True), ("1", "0", False), ("0", "1", False), ("1", "3", False)],
+)
+def test_workers_without_any_capacity_are_refused(
+    fargate: Json, on_demand: str, spot: str, *, is_refused: bool
+) -> None:
+    """Two weights of 0, with which ECS starts nothing, are named before anything is made."""
+    said = refused(fargate, OnDemandWeight=on_demand, SpotWeight=spot)
+    assert [s.startswith("SpotWeight 0 needs an OnDemandWeight") for s in said] == [
+        True
+    ] * is_refused
+
+
 def test_a_worker_starts_with_what_its_role_may_read(fargate: Json) -> None:
     """The check at a worker's start asks for the indexes that its role may query, and no others."""
     resources = str([s["Resource"] for s in own_statements(fargate)])

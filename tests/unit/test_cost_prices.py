@@ -30,6 +30,11 @@ def test_a_worker_outside_of_lambda_is_paid_by_the_hour() -> None:
     dollars = bill(Counts(**hours), times=1_000_000, kept_days=30)
     assert dollars["Fargate"] == pytest.approx(4.13, abs=0.01)
     assert sum(dollars.values()) == dollars["Fargate"]
+    month = {name: hours * 720 * 3600 for name, hours in fargate().items()}
+    assert bill(Counts(**month), times=1, kept_days=30)["Fargate"] == pytest.approx(10.71, abs=0.01)
+    assert month["vcpu_hours"] * 0.03238 + month["gb_hours"] * 0.00356 == pytest.approx(
+        7.11, abs=0.01
+    )
 
 
 @pytest.mark.parametrize(("setting", "workers"), [("1", 90), ("10", 9), ("25", 4)])

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from a2a.server.agent_execution import AgentExecutor
@@ -194,11 +194,16 @@ class WorkerAdapter:
             await self.process(delivery.instead, deadline=deadline, quarantine=quarantine)
         return is_done
 
-    async def serve(self, *, concurrency: int) -> None:
+    async def serve(
+        self,
+        *,
+        concurrency: int,
+        over: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    ) -> None:
         """Pull operations, `concurrency` at a time, until the queue is shut down.
 
-        One poll at a time asks for as many as find a place. Cancelled after the queue's shutdown,
-        it gives back what it works on.
+        One poll at a time asks for as many as find a place, and each runs in a context
+        that `over` makes. Cancelled after the queue's shutdown, it gives back what it works on.
 
         Raises:
             ConfigurationError: there is no such queue any more; the turns that ran have ended.
@@ -219,15 +224,18 @@ class WorkerAdapter:
                     missing = error
                     break
                 for handle in handles:
-                    task = deliveries.create_task(self._work(handle))
+                    task = deliveries.create_task(self._work(handle, over()))
                     running.add(task)
                     task.add_done_callback(running.discard)
         if missing is not None:
             raise missing
 
-    async def _work(self, handle: Handle[Operation]) -> None:
+    async def _work(
+        self, handle: Handle[Operation], over: AbstractAsyncContextManager[None]
+    ) -> None:
         try:
-            await self.process(handle, deadline=self.clock.monotonic() + PULL_LIMIT_S)
+            async with over:
+                await self.process(handle, deadline=self.clock.monotonic() + PULL_LIMIT_S)
         finally:
             metrics.flush()
 
