@@ -18,6 +18,7 @@ from typing import Any
 
 from samtranslator.yaml_helper import yaml_parse
 
+from a2a_serverless.storage.layout import BY_DUE, BY_SCOPE
 from a2a_serverless_tools.local.template import find_template
 from benchmarks import cost_prices as prices
 from benchmarks.cost_prices import MILLION, SECONDS_OF_MONTH, Counts, bill, sampled
@@ -99,6 +100,11 @@ def stream(system: System) -> str:
     return task_id
 
 
+INDEXES = {
+    BY_DUE: "- of them in the index of what is due",
+    BY_SCOPE: "- of them in the index of the caller's tasks",
+}
+
 PROFILES = (
     Profile(
         name="echo",
@@ -170,6 +176,12 @@ def counts(tally: Tally, profile: Profile, memory: Mapping[str, float]) -> Count
     ).over(profile.tasks)
 
 
+def seconds(tally: Tally, profile: Profile) -> float:
+    """Return how long environments of Lambda are taken by the tasks of a profile."""
+    own = sum(OWN_S[name] * times for name, times in tally.invocations.items())
+    return own + sum(profile.waits.values()) * profile.tasks
+
+
 def memories() -> Mapping[str, float]:
     """Return the default memory of each function, in GB."""
     parameters = document()["Parameters"]
@@ -191,12 +203,15 @@ def per_task(
     yield from header("one task", names)
     yield row("requests to DynamoDB", [t.table.requests / p.tasks for p, t in counted])
     yield row("write units", [one.write_units for one in usage])
+    for index, meaning in INDEXES.items():
+        yield row(meaning, [t.table.index_units[index] / p.tasks for p, t in counted])
     yield row("read units", [one.read_units for one in usage])
     yield row("KB stored", [one.stored_bytes / 1000 for one in usage])
     yield row("requests to SQS", [one.sqs_requests for one in usage])
     yield row("requests to API Gateway", [one.api_requests for one in usage])
     yield row("Lambda invocations", [one.invocations for one in usage])
     yield row("Lambda GB-seconds", [one.gb_seconds for one in usage])
+    yield row("seconds of Lambda environments", [seconds(t, p) / p.tasks for p, t in counted])
     yield row("KB logged", [one.logged_bytes / 1000 for one in usage])
     yield row("KB sent", [one.sent_bytes / 1000 for one in usage])
 

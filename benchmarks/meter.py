@@ -36,6 +36,8 @@ class Usage:
     sent_bytes: int = 0
     write_units: float = 0
     read_units: float = 0
+    index_units: Counter[str] = field(default_factory=Counter, compare=False)
+    """Write units of transactions in each index, which are among `write_units`."""
     kinds: Counter[str] = field(default_factory=Counter, compare=False)
     """Requests by what they do to which items, such as `GetItem HEAD`."""
 
@@ -94,12 +96,12 @@ class Meter:
         self, parsed: dict[str, Any], model: Any, context: Mapping[str, Any], **_: Any
     ) -> None:
         if model.name == _TRANSACTION:
-            written = sum(
-                self._units(before, self._stored(_key_of(action)), table_factor=2)
-                for action, before in context[_BEFORE]
-            )
+            pairs = [(before, self._stored(_key_of(action))) for action, before in context[_BEFORE]]
+            written = sum(self._units(*pair, table_factor=2) for pair in pairs)
             with self._lock:
                 self._usage.write_units += written
+                for pair in pairs:
+                    self._usage.index_units.update(self._in_indexes(*pair))
             return
         consumed = parsed.get("ConsumedCapacity", [])
         consumed = consumed if isinstance(consumed, list) else [consumed]
@@ -117,16 +119,19 @@ class Meter:
 
     def _units(self, before: Item, after: Item, *, table_factor: int) -> float:
         units = table_factor * max(1, kilobytes(before), kilobytes(after))
+        return units + sum(self._in_indexes(before, after).values())
+
+    def _in_indexes(self, before: Item, after: Item) -> dict[str, int]:
+        """Return the write units of a change in each index."""
+        units = {}
         for index in self._indexes:
             old, new = _entry(index, before), _entry(index, after)
             if old == new:
                 continue
             keys = [attribute["AttributeName"] for attribute in index["KeySchema"]]
             is_moved = any(old.get(name) != new.get(name) for name in keys)
-            if is_moved:
-                units += kilobytes(old) + kilobytes(new)
-            else:
-                units += max(kilobytes(old), kilobytes(new))
+            sizes = kilobytes(old), kilobytes(new)
+            units[index["IndexName"]] = sum(sizes) if is_moved else max(sizes)
         return units
 
 
