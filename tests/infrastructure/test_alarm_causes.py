@@ -502,6 +502,15 @@ def test_requests_without_a_place_do_not_ring(watched: Watched) -> None:
             [400_000] * 5,
             {"FunctionName": "PushFunction"},
         ),
+        ("ConcurrencyAlarm", "AWS/Lambda", "ConcurrentExecutions", [800] * 5, {}),
+        *(
+            ("TableLimitAlarm", "AWS/DynamoDB", "WriteThrottleEvents", [3] * 5, place)
+            for place in (
+                {"TableName": "TaskTable"},
+                {"TableName": "TaskTable", "GlobalSecondaryIndexName": "by-due"},
+                {"TableName": "TaskTable", "GlobalSecondaryIndexName": "by-scope"},
+            )
+        ),
     ],
 )
 def test_alarms_on_awss_own_metrics(
@@ -512,9 +521,16 @@ def test_alarms_on_awss_own_metrics(
     values: list[float],
     dimensions: dict[str, str],
 ) -> None:
-    """Letters that wait, messages that cannot be read, a stream that is read late."""
+    """Letters that wait, messages that cannot be read, a stream that is read late, limits."""
     watched.model(namespace, metric, *values, **dimensions)
     assert watched.rung() == {alarm}
+
+
+def test_a_busy_account_and_a_burst_of_writes_do_not_ring(watched: Watched) -> None:
+    """Below four fifths of the account's environments, and for some minutes at the table's limit."""
+    watched.model("AWS/Lambda", "ConcurrentExecutions", *[790] * 10)
+    watched.model("AWS/DynamoDB", "WriteThrottleEvents", *[50] * 4, TableName="TaskTable")
+    assert watched.rung() == set()
 
 
 def test_a_callers_number_is_its_own() -> None:

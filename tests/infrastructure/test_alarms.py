@@ -30,6 +30,8 @@ ALARMS = {
     "ServerErrorsAlarm": "5XXError",
     "FunctionErrorsAlarm": "Errors",
     "ThrottlesAlarm": "Throttles",
+    "ConcurrencyAlarm": "ConcurrentExecutions",
+    "TableLimitAlarm": "WriteThrottleEvents",
     "FailedTasksAlarm": "TasksEnded",
     "AttemptsUsedUpAlarm": "Callers",
     "AgentNotLoadedAlarm": "AgentNotLoaded",
@@ -119,7 +121,7 @@ def test_alarms_watch_every_function(transformed: Json, alarm: str, left_out: se
     seen = {
         dimension["Value"]["Ref"]
         for metric in watched(properties(transformed, alarm))
-        for dimension in metric["Dimensions"]
+        for dimension in metric.get("Dimensions", [])
         if dimension["Name"] == "FunctionName"
     }
     assert seen == functions - left_out
@@ -145,7 +147,7 @@ def test_alarms_name_all_dimensions(
     ]
     assert len(own) >= 5
     for metric in own:
-        named = frozenset(dimension["Name"] for dimension in metric["Dimensions"])
+        named = frozenset(dimension["Name"] for dimension in metric.get("Dimensions", []))
         assert emitted[metric["MetricName"]] == {named}, metric["MetricName"]
 
 

@@ -37,6 +37,7 @@ _NAMES: Final = {
             "PushFunction",
             "StreamFunction",
             "SweeperFunction",
+            "TaskTable",
             "WorkerFunction",
         )
     },
@@ -111,7 +112,7 @@ class CloudWatch:
 
     def statistic(self, metric: Json, name: str, begin_ms: int, end_ms: int) -> Value:
         """The statistic of a metric over the values with a time in `begin_ms < t <= end_ms`."""
-        dimensions = frozenset((each["Name"], each["Value"]) for each in metric["Dimensions"])
+        dimensions = frozenset((each["Name"], each["Value"]) for each in metric.get("Dimensions", []))
         points = self.points.get((metric["Namespace"], metric["MetricName"], dimensions), [])
         values = [value for at, value in points if begin_ms < at <= end_ms]
         return _STATISTICS[name](values) if values else None
