@@ -12,7 +12,7 @@ from tests.cloud.kills import SHORT, STEPS, Run
 from tests.cloud.own import wrong_remains
 
 NUMBERS = "".join(f"{number} 0.5\n" for number in range(STEPS))
-NOTED = "t1 first p1\n" * STEPS
+NOTED = "t1 first p1 1\n" * STEPS
 
 
 def task(state: str, *, text: str = NUMBERS, said: str = "p1") -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_an_end_that_is_right(kind: str, state: str, tmp_path: Path) -> None:
 
 def test_a_turn_that_a_killed_attempt_had_begun(tmp_path: Path) -> None:
     """An attempt that starts after another one has been killed is right."""
-    noted = "t1 first p0\nt1 first p0\n" + "t1 second p1\n" * STEPS
+    noted = "t1 first p0 0\nt1 first p0 0\n" + "t1 second p1 1\n" * STEPS
     assert judged(tmp_path, "steps", task("COMPLETED"), noted) == []
 
 
@@ -56,8 +56,8 @@ def test_a_turn_that_a_killed_attempt_had_begun(tmp_path: Path) -> None:
     ("says", "ended", "noted"),
     [
         ("COMPLETED '0", task("COMPLETED", text="0 0.5\n0 0.5\n1 0.5\n"), NOTED),
-        ("two attempts at the same time", task("COMPLETED"), NOTED + "t1 second p2\n" + NOTED),
-        ("run after its end", task("COMPLETED"), NOTED + "t1 second p2\n"),
+        ("two attempts at the same time", task("COMPLETED"), NOTED + "t1 second p2 2\n" + NOTED),
+        ("run after its end", task("COMPLETED"), NOTED + "t1 second p2 2\n"),
     ],
 )
 def test_a_turn_that_was_done_twice(
