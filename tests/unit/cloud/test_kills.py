@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.cloud.deployment import KEPT
-from tests.cloud.kills import SHORT, STEPS, Run
+from tests.cloud.kills import SHORT, STEPS, Attempt, Run
 from tests.cloud.own import wrong_remains
 
 NUMBERS = "".join(f"{number} 0.5\n" for number in range(STEPS))
@@ -24,12 +25,18 @@ def task(state: str, *, text: str = NUMBERS, said: str = "p1") -> dict[str, Any]
     }
 
 
-def judged(path: Path, kind: str, ended: dict[str, Any], noted: str = NOTED) -> list[str]:
-    """What is wrong with one task."""
+def run_of(path: Path, noted: str, *alive: int) -> Run:
+    """A run whose agent has noted this, with the workers' processes that live."""
     effects = path / "effects.log"
     effects.write_text(noted)
+    deployment: Any = SimpleNamespace(processes=lambda _: list(alive))
     nothing: Any = None
-    run = Run(form=SHORT, deployment=nothing, client=nothing, effects=effects, context="c")
+    return Run(form=SHORT, deployment=deployment, client=nothing, effects=effects, context="c")
+
+
+def judged(path: Path, kind: str, ended: dict[str, Any], noted: str = NOTED) -> list[str]:
+    """What is wrong with one task."""
+    run = run_of(path, noted)
     run.ended.append((kind, ended))
     run.judge()
     return run.wrong
@@ -65,6 +72,22 @@ def test_a_turn_that_was_done_twice(
 ) -> None:
     """Steps told twice, two attempts at once and a run after the end are found."""
     assert says in "".join(judged(tmp_path, "steps", ended, noted))
+
+
+def test_a_kill_meets_a_turn_that_is_under_way(tmp_path: Path) -> None:
+    """A turn is one to kill while it has steps to do, in a living process, and not too often."""
+    lines = ["t1 first p1 1", "t2 first p2 2", *["t3 first p3 3"] * STEPS, "t4 first p4 4"]
+    run = run_of(tmp_path, "\n".join([*lines, "t5 first p"]), 1, 3, 4)
+    run.hit += [Attempt("t4", "earlier", "p0", 9)] * SHORT.most
+    assert [each.task_id for each in run.under_way()] == ["t1"]
+
+
+def test_a_killed_turn_was_run_again_if_another_process_ended_it(tmp_path: Path) -> None:
+    """A kill that came after the last step has met no turn."""
+    run = run_of(tmp_path, "")
+    run.hit += [Attempt("t1", "first", process, 1) for process in ("p0", "p1")]
+    run.ended.append(("steps", task("COMPLETED", said="p1")))
+    assert run.restarted() == 1
 
 
 def test_what_a_deleted_stack_leaves() -> None:
