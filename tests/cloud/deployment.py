@@ -54,7 +54,7 @@ async def build(folder: Path, *, live_agent: bool, project: Path = ROOT) -> None
     """
     variables = {"LAMBDA_PLATFORM": PLATFORM, "LAMBDA_PYTHON": "3.13"}
     command = ["make", "build", f"BUILD_ARGS=--build-dir {folder}"]
-    if (project / ".venv").exists():
+    if project == ROOT:
         command.insert(1, "--old-file=.venv/.stamp")
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     await run(command, {**inherited, **variables}, within_s=BUILD_S, folder=project)

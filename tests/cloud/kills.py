@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -24,30 +24,45 @@ KINDS: Final = ("say", "steps", "fail", "ask", "wait")
 RUNNING: Final = 20
 """Tasks at the same time."""
 STEPS: Final = 3
+GAP_S: Final = 0.5
 PAUSE_S: Final = (2.0, 5.0)
-"""The shortest and the longest wait before a kill."""
+"""The shortest and the longest wait before the kill of a process, whatever it does."""
+TURN_PAUSE_S: Final = (4.0, 12.0)
+"""Those before the kill of a worker's process while a turn is under way in it."""
+LOOK_S: Final = 0.1
 NO_PROCESS_S: Final = 70.0
 """How long to wait for a function's process: the sweeper starts each minute. It is the pace of a
 round: where processes are killed faster than they start, no turn is ever run."""
-VICTIMS: Final = (*FUNCTIONS, "WorkerFunction")
+WORKER: Final = "WorkerFunction"
 AGAIN: Final = 5
 """Each such task is sent once more after its end."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """How much: in a round each function is killed once, the worker twice."""
+    """How much: in a round each function is killed once."""
 
     tasks: int
     rounds: int
+    most: int
+    """How often a turn is killed at most: it has to have an attempt left that is not."""
     seconds: float = 0
     """In which the tasks are begun; the kills end with them."""
     parameters: dict[str, str] = field(default_factory=dict)
 
 
-SHORT: Final = Form(tasks=40, rounds=2)
-"""No turn can lose its three attempts: a killed one comes back when the last kill is over."""
-LONG: Final = Form(tasks=300, rounds=1000, seconds=600, parameters={"MaxAttempts": "5"})
+SHORT: Final = Form(tasks=40, rounds=2, most=1)
+LONG: Final = Form(tasks=300, rounds=1000, most=2, seconds=600, parameters={"MaxAttempts": "5"})
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt at a turn, as the agent has noted each of its steps."""
+
+    task_id: str
+    attempt: str
+    process: str
+    pid: int
 
 
 @dataclass(kw_only=True)
@@ -60,6 +75,8 @@ class Run:
     effects: Path
     context: str
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FUNCTIONS, 0))
+    hit: list[Attempt] = field(default_factory=list)
+    """Those in whose process a kill has met their turn."""
     wrong: list[str] = field(default_factory=list)
     ended: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
@@ -99,26 +116,45 @@ class Run:
             if not _is_right(kind, task):
                 self.wrong.append(f"{kind} {task['id']} {state(task)} {artifact_text(task)!r}")
             did = attempts.get(task["id"], [])
-            if len({attempt for attempt, _ in did}) != len(did):
+            if len(set(did)) != len(did):
                 self.wrong.append(f"{kind} {task['id']} was run by two attempts at the same time")
-            if did and did[-1][1] != status_text(task):
+            if did and did[-1].process != status_text(task):
                 self.wrong.append(f"{kind} {task['id']} was run after its end")
 
-    def _steps(self) -> dict[str, Any]:
-        return ordered("steps", count=STEPS, gap_s=0.5, effects=str(self.effects))
+    def under_way(self) -> list[Attempt]:
+        """Return the attempts whose turns have a step to do, in processes that live."""
+        alive, steps = set(self.deployment.processes(WORKER)), Counter(self._noted())
+        killed = Counter(each.task_id for each in self.hit)
+        return [
+            each
+            for each, done in steps.items()
+            if done < STEPS and each.pid in alive and killed[each.task_id] < self.form.most
+        ]
 
-    def attempts(self) -> dict[str, list[tuple[str, str]]]:
-        """Return each task's attempts with their processes, in the order of what they did."""
+    def restarted(self) -> int:
+        """Return how many killed turns another attempt has run from their start to their end."""
+        ends = {task["id"]: status_text(task) for _, task in self.ended}
+        return sum(ends.get(each.task_id) not in {None, each.process} for each in self.hit)
+
+    def _steps(self) -> dict[str, Any]:
+        return ordered("steps", count=STEPS, gap_s=GAP_S, effects=str(self.effects))
+
+    def attempts(self) -> dict[str, list[Attempt]]:
+        """Return each task's attempts, in the order of what they did."""
         found = defaultdict(list)
-        for line in self.effects.read_text(encoding="utf-8").splitlines():
-            task_id, attempt, process = line.split()
-            found[task_id].append((attempt, process))
+        for each in self._noted():
+            found[each.task_id].append(each)
         return {task_id: [each for each, _ in groupby(did)] for task_id, did in found.items()}
 
-    async def kill(self) -> None:
+    def _noted(self) -> list[Attempt]:
+        noted = self.effects.read_text(encoding="utf-8") if self.effects.exists() else ""
+        words = [line.split() for line in noted.splitlines(keepends=True) if line.endswith("\n")]
+        return [Attempt(task, own, process, int(pid)) for task, own, process, pid in words]
+
+    async def kill_processes(self) -> None:
         """Kill a process of one function after the other, each round in another order."""
         for _ in range(self.form.rounds):
-            for name in random.sample(VICTIMS, len(VICTIMS)):
+            for name in random.sample(FUNCTIONS, len(FUNCTIONS)):
                 await asyncio.sleep(random.uniform(*PAUSE_S))  # noqa: S311 - no secret
                 deadline = time.monotonic() + NO_PROCESS_S
                 while not (found := self.deployment.processes(name)):
@@ -126,9 +162,27 @@ class Run:
                         break
                     await asyncio.sleep(0.5)
                 else:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(random.choice(found), signal.SIGKILL)  # noqa: S311
-                        self.kills[name] += 1
+                    self._kill(name, random.choice(found))  # noqa: S311
+
+    async def kill_turns(self) -> None:
+        """Kill workers' processes, each at some moment of a turn that is under way in it."""
+        while True:
+            await asyncio.sleep(random.uniform(*TURN_PAUSE_S))  # noqa: S311
+            while not (found := self.under_way()):  # noqa: ASYNC110 - it is in another process
+                await asyncio.sleep(LOOK_S)
+            chosen = random.choice(found)  # noqa: S311
+            await asyncio.sleep(random.uniform(0, GAP_S))  # noqa: S311
+            if self._kill(WORKER, chosen.pid):
+                self.hit.append(chosen)
+
+    def _kill(self, name: str, pid: int) -> bool:
+        if pid not in self.deployment.processes(name):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            self.kills[name] += 1
+            return True
+        return False
 
     async def listed(self) -> set[str]:
         """Return the ids of all tasks of the run that the agent knows."""
@@ -152,18 +206,20 @@ async def _killed(deployment: Deployment, subject: Subject, form: Form) -> Figur
         context=f"kills-{subject.run}-{form.tasks}",
     )
     began = time.monotonic()
-    killing = asyncio.ensure_future(run.kill())
-    try:
+    async with asyncio.TaskGroup() as group:
+        turns = group.create_task(run.kill_turns())
+        processes = group.create_task(run.kill_processes())
         await run.tasks()
-        if not form.seconds:
-            await killing
-    finally:
-        killing.cancel()
+        turns.cancel()
+        if form.seconds:
+            processes.cancel()
     run.judge()
     ids, listed = {task["id"] for _, task in run.ended}, await run.listed()
     figures = {
         "tasks": len(ids),
         "kills": run.kills,
+        "kills that met a turn": len(run.hit),
+        "turns of them run again": run.restarted(),
         "started more than once": sum(len(did) > 1 for did in run.attempts().values()),
         "requests without an answer": run.client.unanswered,
         "seconds": round(time.monotonic() - began),
@@ -172,6 +228,7 @@ async def _killed(deployment: Deployment, subject: Subject, form: Form) -> Figur
     require(listed == ids, f"lost or doubled: {listed ^ ids}", **figures)
     require(len(listed) == form.tasks, f"{len(listed)} tasks of {form.tasks}", **figures)
     require(all(run.kills.values()), "a function was not killed", **figures)
+    require(run.restarted(), "no killed turn was run again", **figures)
     return figures
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
+from a2a_serverless import __version__
 from tests.cloud.deployment import Deployment, build, run
 from tests.cloud.emulator import ROOT
 from tests.cloud.own import Own, Patient, beside, subject_of
@@ -22,16 +22,18 @@ MAKE_S: Final = 300.0
 BIN: Final = ROOT / ".venv" / "bin"
 IN_FLIGHT: Final = 8
 STEPS: Final = 5
+EARLIER: Final = "0.1.9"
+LAST_OUTPUT: Final = """\
+  UndecodableQueue:
+    Description: URL of the queue of undecodable messages
+    Value: !Ref UndecodableQueue
+"""
 
 
 async def made(deployment: Deployment, subject: Subject) -> Figures:
     """Deploy a project that `init` has made out of the wheel, beside the stack; and delete it."""
     folder = deployment.door.folder / "project"
-    await asyncio.to_thread(folder.mkdir)
-    wheel = [BIN / "uv", "build", "--quiet", "--wheel", "--python", BIN / "python", "-o", folder]
-    await run([*map(str, wheel)], os.environ, within_s=MAKE_S)
-    init = [BIN / "a2a-serverless", "init", folder / "mine", "--find-links", folder]
-    await run([*map(str, init)], os.environ, within_s=MAKE_S)
+    await _project(folder, ROOT)
     await build(folder / "built", live_agent=False, project=folder / "mine")
     task_id = await subject.begin("say")
     async with beside(deployment, "a2a-mine", build=folder / "built") as other:
@@ -55,24 +57,30 @@ async def made(deployment: Deployment, subject: Subject) -> Figures:
 
 
 async def upgraded(deployment: Deployment, subject: Subject) -> Figures:
-    """Deploy an older release, begin tasks, and update the stack to this code meanwhile.
+    """Deploy a project of an older release, upgrade it, and deploy it again while tasks run.
 
-    The older one is that of `A2A_UPGRADE_FROM`, else of the last tag, else this code with one more
-    file in each function and the layer, so that all of them are replaced.
+    The older release is that of `A2A_UPGRADE_FROM`, else of the last tag, else this code under an
+    earlier version, without an output of the template.
     """
     release = last_release()
-    old = await _older(deployment, release)
+    folder = deployment.door.folder / "older"
+    await _project(folder, await _older(folder.with_name("older-source"), release))
+    project = folder / "mine"
+    await build(folder / "built", live_agent=True, project=project)
     async with (
-        beside(deployment, "a2a-upgraded", build=old) as other,
+        beside(deployment, "a2a-upgraded", build=folder / "built") as other,
         subject_of(other, subject.made, subject.run) as there,
     ):
         client = Patient(there)
         asking = [await client.sent(ordered("ask")) for _ in range(2)]
         asked = [await client.ended(task_id, "INPUT_REQUIRED") for task_id in asking]
+        missing = (await deployment.stack()).outputs.keys() - (await other.stack()).outputs.keys()
+        said = await _command(["upgrade", "--find-links", await _wheel(folder, ROOT)], project)
+        await build(folder / "newer", live_agent=True, project=project)
         steps = {"count": STEPS, "gap_s": 2}
         ids = [await client.sent(ordered("steps", **steps)) for _ in range(IN_FLIGHT)]
         await client.ended(ids[0], "WORKING")
-        other.take(deployment.build)
+        other.take(folder / "newer")
         updating = asyncio.ensure_future(other.deploy())
         while not updating.done():
             ids.append(await client.sent(ordered("steps", **steps)))
@@ -84,8 +92,12 @@ async def upgraded(deployment: Deployment, subject: Subject) -> Figures:
         tasks = [await client.ended(task_id) for task_id in [*ids, *asking]]
         wrong = [it["id"] for it in tasks if not _is_whole(it)]
         require(not wrong, f"tasks that did not end whole: {wrong}")
+        outputs = (await other.stack()).outputs.keys()
+        require(release or missing, "the older stack has all outputs of the newer one")
+        require(not missing - outputs, f"the upgraded stack has no {missing - outputs}")
     return {
-        "from": release or "this code",
+        "from": release or EARLIER,
+        "said": said.splitlines()[-1],
         "in flight": IN_FLIGHT,
         "sent meanwhile": len(ids) - IN_FLIGHT,
         "tasks": len(tasks),
@@ -97,20 +109,43 @@ def _is_whole(task: dict[str, Any]) -> bool:
     return state(task) == "COMPLETED" and numbers == [str(number) for number in range(STEPS)]
 
 
-async def _older(deployment: Deployment, release: str) -> Path:
-    """Build what is upgraded."""
-    folder, target = deployment.door.folder / "older", deployment.door.folder / "older-built"
-    if not release:
-        await asyncio.to_thread(shutil.copytree, deployment.build, target, symlinks=True)
-        for name in ("ApiFunction", "StreamFunction", "WorkerFunction", "RuntimeLayer"):
-            (target / name / "older.txt").touch()
-        return target
+async def _older(folder: Path, release: str) -> Path:
+    """Return the source of what is upgraded."""
     await asyncio.to_thread(folder.mkdir)
     archive = ["sh", "-c", 'git archive --format=tar "$1" | tar -x -C "$2"', "sh"]
-    await run([*archive, release, str(folder)], os.environ, within_s=MAKE_S)
-    (folder / ".venv").symlink_to(ROOT / ".venv")
-    await build(target, live_agent=True, project=folder)
-    return target
+    await run([*archive, release or "HEAD", str(folder)], os.environ, within_s=MAKE_S)
+    if not release:
+        for name in ("pyproject.toml", "layers/runtime/a2a_serverless/__init__.py"):
+            _replace(folder / name, f'"{__version__}"', f'"{EARLIER}"')
+        _replace(folder / "template.yaml", LAST_OUTPUT, "")
+    return folder
+
+
+def _replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    require(text.count(old) == 1, f"{path.name} does not have {old!r} once")
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+async def _project(folder: Path, source: Path) -> None:
+    """Make a project by a source's `init`, `mine` in a new folder, out of the source's wheel."""
+    await asyncio.to_thread(folder.mkdir)
+    wheels = await _wheel(folder, source)
+    await _command(["init", "mine", "--find-links", wheels], folder, source)
+
+
+async def _wheel(folder: Path, source: Path) -> str:
+    """Build a source's wheel into a folder; return that."""
+    wheel = [BIN / "uv", "build", "--quiet", "--wheel", "--python", BIN / "python", "-o", folder]
+    await run([*map(str, wheel)], os.environ, within_s=MAKE_S, folder=source)
+    return str(folder)
+
+
+async def _command(arguments: list[str], folder: Path, source: Path = ROOT) -> str:
+    """Run a command of a source in a folder; return what it said."""
+    path = os.pathsep.join(str(source / name) for name in ("layers/runtime", "src"))
+    command = [str(BIN / "python"), "-m", "a2a_serverless_tools.cli", *arguments]
+    return await run(command, {**os.environ, "PYTHONPATH": path}, within_s=MAKE_S, folder=folder)
 
 
 CHECKS: Final = (

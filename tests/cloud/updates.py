@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,13 +18,15 @@ from typing import Any, Final
 import httpx
 from samtranslator.yaml_helper import yaml_parse
 
+from a2a_serverless.push.signing import SETTLED_S, signing_key
 from tests.cloud.deployment import Deployment
 from tests.cloud.emulator import ROOT
-from tests.cloud.own import Own, alone
+from tests.cloud.own import UNANSWERED, Own, alone
 from tests.live.callers import ENDPOINTS, move, name_tokens
 from tests.live.deployments import variables_of
 from tests.live.findings import Figures, require
 from tests.live.subject import VERSION, Subject, state, status_text
+from tests.live.webhooks import Told, told, verified
 from tests.support.issuers import AUDIENCE, running_issuer
 
 ISSUER: Final = "https://issuer.example.com"
@@ -86,15 +89,9 @@ async def rotated(deployment: Deployment, subject: Subject) -> Figures:
         text = json.dumps({**keys, "default": list(of_default)})
         await account.call("secretsmanager", "put_secret_value", SecretId=secret, SecretString=text)
 
-    async def restart() -> None:
-        for name in ("ApiFunction", "StreamFunction"):
-            for pid in deployment.processes(name):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
     async def undo() -> None:
         await give(old)
-        await restart()
+        _restart(deployment)
 
     async def status(key: str) -> int:
         try:
@@ -117,10 +114,65 @@ async def rotated(deployment: Deployment, subject: Subject) -> Figures:
     took_s = round(subject.clock.monotonic() - began)
     require(await status(old) == httpx.codes.OK, "the old key was refused beside the new one")
     await give(new)
-    await restart()  # a new process reads what is there
+    _restart(deployment)  # a new process reads what is there
     await subject.until("the new key in new processes", taken, within_s=20, every_s=1)
     await subject.until("the end of the old key", over, within_s=20, every_s=1)
     return {"taken after s": took_s}
+
+
+def _restart(deployment: Deployment, *functions: str) -> None:
+    """End the processes of the functions that clients call, and of those that are named."""
+    for name in (*ENDPOINTS, *functions):
+        for pid in deployment.processes(name):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+async def resigned(deployment: Deployment, subject: Subject) -> Figures:
+    """Give the notifications another signing key, and look at who signs before and after its time.
+
+    The new key signs when each receiver can have it. That time is not waited for: the published
+    key's item is given an earlier one.
+    """
+    call, stack = deployment.account.call, await deployment.stack()
+    secret = uuid.uuid4().hex * 2
+    new = signing_key(secret).kid
+    old = (await told(subject)).kid
+    arn = stack.outputs["SigningSecret"]
+    await call("secretsmanager", "put_secret_value", SecretId=arn, SecretString=secret)
+
+    async def told_anew() -> Told | None:
+        with contextlib.suppress(*UNANSWERED):  # of a process that was just ended
+            return await told(subject)
+        return None
+
+    async def next_told() -> Told:
+        _restart(deployment, "PushFunction")  # new processes read what is there
+        return await subject.until("a notification", told_anew, within_s=60, every_s=1)
+
+    before = await next_told()
+    require(before.kid == old, "the new key signs before receivers can have it")
+    require(await _published(subject) == {old, new}, "the new key is not published before it signs")
+    earlier_ms = (time.time() - SETTLED_S) * 1000
+    await call(
+        "dynamodb",
+        "update_item",
+        TableName=stack.resources["TaskTable"],
+        Key={"PK": {"S": "JWKS"}, "SK": {"S": f"KEY#{new}"}},
+        UpdateExpression="SET published_at = :at",
+        ConditionExpression="attribute_exists(PK)",
+        ExpressionAttributeValues={":at": {"N": str(round(earlier_ms))}},
+    )
+    after = await next_told()
+    require(after.kid == new, "the former key still signs")
+    require(await _published(subject) == {old, new}, "the former key is no longer published")
+    await verified(subject, before.notification, before.url)
+    return {"keys published": 2}
+
+
+async def _published(subject: Subject) -> set[str]:
+    key_set = await subject.anonymous.get("/.well-known/jwks.json")
+    return {key["kid"] for key in key_set.json()["keys"]}
 
 
 async def outside(deployment: Deployment, subject: Subject) -> Figures:
@@ -193,4 +245,9 @@ CHECKS: Final = (
     Own("shared-turns", "with WorkerTurns=10 ten tasks share two processes", shared),
     Own("external-workers", "with Worker=external a worker of this machine takes over", outside),
     Own("key-rotation", "a second key is taken, and the first one refused after its end", rotated),
+    Own(
+        "signing-rotation",
+        "a new signing key is published, and then signs, beside its former",
+        resigned,
+    ),
 )

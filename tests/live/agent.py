@@ -60,13 +60,13 @@ class LiveAgent(Worker):
         """Tell `count` times, every `gap_s`, the step and the seconds since the first one.
 
         `effects` is a file of this machine that gets a line for each step that is done: the task,
-        the attempt, the process.
+        the attempt, the process and its id there.
         """
         began, attempt = time.monotonic(), uuid.uuid4().hex
         for number in range(count):
             if effects:
                 with open(effects, "a", encoding="utf-8") as file:  # noqa: ASYNC230, PTH123
-                    file.write(f"{ctx.task_id} {attempt} {PROCESS}\n")
+                    file.write(f"{ctx.task_id} {attempt} {PROCESS} {os.getpid()}\n")
             told = f"{number} {time.monotonic() - began:.3f}\n"
             await ctx.emit_text_artifact(told, "steps", append=number > 0)
             await asyncio.sleep(gap_s)

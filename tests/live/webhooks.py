@@ -55,8 +55,25 @@ class Hook:
     take: Callable[[], Awaitable[list[Notification]]]
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a receiver was told of a task's end, and the key whose signature of it holds."""
+
+    notification: Notification
+    url: str
+    kid: str
+    issuer: str
+    took_s: float
+
+
 async def notified(subject: Subject) -> Figures:
     """Send a task with a webhook, and check what the webhook gets."""
+    one = await told(subject)
+    return {"seconds": one.took_s, "issuer": one.issuer, "algorithm": "ES256"}
+
+
+async def told(subject: Subject) -> Told:
+    """Send a task with a webhook, and return what it gets, which is as docs/push.md says."""
     token = uuid.uuid4().hex
     async with _receiver(subject) as hook:
         began = subject.clock.monotonic()
@@ -82,26 +99,29 @@ async def notified(subject: Subject) -> Figures:
     require(
         first.headers.get("x-a2a-notification-token") == token, "the notification's token is wrong"
     )
-    claims = await _claims(subject, first, hook.url)
+    kid, claims = await verified(subject, first, hook.url)
     own = hmac.new(token.encode(), claims["config_id"].encode(), hashlib.sha256).hexdigest()
     require(
         hmac.compare_digest(claims["config_hmac"], own),
         "the signature is of another configuration",
     )
     require(claims["sub"] == answer.task["id"], "the notification is about another task")
-    return {"seconds": took_s, "issuer": claims["iss"], "algorithm": "ES256"}
+    return Told(first, hook.url, kid, claims["iss"], took_s)
 
 
-async def _claims(subject: Subject, notification: Notification, url: str) -> dict[str, str]:
-    """The claims of the signature, which is checked as docs/push.md tells receivers to do."""
+async def verified(
+    subject: Subject, notification: Notification, url: str
+) -> tuple[str, dict[str, str]]:
+    """Check a signature as docs/push.md tells receivers to do; return its key's id, its claims."""
     target = urlsplit(url)
     try:
         key_set = await subject.anonymous.get("/.well-known/jwks.json")
         signature = notification.headers["x-a2a-signature"]
         keys = jwt.PyJWKSet.from_dict(key_set.json())
+        kid: str = jwt.get_unverified_header(signature)["kid"]
         claims: dict[str, str] = jwt.decode(
             signature,
-            keys[jwt.get_unverified_header(signature)["kid"]],
+            keys[kid],
             algorithms=["ES256"],
             audience=f"{target.scheme}://{target.netloc}",
             issuer=subject.issuer,
@@ -112,7 +132,7 @@ async def _claims(subject: Subject, notification: Notification, url: str) -> dic
         raise BrokenError(msg) from error
     digest = hashlib.sha256(notification.body).hexdigest()
     require(claims["body_sha256"] == digest, "the signature is of another body")
-    return claims
+    return kid, claims
 
 
 @asynccontextmanager

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.errors import ConfigurationError
-from tests.cloud import __main__ as program
-from tests.cloud import deployment, emulator
+from tests.cloud import deployment, emulator, program
 from tests.cloud.deployment import Deployment, PhaseError, run
 from tests.unit.live.scripted_aws import ScriptedAws
 
@@ -158,6 +159,20 @@ async def test_a_step_that_is_interrupted_leaves_no_process(
         await running
     command = Path(f"/proc/{noted.read_text().strip()}/cmdline")
     await until(lambda: not command.exists() or not command.read_bytes())
+
+
+def test_an_interrupt_while_python_imports() -> None:
+    """Ctrl-C before the program's own first line ends it with 130, and without a traceback."""
+    command = [sys.executable, "-X", "importtime", "-m", "tests.cloud", "--only", "nothing"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.split()[-1] == "asyncio":  # the first of many
+                break
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait() == program.EXIT_INTERRUPTED
+    assert "Traceback" not in said
 
 
 async def test_a_step_is_bounded() -> None:

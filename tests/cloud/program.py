@@ -1,0 +1,252 @@
+"""`python -m tests.cloud`: this project deployed on an emulated AWS, checked, and deleted again.
+
+Exit codes: 0 nothing failed, 1 a check failed or something remains, 2 it could not be deployed or
+was refused, 130 it was interrupted. Whatever the end, all that was started has ended by then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE
+from tests.cloud import checks as own
+from tests.cloud.breaks import BREAKS
+from tests.cloud.deployment import Deployment, PhaseError, build
+from tests.cloud.door import opened
+from tests.cloud.emulator import (
+    check_port,
+    check_version,
+    free_port,
+    locked_version,
+    started,
+)
+from tests.cloud.own import SLACK, subject_of, wrong_remains
+from tests.live import report, runner
+from tests.live.checks import CHECKS
+from tests.live.findings import Check, Outcome
+from tests.live.made import Made
+from tests.live.runner import Findings
+from tests.live.stack import first_key
+from tests.live.subject import Subject
+
+PROGRAM: Final = "python -m tests.cloud"
+EXIT_INTERRUPTED: Final = 130
+FOLDER: Final = Path(__file__).parents[2] / "build" / "cloud"
+CHECKS_S: Final = 5400.0
+SHORT: Final = (
+    "one-origin",
+    "operations-1.0-jsonrpc",
+    "stream-python",
+    "cancel",
+    "webhook",
+    "role-refused",
+    "follow-up",
+    "dead-letter",
+    "refused-calls",
+    "substitutions",
+    "commands",
+    "logs",
+)
+"""The checks of a run that has to be short."""
+
+T = TypeVar("T")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the arguments ask for; return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        does = _up if options.up else _broken if options.breaks else _checked
+        return asyncio.run(_until_signal(does(options)))
+    except (ConfigurationError, PhaseError) as error:
+        sys.stderr.write(f"{PROGRAM}: {error}\n")
+        return EXIT_UNUSABLE
+
+
+async def _until_signal(running: Awaitable[int]) -> int:
+    """Wait for the end; Ctrl-C and SIGTERM end it, with what it has started."""
+    task = asyncio.ensure_future(running)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        _say("interrupted")
+        return EXIT_INTERRUPTED
+
+
+async def _checked(options: argparse.Namespace) -> int:
+    """Deploy, check, delete."""
+    names = _chosen(options)
+    async with _deployed(options, live_agent=True) as deployment:
+        folder = FOLDER / "reports" / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        async with asyncio.timeout(CHECKS_S):
+            found = await _phase("checks", _check(deployment, names, folder))
+        if found.interrupted:
+            return EXIT_INTERRUPTED
+        kept = await _phase("sam delete", deployment.delete())
+        _say(f"remains: {', '.join(sorted(kept)) or 'nothing'}")
+        wrong = wrong_remains(kept)
+        for line in wrong:
+            _say(line)
+        for finding in found.findings:
+            if finding.outcome == "failed":
+                _say(f"FAILED: {finding.name}: {finding.says}")
+        return 0 if found.is_well and not wrong else 1
+
+
+@asynccontextmanager
+async def _subject(
+    deployment: Deployment, folder: Path, slack: float = SLACK
+) -> AsyncIterator[Subject]:
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    made = Made(folder / "made.txt")
+    async with subject_of(deployment, made, uuid.uuid4().hex[:8], slack) as subject:
+        await subject.card()
+        yield subject
+
+
+async def _check(deployment: Deployment, names: set[str], folder: Path) -> Findings:
+    chosen = [check for check in _every(deployment) if check.name in names]
+    async with _subject(deployment, folder) as subject:
+        found = await runner.run(subject, chosen, _say)
+        _say(f"report: {report.write(folder, subject, found)}")
+    return found
+
+
+async def _broken(options: argparse.Namespace) -> int:
+    """Deploy, and break the stack in one way after the other: each has to be found."""
+    missed = 0
+    async with _deployed(options, live_agent=True) as deployment:
+        by_name = {check.name: check for check in _every(deployment)}
+        # What is broken never comes: there is no use in waiting for long.
+        async with _subject(deployment, FOLDER / "reports" / "breaks", slack=1) as subject:
+            for each in BREAKS:
+                _say(f"BREAK: {each.name}")
+                undo = await each.does(deployment, await deployment.stack())
+                found = await runner.run(subject, [by_name[each.check]], _say)
+                await undo()
+                if found.interrupted:
+                    return EXIT_INTERRUPTED
+                if found.findings[0].outcome is not Outcome.FAILED:
+                    missed += 1
+                    _say(f"NOT FOUND: {each.name}")
+    return 1 if missed else 0
+
+
+def _every(deployment: Deployment) -> list[Check]:
+    """Return all checks; one of this program's own stands in for that of tests/live."""
+    ours = [check.on(deployment) for check in (*own.LONG, *own.CHECKS)]
+    names = {check.name for check in ours}
+    return [*(check for check in CHECKS if check.name not in names), *ours]
+
+
+def _chosen(options: argparse.Namespace) -> set[str]:
+    """Return the names of the checks to run.
+
+    Raises:
+        ConfigurationError: there is no check of a name.
+    """
+    every = {check.name for check in CHECKS} | {check.name for check in own.CHECKS}
+    chosen = set(options.only or (SHORT if options.short else every))
+    if unknown := chosen - every - {check.name for check in own.LONG}:
+        raise ConfigurationError(f"There is no check {min(unknown)}: docs/cloud.md names them.")
+    return chosen
+
+
+async def _up(options: argparse.Namespace) -> int:
+    """Deploy, say what to try, and wait to be interrupted."""
+    async with _deployed(options, live_agent=False) as deployment:
+        key = await first_key(deployment.account, await deployment.stack())
+        at = {"stack": deployment.name, "url": deployment.door.url, "aws": deployment.emulator.url}
+        _say(_TO_TRY.format(key=key, **at))
+        await asyncio.Event().wait()
+    return 0
+
+
+_TO_TRY: Final = """
+The stack {stack} is deployed. Its agent: {url}
+A client's key: {key}
+
+    curl -s {url}.well-known/agent-card.json
+    curl -sN -H 'X-API-Key: {key}' -H 'A2A-Version: 1.0' -H 'Content-Type: application/json' \\
+        {url}message:stream -d '{{"message": {{"messageId": "m1", "role": "ROLE_USER",
+            "parts": [{{"text": "Two days in Oslo"}}]}}}}'
+
+For operators, in another terminal:
+
+    export AWS_ENDPOINT_URL={aws} AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test
+    .venv/bin/a2a-serverless tasks --stack {stack} --region us-east-1
+    .venv/bin/a2a-serverless console --stack {stack} --region us-east-1
+
+Ctrl-C ends it, and leaves nothing."""
+
+
+@asynccontextmanager
+async def _deployed(options: argparse.Namespace, *, live_agent: bool) -> AsyncIterator[Deployment]:
+    """Start the emulator, build and deploy; end all of it with the block."""
+    ports = [options.port or free_port(), free_port()]
+    check_port(ports[0])
+    await check_version()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir=FOLDER))
+    async with AsyncExitStack() as ending:
+        ending.callback(_remove, folder, keeps=options.keep)
+        emulator = await _phase(
+            f"ministack {locked_version()}",
+            ending.enter_async_context(started(folder, ports[1])),
+        )
+        await _phase("sam build", build(folder / "build", live_agent=live_agent))
+        door = await ending.enter_async_context(
+            opened(emulator, folder / "build", folder, ports[0])
+        )
+        deployment = Deployment(
+            emulator=emulator, door=door, build=folder / "build", name=options.stack
+        )
+        await _phase("sam deploy", deployment.deploy())
+        yield deployment
+
+
+def _remove(folder: Path, *, keeps: bool) -> None:
+    if not keeps:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _phase(name: str, does: Awaitable[T]) -> T:
+    """Wait for a phase, and say how long it took."""
+    began = time.monotonic()
+    result = await does
+    _say(f"{name}: {time.monotonic() - began:.1f} s")
+    return result
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
+    parser.add_argument("--up", action="store_true", help="deploy the project's own agent and wait")
+    parser.add_argument("--breaks", action="store_true", help="break it: each break must be found")
+    parser.add_argument("--short", action="store_true", help="the checks that take no minutes")
+    parser.add_argument("--only", action="append", default=[], metavar="CHECK", help="this check")
+    parser.add_argument("--port", type=int, help="the agent's port (default: a free one)")
+    parser.add_argument(
+        "--stack", default="a2a-cloud", help="the stack's name (default: %(default)s)"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the run's folder and its logs")
+    return parser
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
