@@ -527,7 +527,7 @@ def test_alarms_on_awss_own_metrics(
 
 
 def test_a_busy_account_and_a_burst_of_writes_do_not_ring(watched: Watched) -> None:
-    """Below four fifths of the account's environments, and for some minutes at the table's limit."""
+    """Below four fifths of the environments, and at the table's limit for four minutes."""
     watched.model("AWS/Lambda", "ConcurrentExecutions", *[790] * 10)
     watched.model("AWS/DynamoDB", "WriteThrottleEvents", *[50] * 4, TableName="TaskTable")
     assert watched.rung() == set()

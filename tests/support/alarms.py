@@ -112,7 +112,8 @@ class CloudWatch:
 
     def statistic(self, metric: Json, name: str, begin_ms: int, end_ms: int) -> Value:
         """The statistic of a metric over the values with a time in `begin_ms < t <= end_ms`."""
-        dimensions = frozenset((each["Name"], each["Value"]) for each in metric.get("Dimensions", []))
+        given = metric.get("Dimensions", [])
+        dimensions = frozenset((each["Name"], each["Value"]) for each in given)
         points = self.points.get((metric["Namespace"], metric["MetricName"], dimensions), [])
         values = [value for at, value in points if begin_ms < at <= end_ms]
         return _STATISTICS[name](values) if values else None
