@@ -229,7 +229,7 @@ async def _failed(subject: Subject) -> int:
         task = await subject.ended(await subject.begin("say"), within_s=60)
         return sent if state(task) == "FAILED" else None
 
-    return await subject.until("a turn on the bad version", look, within_s=60, every_s=0)
+    return await subject.until("a turn on the bad version", look, within_s=60, every_s=1)
 
 
 CHECKS = (

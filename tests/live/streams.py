@@ -69,11 +69,9 @@ async def javascript(subject: Subject) -> Figures:
     return judged(arrived, LATE_S * subject.slack)
 
 
-async def arrivals(
-    subject: Subject, path: str, count: int = STEPS, gap_s: float = GAP_S
-) -> AsyncIterator[Arrival]:
+async def arrivals(subject: Subject, path: str, **order: float) -> AsyncIterator[Arrival]:
     """Send the agent its steps at `path`, and yield what comes when it comes."""
-    body = {"message": ordered("steps", count=count, gap_s=gap_s)}
+    body = {"message": ordered("steps", **{"count": STEPS, "gap_s": GAP_S, **order})}
     began = subject.clock.monotonic()
     async with subject.http.stream("POST", path, json=body, headers=VERSION) as response:
         kind = response.headers.get("content-type", "")
