@@ -100,15 +100,16 @@ async def swapped(subject: Subject) -> Figures:
     one that waits for its client. New turns fail on the bad version until the former one is back.
     """
     account, stack = _changeable(subject)
+    bad = await published(subject, account, stack, "WorkerFunction", **{BROKEN: "1"})
     asked = await subject.begin("ask")
     await _until_state(subject, asked, "INPUT_REQUIRED")
     asleep = await subject.begin("nap", seconds=NAP_S)
+    await subject.working(asleep)
+    running = await subject.begin("steps", count=STEPS, gap_s=GAP_S)
+    await subject.working(running)
     streaming = asyncio.ensure_future(_streamed(subject))
     try:
-        running = await subject.begin("steps", count=STEPS, gap_s=GAP_S)
-        await subject.working(running)
-        bad = await published(subject, account, stack, "WorkerFunction", **{BROKEN: "1"})
-        told = artifact_text(await subject.task(running))
+        told = await _told(subject, running)
         await bad.take()
         failed = await _failed(subject)
         late = await subject.begin("say")  # its first attempt is the bad version's, or the next
@@ -134,9 +135,8 @@ async def swapped(subject: Subject) -> Figures:
         f"the turn that ran ended as {state(ended)} with the steps {lines}",
         **figures,
     )
-    require(
-        told and artifact_text(ended).startswith(told), "the turn that ran began again", **figures
-    )
+    require(artifact_text(ended).startswith(told), "the turn that ran began again", **figures)
+    require(flying, "the turn that ran had ended before the swap back: nothing is shown", **figures)
     require(seen == whole, f"the steps of the stream are {seen}", **figures)
     wrong = [name for name, end in ends.items() if end != "COMPLETED"]
     require(not wrong, f"turns that did not complete: {wrong}", **figures)
@@ -204,6 +204,15 @@ def _changeable(subject: Subject) -> tuple[Account, Stack]:
     if not subject.consent.changes:
         raise NotPossibleError("needs --allow-changes: it puts a bad version behind the alias")
     return account, stack
+
+
+async def _told(subject: Subject, task_id: str) -> str:
+    """Wait for the first steps of a turn."""
+
+    async def look() -> str | None:
+        return artifact_text(await subject.task(task_id)) or None
+
+    return await subject.until("the first step", look, within_s=30, every_s=0.5)
 
 
 async def _until_state(subject: Subject, task_id: str, wanted: str) -> None:

@@ -559,6 +559,7 @@ TOLD = "".join(f"{number} 0.0\n" for number in range(releases.STEPS))
         ("streamed", "the steps of the stream are"),
         ("asleep", "turns that did not complete: ['asleep']"),
         ("late", "turns that did not complete: ['late']"),
+        ("early", "had ended before the swap back"),
         ("good", "a turn on the bad version did not come"),
     ],
 )
@@ -573,7 +574,7 @@ async def test_turns_over_a_bad_version(
     asked_again = False
 
     def running() -> dict[str, Any]:
-        if not functions.taken:
+        if not functions.taken or (functions.has_bad and broken != "early"):
             return completed(TOLD[:12]) | {"status": {"state": "TASK_STATE_WORKING"}}
         told = {"lost": TOLD.replace("7 0.0\n", ""), "again": TOLD.replace("0 0.0", "0 1.0", 1)}
         return completed(told.get(broken, TOLD))
@@ -582,6 +583,8 @@ async def test_turns_over_a_bad_version(
         """What an order has come to by now."""
         if do == "steps":
             return running()
+        if do == "nap" and not functions.taken:
+            return {"status": {"state": "TASK_STATE_WORKING"}}
         if do == "ask" and not asked_again:
             return {"status": {"state": "TASK_STATE_INPUT_REQUIRED"}, "contextId": "c"}
         fails = {"nap": broken == "asleep", "say": functions.has_bad and broken != "good"}
