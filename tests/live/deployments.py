@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from tests.live.findings import Check, Figures, NotPossibleError, require
-from tests.live.releases import published
+from tests.live.releases import versions_of
 from tests.live.subject import Subject, artifact_text, state, status_text
 
 TASKS: Final = 100
@@ -48,8 +47,8 @@ async def survived(subject: Subject) -> Figures:
 
     await subject.until("the first tasks", some_ended, within_s=WITHIN_S, every_s=1)
     for logical in CHANGED:
-        version = await published(subject, account, stack, logical, **{CHANGE: subject.run})
-        await version.take()
+        versions = await versions_of(subject, logical)
+        await versions.take(**{CHANGE: subject.run})
     changed_s = round(subject.clock.monotonic() - began, 1)
     tasks = [await subject.ended(task_id, within_s=WITHIN_S, every_s=1) for task_id in ids]
     before, after = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from tests.live.account import Account
 from tests.live.findings import Check, Figures, NotPossibleError, require
@@ -26,71 +27,90 @@ ROLLED_S: Final = 1200.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Version:
-    """A version that was published beside the one behind the alias."""
+class Versions:
+    """Versions of a function with other variables, beside the one behind its alias."""
 
+    subject: Subject
     account: Account
     function: str
     former: str
-    number: str
+    variables: Mapping[str, str]
+    """Those of the function as it was."""
+    made: list[str] = field(default_factory=list)
 
-    async def take(self) -> None:
-        """Put it behind the alias."""
-        await _point(self.account, self.function, self.number)
+    async def publish(self, **more: str) -> str:
+        """Publish one with more variables; return its number."""
+        await self._give(**more)
+        await self.subject.until(
+            f"the change of {self.function}", self._updated, within_s=120, every_s=1
+        )
+        found = await self.account.call("lambda", "publish_version", FunctionName=self.function)
+        self.made.append(str(found["Version"]))
+        await self.subject.until(
+            f"the version of {self.function}", self._active, within_s=120, every_s=1
+        )
+        return self.made[-1]
 
-    async def give_back(self) -> None:
-        """Put the former version behind the alias again."""
-        await _point(self.account, self.function, self.former)
+    async def point(self, number: str) -> None:
+        """Put a version behind the alias."""
+        await self.account.call(
+            "lambda",
+            "update_alias",
+            FunctionName=self.function,
+            Name=ALIAS,
+            FunctionVersion=number,
+        )
 
+    async def take(self, **more: str) -> None:
+        """Publish a version with more variables, and put it behind the alias."""
+        await self.point(await self.publish(**more))
 
-async def _point(account: Account, function: str, number: str) -> None:
-    await account.call(
-        "lambda", "update_alias", FunctionName=function, Name=ALIAS, FunctionVersion=number
-    )
+    async def undo(self) -> None:
+        """Put the former version behind the alias; make the function what it was."""
+        await self.point(self.former)
+        for number in {*self.made} - {self.former}:
+            await self.account.call(
+                "lambda", "delete_function", FunctionName=self.function, Qualifier=number
+            )
+        await self._give()
 
-
-async def published(
-    subject: Subject, account: Account, stack: Stack, logical: str, **variables: str
-) -> Version:
-    """Publish a version of a function with more variables; at the end all is as it was."""
-    call, function = account.call, stack.resources[logical]
-    alias = await call("lambda", "get_alias", FunctionName=function, Name=ALIAS)
-    found = await call("lambda", "get_function_configuration", FunctionName=function)
-    before: dict[str, str] = found["Environment"]["Variables"]
-    made: list[str] = []
-
-    async def give(**more: str) -> None:
-        await call(
+    async def _give(self, **more: str) -> None:
+        await self.account.call(
             "lambda",
             "update_function_configuration",
-            FunctionName=function,
-            Environment={"Variables": {**before, **more}},
+            FunctionName=self.function,
+            Environment={"Variables": {**self.variables, **more}},
         )
 
-    async def undo() -> None:
-        await _point(account, function, alias["FunctionVersion"])
-        for number in made:
-            await call("lambda", "delete_function", FunctionName=function, Qualifier=number)
-        await give()
+    async def _updated(self) -> bool | None:
+        return (await self._now()).get("LastUpdateStatus") == "Successful" or None
 
-    async def updated() -> bool | None:
-        now = await call("lambda", "get_function_configuration", FunctionName=function)
-        return now.get("LastUpdateStatus") == "Successful" or None
+    async def _active(self) -> bool | None:
+        return (await self._now(Qualifier=self.made[-1])).get("State") == "Active" or None
 
-    async def active() -> bool | None:
-        now = await call(
-            "lambda", "get_function_configuration", FunctionName=function, Qualifier=made[0]
+    async def _now(self, **qualifier: str) -> dict[str, Any]:
+        found: dict[str, Any] = await self.account.call(
+            "lambda", "get_function_configuration", FunctionName=self.function, **qualifier
         )
-        return now.get("State") == "Active" or None
+        return found
 
-    subject.made.note("alias, version and variables of", function, undo)
-    await give(**variables)
-    await subject.until(f"the change of {logical}", updated, within_s=120, every_s=1)
-    made.append((await call("lambda", "publish_version", FunctionName=function))["Version"])
-    await subject.until(f"the version of {logical}", active, within_s=120, every_s=1)
-    return Version(
-        account=account, function=function, former=alias["FunctionVersion"], number=made[0]
+
+async def versions_of(subject: Subject, logical: str, *, is_undone: bool = True) -> Versions:
+    """Return what publishes versions of a function; note how it gets back what is now if asked."""
+    account, stack = subject.on_aws()
+    named = {"FunctionName": stack.resources[logical]}
+    alias = await account.call("lambda", "get_alias", Name=ALIAS, **named)
+    found = await account.call("lambda", "get_function_configuration", **named)
+    versions = Versions(
+        subject=subject,
+        account=account,
+        function=stack.resources[logical],
+        former=alias["FunctionVersion"],
+        variables=found["Environment"]["Variables"],
     )
+    if is_undone:
+        subject.made.note("alias, versions and variables of", versions.function, versions.undo)
+    return versions
 
 
 async def swapped(subject: Subject) -> Figures:
@@ -99,8 +119,9 @@ async def swapped(subject: Subject) -> Figures:
     Before it there are a turn that runs, one that is streamed, one that sleeps without a worker and
     one that waits for its client. New turns fail on the bad version until the former one is back.
     """
-    account, stack = _changeable(subject)
-    bad = await published(subject, account, stack, "WorkerFunction", **{BROKEN: "1"})
+    _changeable(subject)
+    worker = await versions_of(subject, "WorkerFunction")
+    bad = await worker.publish(**{BROKEN: "1"})
     asked = await subject.begin("ask")
     await _until_state(subject, asked, "INPUT_REQUIRED")
     asleep = await subject.begin("nap", seconds=NAP_S)
@@ -110,11 +131,11 @@ async def swapped(subject: Subject) -> Figures:
     streaming = asyncio.ensure_future(_streamed(subject))
     try:
         told = await _told(subject, running)
-        await bad.take()
+        await worker.point(bad)
         failed = await _failed(subject)
         late = await subject.begin("say")  # its first attempt is the bad version's, or the next
         flying = state(await subject.task(running)) == "WORKING"
-        await bad.give_back()
+        await worker.point(worker.former)
         ended = await subject.ended(running, within_s=100)
         seen = await streaming
     finally:
@@ -149,12 +170,13 @@ async def rolled_back(subject: Subject) -> Figures:
     if stack.parameters.get("Rollout", "all-at-once") == "all-at-once":
         raise NotPossibleError("needs a stack with Rollout=canary or linear")
     began = subject.clock.monotonic()
-    bad = await published(subject, account, stack, "WorkerFunction", **{BROKEN: "1"})
+    worker = await versions_of(subject, "WorkerFunction")
+    bad = await worker.publish(**{BROKEN: "1"})
     properties = {
-        "Name": bad.function,
+        "Name": worker.function,
         "Alias": ALIAS,
-        "CurrentVersion": bad.former,
-        "TargetVersion": bad.number,
+        "CurrentVersion": worker.former,
+        "TargetVersion": bad,
     }
     resource = {"worker": {"Type": "AWS::Lambda::Function", "Properties": properties}}
     content = json.dumps({"version": 0.0, "Resources": [resource]})
@@ -180,9 +202,9 @@ async def rolled_back(subject: Subject) -> Figures:
         return status if status in {"Succeeded", "Failed", "Stopped"} else None
 
     async def back() -> bool | None:
-        alias = await account.call("lambda", "get_alias", FunctionName=bad.function, Name=ALIAS)
+        alias = await account.call("lambda", "get_alias", FunctionName=worker.function, Name=ALIAS)
         weights = alias.get("RoutingConfig", {}).get("AdditionalVersionWeights")
-        return (alias["FunctionVersion"] == bad.former and not weights) or None
+        return (alias["FunctionVersion"] == worker.former and not weights) or None
 
     status = await subject.until("the rollback", over, within_s=ROLLED_S, every_s=1)
     rolled_s = round(subject.clock.monotonic() - began)
