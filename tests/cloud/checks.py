@@ -15,7 +15,7 @@ import httpx
 
 from a2a_serverless import aws
 from a2a_serverless_tools.console.rendering import BASE
-from tests.cloud import kills, neighbours, updates
+from tests.cloud import kills, neighbours, releases, updates
 from tests.cloud.deployment import Deployment, run
 from tests.cloud.emulator import ROOT
 from tests.cloud.own import Own, alone
@@ -184,6 +184,21 @@ API: Final = {
         }
     },
 }
+EXPANDED: Final = {
+    "Transform": "AWS::Serverless-2016-10-31",
+    "Parameters": {"Alias": {"Type": "String", "Default": "one"}},
+    "Resources": {
+        "It": {
+            "Type": "AWS::Serverless::Function",
+            "Properties": {
+                "AutoPublishAlias": {"Ref": "Alias"},
+                "Handler": "index.handler",
+                "InlineCode": "handler = None",
+                "Runtime": "python3.13",
+            },
+        }
+    },
+}
 SECRET: Final = {
     "Type": "AWS::SecretsManager::Secret",
     "Properties": {"GenerateSecretString": {"PasswordLength": 64, "ExcludePunctuation": True}},
@@ -209,6 +224,14 @@ async def substituted(deployment: Deployment, subject: Subject) -> Figures:
     )
     if secret["SecretString"].isalnum():
         learned.append("ExcludePunctuation")
+    await alone(deployment, subject, "expanded", EXPANDED, Alias="other")
+    expanded = await account.call(
+        "cloudformation", "list_stack_resources", StackName=f"expanded-{subject.run}"
+    )
+    names = {it["LogicalResourceId"] for it in expanded["StackResourceSummaries"]}
+    require({"ItAliasone", "ItAliasother"} & names, f"an alias is called otherwise: {names}")
+    if "ItAliasother" in names:
+        learned.append("values of parameters")
     require(not learned, f"take out of template.py: {', '.join(learned)}")
     return {"still needed": len(SUBSTITUTIONS)}
 
@@ -297,6 +320,7 @@ CHECKS: Final = (
     kills.SHORT_CHECK,
     Own("dead-letter-fails", "the sweeper fails a turn without attempts left", failed_by_sweeper),
     *updates.CHECKS,
+    *releases.CHECKS,
     *neighbours.CHECKS,
     Own("logs", "no call of a function was refused, by all logs", quiet),
 )

@@ -67,7 +67,6 @@ async def build(folder: Path, *, live_agent: bool, project: Path = ROOT) -> None
             shutil.copy(LIVE_AGENT / name, folder / function / name)
         for bytecode in (folder / "WorkerFunction").glob("__pycache__/agent.*.pyc"):
             bytecode.unlink()  # it is valid whatever lies beside it
-    template.write(folder / "template.yaml", folder / "cloud.json")
 
 
 @dataclass(kw_only=True)
@@ -96,7 +95,9 @@ class Deployment:
         self.parameters.update(parameters)
         # SAM keeps what a stack has been given: an empty value has to be said, in quotes.
         given = [f"{name}={value or QUOTED}" for name, value in self.parameters.items()]
-        arguments = ["--template-file", str(self.build / "cloud.json"), "--resolve-s3"]
+        deployed = self.build / "cloud.json"
+        template.write(self.build / "template.yaml", deployed, self.parameters)
+        arguments = ["--template-file", str(deployed), "--resolve-s3"]
         arguments += ["--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset"]
         try:
             await self._sam(

@@ -197,7 +197,9 @@ def _read(emulator: Emulator, resources: Mapping[str, str]) -> Api:
         return boto3.client(service, REGION, **emulator.client())
 
     api, function = resources["RestApi"], resources["StreamFunction"]
-    configuration = client("lambda").get_function_configuration(FunctionName=function)
+    # A stack of an older release has no alias.
+    alias = {"Qualifier": "live"} if "StreamFunctionAliaslive" in resources else {}
+    configuration = client("lambda").get_function_configuration(FunctionName=function, **alias)
     role = client("sts").assume_role(RoleArn=configuration["Role"], RoleSessionName=function[:64])
     issued = role["Credentials"]
     return Api(
@@ -231,7 +233,7 @@ def _integration(method: Mapping[str, Any]) -> dict[str, Any]:
     uri: str = method["methodIntegration"]["uri"]
     before, _, rest = uri.partition("/functions/")
     arn, _, call = rest.rpartition("/")
-    name = arn.rpartition(":")[2]
+    name = arn.split(":")[6]  # an alias may follow
     mode = {"responseTransferMode": "STREAM"} if call == _STREAMS else {}
     return {"uri": f"{before}/functions/{name}/{call}", "timeoutInMillis": 0, **mode}
 

@@ -100,7 +100,7 @@ async def alone(
         StackName=stack,
         TemplateBody=json.dumps(template, default=str),
         Parameters=given,
-        Capabilities=["CAPABILITY_IAM"],
+        Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
     )
 
     async def look() -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,20 +20,21 @@ _METHODS: Final = ("get", "post", "put", "delete", "patch", "head", "options")
 _ANY: Final = "x-amazon-apigateway-any-method"
 
 
-def substituted(template: Path) -> Json:
-    """Return a built template as the emulator can deploy it."""
+def substituted(template: Path, parameters: Mapping[str, str]) -> Json:
+    """Return a built template as the emulator can deploy it with these values of parameters."""
     document: Json = yaml_parse(template.read_text(encoding="utf-8"))
     for substitution in SUBSTITUTIONS.values():
-        substitution(document)
+        substitution(document, parameters)
     return document
 
 
-def write(template: Path, target: Path) -> None:
-    """Write a built template as the emulator can deploy it."""
-    target.write_text(json.dumps(substituted(template), indent=1, default=str), encoding="utf-8")
+def write(template: Path, target: Path, parameters: Mapping[str, str]) -> None:
+    """Write a built template as the emulator can deploy it with these values of parameters."""
+    document = substituted(template, parameters)
+    target.write_text(json.dumps(document, indent=1, default=str), encoding="utf-8")
 
 
-def _no_metric_math(document: Json) -> None:
+def _no_metric_math(document: Json, _: Mapping[str, str]) -> None:
     resources = document["Resources"]
     for name in [*resources]:
         kind, properties = resources[name]["Type"], resources[name].get("Properties", {})
@@ -41,7 +42,7 @@ def _no_metric_math(document: Json) -> None:
             del resources[name]
 
 
-def _named_methods(document: Json) -> None:
+def _named_methods(document: Json, _: Mapping[str, str]) -> None:
     for node in _mappings(document["Resources"]["RestApi"]):
         if _ANY in node:
             every = node.pop(_ANY)
@@ -49,16 +50,22 @@ def _named_methods(document: Json) -> None:
                 node.setdefault(method, every)
 
 
-def _excluded_characters(document: Json) -> None:
+def _excluded_characters(document: Json, _: Mapping[str, str]) -> None:
     for node in _mappings(document["Resources"]):
         if node.get("ExcludePunctuation"):
             node["ExcludeCharacters"] = string.punctuation
+
+
+def _known_values(document: Json, parameters: Mapping[str, str]) -> None:
+    for name in parameters.keys() & document["Parameters"].keys():
+        document["Parameters"][name]["Default"] = parameters[name]
 
 
 SUBSTITUTIONS: Final = {
     "alarms with metric math are left out: it makes none of them": _no_metric_math,
     "ANY is each of the seven methods: it imports no other": _named_methods,
     "ExcludePunctuation names all punctuation: it does not know the word": _excluded_characters,
+    "values of parameters are their defaults: it expands SAM's resources by these": _known_values,
 }
 """What each substitution does and why, and the function that does it to a template."""
 

@@ -23,8 +23,8 @@ from tests.cloud.deployment import Deployment
 from tests.cloud.emulator import ROOT
 from tests.cloud.own import UNANSWERED, Own, alone
 from tests.live.callers import ENDPOINTS, move, name_tokens
-from tests.live.deployments import variables_of
 from tests.live.findings import Figures, require
+from tests.live.releases import versions_of
 from tests.live.subject import VERSION, Subject, state, status_text
 from tests.live.webhooks import Told, told, verified
 from tests.support.issuers import AUDIENCE, running_issuer
@@ -50,8 +50,10 @@ async def moved(deployment: Deployment, subject: Subject) -> Figures:
             taken = {"OidcIssuer": ISSUER, "OidcAudience": AUDIENCE}
             await deployment.deploy(Auth=auth, **(taken if "oidc" in auth else no_tokens))
             for function in ENDPOINTS if "oidc" in auth else ():
-                change = await variables_of(subject, function, is_undone=False)
-                await change(A2A_OIDC_JWKS_URL=keys_at)  # the next update takes it away again
+                versions = await versions_of(subject, function, is_undone=False)
+                await versions.take(
+                    A2A_OIDC_JWKS_URL=keys_at
+                )  # the next update takes it away again
             await deployment.door.show((await deployment.stack()).resources)
 
         await name_tokens(subject, issuer)

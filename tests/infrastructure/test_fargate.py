@@ -317,7 +317,7 @@ def test_the_agents_parameters_reach_its_worker(
     assert secret not in str(roles["ExecutionRole"])
     assert roles["TaskRole"]["Properties"]["ManagedPolicyArns"]["Fn::If"][:2] == [
         "HasAgentPolicies",
-        {"Ref": "AgentPolicyArns"},
+        {"Fn::Split": [",", {"Ref": "AgentPolicyArns"}]},
     ]
 
 

@@ -136,7 +136,7 @@ def test_only_the_api_reaches_the_endpoints(transformed: Json) -> None:
         and resource["Properties"]["Principal"] == "apigateway.amazonaws.com"
     }
     assert "AWS::Lambda::Url" not in kinds
-    assert called.keys() == {"ApiFunction", "StreamFunction"}
+    assert called.keys() == {"ApiFunctionAliaslive", "StreamFunctionAliaslive"}
     for permission in called.values():
         assert permission["Action"] == "lambda:InvokeFunction"
         assert permission["SourceArn"]["Fn::Sub"].endswith(":${RestApi}/a2a/*")
@@ -276,9 +276,3 @@ def test_sweeper_wakes_up_and_takes_dead_letters(transformed: Json) -> None:
     assert schedule["ScheduleExpression"] == "rate(1 minute)"
     assert source["EventSourceArn"] == {"Fn::GetAtt": ["DeadLetterQueue", "Arn"]}
     assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-
-
-def test_functions_have_no_versions(transformed: Json) -> None:
-    """API Gateway calls functions as they are; a version would keep former settings and code."""
-    kinds = {resource["Type"] for resource in transformed.values()}
-    assert kinds.isdisjoint({"AWS::Lambda::Version", "AWS::Lambda::Alias"})

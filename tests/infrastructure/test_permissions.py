@@ -131,14 +131,19 @@ def test_the_workers_policies(document: Json, key: str, secret: str, policies: s
 
 
 def test_the_agents_parameters_reach_the_worker_alone(document: Json) -> None:
-    """No other resource is told of the agent's secret, policies or variables."""
+    """No other resource is told of the agent's secret, policies or variables.
+
+    The layer names all parameters, so that it is a new one for other values, and has none of them.
+    """
     parameters = ("AgentSecretArn", "AgentPolicyArns", "AgentEnvironment")
     told = {
         name
         for name, resource in document["Resources"].items()
         if any(f"'{parameter}'" in str(resource) for parameter in parameters)
     }
-    assert told == {"WorkerFunction", "WorkerRole", "AgentSecretPolicy"}
+    assert told == {"WorkerFunction", "WorkerRole", "AgentSecretPolicy", "RuntimeLayer"}
+    taken, values = document["Resources"]["RuntimeLayer"]["Properties"]["Description"]["Fn::Select"]
+    assert isinstance(values[taken], str)
     assert "AgentSecretArn" not in str(document["Globals"])
 
 

@@ -16,6 +16,9 @@ from typing import Any
 
 from a2a_serverless.worker import FinalError, TaskContext, Worker
 
+if os.environ.get("LIVE_BROKEN"):
+    raise ImportError("the agent of a bad version")
+
 PROCESS = uuid.uuid4().hex
 """This process among all that run the agent."""
 
@@ -34,6 +37,7 @@ class LiveAgent(Worker):
             "fail": self.fail,
             "steps": self.steps,
             "wait": self.wait,
+            "nap": self.nap,
             "digest": self.digest,
             "outlive": self.outlive,
             "denied": self.denied,
@@ -77,6 +81,11 @@ class LiveAgent(Worker):
         await ctx.send_status("waiting")
         await asyncio.sleep(LONGEST_WAIT_S)
         await ctx.respond()
+
+    async def nap(self, ctx: TaskContext, seconds: float) -> None:
+        """Leave the process for a sleep, and end after it."""
+        await ctx.sleep(seconds)
+        await ctx.complete(PROCESS)
 
     async def digest(self, ctx: TaskContext, answer_bytes: int) -> None:
         """Say the digest of the second part, and answer with so many bytes."""

@@ -10,9 +10,9 @@ from typing import Final
 
 import httpx
 
-from tests.live.deployments import variables_of
 from tests.live.findings import Check, Figures, NotPossibleError, require
 from tests.live.functions import Workshop
+from tests.live.releases import versions_of
 from tests.live.subject import VERSION, Subject, ordered, state
 from tests.support.a2a_calls import JSONRPC, REST, Agent
 from tests.support.issuers import AUDIENCE, Issuer, running_issuer
@@ -54,12 +54,12 @@ async def by_variables(subject: Subject) -> Figures:
         raise NotPossibleError("needs a stack with Auth=api-key")
     async with _issuer(subject) as issuer:
         await name_tokens(subject, issuer)
-        give = [await variables_of(subject, function) for function in ENDPOINTS]
+        functions = [await versions_of(subject, function) for function in ENDPOINTS]
 
         async def take(auth: str) -> None:
             oidc = {"A2A_OIDC_ISSUER": issuer.url, "A2A_OIDC_AUDIENCE": AUDIENCE}
-            for each in give:
-                await each(A2A_AUTH=auth, **oidc)
+            for each in functions:
+                await each.take(A2A_AUTH=auth, **oidc)
 
         return await move(subject, issuer, take)
 

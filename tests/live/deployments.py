@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from tests.live.findings import Check, Figures, NotPossibleError, require
+from tests.live.releases import versions_of
 from tests.live.subject import Subject, artifact_text, state, status_text
 
 TASKS: Final = 100
@@ -25,8 +25,8 @@ CHANGED: Final = ("ApiFunction", "StreamFunction", "WorkerFunction")
 async def survived(subject: Subject) -> Figures:
     """Begin a hundred tasks, change the functions meanwhile, and look at every end.
 
-    A variable is added to each function, and taken away again: Lambda then starts new environments,
-    as it does for new code, and the stack's template is left as it is.
+    A version with one variable more is put behind each function's alias, and the former one again:
+    Lambda starts new environments for it, as for new code, and the stack's template stays as it is.
     """
     subject.on_aws()
     if not subject.consent.changes:
@@ -47,8 +47,8 @@ async def survived(subject: Subject) -> Figures:
 
     await subject.until("the first tasks", some_ended, within_s=WITHIN_S, every_s=1)
     for logical in CHANGED:
-        change = await variables_of(subject, logical)
-        await change(**{CHANGE: subject.run})
+        versions = await versions_of(subject, logical)
+        await versions.take(**{CHANGE: subject.run})
     changed_s = round(subject.clock.monotonic() - began, 1)
     tasks = [await subject.ended(task_id, within_s=WITHIN_S, every_s=1) for task_id in ids]
     before, after = (
@@ -71,36 +71,6 @@ async def survived(subject: Subject) -> Figures:
         **figures,
     )
     return figures
-
-
-async def variables_of(
-    subject: Subject, logical: str, *, is_undone: bool = True
-) -> Callable[..., Awaitable[None]]:
-    """Return what gives a function more variables; note how it gets back those of now if asked."""
-    account, stack = subject.on_aws()
-    function = stack.resources[logical]
-    found = await account.call("lambda", "get_function_configuration", FunctionName=function)
-    before: dict[str, str] = found["Environment"]["Variables"]
-
-    async def give(**more: str) -> None:
-        await account.call(
-            "lambda",
-            "update_function_configuration",
-            FunctionName=function,
-            Environment={"Variables": {**before, **more}},
-        )
-
-    async def look() -> bool | None:
-        now = await account.call("lambda", "get_function_configuration", FunctionName=function)
-        return now.get("LastUpdateStatus") == "Successful" or None
-
-    async def change(**more: str) -> None:
-        await give(**more)
-        await subject.until(f"the change of {logical}", look, within_s=120, every_s=1)
-
-    if is_undone:
-        subject.made.note("variables of", function, give)
-    return change
 
 
 def _is_whole(task: dict[str, Any]) -> bool:

@@ -69,9 +69,9 @@ async def javascript(subject: Subject) -> Figures:
     return judged(arrived, LATE_S * subject.slack)
 
 
-async def arrivals(subject: Subject, path: str) -> AsyncIterator[Arrival]:
+async def arrivals(subject: Subject, path: str, **order: float) -> AsyncIterator[Arrival]:
     """Send the agent its steps at `path`, and yield what comes when it comes."""
-    body = {"message": ordered("steps", count=STEPS, gap_s=GAP_S)}
+    body = {"message": ordered("steps", **{"count": STEPS, "gap_s": GAP_S, **order})}
     began = subject.clock.monotonic()
     async with subject.http.stream("POST", path, json=body, headers=VERSION) as response:
         kind = response.headers.get("content-type", "")
@@ -92,7 +92,7 @@ def judged(seen: Iterable[Arrival], late_s: float = LATE_S) -> Figures:
     """
     seen = list(seen)
     require(seen, "the stream was empty")
-    steps = [(arrival.at_s, *step) for arrival in seen for step in _steps(arrival)]
+    steps = [(arrival.at_s, *step) for arrival in seen for step in steps_in(arrival)]
     numbers = [number for _, number, _ in steps]
     require(numbers == list(range(STEPS)), f"the steps that came are {numbers}")
     first_came, _, first_taken = steps[0]
@@ -112,7 +112,7 @@ def judged(seen: Iterable[Arrival], late_s: float = LATE_S) -> Figures:
     return figures
 
 
-def _steps(arrival: Arrival) -> list[tuple[int, float]]:
+def steps_in(arrival: Arrival) -> list[tuple[int, float]]:
     """The steps of an event: their numbers, and when the agent took them."""
     event = json.loads(arrival.data)
     update = event.get("artifactUpdate")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,7 +49,12 @@ NETWORK: Final = (
 
 def transform(template: Path) -> Json:
     """The resources after SAM's transform, with code as if uploaded."""
-    source = yaml_parse(template.read_text(encoding="utf-8"))
+    return transformed(yaml_parse(template.read_text(encoding="utf-8")), {})
+
+
+def transformed(document: Json, parameters: Mapping[str, str]) -> Json:
+    """The resources of a template after SAM's transform, which knows parameters as on AWS."""
+    source = deepcopy(document)
     for resource in source["Resources"].values():
         for code in {"CodeUri", "ContentUri"} & resource["Properties"].keys():
             resource["Properties"][code] = "s3://bucket/key"
@@ -60,7 +66,7 @@ def transform(template: Path) -> Json:
         Parser(),
         boto_session=boto3.Session(region_name="us-east-1"),
     )
-    resources: Json = translator.translate(source, {})["Resources"]
+    resources: Json = translator.translate(source, dict(parameters))["Resources"]
     return resources
 
 
@@ -145,7 +151,9 @@ def _polled(resources: Json) -> Iterator[Permission]:
     for it in resources.values():
         if it["Type"] != "AWS::Lambda::EventSourceMapping":
             continue
-        function, source = it["Properties"]["FunctionName"]["Ref"], it["Properties"]
+        source = it["Properties"]
+        alias = resources[source["FunctionName"]["Ref"]]
+        function = alias["Properties"]["FunctionName"]["Ref"]
         name = name_of(source["EventSourceArn"])
         for action in STREAM_POLLER if name.endswith("/stream") else QUEUE_POLLER:
             yield function, action, name

@@ -1,8 +1,8 @@
 """Reads template.yaml, and makes its table and its queues at an endpoint.
 
 The template is the only definition of what is deployed. It is read with a resolver for `Ref`,
-`Fn::Sub`, `Fn::GetAtt`, `Fn::FindInMap`, `Fn::Join`, `Fn::Split` and `Fn::If` over the parameters'
-defaults. Any other expression is an error, its value is not guessed.
+`Fn::Sub`, `Fn::GetAtt`, `Fn::FindInMap`, `Fn::Join`, `Fn::Split`, `Fn::Select` and `Fn::If` over
+the parameters' defaults. Any other expression is an error, its value is not guessed.
 """
 
 from __future__ import annotations
@@ -224,6 +224,9 @@ class _Resolver:
             case "Fn::Split":
                 separator, text = self.resolve(argument)
                 return text.split(separator)
+            case "Fn::Select":
+                position, values = argument
+                return self.resolve(values[int(position)])
             case "Fn::FindInMap":
                 name, key, attribute = self.resolve(argument)
                 return self._mappings[name][key][attribute]

@@ -27,7 +27,7 @@ _METHODS: Final = {
 }
 _INTEGRATION: Final = "x-amazon-apigateway-integration"
 _URI: Final = re.compile(
-    r"/(2015-03-31|2021-11-15)/functions/([^/]+)/(invocations|response-streaming-invocations)$"
+    r"/(2015-03-31|2021-11-15)/functions/([^/:]+)(?::live)?/(invocations|response-streaming-invocations)$"
 )
 _STREAMED: Final = ("2021-11-15", "response-streaming-invocations")
 _BUFFERED: Final = ("2015-03-31", "invocations")

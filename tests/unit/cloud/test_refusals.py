@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.errors import ConfigurationError
-from tests.cloud import deployment, emulator, program
+from tests.cloud import deployment, emulator, program, template
 from tests.cloud.deployment import Deployment, PhaseError, run
 from tests.unit.live.scripted_aws import ScriptedAws
 
@@ -113,6 +113,8 @@ async def test_a_deployment_that_fails(
     }
     monkeypatch.setattr(Deployment, "account", aws)
     monkeypatch.setattr(deployment, "SAM", script(tmp_path / "sam", "echo it failed", "exit 1"))
+    (tmp_path / "template.yaml").write_text('{"Parameters": {}, "Resources": {"RestApi": {}}}')
+    monkeypatch.setattr(template, "SUBSTITUTIONS", {})
     running = emulator.Emulator(1, 1, tmp_path / "log")
     stack = Deployment(emulator=running, door=None, build=tmp_path, name="s")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError) as raised:

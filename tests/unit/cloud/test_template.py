@@ -13,6 +13,7 @@ from samtranslator.yaml_helper import yaml_parse
 from tests.cloud.template import SUBSTITUTIONS, substituted
 
 PROJECT = Path(__file__).parents[3] / "template.yaml"
+GIVEN = {"WorkerTimeout": "60", "Release": "other"}
 
 
 @cache
@@ -43,14 +44,18 @@ def test_each_substitution_is_needed() -> None:
     """Each changes something, so that none outlives what it was for."""
     for says, substitution in SUBSTITUTIONS.items():
         document = original()
-        substitution(document)
+        substitution(document, GIVEN)
         assert document != original(), says
 
 
 def test_nothing_else_is_changed() -> None:
-    """Every difference is of alarms with metric math, ANY or secrets' punctuation."""
-    before, after = original(), substituted(PROJECT)
+    """Every difference is of alarms with metric math, ANY, secrets' punctuation or given values."""
+    before, after = original(), substituted(PROJECT, GIVEN)
     paths = differing(before, after)
+    values = {path for path in paths if path.startswith("/Parameters/")}
+    assert values == {f"/Parameters/{name}/Default" for name in GIVEN}
+    assert {name: after["Parameters"][name]["Default"] for name in GIVEN} == GIVEN
+    paths -= values
     alarms = {path.rpartition("/")[2] for path in paths if path.count("/") == 2}
     assert alarms == {
         name
@@ -76,6 +81,8 @@ def test_nothing_else_is_changed() -> None:
 def test_a_named_method_stays_before_any() -> None:
     """Where a path has a method of its own beside ANY, that one keeps its integration."""
     before = original()["Resources"]["RestApi"]["Properties"]["DefinitionBody"]["paths"]["/"]
-    after = substituted(PROJECT)["Resources"]["RestApi"]["Properties"]["DefinitionBody"]["paths"]
+    after = substituted(PROJECT, {})["Resources"]["RestApi"]["Properties"]["DefinitionBody"][
+        "paths"
+    ]
     assert after["/"]["post"] == before["post"]
     assert after["/"]["get"] == before["x-amazon-apigateway-any-method"]

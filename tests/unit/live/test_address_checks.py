@@ -350,6 +350,8 @@ async def test_what_needs_aws_says_so(subject_at: Open) -> None:
         "renamed-header",
         "throttled",
         "busy",
+        "bad-version",
+        "rollout",
         "second-deploy",
         "auth-move",
         "bill",

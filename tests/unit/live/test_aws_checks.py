@@ -8,6 +8,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.live import bill, deployments, gateway, permissions
+from tests.live import bill, deployments, gateway, permissions, releases
 from tests.live.checks import CHECKS
 from tests.live.findings import Check, Finding, Outcome
 from tests.live.subject import Consent, Subject
@@ -438,6 +439,8 @@ async def test_a_busy_function(
     [
         ("throttled", "--burst"),
         ("busy", "--allow-changes"),
+        ("bad-version", "--allow-changes"),
+        ("rollout", "--allow-changes"),
         ("second-deploy", "--allow-changes"),
         ("auth-move", "--allow-changes"),
     ],
@@ -474,21 +477,7 @@ async def test_tasks_over_a_change(
 ) -> None:
     """A lost or repeated step fails, and so does a change that replaced nothing; it is undone."""
     monkeypatch.setattr(deployments, "TASKS", 30)
-    given: list[dict[str, str]] = []
-    described: dict[str, dict[str, str]] = {}
-
-    def update(params: dict[str, Any]) -> dict[str, Any]:
-        given.append(params["Environment"]["Variables"])
-        described[params["FunctionName"]] = params["Environment"]["Variables"]
-        return {}
-
-    aws.answers |= {
-        "lambda.GetFunctionConfiguration": {
-            "Environment": {"Variables": {"A2A_AUTH": "api-key"}},
-            "LastUpdateStatus": "Successful",
-        },
-        "lambda.UpdateFunctionConfiguration": update,
-    }
+    functions = Functions(aws)
     ended = iter(range(30))
 
     def end(_: dict[str, Any]) -> dict[str, Any]:
@@ -499,10 +488,193 @@ async def test_tasks_over_a_change(
     subject = await deployed(ScriptedAgent(end), consent=Consent(changes=True))
     found = await finding(subject, check("second-deploy"))
     says(found, Outcome.FAILED if part else Outcome.PASSED, part)
-    assert described == {
-        PHYSICAL[logical]: {"A2A_AUTH": "api-key"} for logical in deployments.CHANGED
+    changed = {PHYSICAL[logical] for logical in deployments.CHANGED}
+    assert functions.variables == {name: {"A2A_AUTH": "api-key"} for name in changed}
+    assert functions.behind == dict.fromkeys(changed, "1")
+    assert functions.taken == changed
+    assert functions.published == set()
+
+
+# -- versions and rollouts -------------------------------------------------------------------------
+
+
+class Functions:
+    """The stack's functions: variables, versions, and what is behind their aliases."""
+
+    def __init__(self, aws: ScriptedAws) -> None:
+        self.variables: dict[str, dict[str, str]] = {}
+        self.behind: dict[str, str] = {}
+        self.taken: set[str] = set()
+        self.published: set[str] = set()
+        aws.answers |= {
+            "lambda.GetFunctionConfiguration": {
+                "Environment": {"Variables": {"A2A_AUTH": "api-key"}},
+                "LastUpdateStatus": "Successful",
+                "State": "Active",
+            },
+            "lambda.UpdateFunctionConfiguration": self._update,
+            "lambda.GetAlias": lambda it: {
+                "FunctionVersion": self.behind.get(it["FunctionName"], "1")
+            },
+            "lambda.PublishVersion": self._publish,
+            "lambda.UpdateAlias": self._move,
+            "lambda.DeleteFunction": self._delete,
+        }
+
+    @property
+    def has_bad(self) -> bool:
+        """Whether the bad version is behind the worker's alias."""
+        return self.behind.get(PHYSICAL["WorkerFunction"]) == "2"
+
+    def _update(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.variables[params["FunctionName"]] = params["Environment"]["Variables"]
+        return {}
+
+    def _publish(self, params: dict[str, Any]) -> dict[str, Any]:
+        assert len(self.variables[params["FunctionName"]]) == 2
+        self.published.add(params["FunctionName"])
+        return {"Version": "2"}
+
+    def _move(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.behind[params["FunctionName"]] = params["FunctionVersion"]
+        if params["FunctionVersion"] == "2":
+            self.taken.add(params["FunctionName"])
+        return {}
+
+    def _delete(self, params: dict[str, Any]) -> dict[str, Any]:
+        assert (params["Qualifier"], self.behind[params["FunctionName"]]) == ("2", "1")
+        self.published.remove(params["FunctionName"])
+        return {}
+
+
+TOLD = "".join(f"{number} 0.0\n" for number in range(releases.STEPS))
+
+
+@pytest.mark.parametrize(
+    ("broken", "part"),
+    [
+        ("", ""),
+        ("lost", "the turn that ran ended as COMPLETED with the steps"),
+        ("again", "the turn that ran began again"),
+        ("streamed", "the steps of the stream are"),
+        ("asleep", "turns that did not complete: ['asleep']"),
+        ("late", "turns that did not complete: ['late']"),
+        ("early", "had ended before the swap back"),
+        ("good", "a turn on the bad version did not come"),
+    ],
+)
+async def test_turns_over_a_bad_version(
+    deployed: Open, aws: ScriptedAws, broken: str, part: str
+) -> None:
+    """A turn in flight that is lost, cut or begun again fails, and so does a bad version's absence.
+
+    Whatever is found, the former version is behind the alias again, and the bad one is deleted.
+    """
+    functions = Functions(aws)
+    asked_again = False
+
+    def running() -> dict[str, Any]:
+        if not functions.taken or (functions.has_bad and broken != "early"):
+            return completed(TOLD[:12]) | {"status": {"state": "TASK_STATE_WORKING"}}
+        told = {"lost": TOLD.replace("7 0.0\n", ""), "again": TOLD.replace("0 0.0", "0 1.0", 1)}
+        return completed(told.get(broken, TOLD))
+
+    def come_to(do: str) -> dict[str, Any]:
+        """What an order has come to by now."""
+        if do == "steps":
+            return running()
+        if do == "nap" and not functions.taken:
+            return {"status": {"state": "TASK_STATE_WORKING"}}
+        if do == "ask" and not asked_again:
+            return {"status": {"state": "TASK_STATE_INPUT_REQUIRED"}, "contextId": "c"}
+        fails = {"nap": broken == "asleep", "say": functions.has_bad and broken != "good"}
+        was_bad = do == "say" and broken == "late" and bool(functions.taken)
+        return failed() if fails.get(do) or was_bad else completed("")
+
+    def end(order: dict[str, Any]) -> dict[str, Any]:
+        return {"do": order["do"], **come_to(order["do"])}
+
+    agent = ScriptedAgent(end)
+    told = TOLD.replace("7 0.0\n", "") if broken == "streamed" else TOLD
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal asked_again
+        if request.url.path.endswith("/message:stream"):
+            event = {"task": {"artifacts": [{"parts": [{"text": told}]}]}}
+            kind = {"content-type": "text/event-stream"}
+            return httpx.Response(200, headers=kind, text=f"data: {json.dumps(event)}\n\n")
+        asked_again |= b"taskId" in request.content
+        for task in agent.tasks.values():
+            task.update(come_to(task["do"]))
+        return agent(request)
+
+    subject = await deployed(answer, consent=Consent(changes=True))
+    found = await finding(subject, check("bad-version"))
+    says(found, Outcome.FAILED if part else Outcome.PASSED, part)
+    worker = PHYSICAL["WorkerFunction"]
+    assert functions.taken == {worker}
+    assert functions.behind == {worker: "1"}
+    assert functions.variables == {worker: {"A2A_AUTH": "api-key"}}
+    assert functions.published == set()
+
+
+@pytest.mark.parametrize(
+    ("status", "behind", "after", "part"),
+    [
+        ("Stopped", "1", "TASK_STATE_COMPLETED", ""),
+        ("Failed", "1", "TASK_STATE_COMPLETED", ""),
+        ("Succeeded", "2", "TASK_STATE_FAILED", "no alarm has stopped it"),
+        ("Stopped", "2", "TASK_STATE_COMPLETED", "the former version behind the alias did not"),
+        ("Stopped", "1", "TASK_STATE_FAILED", "after the rollback a task ended as FAILED"),
+        ("InProgress", "1", "TASK_STATE_COMPLETED", "the rollback did not come"),
+    ],
+)
+async def test_a_rollout_that_alarms_stop(
+    deployed: Open, aws: ScriptedAws, status: str, behind: str, after: str, part: str
+) -> None:
+    """A rollout that goes on, or leaves the bad version or a broken stack, fails."""
+    functions = Functions(aws)
+    asked: list[dict[str, Any]] = []
+
+    def create(params: dict[str, Any]) -> dict[str, Any]:
+        asked.append(params)
+        functions.behind[PHYSICAL["WorkerFunction"]] = behind
+        return {"deploymentId": "d-1"}
+
+    aws.answers |= {
+        "codedeploy.CreateDeployment": create,
+        "codedeploy.GetDeployment": {"deploymentInfo": {"status": status}},
+        "codedeploy.StopDeployment": {},
     }
-    assert [len(each) for each in given] == [2, 2, 2, 1, 1, 1]
+    parts = {"ServerlessDeploymentApplication": "app", "WorkerFunctionDeploymentGroup": "group"}
+    subject = await deployed(
+        ScriptedAgent(lambda _: {"status": {"state": after}}),
+        consent=Consent(changes=True),
+        Rollout="canary",
+    )
+    subject.stack = replace(subject.stack, resources={**PHYSICAL, **parts})
+    found = await finding(subject, check("rollout"))
+    says(found, Outcome.FAILED if part else Outcome.PASSED, part)
+    content = json.loads(asked[0]["revision"]["appSpecContent"]["content"])
+    assert content["Resources"][0]["worker"]["Properties"] == {
+        "Name": PHYSICAL["WorkerFunction"],
+        "Alias": "live",
+        "CurrentVersion": "1",
+        "TargetVersion": "2",
+    }
+    assert functions.behind == {PHYSICAL["WorkerFunction"]: "1"}
+    assert functions.published == set()
+
+
+async def test_a_rollout_needs_a_stack_that_has_one(deployed: Open, aws: ScriptedAws) -> None:
+    """On a stack that is updated all at once nothing is changed, and the parameter is named."""
+    subject = await deployed(ScriptedAgent(), consent=Consent(changes=True))
+    says(
+        await finding(subject, check("rollout")),
+        Outcome.NOT_POSSIBLE,
+        "needs a stack with Rollout=canary or linear",
+    )
+    assert aws.calls == []
 
 
 # -- the bill --------------------------------------------------------------------------------------

@@ -42,12 +42,20 @@ class QuickClock(MovableClock):
         await super().sleep(seconds / 100)
 
 
+def _named(params: dict[str, Any], version: str) -> tuple[str, str]:
+    """A function and one of its versions, as a call names them."""
+    return params["FunctionName"].removeprefix("live-"), params[version]
+
+
 class Deployed(httpx.AsyncBaseTransport):
     """Functions that do what their variables and the keys say, and what a test has broken of it."""
 
     def __init__(self, aws: ScriptedAws) -> None:
         self.backends = memory_backends(Settings())
         self.variables = {name: {"A2A_AUTH": "api-key"} for name in callers.ENDPOINTS}
+        """Of the versions behind the aliases."""
+        self._latest = dict(self.variables)
+        self._versions = {(name, "1"): given for name, given in self.variables.items()}
         self.keys = json.dumps({"alice": KEY})
         self.changes: list[str] = []
         self.settings: Callable[[Settings], Settings] = lambda settings: settings
@@ -58,6 +66,10 @@ class Deployed(httpx.AsyncBaseTransport):
         aws.answers |= {
             "lambda.GetFunctionConfiguration": self._described,
             "lambda.UpdateFunctionConfiguration": self._updated,
+            "lambda.GetAlias": {"FunctionVersion": "1"},
+            "lambda.PublishVersion": self._published,
+            "lambda.UpdateAlias": self._pointed,
+            "lambda.DeleteFunction": lambda it: self._versions.pop(_named(it, "Qualifier")) and {},
             "secretsmanager.GetSecretValue": lambda _: {"SecretString": self.keys},
             "secretsmanager.PutSecretValue": self._put,
         }
@@ -86,13 +98,25 @@ class Deployed(httpx.AsyncBaseTransport):
         return self._apps[made]
 
     def _described(self, params: dict[str, Any]) -> dict[str, Any]:
-        variables = self.variables[params["FunctionName"].removeprefix("live-")]
-        return {"Environment": {"Variables": variables}, "LastUpdateStatus": "Successful"}
+        variables = self._latest[params["FunctionName"].removeprefix("live-")]
+        ready = {"LastUpdateStatus": "Successful", "State": "Active"}
+        return {"Environment": {"Variables": variables}, **ready}
 
     def _updated(self, params: dict[str, Any]) -> dict[str, Any]:
         given = params["Environment"]["Variables"]
-        self.variables[params["FunctionName"].removeprefix("live-")] = given
-        self.changes.append(given["A2A_AUTH"])
+        self._latest[params["FunctionName"].removeprefix("live-")] = given
+        return {}
+
+    def _published(self, params: dict[str, Any]) -> dict[str, Any]:
+        name = params["FunctionName"].removeprefix("live-")
+        number = str(len(self._versions) + 1)
+        self._versions[name, number] = self._latest[name]
+        return {"Version": number}
+
+    def _pointed(self, params: dict[str, Any]) -> dict[str, Any]:
+        name, number = _named(params, "FunctionVersion")
+        self.variables[name] = self._versions[name, number]
+        self.changes.append(self.variables[name]["A2A_AUTH"])
         return {}
 
     def _put(self, params: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,269 @@
+"""Versions behind the functions' aliases: swapped by hand, and rolled out by CodeDeploy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.live.account import Account
+from tests.live.findings import Check, Figures, NotPossibleError, require
+from tests.live.stack import Stack
+from tests.live.streams import arrivals, steps_in
+from tests.live.subject import Subject, artifact_text, ordered, state
+
+ALIAS: Final = "live"
+BROKEN: Final = "LIVE_BROKEN"
+"""The variable with which the live agent cannot be imported."""
+STEPS: Final = 40
+GAP_S: Final = 1.0
+"""A turn of 40 s: the stack's worker has 60."""
+NAP_S: Final = 60
+"""The shortest sleep for which a turn leaves its worker."""
+ROLLED_S: Final = 1200.0
+"""A rollout takes 15 or 30 minutes; the alarm of an agent that cannot be loaded rings before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Versions:
+    """Versions of a function with other variables, beside the one behind its alias."""
+
+    subject: Subject
+    account: Account
+    function: str
+    former: str
+    variables: Mapping[str, str]
+    """Those of the function as it was."""
+    made: list[str] = field(default_factory=list)
+
+    async def publish(self, **more: str) -> str:
+        """Publish one with more variables; return its number."""
+        await self._give(**more)
+        await self.subject.until(
+            f"the change of {self.function}", self._updated, within_s=120, every_s=1
+        )
+        found = await self.account.call("lambda", "publish_version", FunctionName=self.function)
+        self.made.append(str(found["Version"]))
+        await self.subject.until(
+            f"the version of {self.function}", self._active, within_s=120, every_s=1
+        )
+        return self.made[-1]
+
+    async def point(self, number: str) -> None:
+        """Put a version behind the alias."""
+        await self.account.call(
+            "lambda",
+            "update_alias",
+            FunctionName=self.function,
+            Name=ALIAS,
+            FunctionVersion=number,
+        )
+
+    async def take(self, **more: str) -> None:
+        """Publish a version with more variables, and put it behind the alias."""
+        await self.point(await self.publish(**more))
+
+    async def undo(self) -> None:
+        """Put the former version behind the alias; make the function what it was."""
+        await self.point(self.former)
+        for number in {*self.made} - {self.former}:
+            await self.account.call(
+                "lambda", "delete_function", FunctionName=self.function, Qualifier=number
+            )
+        await self._give()
+
+    async def _give(self, **more: str) -> None:
+        await self.account.call(
+            "lambda",
+            "update_function_configuration",
+            FunctionName=self.function,
+            Environment={"Variables": {**self.variables, **more}},
+        )
+
+    async def _updated(self) -> bool | None:
+        return (await self._now()).get("LastUpdateStatus") == "Successful" or None
+
+    async def _active(self) -> bool | None:
+        return (await self._now(Qualifier=self.made[-1])).get("State") == "Active" or None
+
+    async def _now(self, **qualifier: str) -> dict[str, Any]:
+        found: dict[str, Any] = await self.account.call(
+            "lambda", "get_function_configuration", FunctionName=self.function, **qualifier
+        )
+        return found
+
+
+async def versions_of(subject: Subject, logical: str, *, is_undone: bool = True) -> Versions:
+    """Return what publishes versions of a function; note how it gets back what is now if asked."""
+    account, stack = subject.on_aws()
+    named = {"FunctionName": stack.resources[logical]}
+    alias = await account.call("lambda", "get_alias", Name=ALIAS, **named)
+    found = await account.call("lambda", "get_function_configuration", **named)
+    versions = Versions(
+        subject=subject,
+        account=account,
+        function=stack.resources[logical],
+        former=alias["FunctionVersion"],
+        variables=found["Environment"]["Variables"],
+    )
+    if is_undone:
+        subject.made.note("alias, versions and variables of", versions.function, versions.undo)
+    return versions
+
+
+async def swapped(subject: Subject) -> Figures:
+    """Put a version behind the worker's alias whose agent cannot be imported, and the former back.
+
+    Before it there are a turn that runs, one that is streamed, one that sleeps without a worker and
+    one that waits for its client. New turns fail on the bad version until the former one is back.
+    """
+    _changeable(subject)
+    worker = await versions_of(subject, "WorkerFunction")
+    bad = await worker.publish(**{BROKEN: "1"})
+    asked = await subject.begin("ask")
+    await _until_state(subject, asked, "INPUT_REQUIRED")
+    asleep = await subject.begin("nap", seconds=NAP_S)
+    await subject.working(asleep)
+    running = await subject.begin("steps", count=STEPS, gap_s=GAP_S)
+    await subject.working(running)
+    streaming = asyncio.ensure_future(_streamed(subject))
+    try:
+        told = await _told(subject, running)
+        await worker.point(bad)
+        failed = await _failed(subject)
+        late = await subject.begin("say")  # its first attempt is the bad version's, or the next
+        flying = state(await subject.task(running)) == "WORKING"
+        await worker.point(worker.former)
+        ended = await subject.ended(running, within_s=100)
+        seen = await streaming
+    finally:
+        streaming.cancel()
+    said = ordered("say")
+    context = (await subject.task(asked))["contextId"]
+    message = {**said, "taskId": asked, "contextId": context}
+    await subject.agent.call("SendMessage", {"message": message})
+    ends = {
+        name: state(await subject.ended(task_id, within_s=240, every_s=1))
+        for name, task_id in (("late", late), ("asked", asked), ("asleep", asleep))
+    }
+    figures = {"failed on it": failed, "in flight at the swap back": flying, **ends}
+    lines = [int(line.split()[0]) for line in artifact_text(ended).splitlines()]
+    whole = [*range(STEPS)]
+    require(
+        state(ended) == "COMPLETED" and lines == whole,
+        f"the turn that ran ended as {state(ended)} with the steps {lines}",
+        **figures,
+    )
+    require(artifact_text(ended).startswith(told), "the turn that ran began again", **figures)
+    require(flying, "the turn that ran had ended before the swap back: nothing is shown", **figures)
+    require(seen == whole, f"the steps of the stream are {seen}", **figures)
+    wrong = [name for name, end in ends.items() if end != "COMPLETED"]
+    require(not wrong, f"turns that did not complete: {wrong}", **figures)
+    return figures
+
+
+async def rolled_back(subject: Subject) -> Figures:
+    """Have CodeDeploy roll out that version, and wait until an alarm has rolled it back."""
+    account, stack = _changeable(subject)
+    if stack.parameters.get("Rollout", "all-at-once") == "all-at-once":
+        raise NotPossibleError("needs a stack with Rollout=canary or linear")
+    began = subject.clock.monotonic()
+    worker = await versions_of(subject, "WorkerFunction")
+    bad = await worker.publish(**{BROKEN: "1"})
+    properties = {
+        "Name": worker.function,
+        "Alias": ALIAS,
+        "CurrentVersion": worker.former,
+        "TargetVersion": bad,
+    }
+    resource = {"worker": {"Type": "AWS::Lambda::Function", "Properties": properties}}
+    content = json.dumps({"version": 0.0, "Resources": [resource]})
+    answer = await account.call(
+        "codedeploy",
+        "create_deployment",
+        applicationName=stack.resources["ServerlessDeploymentApplication"],
+        deploymentGroupName=stack.resources["WorkerFunctionDeploymentGroup"],
+        revision={"revisionType": "AppSpecContent", "appSpecContent": {"content": content}},
+    )
+    named = {"deploymentId": answer["deploymentId"]}
+
+    async def stop() -> None:
+        await account.call("codedeploy", "stop_deployment", **named, autoRollbackEnabled=True)
+
+    subject.made.note("deployment", answer["deploymentId"], stop)
+    ids: list[str] = []
+
+    async def over() -> str | None:
+        ids.append(await subject.begin("say"))
+        found = await account.call("codedeploy", "get_deployment", **named)
+        status = str(found["deploymentInfo"]["status"])
+        return status if status in {"Succeeded", "Failed", "Stopped"} else None
+
+    async def back() -> bool | None:
+        alias = await account.call("lambda", "get_alias", FunctionName=worker.function, Name=ALIAS)
+        weights = alias.get("RoutingConfig", {}).get("AdditionalVersionWeights")
+        return (alias["FunctionVersion"] == worker.former and not weights) or None
+
+    status = await subject.until("the rollback", over, within_s=ROLLED_S, every_s=1)
+    rolled_s = round(subject.clock.monotonic() - began)
+    require(status != "Succeeded", "the bad version was rolled out: no alarm has stopped it")
+    await subject.until("the former version behind the alias", back, within_s=120, every_s=1)
+    ends = [state(await subject.ended(task_id, within_s=120)) for task_id in ids]
+    after = state(await subject.ended(await subject.begin("say"), within_s=60))
+    figures = {
+        "rolled back after s": rolled_s,
+        "turns meanwhile": len(ends),
+        "failed of them": ends.count("FAILED"),
+    }
+    require(after == "COMPLETED", f"after the rollback a task ended as {after}", **figures)
+    return figures
+
+
+def _changeable(subject: Subject) -> tuple[Account, Stack]:
+    account, stack = subject.on_aws()
+    if not subject.consent.changes:
+        raise NotPossibleError("needs --allow-changes: it puts a bad version behind the alias")
+    return account, stack
+
+
+async def _told(subject: Subject, task_id: str) -> str:
+    """Wait for the first steps of a turn."""
+
+    async def look() -> str | None:
+        return artifact_text(await subject.task(task_id)) or None
+
+    return await subject.until("the first step", look, within_s=30, every_s=0.5)
+
+
+async def _until_state(subject: Subject, task_id: str, wanted: str) -> None:
+    async def look() -> bool | None:
+        return state(await subject.task(task_id)) == wanted or None
+
+    await subject.until(f"{wanted} of {task_id}", look, within_s=60, every_s=0.5)
+
+
+async def _streamed(subject: Subject) -> list[int]:
+    """Read a streamed turn to its end; return its steps."""
+    came = [it async for it in arrivals(subject, "/message:stream", count=STEPS, gap_s=GAP_S)]
+    return [number for each in came for number, _ in steps_in(each)]
+
+
+async def _failed(subject: Subject) -> int:
+    """Send turns until one has failed, as the bad version is behind the alias; return how many."""
+    sent = 0
+
+    async def look() -> int | None:
+        nonlocal sent
+        sent += 1
+        task = await subject.ended(await subject.begin("say"), within_s=60)
+        return sent if state(task) == "FAILED" else None
+
+    return await subject.until("a turn on the bad version", look, within_s=60, every_s=1)
+
+
+CHECKS = (
+    Check("bad-version", "turns in flight outlive a bad version and its way back", swapped),
+    Check("rollout", "an alarm rolls a bad version back that CodeDeploy rolls out", rolled_back),
+)
