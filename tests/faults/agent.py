@@ -2,6 +2,7 @@
 
 chunks N PAUSE    N chunks, PAUSE seconds apart, then completed
 steps N PAUSE     N steps of a chunk and PAUSE seconds each, three more at once, then completed
+naps S            a step of a chunk, a sleep of S seconds, three chunks, then completed
 slow S / block S  S seconds without and with a blocked event loop, then three chunks
 held N            a chunk, and N - 1 more ones when the test has released it
 deaf              swallows every cancel until then, and emits nothing
@@ -55,20 +56,25 @@ class Faulty(Worker):
 
     async def steps(self, ctx: TaskContext, count: float, pause_s: float) -> None:
         for number in range(int(count)):
-            await ctx.step("part", self._part, ctx, str(number), ARTIFACT, pause_s)
-        branches = (f"branch {number}" for number in range(BRANCHES))
-        await ctx.gather(
-            *(
-                ctx.step("branch", self._part, ctx, "b", name, pause_s, key=name)
-                for name in branches
-            )
+            await ctx.step("part", self._part, ctx, number, ARTIFACT, pause_s)
+        parts = (
+            ctx.step("branch", self._part, ctx, int(count), name, pause_s, key=name)
+            for name in (f"branch {number}" for number in range(BRANCHES))
         )
+        await ctx.gather(*parts)
         await ctx.respond("Done.")
 
-    async def _part(self, ctx: TaskContext, text: str, artifact: str, pause_s: float) -> None:
-        self._ledger.note("step", ctx.task_id)
-        await ctx.emit_text_artifact(text, artifact_id=artifact, append=True)
+    async def _part(self, ctx: TaskContext, number: int, artifact: str, pause_s: float) -> None:
+        self._ledger.note(f"step {number}", ctx.task_id)
+        await ctx.emit_text_artifact(str(number), artifact_id=artifact, append=True)
         await asyncio.sleep(pause_s)
+
+    async def naps(self, ctx: TaskContext, seconds: float) -> None:
+        await ctx.step("part", self._part, ctx, 0, ARTIFACT, 0)
+        await ctx.sleep(seconds)
+        for number in range(1, 4):
+            await ctx.emit_text_artifact(str(number), artifact_id=ARTIFACT, append=True)
+        await ctx.respond("Done.")
 
     async def slow(self, ctx: TaskContext, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -24,6 +24,7 @@ from a2a_serverless.push import waiting
 from a2a_serverless.queues import sqs  # noqa: F401 - as above
 from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
 from a2a_serverless.tasks import push as tasks_push
+from a2a_serverless.worker import context, executor
 from a2a_serverless_tools import cli
 from a2a_serverless_tools.cli import processes as worker_command
 from a2a_serverless_tools.local import sweeping
@@ -45,6 +46,7 @@ SWEEP_PERIOD = "FAULTS_SWEEP_PERIOD_S"
 LEASE = "FAULTS_LEASE_S"
 DRAIN = "FAULTS_DRAIN_S"
 PUSH_WAIT = "FAULTS_PUSH_WAIT_S"
+PARK = "FAULTS_PARK_S"
 """Times that a deployment cannot choose, shortened so that a test need not wait a minute."""
 
 _OURS = ("A2A_", "AWS_", "FAULTS_")
@@ -68,6 +70,9 @@ def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -
         settings.RENEW_BEFORE_S = float(lease_s) / 2
     if drain_s := variables.get(DRAIN):
         worker_command.DRAIN_S = float(drain_s)
+    if park_s := variables.get(PARK):
+        for module in (context, executor):
+            vars(module)["PARK_S"] = float(park_s)
     if wait_s := variables.get(PUSH_WAIT):
         for module, name in ((tasks_push, "LEFT_MS"), (waiting, "WOKEN_MS")):
             vars(module)[name] = int(float(wait_s) * 1000)
@@ -123,9 +128,9 @@ def start(
     name: str, arguments: Sequence[str], variables: Mapping[str, str], output: Path
 ) -> Running:
     """Start one process of the system."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    process = context.Process(
+    forks = get_context("forkserver")
+    forks.set_forkserver_preload(PRELOADED)
+    process = forks.Process(
         target=main, args=(list(arguments), dict(variables), output), name=name, daemon=True
     )
     with import_path():

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from a2a.types import TaskState
 
-from tests.faults import traps
+from tests.faults import processes, traps
 from tests.faults.harness import (
     IS_LONG,
     Emulators,
@@ -147,7 +147,7 @@ async def handed_over(world: World, point: str) -> Expected:
     await world.start("api")
     victim = await world.start("worker", point=point)
     task_id = await world.send("steps 4 0.5")
-    await world.noted(task_id, "step")
+    await world.noted(task_id, "step 0")
     os.kill(victim.pid, signal.SIGTERM)
     await world.dies(victim, point)
     await world.start("sweep")
@@ -307,6 +307,22 @@ async def postponed(world: World, point: str) -> Expected:
     return Expected(task_id=head.task_id, starts=1)
 
 
+async def woken(world: World, point: str) -> Expected:
+    """A turn that has slept and was woken without a message is sent at its next look."""
+    await world.start("api")
+    await world.start("worker")
+    task_id = await world.send("naps 1")
+
+    async def sleeps() -> bool:
+        return (await world.head(task_id)).left == "asleep"
+
+    await until(sleeps, "the turn sleeps")
+    victim = await world.start("sweep", point=point)
+    await world.dies(victim, point)
+    await world.start("sweep")
+    return Expected(task_id=task_id, starts=2)
+
+
 async def dead_letter(world: World, point: str) -> Expected:
     """A letter that is handled twice ends its task, whose attempts are used up, once."""
     await world.start("api")
@@ -419,6 +435,12 @@ CASES = {
             point="after-postpone:1",
             flow=postponed,
             settings={"A2A_WAITING_S": "1"},
+        ),
+        Case(
+            name="sweeper: sleep over, not sent",
+            point="after-postpone:1",
+            flow=woken,
+            settings={"A2A_WAITING_S": "1", processes.PARK: "1"},
         ),
         Case(name="dead letter: ended, not deleted", point="after-dead-letter:1", flow=dead_letter),
         Case(
