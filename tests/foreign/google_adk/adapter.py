@@ -15,7 +15,15 @@ from google.genai import types
 from a2a_serverless.frameworks.adk import AdkExecutor
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless_tools.contract import Storage
-from tests.unit.frameworks.talks import Talk, answered, fails, waits
+from tests.support.workers import artifact_texts
+from tests.unit.frameworks.talks import (
+    Talk,
+    answered,
+    commits,
+    fails,
+    killed_everywhere,
+    waits,
+)
 
 
 class Fake(BaseLlm):  # type: ignore[misc] # its environment has the types, ours does not
@@ -114,3 +122,63 @@ async def test_what_a_run_raises_is_the_runtimes_to_judge() -> None:
     for options in ({}, {"force_new_version": True}):
         waits(await talk(max_attempts=3, **options).told("away"), "no connection")
         fails(await talk(max_attempts=3, **options).told("limit"), TOO_MANY_STEPS)
+
+
+def paid(calls: list[str], *, steps: bool = True, **options: Any) -> AdkExecutor:
+    """An agent that asks its model twice and calls two tools at once, and notes each paid call."""
+
+    class Counted(BaseLlm):  # type: ignore[misc] # as above
+        async def generate_content_async(
+            self,
+            llm_request: LlmRequest,
+            stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
+        ) -> AsyncGenerator[LlmResponse, None]:
+            last = llm_request.contents[-1].parts
+            calls.append(f"model {len(llm_request.contents)}")
+            parts = [types.Part(text=", ".join(told_by(part) for part in last))]
+            if last[0].text:
+                asked = [types.FunctionCall(name="adds", args={"what": w}) for w in "ab"]
+                parts = [types.Part(function_call=call) for call in asked]
+            yield LlmResponse(content=types.Content(role="model", parts=parts))
+
+    def adds(what: str, tool_context: ToolContext) -> dict[str, Any]:
+        calls.append(what)
+        tool_context.state[what] = tool_context.state.get(what, 0) + 1
+        return {"result": f"{what}{tool_context.state[what]}"}
+
+    agent = LlmAgent(name="helper", model=Counted(model="fake"), tools=[adds])
+    return AdkExecutor(agent, "adapted", steps=steps, executor_options=options)
+
+
+async def test_no_request_and_no_tool_call_is_made_twice() -> None:
+    """Whichever record an attempt dies at, artifacts and session are as without the death."""
+    for options in ({}, {"force_new_version": True}):
+
+        async def play(calls: list[str], options: dict[str, Any] = options) -> list[Any]:
+            speaking = Talk(paid(calls, **options), max_attempts=3)
+            tasks = [(await speaking.say(text))[1] for text in ("go", "again")]
+            shown = [[*artifact_texts(task).values()] for task in tasks]
+            kept = await Storage(speaking.bench.storage).load_context("ctx")
+            assert kept is not None
+            events = [(e["author"], shown_of(e)) for e in kept["ended"]["events"]]
+            return [shown, events, kept["ended"]["state"]]
+
+        recorded = await killed_everywhere(play, in_flight=2)
+        assert recorded.count("model") == 4, recorded
+        assert recorded.count("adds") == 4, recorded
+
+
+def shown_of(event: dict[str, Any]) -> list[Any]:
+    parts = event["content"]["parts"]
+    calls = [p.get("function_call") or p.get("function_response") or {} for p in parts]
+    return [
+        (p.get("text"), c.get("args"), c.get("response")) for p, c in zip(parts, calls, strict=True)
+    ]
+
+
+async def test_without_steps_nothing_is_recorded() -> None:
+    """As before; with them each record is one commit at most."""
+    plain, none = await commits(paid([], steps=False))
+    recorded, steps = await commits(paid([]))
+    assert (none, steps) == (0, 4), (none, steps)
+    assert plain < recorded <= plain + steps, (plain, recorded)

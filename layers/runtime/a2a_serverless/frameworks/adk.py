@@ -1,25 +1,35 @@
 """An agent of Google's ADK as an A2A agent: `agent = AdkExecutor(LlmAgent(...), "my_app")`.
 
 The ADK's own executor runs the agent. The ADK's session, with its events and its state, is the
-conversation. A long-running tool pauses the task (input-required), as in the ADK.
+conversation. A long-running tool pauses the task (input-required), as in the ADK. Each request of
+the model and each call of a tool is a step.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from itertools import count
 from typing import Any, Final
+from uuid import uuid4
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import TaskState, TaskStatusUpdateEvent
+from a2a.types import TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
-from google.adk.agents import BaseAgent
+from google.adk.agents import BaseAgent, LlmAgent
 from google.adk.agents.invocation_context import LlmCallsLimitExceededError
 from google.adk.events import Event as AdkEvent
+from google.adk.events import EventActions
+from google.adk.models import BaseLlm, LlmRequest, LlmResponse
+from google.adk.platform import uuid as platform_uuid
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService, Session
+from google.adk.tools import AgentTool, BaseTool, FunctionTool, ToolContext
+from google.adk.tools.base_toolset import BaseToolset
+from pydantic_core import to_jsonable_python
 
 from a2a_serverless.frameworks.conversation import (
     TOO_MANY_STEPS,
@@ -27,7 +37,9 @@ from a2a_serverless.frameworks.conversation import (
     Messages,
     final_errors,
 )
+from a2a_serverless.frameworks.steps import MODEL, Steps
 from a2a_serverless.tasks.fold import Event
+from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.executor import TurnQueue
 
@@ -44,6 +56,7 @@ class AdkExecutor(AgentExecutor):
         agent: the root agent.
         app_name: the runner's.
         executor_options: those of the ADK's executor, such as `config` or `force_new_version`.
+        steps: False: nothing is recorded, and a turn that is interrupted starts over.
         **runner_options: those of the runner, such as `plugins` or `artifact_service`.
     """
 
@@ -55,32 +68,39 @@ class AdkExecutor(AgentExecutor):
         app_name: str,
         *,
         executor_options: dict[str, Any] | None = None,
+        steps: bool = True,
         **runner_options: Any,
     ) -> None:
         self._agent = agent
         self._app_name = app_name
         self._executor_options = executor_options or {}
+        self._steps = steps
         self._runner_options = runner_options
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         if not isinstance(event_queue, TurnQueue):
             raise TypeError("An AdkExecutor runs in the WorkerAdapter of this package only.")
-        conversation = await Conversation.load(TaskContext(context, event_queue), "google-adk")
-        sessions = _ConversationSessions(conversation)
-        runner = self._runner(sessions)
+        ctx = TaskContext(context, event_queue)
+        sessions = _ConversationSessions(await Conversation.load(ctx, "google-adk"))
+        agent, ids = self._agent, None
+        if self._steps:
+            ids = _Ids(ctx)
+            platform_uuid.set_id_provider(ids.new)
+            agent = _Recording(ctx).agent(agent)
+        runner = self._runner(sessions, agent)
         executor = A2aAgentExecutor(runner=runner, **self._executor_options)
-        await executor.execute(context, _KeepingQueue(event_queue, sessions, runner))
+        await executor.execute(context, _KeepingQueue(event_queue, sessions, runner, ids))
         if runner.error is not None:
             with final_errors(_FINAL):
                 raise runner.error
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        runner = self._runner(InMemorySessionService())
+        runner = self._runner(InMemorySessionService(), self._agent)
         await A2aAgentExecutor(runner=runner, **self._executor_options).cancel(context, event_queue)
 
-    def _runner(self, sessions: InMemorySessionService) -> _TellingRunner:
+    def _runner(self, sessions: InMemorySessionService, agent: BaseAgent) -> _TellingRunner:
         return _TellingRunner(
-            agent=self._agent,
+            agent=agent,
             app_name=self._app_name,
             session_service=sessions,
             **self._runner_options,
@@ -160,16 +180,117 @@ class _KeepingQueue(EventQueue):
     """
 
     def __init__(
-        self, queue: TurnQueue, sessions: _ConversationSessions, runner: _TellingRunner
+        self,
+        queue: TurnQueue,
+        sessions: _ConversationSessions,
+        runner: _TellingRunner,
+        ids: _Ids | None,
     ) -> None:
         self._queue = queue
         self._sessions = sessions
         self._runner = runner
+        self._ids = ids
 
     async def enqueue_event(self, event: Event) -> None:
         if self._runner.error is not None:
             return
+        if self._ids is not None and isinstance(event, TaskArtifactUpdateEvent):
+            event.artifact.artifact_id = self._ids.of_artifact(event.artifact.artifact_id)
         state = event.status.state if isinstance(event, TaskStatusUpdateEvent) else None
         if state in _ASKS or state == TaskState.TASK_STATE_COMPLETED:
             await self._sessions.keep(asks=state in _ASKS)
-        await self._queue.enqueue_event(event)
+        try:
+            await self._queue.enqueue_event(event)
+        except Exception as error:
+            self._runner.error = error  # the ADK's executor would end the task with its text
+            raise
+
+
+# -- steps -----------------------------------------------------------------------------------
+
+
+class _Ids:
+    """The ids of one turn, the same ones in each of its attempts as long as their order is."""
+
+    def __init__(self, ctx: TaskContext) -> None:
+        self._turn = f"{ctx.task_id} {ctx.message_id}"
+        self._numbers = count()
+        self._artifacts: dict[str, str] = {}
+
+    def new(self) -> str:
+        """Return the next id."""
+        return digest("adk", self._turn, str(next(self._numbers)))
+
+    def of_artifact(self, given: str) -> str:
+        """Return the id of an artifact that the ADK's executor has given a random one."""
+        number = str(len(self._artifacts))
+        return self._artifacts.setdefault(given, digest("artifact", self._turn, number))
+
+
+class _Recording:
+    """Makes the requests and the tool calls of one turn steps, on copies of agents and tools."""
+
+    def __init__(self, ctx: TaskContext) -> None:
+        self._steps = Steps(ctx)
+
+    def agent(self, agent: BaseAgent) -> BaseAgent:
+        """Return a copy of an agent and of those below it; the user's are shared by turns."""
+        update: dict[str, Any] = {"sub_agents": [self.agent(each) for each in agent.sub_agents]}
+        if isinstance(agent, LlmAgent):
+            if agent.model:
+                update["model"] = self._model(agent.canonical_model)
+            update["tools"] = [self._tool(each) for each in agent.tools]
+        return agent.clone(update)
+
+    def _model(self, model: BaseLlm) -> BaseLlm:
+        generate, recorded = model.generate_content_async, copy.copy(model)
+
+        async def generated(
+            llm_request: LlmRequest,
+            stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
+        ) -> AsyncGenerator[LlmResponse, None]:
+            async def call() -> Any:
+                async with aclosing(generate(llm_request, stream)) as responses:
+                    return [_dumped(_with_ids(each)) async for each in responses]
+
+            for each in await self._steps.run(MODEL, call):
+                yield LlmResponse.model_validate_json(json.dumps(each))
+
+        # On the object: what asks for the model's class gets the same answer as before.
+        object.__setattr__(recorded, "generate_content_async", generated)
+        return recorded
+
+    def _tool(self, tool: Any) -> Any:
+        if isinstance(tool, BaseToolset | AgentTool):
+            return tool
+        tool = copy.copy(tool) if isinstance(tool, BaseTool) else FunctionTool(tool)
+        run = tool.run_async
+
+        async def ran(*, args: dict[str, Any], tool_context: ToolContext) -> Any:
+            async def call() -> Any:
+                result = await run(args=args, tool_context=tool_context)
+                return [to_jsonable_python(result, fallback=str), _dumped(tool_context.actions)]
+
+            key = str(tool_context.function_call_id)
+            result, changed = await self._steps.run(tool.name, call, key=key)
+            actions = EventActions.model_validate_json(json.dumps(changed))
+            for name in actions.model_fields_set - {"state_delta"}:
+                setattr(tool_context.actions, name, getattr(actions, name))
+            tool_context.state.update(actions.state_delta)
+            return result
+
+        tool.run_async = ran
+        return tool
+
+
+def _with_ids(response: LlmResponse) -> LlmResponse:
+    for part in (response.content.parts if response.content else None) or ():
+        if part.function_call and not part.function_call.id:
+            part.function_call.id = (
+                f"adk-{uuid4()}"  # recorded; the turn's ids are not used up by a step
+            )
+    return response
+
+
+def _dumped(model: Any) -> Any:
+    return model.model_dump(mode="json", exclude_none=True)
