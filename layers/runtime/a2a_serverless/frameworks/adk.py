@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import copy
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from itertools import count
+from contextvars import ContextVar
 from typing import Any, Final
 from uuid import uuid4
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from a2a.types import Artifact, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
 from google.adk.agents import BaseAgent, LlmAgent
+from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import LlmCallsLimitExceededError
 from google.adk.events import Event as AdkEvent
 from google.adk.events import EventActions
@@ -29,6 +31,7 @@ from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService, Session
 from google.adk.tools import AgentTool, BaseTool, FunctionTool, ToolContext
 from google.adk.tools.base_toolset import BaseToolset
+from google.adk.workflow import BaseNode
 from pydantic_core import to_jsonable_python
 
 from a2a_serverless.frameworks.conversation import (
@@ -42,10 +45,13 @@ from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.steps import current_step
 
 __all__ = ["AdkExecutor"]
 
 _FINAL: Final[dict[type[Exception], str]] = {LlmCallsLimitExceededError: TOO_MANY_STEPS}
+_EVENT: Final = "adk_event_id"
+"""The key of an artifact's metadata under which the ADK's executor has its event's id."""
 _ASKS: Final = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
 
 
@@ -195,7 +201,7 @@ class _KeepingQueue(EventQueue):
         if self._runner.error is not None:
             return
         if self._ids is not None and isinstance(event, TaskArtifactUpdateEvent):
-            event.artifact.artifact_id = self._ids.of_artifact(event.artifact.artifact_id)
+            event.artifact.artifact_id = self._ids.of_artifact(event.artifact)
         state = event.status.state if isinstance(event, TaskStatusUpdateEvent) else None
         if state in _ASKS or state == TaskState.TASK_STATE_COMPLETED:
             await self._sessions.keep(asks=state in _ASKS)
@@ -209,22 +215,32 @@ class _KeepingQueue(EventQueue):
 # -- steps -----------------------------------------------------------------------------------
 
 
+_scope: ContextVar[str] = ContextVar("scope", default="")
+"""The agent that runs, and its branch: within it all is done in one order."""
+
+
 class _Ids:
-    """The ids of one turn, the same ones in each of its attempts as long as their order is."""
+    """The ids of one turn, the same ones in each of its attempts."""
 
     def __init__(self, ctx: TaskContext) -> None:
         self._turn = f"{ctx.task_id} {ctx.message_id}"
-        self._numbers = count()
+        self._numbers: Counter[str] = Counter()
         self._artifacts: dict[str, str] = {}
 
     def new(self) -> str:
-        """Return the next id."""
-        return digest("adk", self._turn, str(next(self._numbers)))
+        """Return the next id; in a step, which does not run in each attempt, any."""
+        if current_step() is not None:
+            return str(uuid4())
+        scope = _scope.get()
+        self._numbers[scope] += 1
+        return digest("adk", self._turn, scope, str(self._numbers[scope]))
 
-    def of_artifact(self, given: str) -> str:
-        """Return the id of an artifact that the ADK's executor has given a random one."""
-        number = str(len(self._artifacts))
-        return self._artifacts.setdefault(given, digest("artifact", self._turn, number))
+    def of_artifact(self, artifact: Artifact) -> str:
+        """Return the id of an artifact, in place of a random one of the ADK's executor."""
+        given = artifact.artifact_id
+        if _EVENT not in artifact.metadata:
+            return given
+        return self._artifacts.setdefault(given, digest("artifact", str(artifact.metadata[_EVENT])))
 
 
 class _Recording:
@@ -235,12 +251,16 @@ class _Recording:
 
     def agent(self, agent: BaseAgent) -> BaseAgent:
         """Return a copy of an agent and of those below it; the user's are shared by turns."""
-        update: dict[str, Any] = {"sub_agents": [self.agent(each) for each in agent.sub_agents]}
+        below = {id(each): self.agent(each) for each in agent.sub_agents}
+        fields = {name: getattr(agent, name) for name in type(agent).model_fields}
+        update = {name: below[id(each)] for name, each in fields.items() if id(each) in below}
+        update["sub_agents"] = [*below.values()]
         if isinstance(agent, LlmAgent):
-            if agent.model:
-                update["model"] = self._model(agent.canonical_model)
-            update["tools"] = [self._tool(each) for each in agent.tools]
-        return agent.clone(update)
+            update["model"] = self._model(agent.canonical_model)
+            update["tools"] = [self._any_tool(each, below) for each in agent.tools]
+        made = agent.clone(update)
+        made.before_agent_callback = [_enter, *made.canonical_before_agent_callbacks]
+        return made
 
     def _model(self, model: BaseLlm) -> BaseLlm:
         generate, recorded = model.generate_content_async, copy.copy(model)
@@ -253,18 +273,36 @@ class _Recording:
                 async with aclosing(generate(llm_request, stream)) as responses:
                     return [_dumped(_with_ids(each)) async for each in responses]
 
-            for each in await self._steps.run(MODEL, call):
+            for each in await self._steps.run(MODEL, call, key=_scope.get()):
                 yield LlmResponse.model_validate_json(json.dumps(each))
 
         # On the object: what asks for the model's class gets the same answer as before.
         object.__setattr__(recorded, "generate_content_async", generated)
         return recorded
 
-    def _tool(self, tool: Any) -> Any:
-        if isinstance(tool, BaseToolset | AgentTool):
-            return tool
-        tool = copy.copy(tool) if isinstance(tool, BaseTool) else FunctionTool(tool)
-        run = tool.run_async
+    def _any_tool(self, tool: Any, below: dict[int, BaseAgent]) -> Any:
+        if isinstance(tool, BaseToolset):
+            return self._toolset(tool)
+        if isinstance(tool, AgentTool) and id(tool.agent) in below:
+            # The ADK has made it of an agent below, whose own calls are steps.
+            made = copy.copy(tool)
+            made.agent = below[id(tool.agent)]
+            return made
+        if isinstance(tool, BaseTool):
+            return self._tool(tool)
+        return tool if isinstance(tool, BaseNode) else self._tool(FunctionTool(tool))
+
+    def _toolset(self, toolset: BaseToolset) -> BaseToolset:
+        get_tools, recorded = toolset.get_tools, copy.copy(toolset)
+
+        async def tools(readonly_context: Any = None) -> list[BaseTool]:
+            return [self._tool(tool) for tool in await get_tools(readonly_context)]
+
+        object.__setattr__(recorded, "get_tools", tools)
+        return recorded
+
+    def _tool(self, tool: BaseTool) -> BaseTool:
+        run, recorded = tool.run_async, copy.copy(tool)
 
         async def ran(*, args: dict[str, Any], tool_context: ToolContext) -> Any:
             async def call() -> Any:
@@ -279,16 +317,18 @@ class _Recording:
             tool_context.state.update(actions.state_delta)
             return result
 
-        tool.run_async = ran
-        return tool
+        object.__setattr__(recorded, "run_async", ran)
+        return recorded
+
+
+def _enter(callback_context: CallbackContext) -> None:
+    _scope.set(f"{callback_context.branch or ''} {callback_context.agent_name}")
 
 
 def _with_ids(response: LlmResponse) -> LlmResponse:
     for part in (response.content.parts if response.content else None) or ():
         if part.function_call and not part.function_call.id:
-            part.function_call.id = (
-                f"adk-{uuid4()}"  # recorded; the turn's ids are not used up by a step
-            )
+            part.function_call.id = f"adk-{uuid4()}"  # recorded: it is the key of the call's step
     return response
 
 
