@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from a2a.types import Task, TaskState
+from google.adk.a2a.converters.request_converter import convert_a2a_request_to_agent_run_request
+from google.adk.a2a.executor.config import A2aAgentExecutorConfig
 from google.adk.agents import BaseAgent, LlmAgent, ParallelAgent
 from google.adk.agents.invocation_context import LlmCallsLimitExceededError
+from google.adk.agents.run_config import StreamingMode
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
 from google.adk.tools import (
     AgentTool,
@@ -136,6 +140,7 @@ class Counted(BaseLlm):  # type: ignore[misc] # as above
 
     calls: Any
     asks: Any
+    said: Any = None
 
     async def generate_content_async(
         self,
@@ -152,6 +157,7 @@ class Counted(BaseLlm):  # type: ignore[misc] # as above
             for word in text.split(", "):
                 said = types.Content(role="model", parts=[types.Part(text=f"{word}, ")])
                 yield LlmResponse(content=said, partial=True)
+                await (self.said() if self.said else asyncio.sleep(0))
         yield LlmResponse(content=types.Content(role="model", parts=parts))
 
 
@@ -301,6 +307,50 @@ def shown_of(event: dict[str, Any]) -> list[Any]:
     return [
         (p.get("text"), c.get("args"), c.get("response")) for p, c in zip(parts, calls, strict=True)
     ]
+
+
+def streamed(context: Any, converter: Any) -> Any:
+    asked = convert_a2a_request_to_agent_run_request(context, converter)
+    asked.run_config.streaming_mode = StreamingMode.SSE
+    return asked
+
+
+SSE: Any = A2aAgentExecutorConfig(request_converter=streamed)
+
+
+async def test_chunks_are_kept_with_their_answer() -> None:
+    """Those of an answer that is not recorded are taken back, and no request is made twice."""
+    for options in BOTH:
+
+        async def play(calls: list[str], options: dict[str, Any] = options) -> list[Any]:
+            return await played(paid(calls, config=SSE, **options), "go", "again")
+
+        recorded = await killed_everywhere(play, in_flight=2)
+        assert recorded.count("model") == 4, recorded
+
+
+async def test_a_client_reads_chunks_before_the_answer_is_whole() -> None:
+    """As without steps: the model goes on when its first chunk is stored."""
+    for steps in (True, False):
+        model = Counted(model="fake", calls=[], asks=[])
+        options = {"config": SSE, "force_new_version": True}
+        agent = LlmAgent(name="helper", model=model)
+        speaking = Talk(AdkExecutor(agent, "adapted", steps=steps, executor_options=options))
+        head = await speaking.bench.send("first, second")
+        seen: list[list[str]] = []
+
+        async def said(
+            seen: list[list[str]] = seen, head: Any = head, talk: Talk = speaking
+        ) -> None:
+            while not seen:
+                await asyncio.sleep(0.01)
+                seen += artifact_texts(await talk.bench.task(head)).values()
+
+        model.said = said
+        async with asyncio.timeout(60):
+            assert await speaking.bench.work()
+        assert seen == [["first, "]], seen
+        assert answered(await speaking.bench.task(head)) == "first, second"
 
 
 async def test_without_steps_nothing_is_recorded() -> None:

@@ -7,12 +7,15 @@ the model and each call of a tool is a step.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
+import re
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import uuid4
 
@@ -52,6 +55,10 @@ __all__ = ["AdkExecutor"]
 _FINAL: Final[dict[type[Exception], str]] = {LlmCallsLimitExceededError: TOO_MANY_STEPS}
 _EVENT: Final = "adk_event_id"
 """The key of an artifact's metadata under which the ADK's executor has its event's id."""
+_RANDOM: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+"""The id that the ADK's executor gives an artifact; those of the author's converters are kept."""
+_ANSWER: Final = "a2a_serverless_answer"
+"""The key of a chunk's metadata under which it has the number of its answer."""
 _ASKS: Final = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
 
 
@@ -88,12 +95,13 @@ class AdkExecutor(AgentExecutor):
             raise TypeError("An AdkExecutor runs in the WorkerAdapter of this package only.")
         ctx = TaskContext(context, event_queue)
         sessions = _ConversationSessions(await Conversation.load(ctx, "google-adk"))
-        agent, ids = self._agent, None
+        agent, ids, recording = self._agent, None, _Recording(ctx)
         if self._steps:
             ids = _Ids(ctx)
             platform_uuid.set_id_provider(ids.new)
-            agent = _Recording(ctx).agent(agent)
+            agent = recording.agent(agent)
         runner = self._runner(sessions, agent)
+        runner.answers = recording.answers
         executor = A2aAgentExecutor(runner=runner, **self._executor_options)
         await executor.execute(context, _KeepingQueue(event_queue, sessions, runner, ids))
         if runner.error is not None:
@@ -121,12 +129,19 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
     """
 
     error: Exception | None = None
+    answers: Mapping[str, _Answer] = MappingProxyType({})
+    chunk_of: _Answer | None = None
+    """The answer of which the ADK's executor has got a chunk, which it passes on now."""
 
     async def run_async(self, **options: Any) -> AsyncGenerator[AdkEvent, None]:
         try:
             async with aclosing(super().run_async(**options)) as events:
                 async for event in events:
+                    number = (event.custom_metadata or {}).pop(_ANSWER, None)
+                    event.custom_metadata = event.custom_metadata or None
+                    self.chunk_of = self.answers.get(number)
                     yield event
+                    self.chunk_of = None
         except Exception as error:
             self.error = error
             raise
@@ -202,6 +217,9 @@ class _KeepingQueue(EventQueue):
             return
         if self._ids is not None and isinstance(event, TaskArtifactUpdateEvent):
             event.artifact.artifact_id = self._ids.of_artifact(event.artifact)
+        if self._runner.chunk_of is not None:
+            await self._runner.chunk_of.say(self._queue.enqueue_event, event)
+            return
         state = event.status.state if isinstance(event, TaskStatusUpdateEvent) else None
         if state in _ASKS or state == TaskState.TASK_STATE_COMPLETED:
             await self._sessions.keep(asks=state in _ASKS)
@@ -238,9 +256,42 @@ class _Ids:
     def of_artifact(self, artifact: Artifact) -> str:
         """Return the id of an artifact, in place of a random one of the ADK's executor."""
         given = artifact.artifact_id
-        if _EVENT not in artifact.metadata:
-            return given
-        return self._artifacts.setdefault(given, digest("artifact", str(artifact.metadata[_EVENT])))
+        if given not in self._artifacts and _RANDOM.fullmatch(given):
+            event = f"artifact {dict(artifact.metadata).get(_EVENT, '')}"
+            self._numbers[event] += 1
+            number = str(self._numbers[event])
+            self._artifacts[given] = digest("adk", self._turn, event, number)
+        return self._artifacts.get(given, given)
+
+
+class _Answer:
+    """An answer of a model that comes in chunks, which its step says."""
+
+    def __init__(self, number: str) -> None:
+        self._number = number
+        self._step: Context | None = None
+        self._turn = asyncio.Lock()
+
+    def begin(self) -> None:
+        """Take note that the calling code is the step."""
+        self._step = copy_context()
+
+    async def end(self) -> None:
+        """Say no more: what follows is in the whole answer, which is said after its record."""
+        async with self._turn:
+            self._step = None
+
+    def chunk(self, response: LlmResponse) -> LlmResponse:
+        """Return a chunk with the number of its answer, which stays in this process."""
+        metadata = {**(response.custom_metadata or {}), _ANSWER: self._number}
+        return response.model_copy(update={"custom_metadata": metadata})
+
+    async def say(self, enqueue: Callable[[Event], Awaitable[None]], event: Event) -> None:
+        """Say what a chunk has become as the step; nothing, if it is recorded."""
+        async with self._turn:
+            if self._step is not None:
+                said: Any = enqueue(event)
+                await asyncio.get_running_loop().create_task(said, context=self._step)
 
 
 class _Recording:
@@ -248,6 +299,7 @@ class _Recording:
 
     def __init__(self, ctx: TaskContext) -> None:
         self._steps = Steps(ctx)
+        self.answers: dict[str, _Answer] = {}
 
     def agent(self, agent: BaseAgent) -> BaseAgent:
         """Return a copy of an agent and of those below it; the user's are shared by turns."""
@@ -269,12 +321,37 @@ class _Recording:
             llm_request: LlmRequest,
             stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
         ) -> AsyncGenerator[LlmResponse, None]:
-            async def call() -> Any:
-                async with aclosing(generate(llm_request, stream)) as responses:
-                    return [_dumped(_with_ids(each)) async for each in responses]
+            number = str(len(self.answers))
+            answer = self.answers[number] = _Answer(number)
+            chunks: asyncio.Queue[LlmResponse | None] = asyncio.Queue()
 
-            for each in await self._steps.run(MODEL, call, key=_scope.get()):
-                yield LlmResponse.model_validate_json(json.dumps(each))
+            async def call() -> Any:
+                answer.begin()
+                made, is_whole = [], False
+                try:
+                    async with aclosing(generate(llm_request, stream)) as responses:
+                        async for each in responses:
+                            made.append(_dumped(_with_ids(each)))
+                            is_whole = is_whole or not each.partial
+                            if not is_whole:
+                                chunks.put_nowait(each)
+                finally:
+                    await answer.end()
+                return made
+
+            step = asyncio.create_task(self._steps.run(MODEL, call, key=_scope.get()))
+            step.add_done_callback(lambda _: chunks.put_nowait(None))
+            said = 0
+            try:
+                while (chunk := await chunks.get()) is not None:
+                    said += 1
+                    yield answer.chunk(chunk)
+                for made in (await step)[said:]:
+                    each = LlmResponse.model_validate_json(json.dumps(made))
+                    yield answer.chunk(each) if each.partial else each
+            finally:
+                step.cancel()
+                await asyncio.gather(step, return_exceptions=True)
 
         # On the object: what asks for the model's class gets the same answer as before.
         object.__setattr__(recorded, "generate_content_async", generated)
