@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
+from unittest.mock import patch
 
 from a2a.types import Task, TaskState
 from google.adk.a2a.converters.request_converter import convert_a2a_request_to_agent_run_request
@@ -24,7 +25,7 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.genai import types
 
 from a2a_serverless.frameworks.adk import AdkExecutor
-from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
+from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS, Conversation
 from a2a_serverless_tools.contract import Storage
 from tests.support.workers import artifact_texts
 from tests.unit.frameworks.talks import (
@@ -351,6 +352,13 @@ async def test_a_client_reads_chunks_before_the_answer_is_whole() -> None:
             assert await speaking.bench.work()
         assert seen == [["first, "]], seen
         assert answered(await speaking.bench.task(head)) == "first, second"
+
+
+async def test_what_keeping_the_session_raises_is_the_runtimes_to_judge() -> None:
+    """The ADK's executor would end the task with its text."""
+    for options in BOTH:
+        with patch.object(Conversation, "end", side_effect=ConnectionError("refused")):
+            waits(await talk(max_attempts=3, **options).told("a"), "no connection")
 
 
 async def test_without_steps_nothing_is_recorded() -> None:

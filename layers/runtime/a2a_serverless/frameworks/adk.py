@@ -217,14 +217,14 @@ class _KeepingQueue(EventQueue):
             return
         if self._ids is not None and isinstance(event, TaskArtifactUpdateEvent):
             event.artifact.artifact_id = self._ids.of_artifact(event.artifact)
-        if self._runner.chunk_of is not None:
-            await self._runner.chunk_of.say(self._queue.enqueue_event, event)
-            return
         state = event.status.state if isinstance(event, TaskStatusUpdateEvent) else None
-        if state in _ASKS or state == TaskState.TASK_STATE_COMPLETED:
-            await self._sessions.keep(asks=state in _ASKS)
         try:
-            await self._queue.enqueue_event(event)
+            if state in _ASKS or state == TaskState.TASK_STATE_COMPLETED:
+                await self._sessions.keep(asks=state in _ASKS)
+            if self._runner.chunk_of is not None:
+                await self._runner.chunk_of.say(self._queue.enqueue_event, event)
+            else:
+                await self._queue.enqueue_event(event)
         except Exception as error:
             self._runner.error = error  # the ADK's executor would end the task with its text
             raise
