@@ -25,10 +25,10 @@ def arm(passage: int) -> None:
     store = queues.store_state
     left = passage
 
-    async def dying(queue: TurnQueue, value: Any) -> None:
+    async def dying(queue: TurnQueue, *given: Any) -> None:
         nonlocal left
         left -= 1
-        await store(queue, value)
+        await store(queue, *given)
         if left == 0:
             await queue._writer.drain()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
+from unittest.mock import patch
 
 from a2a.types import Task, TaskState
-from google.adk.agents import LlmAgent
+from google.adk.a2a.converters.request_converter import convert_a2a_request_to_agent_run_request
+from google.adk.a2a.executor.config import A2aAgentExecutorConfig
+from google.adk.agents import BaseAgent, LlmAgent, ParallelAgent
 from google.adk.agents.invocation_context import LlmCallsLimitExceededError
+from google.adk.agents.run_config import StreamingMode
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
-from google.adk.tools import LongRunningFunctionTool, ToolContext
+from google.adk.tools import (
+    AgentTool,
+    BaseTool,
+    FunctionTool,
+    LongRunningFunctionTool,
+    ToolContext,
+)
+from google.adk.tools.base_toolset import BaseToolset
 from google.genai import types
 
 from a2a_serverless.frameworks.adk import AdkExecutor
-from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
+from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS, Conversation
 from a2a_serverless_tools.contract import Storage
-from tests.unit.frameworks.talks import Talk, answered, fails, waits
+from tests.support.workers import artifact_texts
+from tests.unit.frameworks.talks import (
+    Talk,
+    answered,
+    commits,
+    fails,
+    killed_everywhere,
+    waits,
+)
 
 
 class Fake(BaseLlm):  # type: ignore[misc] # its environment has the types, ours does not
@@ -64,7 +84,7 @@ def talk(*, max_attempts: int = 1, **options: Any) -> Talk:
     return Talk(executor, max_attempts=max_attempts)
 
 
-def asks(task: Task) -> bool:
+def asks_now(task: Task) -> bool:
     return task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
 
 
@@ -90,9 +110,9 @@ async def test_two_tasks_wait_at_once() -> None:
     """Each goes on with its own events, and both are remembered."""
     speaking = talk()
     first, task = await speaking.say("book")
-    assert asks(task), task
+    assert asks_now(task), task
     second, task = await speaking.say("book")
-    assert asks(task), task
+    assert asks_now(task), task
     assert "first" not in answered(await speaking.answer(second, "second answer"))
     text = answered(await speaking.answer(first, "first answer"))
     assert "second answer" in text, text
@@ -114,3 +134,239 @@ async def test_what_a_run_raises_is_the_runtimes_to_judge() -> None:
     for options in ({}, {"force_new_version": True}):
         waits(await talk(max_attempts=3, **options).told("away"), "no connection")
         fails(await talk(max_attempts=3, **options).told("limit"), TOO_MANY_STEPS)
+
+
+class Counted(BaseLlm):  # type: ignore[misc] # as above
+    """Notes each request, calls what it has to for a user, and says what it was told otherwise."""
+
+    calls: Any
+    asks: Any
+    said: Any = None
+
+    async def generate_content_async(
+        self,
+        llm_request: LlmRequest,
+        stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
+    ) -> AsyncGenerator[LlmResponse, None]:
+        last = llm_request.contents[-1].parts
+        self.calls.append(f"{self.model} {len(llm_request.contents)}")
+        # Of two at once now one is first and now the other.
+        for _ in range(len(self.calls) % 3 * 200):
+            await asyncio.sleep(0)
+        text = ", ".join(told_by(part) for part in last)
+        parts = [types.Part(text=text)]
+        if self.asks and last[0].text:
+            parts = [types.Part(function_call=call.model_copy()) for call in self.asks]
+        elif stream:
+            for word in text.split(", "):
+                said = types.Content(role="model", parts=[types.Part(text=f"{word}, ")])
+                yield LlmResponse(content=said, partial=True)
+                await (self.said() if self.said else asyncio.sleep(0))
+        yield LlmResponse(content=types.Content(role="model", parts=parts))
+
+
+class Adding(BaseToolset):  # type: ignore[misc] # as above
+    """A tool that counts in the session's state, and notes each call."""
+
+    def __init__(self, calls: list[str]) -> None:
+        super().__init__(tool_name_prefix="set")
+        self.calls = calls
+
+    def adds(self, what: str, tool_context: ToolContext) -> dict[str, Any]:
+        self.calls.append(what)
+        tool_context.state[what] = tool_context.state.get(what, 0) + 1
+        return {"result": f"{what}{tool_context.state[what]}"}
+
+    async def get_tools(self, readonly_context: Any = None) -> list[BaseTool]:
+        return [FunctionTool(self.adds)]
+
+
+def calling(name: str, **args: str) -> types.FunctionCall:
+    return types.FunctionCall(name=name, args=args)
+
+
+def paid(calls: list[str], *, steps: bool = True, **options: Any) -> AdkExecutor:
+    """An agent that asks its model twice and calls two tools at once."""
+    asks = [calling("adds", what=what) for what in "ab"]
+    model = Counted(model="fake", calls=calls, asks=asks)
+    agent = LlmAgent(name="helper", model=model, tools=[Adding(calls).adds])
+    return AdkExecutor(agent, "adapted", steps=steps, executor_options=options)
+
+
+async def played(executor: AdkExecutor, *texts: str) -> list[Any]:
+    """What clients see of some tasks, and the session after them; in no order of branches."""
+    speaking = Talk(executor, max_attempts=3)
+    tasks = [(await speaking.say(text))[1] for text in texts]
+    return [[sorted(artifact_texts(task).values()) for task in tasks], await session(speaking)]
+
+
+async def session(speaking: Talk) -> list[Any]:
+    kept = await Storage(speaking.bench.storage).load_context("ctx")
+    assert kept is not None
+    events = sorted(repr((e["author"], shown_of(e))) for e in kept["ended"]["events"])
+    return [events, kept["ended"]["state"]]
+
+
+BOTH: Any = ({}, {"force_new_version": True})
+
+
+async def test_no_request_and_no_tool_call_is_made_twice() -> None:
+    """Whichever record an attempt dies at, artifacts and session are as without the death."""
+    for options in BOTH:
+
+        async def play(calls: list[str], options: dict[str, Any] = options) -> list[Any]:
+            return await played(paid(calls, **options), "go", "again")
+
+        recorded = await killed_everywhere(play, in_flight=2)
+        assert recorded.count("model") == 4, recorded
+        assert recorded.count("adds") == 4, recorded
+
+
+class Outer(BaseAgent):  # type: ignore[misc] # as above
+    """An agent with code of its own, which has the one below it in a field, too."""
+
+    inner: BaseAgent
+
+    async def _run_async_impl(self, ctx: Any) -> AsyncGenerator[Any, None]:
+        async for event in self.inner.run_async(ctx):
+            yield event
+
+
+async def test_agents_side_by_side_make_no_call_twice() -> None:
+    """Each has its own branch: its requests, tools and ids are told apart from the others'.
+
+    The older converter's artifact is the answer that comes last, which may be either.
+    """
+
+    async def play(calls: list[str]) -> list[Any]:
+        agents = [
+            LlmAgent(
+                name=name,
+                model=Counted(model=name, calls=calls, asks=[calling("adds", what=name)]),
+                tools=[Adding(calls).adds],
+            )
+            for name in ("left", "right")
+        ]
+        team = ParallelAgent(name="team", sub_agents=agents)
+        outer = Outer(name="outer", inner=team, sub_agents=[team])
+        return await played(AdkExecutor(outer, "adapted", executor_options=BOTH[1]), "go")
+
+    recorded = await killed_everywhere(play, in_flight=2)
+    assert sorted(recorded) == ["adds"] * 2 + ["model"] * 4, recorded
+
+
+async def test_toolsets_and_agents_that_are_tools_are_not_called_twice() -> None:
+    """An agent below that is a tool has steps of its own, and an AgentTool is one step."""
+    for options in BOTH:
+
+        async def play(calls: list[str], options: dict[str, Any] = options) -> list[Any]:
+            below = LlmAgent(
+                name="below",
+                mode="single_turn",
+                model=Counted(model="below", calls=calls, asks=[calling("adds", what="deep")]),
+                tools=[Adding(calls).adds],
+            )
+            beside = LlmAgent(name="beside", model=Counted(model="beside", calls=calls, asks=[]))
+            asks = [calling("below", request="x"), calling("beside", request="y")]
+            asks.append(calling("set_adds", what="a"))
+            top = LlmAgent(
+                name="top",
+                model=Counted(model="top", calls=calls, asks=asks),
+                tools=[Adding(calls), AgentTool(beside)],
+                sub_agents=[below],
+            )
+            return await played(AdkExecutor(top, "adapted", executor_options=options), "go")
+
+        recorded = await killed_everywhere(play, in_flight=3)
+        assert sorted(recorded) == ["adds", "adds", "beside"] + ["model"] * 4, recorded
+
+
+async def test_no_call_is_made_twice_around_a_question() -> None:
+    """The question, the answer to it, and the session are as without the death."""
+
+    async def play(calls: list[str]) -> list[Any]:
+        def books() -> dict[str, str]:
+            calls.append("books")
+            return {"result": "pending"}
+
+        adding = Adding(calls)
+        asks = [calling("books"), calling("adds", what="a")]
+        tools = [LongRunningFunctionTool(books), adding.adds]
+        model = Counted(model="fake", calls=calls, asks=asks)
+        agent = LlmAgent(name="helper", model=model, tools=tools)
+        speaking = Talk(AdkExecutor(agent, "adapted"), max_attempts=3)
+        head, task = await speaking.say("go")
+        assert asks_now(task), task
+        model.asks.clear()
+        done = await speaking.answer(head, "yes")
+        return [answered(done), await session(speaking)]
+
+    recorded = await killed_everywhere(play, in_flight=2)
+    assert sorted(recorded) == ["adds", "books"] + ["model"] * 3, recorded
+
+
+def shown_of(event: dict[str, Any]) -> list[Any]:
+    parts = event.get("content", {}).get("parts", [])
+    calls = [p.get("function_call") or p.get("function_response") or {} for p in parts]
+    return [
+        (p.get("text"), c.get("args"), c.get("response")) for p, c in zip(parts, calls, strict=True)
+    ]
+
+
+def streamed(context: Any, converter: Any) -> Any:
+    asked = convert_a2a_request_to_agent_run_request(context, converter)
+    asked.run_config.streaming_mode = StreamingMode.SSE
+    return asked
+
+
+SSE: Any = A2aAgentExecutorConfig(request_converter=streamed)
+
+
+async def test_chunks_are_kept_with_their_answer() -> None:
+    """Those of an answer that is not recorded are taken back, and no request is made twice."""
+    for options in BOTH:
+
+        async def play(calls: list[str], options: dict[str, Any] = options) -> list[Any]:
+            return await played(paid(calls, config=SSE, **options), "go", "again")
+
+        recorded = await killed_everywhere(play, in_flight=2)
+        assert recorded.count("model") == 4, recorded
+
+
+async def test_a_client_reads_chunks_before_the_answer_is_whole() -> None:
+    """As without steps: the model goes on when its first chunk is stored."""
+    for steps in (True, False):
+        model = Counted(model="fake", calls=[], asks=[])
+        options = {"config": SSE, "force_new_version": True}
+        agent = LlmAgent(name="helper", model=model)
+        speaking = Talk(AdkExecutor(agent, "adapted", steps=steps, executor_options=options))
+        head = await speaking.bench.send("first, second")
+        seen: list[list[str]] = []
+
+        async def said(
+            seen: list[list[str]] = seen, head: Any = head, talk: Talk = speaking
+        ) -> None:
+            while not seen:
+                await asyncio.sleep(0.01)
+                seen += artifact_texts(await talk.bench.task(head)).values()
+
+        model.said = said
+        async with asyncio.timeout(60):
+            assert await speaking.bench.work()
+        assert seen == [["first, "]], seen
+        assert answered(await speaking.bench.task(head)) == "first, second"
+
+
+async def test_what_keeping_the_session_raises_is_the_runtimes_to_judge() -> None:
+    """The ADK's executor would end the task with its text."""
+    for options in BOTH:
+        with patch.object(Conversation, "end", side_effect=ConnectionError("refused")):
+            waits(await talk(max_attempts=3, **options).told("a"), "no connection")
+
+
+async def test_without_steps_nothing_is_recorded() -> None:
+    """As before; with them each record is one commit at most."""
+    plain, none = await commits(paid([], steps=False))
+    recorded, steps = await commits(paid([]))
+    assert (none, steps) == (0, 4), (none, steps)
+    assert plain < recorded <= plain + steps, (plain, recorded)

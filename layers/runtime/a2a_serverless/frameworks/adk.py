@@ -1,25 +1,41 @@
 """An agent of Google's ADK as an A2A agent: `agent = AdkExecutor(LlmAgent(...), "my_app")`.
 
 The ADK's own executor runs the agent. The ADK's session, with its events and its state, is the
-conversation. A long-running tool pauses the task (input-required), as in the ADK.
+conversation. A long-running tool pauses the task (input-required), as in the ADK. Each request of
+the model and each call of a tool is a step.
 """
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import json
-from collections.abc import AsyncGenerator
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from contextvars import Context, ContextVar, copy_context
+from types import MappingProxyType
 from typing import Any, Final
+from uuid import uuid4
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import TaskState, TaskStatusUpdateEvent
+from a2a.types import Artifact, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
-from google.adk.agents import BaseAgent
+from google.adk.agents import BaseAgent, LlmAgent
+from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import LlmCallsLimitExceededError
 from google.adk.events import Event as AdkEvent
+from google.adk.events import EventActions
+from google.adk.models import BaseLlm, LlmRequest, LlmResponse
+from google.adk.platform import uuid as platform_uuid
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService, Session
+from google.adk.tools import AgentTool, BaseTool, FunctionTool, ToolContext
+from google.adk.tools.base_toolset import BaseToolset
+from google.adk.workflow import BaseNode
+from pydantic_core import to_jsonable_python
 
 from a2a_serverless.frameworks.conversation import (
     TOO_MANY_STEPS,
@@ -27,13 +43,22 @@ from a2a_serverless.frameworks.conversation import (
     Messages,
     final_errors,
 )
+from a2a_serverless.frameworks.steps import MODEL, Steps
 from a2a_serverless.tasks.fold import Event
+from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.steps import current_step
 
 __all__ = ["AdkExecutor"]
 
 _FINAL: Final[dict[type[Exception], str]] = {LlmCallsLimitExceededError: TOO_MANY_STEPS}
+_EVENT: Final = "adk_event_id"
+"""The key of an artifact's metadata under which the ADK's executor has its event's id."""
+_RANDOM: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+"""The id that the ADK's executor gives an artifact; those of the author's converters are kept."""
+_ANSWER: Final = "a2a_serverless_answer"
+"""The key of a chunk's metadata under which it has the number of its answer."""
 _ASKS: Final = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
 
 
@@ -44,6 +69,7 @@ class AdkExecutor(AgentExecutor):
         agent: the root agent.
         app_name: the runner's.
         executor_options: those of the ADK's executor, such as `config` or `force_new_version`.
+        steps: False: nothing is recorded, and a turn that is interrupted starts over.
         **runner_options: those of the runner, such as `plugins` or `artifact_service`.
     """
 
@@ -55,32 +81,40 @@ class AdkExecutor(AgentExecutor):
         app_name: str,
         *,
         executor_options: dict[str, Any] | None = None,
+        steps: bool = True,
         **runner_options: Any,
     ) -> None:
         self._agent = agent
         self._app_name = app_name
         self._executor_options = executor_options or {}
+        self._steps = steps
         self._runner_options = runner_options
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         if not isinstance(event_queue, TurnQueue):
             raise TypeError("An AdkExecutor runs in the WorkerAdapter of this package only.")
-        conversation = await Conversation.load(TaskContext(context, event_queue), "google-adk")
-        sessions = _ConversationSessions(conversation)
-        runner = self._runner(sessions)
+        ctx = TaskContext(context, event_queue)
+        sessions = _ConversationSessions(await Conversation.load(ctx, "google-adk"))
+        agent, ids, recording = self._agent, None, _Recording(ctx)
+        if self._steps:
+            ids = _Ids(ctx)
+            platform_uuid.set_id_provider(ids.new)
+            agent = recording.agent(agent)
+        runner = self._runner(sessions, agent)
+        runner.answers = recording.answers
         executor = A2aAgentExecutor(runner=runner, **self._executor_options)
-        await executor.execute(context, _KeepingQueue(event_queue, sessions, runner))
+        await executor.execute(context, _KeepingQueue(event_queue, sessions, runner, ids))
         if runner.error is not None:
             with final_errors(_FINAL):
                 raise runner.error
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        runner = self._runner(InMemorySessionService())
+        runner = self._runner(InMemorySessionService(), self._agent)
         await A2aAgentExecutor(runner=runner, **self._executor_options).cancel(context, event_queue)
 
-    def _runner(self, sessions: InMemorySessionService) -> _TellingRunner:
+    def _runner(self, sessions: InMemorySessionService, agent: BaseAgent) -> _TellingRunner:
         return _TellingRunner(
-            agent=self._agent,
+            agent=agent,
             app_name=self._app_name,
             session_service=sessions,
             **self._runner_options,
@@ -95,12 +129,19 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
     """
 
     error: Exception | None = None
+    answers: Mapping[str, _Answer] = MappingProxyType({})
+    chunk_of: _Answer | None = None
+    """The answer of which the ADK's executor has got a chunk, which it passes on now."""
 
     async def run_async(self, **options: Any) -> AsyncGenerator[AdkEvent, None]:
         try:
             async with aclosing(super().run_async(**options)) as events:
                 async for event in events:
+                    number = (event.custom_metadata or {}).pop(_ANSWER, None)
+                    event.custom_metadata = event.custom_metadata or None
+                    self.chunk_of = self.answers.get(number)
                     yield event
+                    self.chunk_of = None
         except Exception as error:
             self.error = error
             raise
@@ -160,16 +201,213 @@ class _KeepingQueue(EventQueue):
     """
 
     def __init__(
-        self, queue: TurnQueue, sessions: _ConversationSessions, runner: _TellingRunner
+        self,
+        queue: TurnQueue,
+        sessions: _ConversationSessions,
+        runner: _TellingRunner,
+        ids: _Ids | None,
     ) -> None:
         self._queue = queue
         self._sessions = sessions
         self._runner = runner
+        self._ids = ids
 
     async def enqueue_event(self, event: Event) -> None:
         if self._runner.error is not None:
             return
+        if self._ids is not None and isinstance(event, TaskArtifactUpdateEvent):
+            event.artifact.artifact_id = self._ids.of_artifact(event.artifact)
         state = event.status.state if isinstance(event, TaskStatusUpdateEvent) else None
-        if state in _ASKS or state == TaskState.TASK_STATE_COMPLETED:
-            await self._sessions.keep(asks=state in _ASKS)
-        await self._queue.enqueue_event(event)
+        try:
+            if state in _ASKS or state == TaskState.TASK_STATE_COMPLETED:
+                await self._sessions.keep(asks=state in _ASKS)
+            if self._runner.chunk_of is not None:
+                await self._runner.chunk_of.say(self._queue.enqueue_event, event)
+            else:
+                await self._queue.enqueue_event(event)
+        except Exception as error:
+            self._runner.error = error  # the ADK's executor would end the task with its text
+            raise
+
+
+# -- steps -----------------------------------------------------------------------------------
+
+
+_scope: ContextVar[str] = ContextVar("scope", default="")
+"""The agent that runs, and its branch: within it all is done in one order."""
+
+
+class _Ids:
+    """The ids of one turn, the same ones in each of its attempts."""
+
+    def __init__(self, ctx: TaskContext) -> None:
+        self._turn = f"{ctx.task_id} {ctx.message_id}"
+        self._numbers: Counter[str] = Counter()
+        self._artifacts: dict[str, str] = {}
+
+    def new(self) -> str:
+        """Return the next id; in a step, which does not run in each attempt, any."""
+        if current_step() is not None:
+            return str(uuid4())
+        scope = _scope.get()
+        self._numbers[scope] += 1
+        return digest("adk", self._turn, scope, str(self._numbers[scope]))
+
+    def of_artifact(self, artifact: Artifact) -> str:
+        """Return the id of an artifact, in place of a random one of the ADK's executor."""
+        given = artifact.artifact_id
+        if given not in self._artifacts and _RANDOM.fullmatch(given):
+            event = f"artifact {dict(artifact.metadata).get(_EVENT, '')}"
+            self._numbers[event] += 1
+            number = str(self._numbers[event])
+            self._artifacts[given] = digest("adk", self._turn, event, number)
+        return self._artifacts.get(given, given)
+
+
+class _Answer:
+    """An answer of a model that comes in chunks, which its step says."""
+
+    def __init__(self, number: str) -> None:
+        self._number = number
+        self._step: Context | None = None
+        self._turn = asyncio.Lock()
+
+    def begin(self) -> None:
+        """Take note that the calling code is the step."""
+        self._step = copy_context()
+
+    async def end(self) -> None:
+        """Say no more: what follows is in the whole answer, which is said after its record."""
+        async with self._turn:
+            self._step = None
+
+    def chunk(self, response: LlmResponse) -> LlmResponse:
+        """Return a chunk with the number of its answer, which stays in this process."""
+        metadata = {**(response.custom_metadata or {}), _ANSWER: self._number}
+        return response.model_copy(update={"custom_metadata": metadata})
+
+    async def say(self, enqueue: Callable[[Event], Awaitable[None]], event: Event) -> None:
+        """Say what a chunk has become as the step; nothing, if it is recorded."""
+        async with self._turn:
+            if self._step is not None:
+                said: Any = enqueue(event)
+                await asyncio.get_running_loop().create_task(said, context=self._step)
+
+
+class _Recording:
+    """Makes the requests and the tool calls of one turn steps, on copies of agents and tools."""
+
+    def __init__(self, ctx: TaskContext) -> None:
+        self._steps = Steps(ctx)
+        self.answers: dict[str, _Answer] = {}
+
+    def agent(self, agent: BaseAgent) -> BaseAgent:
+        """Return a copy of an agent and of those below it; the user's are shared by turns."""
+        below = {id(each): self.agent(each) for each in agent.sub_agents}
+        fields = {name: getattr(agent, name) for name in type(agent).model_fields}
+        update = {name: below[id(each)] for name, each in fields.items() if id(each) in below}
+        update["sub_agents"] = [*below.values()]
+        if isinstance(agent, LlmAgent):
+            update["model"] = self._model(agent.canonical_model)
+            update["tools"] = [self._any_tool(each, below) for each in agent.tools]
+        made = agent.clone(update)
+        made.before_agent_callback = [_enter, *made.canonical_before_agent_callbacks]
+        return made
+
+    def _model(self, model: BaseLlm) -> BaseLlm:
+        generate, recorded = model.generate_content_async, copy.copy(model)
+
+        async def generated(
+            llm_request: LlmRequest,
+            stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
+        ) -> AsyncGenerator[LlmResponse, None]:
+            number = str(len(self.answers))
+            answer = self.answers[number] = _Answer(number)
+            chunks: asyncio.Queue[LlmResponse | None] = asyncio.Queue()
+
+            async def call() -> Any:
+                answer.begin()
+                made, is_whole = [], False
+                try:
+                    async with aclosing(generate(llm_request, stream)) as responses:
+                        async for each in responses:
+                            made.append(_dumped(_with_ids(each)))
+                            is_whole = is_whole or not each.partial
+                            if not is_whole:
+                                chunks.put_nowait(each)
+                finally:
+                    await answer.end()
+                return made
+
+            step = asyncio.create_task(self._steps.run(MODEL, call, key=_scope.get()))
+            step.add_done_callback(lambda _: chunks.put_nowait(None))
+            said = 0
+            try:
+                while (chunk := await chunks.get()) is not None:
+                    said += 1
+                    yield answer.chunk(chunk)
+                for made in (await step)[said:]:
+                    each = LlmResponse.model_validate_json(json.dumps(made))
+                    yield answer.chunk(each) if each.partial else each
+            finally:
+                step.cancel()
+                await asyncio.gather(step, return_exceptions=True)
+
+        # On the object: what asks for the model's class gets the same answer as before.
+        object.__setattr__(recorded, "generate_content_async", generated)
+        return recorded
+
+    def _any_tool(self, tool: Any, below: dict[int, BaseAgent]) -> Any:
+        if isinstance(tool, BaseToolset):
+            return self._toolset(tool)
+        if isinstance(tool, AgentTool) and id(tool.agent) in below:
+            # The ADK has made it of an agent below, whose own calls are steps.
+            made = copy.copy(tool)
+            made.agent = below[id(tool.agent)]
+            return made
+        if isinstance(tool, BaseTool):
+            return self._tool(tool)
+        return tool if isinstance(tool, BaseNode) else self._tool(FunctionTool(tool))
+
+    def _toolset(self, toolset: BaseToolset) -> BaseToolset:
+        get_tools, recorded = toolset.get_tools, copy.copy(toolset)
+
+        async def tools(readonly_context: Any = None) -> list[BaseTool]:
+            return [self._tool(tool) for tool in await get_tools(readonly_context)]
+
+        object.__setattr__(recorded, "get_tools", tools)
+        return recorded
+
+    def _tool(self, tool: BaseTool) -> BaseTool:
+        run, recorded = tool.run_async, copy.copy(tool)
+
+        async def ran(*, args: dict[str, Any], tool_context: ToolContext) -> Any:
+            async def call() -> Any:
+                result = await run(args=args, tool_context=tool_context)
+                return [to_jsonable_python(result, fallback=str), _dumped(tool_context.actions)]
+
+            key = str(tool_context.function_call_id)
+            result, changed = await self._steps.run(tool.name, call, key=key)
+            actions = EventActions.model_validate_json(json.dumps(changed))
+            for name in actions.model_fields_set - {"state_delta"}:
+                setattr(tool_context.actions, name, getattr(actions, name))
+            tool_context.state.update(actions.state_delta)
+            return result
+
+        object.__setattr__(recorded, "run_async", ran)
+        return recorded
+
+
+def _enter(callback_context: CallbackContext) -> None:
+    _scope.set(f"{callback_context.branch or ''} {callback_context.agent_name}")
+
+
+def _with_ids(response: LlmResponse) -> LlmResponse:
+    for part in (response.content.parts if response.content else None) or ():
+        if part.function_call and not part.function_call.id:
+            part.function_call.id = f"adk-{uuid4()}"  # recorded: it is the key of the call's step
+    return response
+
+
+def _dumped(model: Any) -> Any:
+    return model.model_dump(mode="json", exclude_none=True)
