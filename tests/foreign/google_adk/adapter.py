@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from typing import Any
+from unittest import TestCase
 from unittest.mock import patch
 
-from a2a.types import Task, TaskState
+from a2a.helpers import get_data_parts, new_data_part
+from a2a.types import Message, Role, SendMessageRequest, Task, TaskState
 from google.adk.a2a.converters.request_converter import convert_a2a_request_to_agent_run_request
 from google.adk.a2a.executor.config import A2aAgentExecutorConfig
-from google.adk.agents import BaseAgent, LlmAgent, ParallelAgent
+from google.adk.agents import BaseAgent, LlmAgent, ParallelAgent, SequentialAgent
 from google.adk.agents.invocation_context import LlmCallsLimitExceededError
 from google.adk.agents.run_config import StreamingMode
+from google.adk.events import Event
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
 from google.adk.tools import (
     AgentTool,
@@ -32,6 +36,7 @@ from tests.unit.frameworks.talks import (
     Talk,
     answered,
     commits,
+    dies_at,
     fails,
     killed_everywhere,
     waits,
@@ -232,6 +237,181 @@ class Outer(BaseAgent):  # type: ignore[misc] # as above
             yield event
 
 
+class Told(BaseLlm):  # type: ignore[misc] # as above
+    """Calls a tool with what its instruction says, and then says both."""
+
+    async def generate_content_async(
+        self,
+        llm_request: LlmRequest,
+        stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
+    ) -> AsyncGenerator[LlmResponse, None]:
+        told = str(llm_request.config.system_instruction).split("told ")[1][0]
+        last = llm_request.contents[-1].parts[-1]
+        part = types.Part(text=f"{told} and {told_by(last)}")
+        if last.text:
+            part = types.Part(function_call=calling("adds", what=told))
+        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+
+
+async def starts(speaking: Talk) -> int:
+    """How often a turn is started until it ends."""
+    number = 1
+    while not await speaking.bench.work():
+        number += 1
+    return number
+
+
+async def test_a_record_answers_no_other_request() -> None:
+    """What is no step may differ in the next attempt: the turn starts over, and mixes none."""
+    for options, record in ((o, r) for o in BOTH for r in (1, 2, 3)):
+        calls: list[str] = []
+        attempts = iter("12345")
+
+        def instruction(context: Any) -> str:
+            attempt: str = context.state["temp:attempt"]
+            return f"told {attempt}"
+
+        def begin(callback_context: Any, attempts: Any = attempts) -> None:
+            callback_context.state["temp:attempt"] = next(attempts)
+
+        agent = LlmAgent(
+            name="helper",
+            model=Told(model="fake"),
+            instruction=instruction,
+            before_agent_callback=begin,
+            tools=[Adding(calls).adds],
+        )
+        speaking = Talk(AdkExecutor(agent, "adapted", executor_options=options), max_attempts=3)
+        with dies_at(record, before=False):
+            head = await speaking.bench.send("go")
+            started = await starts(speaking)
+        assert started == 3, started
+        task = await speaking.bench.task(head)
+        said = [part.text for each in task.artifacts for part in each.parts if part.text]
+        assert said == ["3 and 31"], (record, said)
+        assert calls[-1] == "3", calls
+        assert (await session(speaking))[1] == {"3": 1}
+
+
+class Saying(BaseAgent):  # type: ignore[misc] # as above
+    """An agent with code of its own, which says something else in each attempt."""
+
+    attempts: Any
+
+    async def _run_async_impl(self, ctx: Any) -> AsyncGenerator[Any, None]:
+        text = types.Part(text=f"attempt {next(self.attempts)}")
+        content = types.Content(role="model", parts=[text])
+        yield Event(author=self.name, invocation_id=ctx.invocation_id, content=content)
+
+
+async def test_a_record_is_of_no_other_arguments() -> None:
+    """A callback may change the arguments of a call whose id stays: the turn starts over."""
+    calls: list[str] = []
+    attempts = iter("123")
+
+    def change(tool: Any, args: dict[str, Any], tool_context: Any) -> None:
+        args["what"] = next(attempts)
+
+    agent = LlmAgent(
+        name="helper",
+        model=Counted(model="fake", calls=[], asks=[calling("adds", what="")]),
+        tools=[Adding(calls).adds],
+        before_tool_callback=change,
+    )
+    speaking = Talk(AdkExecutor(agent, "adapted"), max_attempts=3)
+    with dies_at(2, before=False):
+        await speaking.bench.send("go")
+        started = await starts(speaking)
+    assert started == 3, started
+    assert (await session(speaking))[1] == {"3": 1}
+    assert calls == ["1", "3"], calls
+
+
+async def test_what_is_said_outside_of_steps_is_not_mixed() -> None:
+    """An agent of another kind is no step: if it says something else, the turn starts over."""
+    calls: list[str] = []
+    helper = LlmAgent(name="helper", model=Counted(model="fake", calls=calls, asks=[]))
+    saying = Saying(name="saying", attempts=iter("12345"))
+    team = SequentialAgent(name="team", sub_agents=[saying, helper])
+    speaking = Talk(AdkExecutor(team, "adapted", executor_options=BOTH[1]), max_attempts=3)
+    with dies_at(1, before=False):
+        head = await speaking.bench.send("go")
+        started = await starts(speaking)
+    assert started == 3, started
+    task = await speaking.bench.task(head)
+    said = [part.text for each in task.artifacts for part in each.parts if part.text]
+    assert len(said) == 2, said
+    assert all("attempt 3" in text for text in said), said
+    assert "attempt 1" not in str(task), task
+
+
+async def test_an_agent_after_those_side_by_side_makes_no_call_twice() -> None:
+    """Their answers come in another order when one is recorded: it is the same request."""
+    for options in BOTH:
+
+        async def play(calls: list[str], options: dict[str, Any] = options) -> list[Any]:
+            right_is_done = asyncio.Event()
+
+            def done(callback_context: Any) -> None:
+                right_is_done.set()
+
+            class Left(Counted):
+                async def generate_content_async(
+                    self, *given: Any, **named: Any
+                ) -> AsyncGenerator[LlmResponse, None]:
+                    await right_is_done.wait()
+                    async for each in super().generate_content_async(*given, **named):
+                        yield each
+
+            left = LlmAgent(name="left", model=Left(model="left", calls=calls, asks=[]))
+            model = Counted(model="right", calls=calls, asks=[])
+            sides = [left, LlmAgent(name="right", model=model, after_agent_callback=done)]
+            last = LlmAgent(name="last", model=Counted(model="last", calls=calls, asks=[]))
+            parts = [ParallelAgent(name="both", sub_agents=sides), last]
+            team = SequentialAgent(name="team", sub_agents=parts)
+            speaking = Talk(AdkExecutor(team, "adapted", executor_options=options), max_attempts=9)
+            _, task = await speaking.say("go")
+            return [task.status.state, (await session(speaking))[1]]
+
+        recorded = await killed_everywhere(play, in_flight=2)
+        assert recorded == ["model"] * 3, recorded
+
+
+async def test_a_confirmed_tool_is_called_once() -> None:
+    """The question, a person's consent, and the call after it, whichever record is the last."""
+
+    async def play(calls: list[str]) -> list[Any]:
+        asks = [calling("adds", what="a"), calling("sure")]
+
+        def sure() -> dict[str, str]:
+            calls.append("sure")
+            return {"result": "done"}
+
+        tools = [Adding(calls).adds, FunctionTool(sure, require_confirmation=True)]
+        model = Counted(model="fake", calls=calls, asks=asks)
+        agent = LlmAgent(name="helper", model=model, tools=tools)
+        speaking = Talk(AdkExecutor(agent, "adapted"), max_attempts=3)
+        head, task = await speaking.say("go")
+        assert asks_now(task), task
+        asked = next(
+            data
+            for data in get_data_parts(task.status.message.parts)
+            if data.get("name") == "adk_request_confirmation"
+        )
+        answer = {"id": asked["id"], "name": asked["name"], "response": {"confirmed": True}}
+        sent = SendMessageRequest(message=Message(message_id="a", role=Role.ROLE_USER))
+        part = new_data_part(answer)
+        part.metadata["adk_type"] = "function_response"
+        sent.message.parts.append(part)
+        done = await speaking.answer(head, sent)
+        assert "sure" in calls, done
+        said = (await session(speaking))[0]
+        return [done.status.state, [re.sub(r"adk-[\w-]+", "an id", text) for text in said]]
+
+    recorded = await killed_everywhere(play, in_flight=2)
+    assert recorded == ["model", "adds", "sure", "model"], recorded
+
+
 async def test_agents_side_by_side_make_no_call_twice() -> None:
     """Each has its own branch: its requests, tools and ids are told apart from the others'.
 
@@ -362,6 +542,19 @@ async def test_what_keeping_the_session_raises_is_the_runtimes_to_judge() -> Non
     for options in BOTH:
         with patch.object(Conversation, "end", side_effect=ConnectionError("refused")):
             waits(await talk(max_attempts=3, **options).told("a"), "no connection")
+
+
+async def test_a_result_that_is_no_json_is_refused_with_a_sentence() -> None:
+    """As text it would be another one in each attempt, and the session cannot keep it."""
+
+    def odd() -> object:
+        return object()
+
+    model = Counted(model="fake", calls=[], asks=[calling("odd")])
+    speaking = Talk(AdkExecutor(LlmAgent(name="helper", model=model, tools=[odd]), "adapted"))
+    with TestCase().assertLogs("a2a_serverless", "ERROR") as logged:
+        fails(await speaking.told("go"), "The agent could not finish the task.")
+    assert "The tool 'odd' has returned what neither its record" in "".join(logged.output), logged
 
 
 async def test_without_steps_nothing_is_recorded() -> None:

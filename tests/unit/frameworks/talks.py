@@ -48,9 +48,11 @@ class Talk:
         await self.bench.work()
         return status_text(await self.bench.task(head))
 
-    async def answer(self, head: Head, answer: str | dict[str, Any]) -> Task:
+    async def answer(self, head: Head, answer: str | dict[str, Any] | SendMessageRequest) -> Task:
         """The answer to a task's question."""
-        if isinstance(answer, str):
+        if isinstance(answer, SendMessageRequest):
+            sent = answer
+        elif isinstance(answer, str):
             sent = request(answer)
         else:
             said = Message(message_id="a", role=Role.ROLE_USER, parts=[new_data_part(answer)])

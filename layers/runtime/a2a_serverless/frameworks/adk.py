@@ -35,7 +35,7 @@ from google.adk.sessions import InMemorySessionService, Session
 from google.adk.tools import AgentTool, BaseTool, FunctionTool, ToolContext
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from a2a_serverless.frameworks.conversation import (
     TOO_MANY_STEPS,
@@ -48,6 +48,7 @@ from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.failures import WrongCallError, json_instead
 from a2a_serverless.worker.steps import current_step
 
 __all__ = ["AdkExecutor"]
@@ -339,7 +340,8 @@ class _Recording:
                     await answer.end()
                 return made
 
-            step = asyncio.create_task(self._steps.run(MODEL, call, key=_scope.get()))
+            asked = self._steps.run(MODEL, call, key=_scope.get(), asked=_asked(llm_request))
+            step = asyncio.create_task(asked)
             step.add_done_callback(lambda _: chunks.put_nowait(None))
             said = 0
             try:
@@ -384,10 +386,10 @@ class _Recording:
         async def ran(*, args: dict[str, Any], tool_context: ToolContext) -> Any:
             async def call() -> Any:
                 result = await run(args=args, tool_context=tool_context)
-                return [to_jsonable_python(result, fallback=str), _dumped(tool_context.actions)]
+                return [_json_of(tool.name, result), _dumped(tool_context.actions)]
 
-            key = str(tool_context.function_call_id)
-            result, changed = await self._steps.run(tool.name, call, key=key)
+            key, asked = str(tool_context.function_call_id), digest("call", _text_of(args))
+            result, changed = await self._steps.run(tool.name, call, key=key, asked=asked)
             actions = EventActions.model_validate_json(json.dumps(changed))
             for name in actions.model_fields_set - {"state_delta"}:
                 setattr(tool_context.actions, name, getattr(actions, name))
@@ -400,6 +402,31 @@ class _Recording:
 
 def _enter(callback_context: CallbackContext) -> None:
     _scope.set(f"{callback_context.branch or ''} {callback_context.agent_name}")
+
+
+def _asked(request: LlmRequest) -> str:
+    """Return a digest of what a model is asked.
+
+    Sorted: the answers of agents side by side come in another order when they are recorded.
+    """
+    config = request.config.model_copy(update={"http_options": None})
+    contents = sorted(_text_of(each) for each in request.contents)
+    return digest("request", str(request.model), _text_of(config), *contents)
+
+
+def _text_of(asked: Any) -> str:
+    made = to_jsonable_python(asked, exclude_none=True, fallback=lambda odd: type(odd).__qualname__)
+    return json.dumps(made, sort_keys=True)
+
+
+def _json_of(tool: str, result: Any) -> Any:
+    try:
+        return to_jsonable_python(result)
+    except PydanticSerializationError as error:
+        raise WrongCallError(
+            f"The tool {tool!r} has returned what neither its record nor the session can keep"
+            f" ({error}): {json_instead(result)}."
+        ) from error
 
 
 def _with_ids(response: LlmResponse) -> LlmResponse:

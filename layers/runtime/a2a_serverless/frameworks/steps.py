@@ -48,11 +48,16 @@ class Steps:
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._failed: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
 
-    async def run(self, name: str, call: Callable[[], Awaitable[Any]], *, key: str = "") -> Any:
+    async def run(
+        self, name: str, call: Callable[[], Awaitable[Any]], *, key: str = "", asked: str = ""
+    ) -> Any:
         """Return the result of a call, a JSON value; `key` is the framework's id of the call.
 
         Calls of one name and key are told apart by the order in which they begin. A call after one
         that has failed is the same one, tried again. A call inside a step belongs to that step.
+
+        Raises:
+            DivergedError: the record is of a call that was `asked` something else.
         """
         if current_step() is not None:
             return await call()
@@ -68,28 +73,34 @@ class Steps:
         found = (record_of(self._ctx, name, each) for each in keys)
         record = next((each for each in found if each is not None), None)
         if record is not None:
-            return self._result(json.loads(record))
+            return self._result(json.loads(record), name, asked)
         try:
-            ran = await self._ctx.step(name, self._recorded, call, key=keys[tries - 1])
+            ran = await self._ctx.step(name, self._recorded, call, asked, key=keys[tries - 1])
         except NotRecordedError as error:
             failed.append((number, tries + 1))
             failure = error.__cause__ or error
         else:
-            return self._result(ran)
+            return self._result(ran, name, asked)
         raise failure  # outside of `except`, which would change its chain
 
-    async def _recorded(self, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _recorded(self, call: Callable[[], Awaitable[Any]], asked: str) -> Any:
+        of = [asked] if asked else []
         try:
-            return [None, await call()]
+            return [None, await call(), *of]
         except tuple(self._signals) as signal:
             kind = next(kind for kind in self._signals if isinstance(signal, kind))
-            return [kind.__name__, {name: getattr(signal, name) for name in self._signals[kind]}]
+            told = {name: getattr(signal, name) for name in self._signals[kind]}
+            return [kind.__name__, told, *of]
         except Exception as error:
             text = str(error)[:MAX_NAME]
             raise NotRecordedError("", type(error).__name__, text) from error
 
-    def _result(self, recorded: list[Any]) -> Any:
-        signal, result = recorded
+    def _result(self, recorded: list[Any], name: str, asked: str) -> Any:
+        signal, result, *of = recorded
+        if of != ([asked] if asked else []):
+            self._ctx._queue.diverge(  # noqa: SLF001 - as above
+                f"asked {name!r} something else than before, because of something that is no step"
+            )
         for kind in self._signals:
             if kind.__name__ == signal:
                 raise kind(**result)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 from a2a.server.events import EventQueue
 from a2a.types import Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
@@ -55,6 +55,7 @@ from a2a_serverless.worker.steps import (
     Running,
     StepError,
     current_step,
+    diverged,
     running_step,
     until_time,
     wait_in,
@@ -414,12 +415,25 @@ class TurnQueue(EventQueue):
             elif isinstance(event, TaskStatusUpdateEvent):
                 told = self.journal.is_told(None)
         except DivergedError as error:
-            self._is_closed = True
-            self._guard.stop(error)
+            self._start_over(error)
             raise
         if told:
             self._view.repeat(event)
         return told
+
+    def diverge(self, what: str) -> NoReturn:
+        """Stop the attempt: the agent has done something else than its records tell.
+
+        Raises:
+            DivergedError: always; the turn starts over.
+        """
+        error = diverged(what)
+        self._call_at_home(lambda: self._start_over(error))
+        raise error
+
+    def _start_over(self, error: DivergedError) -> None:
+        self._is_closed = True
+        self._guard.stop(error)
 
     # -- the conversation's state ----------------------------------------------------------------
 

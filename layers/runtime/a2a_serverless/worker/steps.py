@@ -341,7 +341,7 @@ class Journal:
         if not kept:
             return False
         if artifact is not None and kept[0] != _content_of(artifact):
-            raise _diverged(f"another content of artifact {artifact.artifact_id!r}")
+            raise diverged(f"said another content of artifact {artifact.artifact_id!r}{_OUTSIDE}")
         kept.popleft()
         return True
 
@@ -353,13 +353,17 @@ class Journal:
         """
         missing = [artifact_id for artifact_id, kept in self._told.items() if artifact_id and kept]
         if missing:
-            raise _diverged(f"nothing of artifact {missing[0]!r}")
+            raise diverged(f"said nothing of artifact {missing[0]!r}{_OUTSIDE}")
 
 
-def _diverged(what: str) -> DivergedError:
+_OUTSIDE: Final = ", outside of steps"
+
+
+def diverged(what: str) -> DivergedError:
+    """Return the error of code that does something else than in an earlier attempt."""
     return DivergedError(
-        f"The agent's code has run again and said {what}, outside of steps, so the turn starts"
-        " over: put what may differ from run to run into a step."
+        f"The agent's code has run again and {what}, so the turn starts over: put what may differ"
+        " from run to run into a step."
     )
 
 
