@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
         (
             "ApiFunction",
             {"A2A_AUTH": "prod"},
-            "A2A_AUTH: Input should be '', 'api-key', 'oidc' or 'none'.",
+            "A2A_AUTH: Input should be '', 'api-key', 'oidc', 'api-key+oidc' or 'none'.",
         ),
         (
             "ApiFunction",

@@ -14,6 +14,7 @@ from tests.faults.test_push_kills import RECORDED
 NEW = "accepted"
 RAN = ("started", "reached")
 TAKEN_OVER = ("started", "lost", "took over", "reached")
+WENT_ON = ("recorded", "gave back", "went on")
 CANCELED = ("cancel asked", "reached without an attempt")
 USED_UP = ("started", *("lost", "took over") * 4, "lost", "reached without an attempt")
 
@@ -32,6 +33,9 @@ TOLD: dict[str, Sequence[str]] = {
     "between two commits": (NEW, *TAKEN_OVER),
     "before a later commit": (NEW, *TAKEN_OVER),
     "after failure, before nack": (NEW, "started", "gave back", "took over", "reached"),
+    # A turn that was left at a record and went on, or slept.
+    "handed over, not sent": (NEW, "woken", "started", *WENT_ON, "recorded", "reached"),
+    "sweeper: sleep over, not sent": (NEW, "sent again", "started", *WENT_ON, "reached"),
     # Cancels: who has ended the task.
     "cancel asked, not sent: paused": (NEW, *RAN, *CANCELED),
     "cancel asked, not sent: running": (NEW, "started", "cancel asked", "reached"),

@@ -638,6 +638,88 @@ async def test_a_sleep_that_runs_out_of_time_is_not_recorded() -> None:
     assert (await stand.kinds()).count("Recorded") == 1
 
 
+@pytest.mark.parametrize("ends", ["timeout", "cancel"])
+async def test_a_step_that_the_agent_cancels_says_its_part_once(ends: str) -> None:
+    """What it has streamed stays in the artifact, and is not said again by a later attempt."""
+
+    async def partly(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("partial ", "a", append=True)
+        await asyncio.Event().wait()
+
+    async def handle(ctx: TaskContext) -> None:
+        if ends == "timeout":
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await ctx.step("partly", partly, ctx)
+        else:
+            asking = asyncio.create_task(ctx.step("partly", partly, ctx))
+            await asyncio.sleep(0.05)
+            asking.cancel()
+            await asyncio.wait({asking})
+        await ctx.sleep(3600)
+        await ctx.sleep(3600)
+        await ctx.complete("end")
+
+    stand = Stand(handle, clock=PacedClock())
+    await stand.send()
+    for _ in range(3):
+        head = await stand.work()
+        await stand.pass_time(3600)
+    assert (head.state, stand.script.starts) == (S.TASK_STATE_COMPLETED, 3)
+    assert artifact_texts(await stand.bench.task(head))["a"] == ["partial "]
+
+
+async def test_a_step_that_is_not_cancelled_again_starts_the_turn_over() -> None:
+    """Nothing hangs, and nothing is mixed: the code does something else than its records tell."""
+
+    async def partly(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("partial ", "a", append=True)
+        await asyncio.Event().wait()
+
+    async def handle(ctx: TaskContext) -> None:
+        if stand.script.starts > 2:
+            await ctx.complete("other")
+            return
+        asking = asyncio.create_task(ctx.step("partly", partly, ctx))
+        await asyncio.sleep(0.05)
+        if stand.script.starts == 1:
+            asking.cancel()
+        await asyncio.wait({asking})
+        await ctx.sleep(3600)
+
+    stand = Stand(handle)
+    await stand.send()
+    await stand.work()
+    await stand.pass_time(3600)
+    head = await stand.work()
+    assert (head.state, stand.script.starts) == (S.TASK_STATE_COMPLETED, 3)
+    assert artifact_texts(await stand.bench.task(head)) == {"final-answer": ["other"]}
+
+
+async def test_a_retry_does_not_outlive_its_task(caplog: pytest.LogCaptureFixture) -> None:
+    """A wait beyond the task's expiry fails the task with a sentence."""
+
+    async def fails() -> None:
+        raise ValueError
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.step("ask", fails, retry=Retry(tries=2, base_s=40 * 86400, cap_s=40 * 86400))
+
+    _, head = await run(handle, max_attempts=1)
+    assert head.state == S.TASK_STATE_FAILED
+    assert "the task expires before the end of its wait" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"tries": 0}, {"tries": 2.5}, {"tries": "3"}, {"base_s": float("inf")}, {"cap_s": -1}],
+)
+def test_a_retry_without_sense(options: dict[str, Any]) -> None:
+    """It is refused where it is made."""
+    with pytest.raises(WrongCallError, match="Retry takes tries from 1 on"):
+        Retry(**options)
+
+
 async def test_a_late_copy_does_not_wake_a_sleeping_turn() -> None:
     """A copy that was on the queue already is dropped; a late renewal moves no due time."""
 
@@ -807,16 +889,21 @@ async def test_steps_of_any_executor() -> None:
 
 
 WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
-    (lambda ctx: ctx.step("", len, "x"), "name of 1 to 200 characters"),
-    (lambda ctx: ctx.step("x" * 300, len, "x"), "name of 1 to 200 characters"),
+    (lambda ctx: ctx.step("", len, "x"), "its name, of 1 to 200 characters"),
+    (lambda ctx: ctx.step("x" * 300, len, "x"), "its name, of 1 to 200 characters"),
     (lambda ctx: ctx.step("nan", float, "nan"), "cannot be recorded"),
+    (lambda ctx: ctx.step("ctx.sleep", len, "x"), "the runtime's own records"),
+    (lambda ctx: ctx.step("x", len, "x", retry=5), r"Retry\(tries=…\)"),  # type: ignore[arg-type]
+    (lambda ctx: ctx.step("x", len, "x", type=object()), "what pydantic reads"),
+    (lambda ctx: ctx.step("x", str, "x", type=int), "not of its `type`"),
+    (lambda ctx: ctx.step("x", lambda: (n for n in "x")), "collect what it yields"),
     (lambda ctx: ctx.step("set", set, "x"), r"list\(…\)"),
     (lambda ctx: ctx.step("big", "x".__mul__, 2 * MAX_RESULT_BYTES), "at most 1,000,000"),
     (lambda ctx: ctx.step("call", len("x")), "a name, a function and its arguments"),  # type: ignore[arg-type]
     (lambda ctx: ctx.sleep(-1), "seconds, a number from 0 on"),
     (lambda ctx: ctx.sleep(float("nan")), "seconds, a number from 0 on"),
     (lambda ctx: ctx.sleep(float("inf")), "seconds, a number from 0 on"),
-    (lambda ctx: ctx.sleep(40 * 24 * 3600), "the task expires before that"),
+    (lambda ctx: ctx.sleep(40 * 24 * 3600), "the task expires before the end"),
     (lambda ctx: ctx.sleep_until(datetime(2026, 1, 1)), "a datetime with a time zone"),  # noqa: DTZ001
 ]
 

@@ -34,6 +34,7 @@ from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import (
+    WrongCallError,
     refuse_function,
     refuse_merge,
     refuse_step,
@@ -400,6 +401,9 @@ class TaskContext(UserTurn):
                 the right call.
         """
         refuse_step(name, func)
+        given: Any = retry
+        if not isinstance(given, Retry):
+            raise WrongCallError(f"ctx.step takes as `retry` a Retry(tries=…), and got {given!r}.")
         work = partial(self._stepped, func, *args, **kwargs)
         is_plain = current_step() is not None or self.is_cancelled
         if is_plain or not self._is_open("step"):

@@ -45,6 +45,7 @@ from a2a_serverless.worker.failures import (
 from a2a_serverless.worker.guard import Guard, Merged
 from a2a_serverless.worker.loops import AgentCall, AgentCalls, first_of, noted
 from a2a_serverless.worker.steps import (
+    CANCELLED,
     PARK_S,
     STATE,
     DivergedError,
@@ -79,6 +80,8 @@ BUSY_S: Final = 0.1
 """Seconds from one look at what is under way beside a sleep to the next."""
 ROOM_FOR_RECORDS: Final = 1024
 """Bytes that a record may need beyond its value."""
+CANCELLED_WITHIN_S: Final = 10.0
+"""Seconds beyond those after which the agent had cancelled a step, in which it has to again."""
 MANY_EVENTS: Final = 10_000
 """Events of one attempt after which the log asks whether the agent comes to an end."""
 
@@ -244,6 +247,8 @@ class TurnQueue(EventQueue):
             WrongCallError: its result cannot be recorded.
         """
         kept = self.journal.found(step_id)
+        if kept is not None and kept.form == CANCELLED:
+            await self._cancelled_again(kept)
         if kept is not None and kept.form != "until":
             return form.decoded(kept)
         until, tried = wait_in(kept)
@@ -256,6 +261,9 @@ class TurnQueue(EventQueue):
                     result = await work()
                     self._longest_s = max(self._longest_s, self._guard.clock.monotonic() - began)
                     break
+                except asyncio.CancelledError:
+                    self._cancelled(running, self._guard.clock.monotonic() - began)
+                    raise
                 except Exception as error:
                     tried += 1
                     wait_s = None if running.has_streamed else retry.wait_s(tried, error)
@@ -270,6 +278,24 @@ class TurnQueue(EventQueue):
             await self._at_home(self._record(running, entry))
         return form.decoded(entry)
 
+    def _cancelled(self, running: Running, after_s: float) -> None:
+        """Note that the agent has cancelled a step of which clients have seen a part.
+
+        If the agent goes on, that part stays: run again, the step would say it twice.
+        """
+        is_agents = not (self._guard.stopped.is_set() or self._guard.is_canceling)
+        if is_agents and running.has_streamed:
+            self.journal.delay(Recorded(running.id, CANCELLED, json.dumps(after_s).encode()))
+
+    async def _cancelled_again(self, kept: Recorded) -> NoReturn:
+        """Wait to be cancelled, as in the attempt in which the step has run.
+
+        Raises:
+            DivergedError: it is not cancelled this time.
+        """
+        await self.sleep(json.loads(kept.value) + CANCELLED_WITHIN_S)
+        self.diverge(f"not cancelled the step {kept.id.name!r}, as it had before")
+
     async def sleep_until(self, step_id: StepId, until: int) -> None:
         """Sleep until a time in milliseconds, or until the one that the sleep's record has.
 
@@ -279,11 +305,6 @@ class TurnQueue(EventQueue):
             WrongCallError: the task expires before.
         """
         until = wait_in(self.journal.found(step_id))[0] or until
-        if until >= self._guard.head.expires_at:
-            raise WrongCallError(
-                "ctx.sleep: the task expires before that. Sleep for less, or keep the tasks of this"
-                " deployment for longer (TtlDays)."
-            )
         if until > self._guard.clock.now_ms():
             await self._at_home(self._park(step_id, until))
 
@@ -331,7 +352,16 @@ class TurnQueue(EventQueue):
     async def _park(
         self, step_id: StepId, until: int, *, own: Running | None = None, tried: int = 0
     ) -> None:
-        """Leave the turn until a time, once nothing but `own` is under way; never return."""
+        """Leave the turn until a time, once nothing but `own` is under way; never return.
+
+        Raises:
+            WrongCallError: the task expires before.
+        """
+        if until >= self._guard.head.expires_at:
+            raise WrongCallError(
+                f"{step_id.name}: the task expires before the end of its wait. Wait for less, or"
+                " keep the tasks of this deployment for longer (TtlDays)."
+            )
         if own is not None or self.journal.found(step_id) is None:
             self.journal.delay(until_time(step_id, until, tried))
         caught = self.journal.failures() if own is None else own.caught

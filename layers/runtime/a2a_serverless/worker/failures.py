@@ -333,7 +333,9 @@ def refuse_merge(merge: object) -> None:
 
 
 def refuse_step(name: object, func: object) -> None:
-    """Raise WrongCallError unless `func` is a function; a coroutine is closed."""
+    """Raise WrongCallError unless a name and a function can be a step; a coroutine is closed."""
+    if isinstance(name, str) and name.startswith("ctx."):
+        raise WrongCallError(f"ctx.step: {_short(name)} is a name of the runtime's own records.")
     if callable(func):
         return
     if inspect.iscoroutine(func):
@@ -382,6 +384,8 @@ def json_instead(value: object) -> str:
     """Return what to write instead of a value that JSON does not have."""
     if inspect.isawaitable(value):
         return "await it first"
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        return "collect what it yields in a list"
     if isinstance(value, bytes | bytearray | memoryview):
         return f"for a file write `{_BY_VALUE}`, for its text `.decode()`"
     if callable(getattr(value, "model_dump", None)):

@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from a2a.types import Artifact, TaskArtifactUpdateEvent
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.tasks.entries import ArtifactWritten, Recorded, StatusChanged, StepId
@@ -39,6 +39,8 @@ HAND_OVER_S: Final = 60.0
 """Seconds before the end of an attempt's time from which on it leaves its turn at a record."""
 MAX_HAND_OVER_SHARE: Final = 0.2
 """These seconds are at most this share of the attempt's time."""
+CANCELLED: Final = "cancelled"
+"""The form of the record of a step that the agent has cancelled after clients had seen of it."""
 SLEEP: Final = "ctx.sleep"
 """The name of the records of sleeps."""
 STATE: Final = "ctx.load_context"
@@ -76,6 +78,11 @@ class DivergedError(A2AServerlessError):
     """The agent's code has said something else than in an earlier attempt: the turn starts over."""
 
 
+def _is_seconds(given: object) -> bool:
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    return is_number and 0 <= given < math.inf  # type: ignore[operator]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """How often a step is tried, and the waits between two tries, in seconds.
@@ -86,6 +93,15 @@ class Retry:
     tries: int = 1
     base_s: float = 1
     cap_s: float = 300
+
+    def __post_init__(self) -> None:
+        tries: Any = self.tries
+        is_count = isinstance(tries, int) and tries >= 1
+        if not (is_count and all(map(_is_seconds, (self.base_s, self.cap_s)))):
+            raise WrongCallError(
+                f"Retry takes tries from 1 on, and seconds from 0 on, and got {self}:"
+                " `Retry(tries=5, base_s=2, cap_s=300)`."
+            )
 
     def wait_s(self, tried: int, error: BaseException) -> float | None:
         """Return the seconds until the next try after `tried` of them; None: there is none."""
@@ -150,7 +166,16 @@ class Form(NamedTuple):
     @classmethod
     def of(cls, kind: Any) -> Form:
         """Return the form for results of a type; None: a JSON value, or bytes."""
-        return cls("json", None if kind is None else TypeAdapter(kind))
+        if kind is None:
+            return cls("json")
+        try:
+            return cls("json", TypeAdapter(kind))
+        except PydanticUserError as error:
+            reason = str(error).partition("\n")[0]
+            raise WrongCallError(
+                f"ctx.step takes as `type` what pydantic reads and writes, and got {kind!r}:"
+                f" {reason}"
+            ) from error
 
     def encoded(self, step_id: StepId, result: Any) -> Recorded:
         """Return the record of a result.
@@ -172,7 +197,13 @@ class Form(NamedTuple):
 
     def _json(self, step_id: StepId, result: Any) -> bytes:
         if self.type is not None:
-            return self.type.dump_json(result)
+            try:
+                return self.type.dump_json(self.type.validate_python(result))
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"]
+                raise WrongCallError(
+                    f"Step {step_id.name!r} has returned what is not of its `type`: {reason}."
+                ) from error
         try:
             return json.dumps(result, separators=(",", ":"), allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
@@ -199,8 +230,8 @@ class Form(NamedTuple):
             return self.type.validate_json(entry.value)
         except ValidationError as error:
             raise WrongCallError(
-                f"The record of step {entry.id.name!r} does not fit its type any more, as the"
-                f" code has changed since: give the step another name. {error}"
+                f"The record of step {entry.id.name!r} does not fit its type any more, as the code"
+                f" has changed since: give the step another name. {error.errors()[0]['msg']}."
             ) from error
 
 
@@ -260,15 +291,12 @@ class Journal:
                 their order may be another one in the next attempt.
         """
         given: Any
-        for what, given in (("name", name), ("key", key)):
-            if (
-                not isinstance(given, str)
-                or len(given) > MAX_NAME
-                or (what == "name" and not given)
-            ):
+        for what, given, least in (("name", name, 1), ("key", key, 0)):
+            if not isinstance(given, str) or not least <= len(given) <= MAX_NAME:
                 raise WrongCallError(
-                    f"ctx.step takes a {what} of 1 to {MAX_NAME} characters, and got"
-                    f" {repr(given)[:MAX_NAME]}: `await ctx.step('search', func, …, key='page 3')`."
+                    f"ctx.step takes a text as its {what}, of {least} to {MAX_NAME} characters, and"
+                    f" got {repr(given)[:MAX_NAME]}:"
+                    " `await ctx.step('search', func, …, key='page 3')`."
                 )
         if not self._keeps_order(name, key):
             raise WrongCallError(
@@ -283,7 +311,13 @@ class Journal:
 
         Another one may have used them before this one was created, if it has ended.
         """
-        task = asyncio.current_task()
+        try:
+            task = asyncio.current_task()
+        except RuntimeError as error:
+            raise WrongCallError(
+                f"ctx.step({name!r}, …) is called where no event loop runs: await it in an async"
+                " function."
+            ) from error
         earlier, beside = self._strands.get((name, key), (task, frozenset()))
         if task is not earlier and not (earlier is not None and earlier.done()):
             return False
@@ -298,8 +332,9 @@ class Journal:
         return self._waiting.get(step_id) or self._kept.get(step_id)
 
     def failures(self) -> frozenset[StepId]:
-        """Return the steps that have failed and are not recorded."""
-        return frozenset(each.id for each in self._waiting.values() if each.form == "error")
+        """Return the steps that have failed, or were cancelled, and are not recorded."""
+        waiting = self._waiting.values()
+        return frozenset(each.id for each in waiting if each.form in ("error", CANCELLED))
 
     def record(self, entry: Recorded, caught: frozenset[StepId]) -> tuple[Recorded, ...]:
         """Take the record of a step; return it behind those that have waited for it (`waiting`)."""
@@ -382,9 +417,7 @@ def seconds_of(seconds: float) -> float:
     Raises:
         WrongCallError: they are no number from 0 on.
     """
-    given: Any = seconds
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not is_number or not (0 <= given < math.inf):
+    if not _is_seconds(seconds):
         raise WrongCallError(
             f"ctx.sleep takes seconds, a number from 0 on, and got {repr(seconds)[:MAX_NAME]}:"
             " `await ctx.sleep(3600)`."
