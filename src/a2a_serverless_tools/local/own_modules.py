@@ -94,7 +94,7 @@ class OwnModules(MetaPathFinder):
             spec.loader = self.loader(fullname, spec.loader.path)
         return spec
 
-    find_distributions = PathFinder.find_distributions
+    find_distributions = staticmethod(PathFinder.find_distributions)
     invalidate_caches = staticmethod(PathFinder.invalidate_caches)
 
     def loader(self, name: str, path: str, source: bytes | None = None) -> SourceLoader:

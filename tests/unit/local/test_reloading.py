@@ -458,6 +458,13 @@ def test_a_turn_that_imports_while_modules_are_listed(
     assert own.loaded() == {}
 
 
+def test_an_agent_asks_for_the_version_of_a_package(agents: ReloadedAgent, folder: Path) -> None:
+    """What Python's finder tells beside modules is told all the same: packages, and their files."""
+    words = "import importlib.metadata\nWORD = importlib.metadata.version('pytest')\n"
+    (folder / "words.py").write_text(words)
+    assert said(agents.environment()) == f"{pytest.__version__} low here 1"
+
+
 def test_a_file_that_appears_while_it_is_looked_for(
     keeping: ReloadedAgent, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
