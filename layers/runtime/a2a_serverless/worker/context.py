@@ -508,7 +508,7 @@ class TaskContext(UserTurn):
         When another task has changed the state since this turn loaded it, the ending is refused
         and the turn starts over, so that no update is lost. If the turn has not loaded the state,
         the same holds from this call on: the value replaces the state that is stored now, and none
-        that is stored later. A turn with steps cannot start over, and its task fails then.
+        that is stored later. A turn that has recorded steps does not start over: its task fails.
 
         With `merge` neither happens: `merge(stored, value)` returns the state to store, from the
         one that another task has stored (None if it is gone) and this turn's own.

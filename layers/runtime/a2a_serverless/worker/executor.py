@@ -81,7 +81,7 @@ BUSY_S: Final = 0.1
 ROOM_FOR_RECORDS: Final = 1024
 """Bytes that a record may need beyond its value."""
 CANCELLED_WITHIN_S: Final = 10.0
-"""Seconds beyond those after which the agent had cancelled a step, in which it has to again."""
+"""How many seconds later than before the agent may cancel a step that it has cancelled once."""
 MANY_EVENTS: Final = 10_000
 """Events of one attempt after which the log asks whether the agent comes to an end."""
 

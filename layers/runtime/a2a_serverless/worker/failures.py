@@ -335,7 +335,9 @@ def refuse_merge(merge: object) -> None:
 def refuse_step(name: object, func: object) -> None:
     """Raise WrongCallError unless a name and a function can be a step; a coroutine is closed."""
     if isinstance(name, str) and name.startswith("ctx."):
-        raise WrongCallError(f"ctx.step: {_short(name)} is a name of the runtime's own records.")
+        raise WrongCallError(
+            f"ctx.step: {_short(name)} is a name of the runtime's own records: begin it otherwise."
+        )
     if callable(func):
         return
     if inspect.iscoroutine(func):
