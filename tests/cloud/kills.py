@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from tests.cloud.deployment import Deployment
 from tests.cloud.own import Own, Patient
+from tests.faults.ledger import lines_of
 from tests.live.findings import Figures, require
 from tests.live.stack import FUNCTIONS
 from tests.live.subject import Subject, artifact_text, ordered, state, status_text
@@ -147,8 +148,7 @@ class Run:
         return {task_id: [each for each, _ in groupby(did)] for task_id, did in found.items()}
 
     def _noted(self) -> list[Attempt]:
-        noted = self.effects.read_text(encoding="utf-8") if self.effects.exists() else ""
-        words = [line.split() for line in noted.splitlines(keepends=True) if line.endswith("\n")]
+        words = [line.split() for line in lines_of(self.effects)]
         return [Attempt(task, own, process, int(pid)) for task, own, process, pid in words]
 
     async def kill_processes(self) -> None:

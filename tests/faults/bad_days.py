@@ -26,6 +26,7 @@ from botocore.exceptions import ReadTimeoutError
 from botocore.httpsession import URLLib3Session
 
 from a2a_serverless import aws
+from tests.faults.ledger import lines_of
 from tests.support.faulty import apply_and_drop, refuse
 
 DAY: Final = "FAULTS_AWS"
@@ -126,8 +127,7 @@ def begin(process: str, variables: Mapping[str, str]) -> None:
 
 def met(folder: Path) -> list[Met]:
     """What all processes have met so far."""
-    records = [path.read_text(encoding="utf-8") for path in sorted(folder.iterdir())]
-    return [Met(**json.loads(line)) for record in records for line in record.splitlines()]
+    return [Met(**json.loads(line)) for path in sorted(folder.iterdir()) for line in lines_of(path)]
 
 
 def _record(process: str, variables: Mapping[str, str]) -> Path:

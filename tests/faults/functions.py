@@ -19,6 +19,7 @@ from typing import Any, Final
 from a2a_serverless import settings
 from a2a_serverless.worker import adapter
 from a2a_serverless.worker import function as worker_function
+from tests.faults.ledger import lines_of
 from tests.support.handlers import cold_start
 from tests.support.simulation.environments import Environments, Handler
 from tests.support.simulation.pumps import QueuePump
@@ -61,8 +62,7 @@ def main() -> int:
 
 def invocations(path: Path) -> list[Invocation]:
     """The invocations of all processes that wrote to `path`."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    pairs = (map(float, line.split()) for line in lines)
+    pairs = (map(float, line.split()) for line in lines_of(path))
     return [Invocation(began=began, seconds=ended - began) for began, ended in pairs]
 
 

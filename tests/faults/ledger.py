@@ -54,6 +54,13 @@ class Ledger:
         return len(self.entries(task_id, what))
 
     def _read(self) -> Iterator[Entry]:
-        if self.path.exists():
-            for line in self.path.read_text(encoding="utf-8").splitlines():
-                yield Entry(**json.loads(line))
+        for line in lines_of(self.path):
+            yield Entry(**json.loads(line))
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """The lines of a file that other processes append to, without one that is being written."""
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if line.endswith("\n"):
+                yield line
