@@ -119,7 +119,6 @@ async def swapped(subject: Subject) -> Figures:
     Before it there are a turn that runs, one that is streamed, one that sleeps without a worker and
     one that waits for its client. New turns fail on the bad version until the former one is back.
     """
-    _changeable(subject)
     worker = await versions_of(subject, "WorkerFunction")
     bad = await worker.publish(**{BROKEN: "1"})
     asked = await subject.begin("ask")
@@ -166,9 +165,7 @@ async def swapped(subject: Subject) -> Figures:
 
 async def rolled_back(subject: Subject) -> Figures:
     """Have CodeDeploy roll out that version, and wait until an alarm has rolled it back."""
-    account, stack = _changeable(subject)
-    if stack.parameters.get("Rollout", "all-at-once") == "all-at-once":
-        raise NotPossibleError("needs a stack with Rollout=canary or linear")
+    account, stack = subject.on_aws()
     began = subject.clock.monotonic()
     worker = await versions_of(subject, "WorkerFunction")
     bad = await worker.publish(**{BROKEN: "1"})
@@ -221,11 +218,13 @@ async def rolled_back(subject: Subject) -> Figures:
     return figures
 
 
-def _changeable(subject: Subject) -> tuple[Account, Stack]:
-    account, stack = subject.on_aws()
-    if not subject.consent.changes:
-        raise NotPossibleError("needs --allow-changes: it puts a bad version behind the alias")
-    return account, stack
+def _changeable(subject: Subject) -> Stack:
+    return subject.changeable("it puts a bad version behind the alias")[1]
+
+
+def _staged(subject: Subject) -> None:
+    if _changeable(subject).parameters.get("Rollout", "all-at-once") == "all-at-once":
+        raise NotPossibleError("needs a stack with Rollout=canary or linear")
 
 
 async def _told(subject: Subject, task_id: str) -> str:
@@ -264,6 +263,18 @@ async def _failed(subject: Subject) -> int:
 
 
 CHECKS = (
-    Check("bad-version", "turns in flight outlive a bad version and its way back", swapped),
-    Check("rollout", "an alarm rolls a bad version back that CodeDeploy rolls out", rolled_back),
+    Check(
+        "bad-version",
+        "turns in flight outlive a bad version and its way back",
+        swapped,
+        _changeable,
+        seconds=120,
+    ),
+    Check(
+        "rollout",
+        "an alarm rolls a bad version back that CodeDeploy rolls out",
+        rolled_back,
+        _staged,
+        seconds=900,
+    ),
 )

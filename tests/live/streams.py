@@ -39,9 +39,7 @@ async def python(subject: Subject) -> Figures:
 
 async def javascript(subject: Subject) -> Figures:
     """Read a stream with the fetch of Node.js."""
-    node = shutil.which("node")
-    if node is None:
-        raise NotPossibleError("node is missing")
+    node = _node(subject)
     headers = {**subject.http.headers, **VERSION, "content-type": "application/json"}
     for name in ("accept-encoding", "connection", "host"):
         headers.pop(name, None)
@@ -67,6 +65,17 @@ async def javascript(subject: Subject) -> Figures:
     require(process.returncode == 0, f"fetch failed: {err.decode()[-300:].strip()}")
     arrived = (Arrival(**json.loads(line)) for line in out.splitlines())
     return judged(arrived, LATE_S * subject.slack)
+
+
+def _node(_: Subject) -> str:
+    """Return where Node.js is.
+
+    Raises:
+        NotPossibleError: it is not here.
+    """
+    if (node := shutil.which("node")) is None:
+        raise NotPossibleError("node is missing")
+    return node
 
 
 async def arrivals(subject: Subject, path: str, **order: float) -> AsyncIterator[Arrival]:
@@ -124,5 +133,7 @@ def steps_in(arrival: Arrival) -> list[tuple[int, float]]:
 
 CHECKS = (
     Check("stream-python", "a Python client gets each event of a stream as it happens", python),
-    Check("stream-javascript", "JavaScript's fetch gets each event as it happens", javascript),
+    Check(
+        "stream-javascript", "JavaScript's fetch gets each event as it happens", javascript, _node
+    ),
 )

@@ -115,6 +115,17 @@ class Subject:
             raise NotPossibleError("needs the API Gateway of AWS at the stack's own address")
         return account, stack
 
+    def changeable(self, why: str) -> tuple[Account, Stack]:
+        """Return the account and the stack, whose owner allows changes of it.
+
+        Raises:
+            NotPossibleError: only an address is known, or there is no consent; `why` it is needed.
+        """
+        account, stack = self.on_aws()
+        if not self.consent.changes:
+            raise NotPossibleError(f"needs --allow-changes: {why}")
+        return account, stack
+
     def name(self, purpose: str) -> str:
         """Return the name of something that is made."""
         return f"a2a-live-{self.run}-{purpose}"

@@ -180,5 +180,11 @@ def _kept(item: dict[str, object]) -> Notification:
 
 
 CHECKS = (
-    Check("webhook", "a webhook is told of a task's end, with its token and a signature", notified),
+    Check(
+        "webhook",
+        "a webhook is told of a task's end, with its token and a signature",
+        notified,
+        lambda subject: subject.is_here or subject.on_aws(),
+        seconds=30,
+    ),
 )
