@@ -116,7 +116,7 @@ OF_OUR_CODE = {"ARCHITECTURE.md", "CONTRIBUTING.md"}
 
 def chapters(page: Path) -> dict[str, str]:
     """A page's chapters of the second level, by their titles; what stands before them is ''."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text(encoding="utf-8"))
     first, *others = re.split(r"^## ", text, flags=re.MULTILINE)
     return {"": first, **{title: body for title, _, body in (it.partition("\n") for it in others)}}
 
