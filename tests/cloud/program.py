@@ -62,8 +62,6 @@ SHORT: Final = (
     "logs",
 )
 """The checks of a run that has to be short."""
-THEIRS: Final = tuple(check for check in CHECKS if check.name != "auth-move")
-"""Those of tests/live: the form `key-and-token` stands in for one, whose update the door sees."""
 
 T = TypeVar("T")
 
@@ -157,7 +155,7 @@ async def _broken(options: argparse.Namespace) -> int:
 
 def _every(deployment: Deployment) -> list[Check]:
     """Return all checks."""
-    return [*THEIRS, *(check.on(deployment) for check in (*own.LONG, *own.CHECKS))]
+    return [*CHECKS, *(check.on(deployment) for check in (*own.LONG, *own.CHECKS))]
 
 
 def _chosen(options: argparse.Namespace) -> set[str]:
@@ -166,7 +164,7 @@ def _chosen(options: argparse.Namespace) -> set[str]:
     Raises:
         ConfigurationError: there is no check of a name.
     """
-    every = {check.name for check in THEIRS} | {check.name for check in own.CHECKS}
+    every = {check.name for check in CHECKS} | {check.name for check in own.CHECKS}
     every |= {form.name for form in FORMS}
     chosen = set(options.only or (SHORT if options.short else every))
     if unknown := chosen - every - {check.name for check in own.LONG}:

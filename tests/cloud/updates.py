@@ -54,7 +54,6 @@ class Emulated:
                 versions = await versions_of(subject, function, is_undone=False)
                 # The next update takes it away again.
                 await versions.take(A2A_OIDC_JWKS_URL=self.keys_at[-1])
-            await deployment.door.show((await deployment.stack()).resources)
         subject.stack = await deployment.stack()
 
     async def variables(self, subject: Subject) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import Awaitable, Callable
@@ -56,6 +57,8 @@ class Subject:
     clock: Clock = field(default_factory=SystemClock)
     transport: httpx.AsyncBaseTransport | None = None
     """In place of the network, for tests."""
+    settle: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
+    """What leads requests to the version that has just been put behind an alias: on AWS nothing."""
     slack: float = 1
     """How many times as long as on AWS everything may take."""
     requests: int = 0
