@@ -88,6 +88,11 @@ async def rotated(deployment: Deployment, subject: Subject) -> Figures:
     async def undo() -> None:
         await give(old)
         _restart(deployment)
+        # The checks that follow ask once: the gateway may still lead to a process that was ended.
+        await subject.until("the first key again", again, within_s=60, every_s=1)
+
+    async def again() -> bool | None:
+        return await status(old) == httpx.codes.OK or None
 
     async def status(key: str) -> int:
         try:

@@ -88,6 +88,8 @@ async def told(subject: Subject) -> Told:
                 },
             },
         )
+        if answer.response.is_server_error:  # who has just ended a process may ask again
+            answer.response.raise_for_status()
         require("task" in answer.result, f"the webhook was refused: {answer.message}")
 
         async def look() -> list[Notification] | None:
