@@ -120,6 +120,10 @@ bench-cost: $(VENV)/.stamp emulators ## what tasks cost, from counted calls: doc
 	$(BIN)/python -m benchmarks.cost
 	$(BIN)/python -m benchmarks.cost_shared
 
+.PHONY: bench-load
+bench-load: $(VENV)/.stamp emulators ## how many tasks a second the emulators take: docs/load.md
+	$(BIN)/python -m benchmarks.load $(BENCH_ARGS)
+
 .PHONY: bench-push
 bench-push: $(VENV)/.stamp emulators ## what a slow webhook costs its task
 	$(BIN)/python -m benchmarks.push

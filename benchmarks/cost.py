@@ -142,7 +142,7 @@ def main() -> int:
     metrics = set().union(*(tally.logs.metrics() for _, tally in counted))
     print("\n".join(per_request([profile.name for profile in PROFILES], counted)))
     print()
-    print("\n".join(per_month(sweeps, rounds, memory, len(metrics))))
+    print("\n".join(per_month(sweeps, rounds, len(metrics))))
     return 0
 
 
@@ -237,58 +237,83 @@ def per_request(names: Sequence[str], counted: Sequence[tuple[Profile, Tally]]) 
             yield row(kind, [counter[kind] / tasks for counter, tasks in counters])
 
 
-def per_month(
-    sweeps: Tally, rounds: int, memory: Mapping[str, float], metrics: int
-) -> Iterator[str]:
-    """Yield the table of dollars for a month without tasks, and for its fixed costs."""
-    sources = [
-        event
-        for resource in document()["Resources"].values()
-        for event in resource.get("Properties", {}).get("Events", {}).values()
-        if event["Type"] == "SQS" and "SharesWorkers" not in str(event)  # polls with shared turns
-    ]
-    polls = len(sources) * POLLERS * SECONDS_OF_MONTH / POLL_S
-    minutes = SECONDS_OF_MONTH / 60
-    idle = Counts(
-        read_units=sweeps.table.read_units / rounds * minutes,
-        sqs_requests=polls,
-        invocations=minutes,
-        gb_seconds=OWN_S["sweeper"] * memory["sweeper"] * minutes,
-        logged_bytes=sweeps.logged_bytes() / rounds * minutes,
-        traces=minutes * sampled(minutes),
-    )
+def per_month(sweeps: Tally, rounds: int, metrics: int) -> Iterator[str]:
+    """Yield the table of what a month without tasks costs, by the parts of the stack."""
+    rests = [*at_rest(sweeps.table.read_units / rounds, sweeps.logged_bytes() / rounds)]
     yield from header("a month without tasks, in dollars", ["", "of what"])
-    dollars = bill(idle, times=1, kept_days=KEPT_DAYS)
-    notes = {
-        "SQS requests": f"{polls:,.0f} long polls of {len(sources)} event sources",
-        "DynamoDB reads": f"{idle.read_units:,.0f} read units of the sweeper",
-        "Lambda requests": f"{minutes:,.0f} rounds of the sweeper",
-        "Lambda time": f"{idle.gb_seconds:,.0f} GB-seconds",
-    }
-    fixed = fixed_costs()
-    for service, amount in dollars.items():
-        if amount and service != TRACES:
-            yield f"| {service} | {amount:.2f} | {notes.get(service, '')} |"
-    for name, (number, price) in fixed.items():
-        yield f"| {name} | {number * price:.2f} | {number} at {price:.2f} |"
-    services = sum(dollars.values()) - dollars[TRACES]
-    total = services + sum(number * price for number, price in fixed.values())
-    yield f"| **all** | **{total:.2f}** | |"
-    yield f"| with `Tracing`: X-Ray | {dollars[TRACES]:.2f} | |"
-    with_tasks = metrics * prices.METRIC_MONTH
-    yield f"| custom metrics, where tasks run all the time | {with_tasks:.2f} | {metrics} at 0.30 |"
+    for part, dollars, what in rests:
+        yield f"| {part} | {dollars:.2f} | {what} |"
+    yield f"| **all** | **{sum(dollars for _, dollars, _ in rests):.2f}** | |"
+    for part, dollars, what in chosen(metrics):
+        yield f"| with {part} | {dollars:.2f} | {what} |"
 
 
-def fixed_costs() -> Mapping[str, tuple[int, float]]:
-    """Return number and price of the things that are paid by the month, by default."""
+def at_rest(read_units: float, logged_bytes: float) -> Iterator[tuple[str, float, str]]:
+    """Yield each part of the default stack that costs something without a task, its price, of what.
+
+    A round of the sweeper takes `read_units`, and logs `logged_bytes`; both are counted.
+    """
     resources = document()["Resources"].values()
     types = [resource["Type"] for resource in resources]
     alarms = [one["Properties"] for one in resources if one["Type"] == "AWS::CloudWatch::Alarm"]
-    return {
-        "metrics of alarms": (sum(map(watched_metrics, alarms)), prices.ALARM_METRIC_MONTH),
-        "dashboards": (types.count("AWS::CloudWatch::Dashboard"), prices.DASHBOARD_MONTH),
-        "secrets": (types.count("AWS::SecretsManager::Secret"), prices.SECRET_MONTH),
-    }
+    watched = sum(map(watched_metrics, alarms))
+    what = f"{watched} metrics of {len(alarms)} alarms at {prices.ALARM_METRIC_MONTH:.2f}"
+    yield "alarms", watched * prices.ALARM_METRIC_MONTH, what
+    for part, kind, price in (
+        ("dashboard", "AWS::CloudWatch::Dashboard", prices.DASHBOARD_MONTH),
+        ("secrets", "AWS::SecretsManager::Secret", prices.SECRET_MONTH),
+    ):
+        yield part, types.count(kind) * price, f"{types.count(kind)} at {price:.2f}"
+    sources = [source for source in queue_sources() if "SharesWorkers" not in str(source)]
+    yield "event sources", idle_polls(len(sources)), f"long polls of {len(sources)} queues"
+    minutes = SECONDS_OF_MONTH / 60
+    sweeper = Counts(
+        read_units=read_units * minutes,
+        invocations=minutes,
+        gb_seconds=OWN_S["sweeper"] * memories()["sweeper"] * minutes,
+    )
+    yield (
+        "sweeper",
+        sum(bill(sweeper, times=1, kept_days=KEPT_DAYS).values()),
+        f"{minutes:,.0f} rounds, each {read_units:.1f} read units",
+    )
+    logged = logged_bytes * minutes / prices.GB
+    yield (
+        "logs",
+        logged * (prices.LOGGED_GB + prices.LOGS_GB_MONTH),
+        f"{logged * 1000:.0f} MB of the sweeper, kept for 30 days",
+    )
+
+
+def chosen(metrics: int) -> Iterator[tuple[str, float, str]]:
+    """Yield what parameters, or tasks, add to a month of a stack at rest."""
+    minutes = SECONDS_OF_MONTH / 60
+    waf = prices.WEB_ACL_MONTH + prices.WEB_ACL_RULE_MONTH
+    address = SECONDS_OF_MONTH / 3600 * prices.PUBLIC_IPV4_HOUR
+    hours = 0.25 * prices.FARGATE_VCPU_HOUR + 0.5 * prices.FARGATE_GB_HOUR
+    worker = SECONDS_OF_MONTH / 3600 * hours + address
+    metric = prices.METRIC_MONTH
+    yield "`WorkerTurns` above 1", idle_polls(1), "long polls of one queue more"
+    yield "`Worker=external`", worker, "one worker of `fargate.yaml` with its address"
+    yield "`KmsKeyArn`", prices.KEY_MONTH, "your key, without its requests"
+    yield "`WebAclArn`", waf, "a web ACL with one rule, without its requests"
+    yield "`Tracing`", minutes * sampled(minutes) * prices.TRACE, "traces of the sweeper"
+    yield "tasks all the time", metrics * metric, f"{metrics} custom metrics at {metric:.2f}"
+
+
+def queue_sources() -> list[Any]:
+    """Return the event sources of queues."""
+    return [
+        event
+        for resource in document()["Resources"].values()
+        for event in resource.get("Properties", {}).get("Events", {}).values()
+        if event["Type"] == "SQS"
+    ]
+
+
+def idle_polls(sources: int) -> float:
+    """Return the dollars for a month of long polls of idle event sources."""
+    return sources * POLLERS * SECONDS_OF_MONTH / POLL_S * prices.SQS_REQUEST
 
 
 def watched_metrics(alarm: Mapping[str, Any]) -> int:

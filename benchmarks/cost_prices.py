@@ -30,6 +30,7 @@ STREAMED_REQUEST_BYTES = 10 * 1024 * 1024
 SQS_REQUEST = 0.50 / MILLION
 # aws.amazon.com/cloudwatch/pricing
 LOGGED_GB = 0.50
+LOGS_GB_MONTH = 0.03
 METRIC_MONTH = 0.30
 ALARM_METRIC_MONTH = 0.10
 DASHBOARD_MONTH = 3.00
@@ -37,6 +38,10 @@ DASHBOARD_MONTH = 3.00
 TRACE = 5.00 / MILLION
 # aws.amazon.com/secrets-manager/pricing
 SECRET_MONTH = 0.40
+# aws.amazon.com/kms/pricing
+KEY_MONTH = 1.00
+# aws.amazon.com/waf/pricing: a web ACL, and each rule or group of rules in it
+WEB_ACL_MONTH, WEB_ACL_RULE_MONTH = 5.00, 1.00
 # aws.amazon.com/ec2/pricing/on-demand, data transfer out
 SENT_GB = 0.09
 # aws.amazon.com/fargate/pricing, Linux on arm64, on demand; spot is up to 70 % less, and varies

@@ -1,20 +1,30 @@
 """`a2a-serverless` with a stopwatch on its requests: `… benchmarks.echo_probe LOG api|worker …`.
 
 Appends to LOG a line for every request to AWS that was answered: the command, the operation, and
-the nanoseconds at which it was sent and answered.
+the nanoseconds at which it was sent and answered. With `BENCH_METER`, a folder, it counts units
+instead, and writes them there when it ends.
 """
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import sys
 import threading
 import time
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
+
+import boto3
 
 from a2a_serverless import aws
 from a2a_serverless.worker.context import TaskContext, Worker
 from a2a_serverless_tools import cli
+from benchmarks.meter import Meter
+
+METER = "BENCH_METER"
 
 
 class Echo(Worker):
@@ -45,6 +55,25 @@ def time_requests(path: str, command: str) -> None:
         client.meta.events.register("after-call", after)
 
 
+def count_units(folder: str) -> None:
+    """Count the units of the process's client of the table."""
+    client = aws.client("dynamodb")
+    session = boto3.Session(region_name=client.meta.region_name)
+    observer = session.client("dynamodb", endpoint_url=client.meta.endpoint_url)
+    until_end = ExitStack()
+    usage = until_end.enter_context(Meter(client, observer, os.environ["A2A_TABLE"]).measure())
+
+    def write() -> None:
+        told = {"write": usage.write_units, "read": usage.read_units, "requests": usage.requests}
+        Path(folder, f"{os.getpid()}.units").write_text(json.dumps(told), encoding="utf-8")
+
+    until_end.callback(write)
+    atexit.register(until_end.close)
+
+
 if __name__ == "__main__":
-    time_requests(sys.argv[1], sys.argv[2])
+    if METER in os.environ:
+        count_units(os.environ[METER])
+    else:
+        time_requests(sys.argv[1], sys.argv[2])
     sys.exit(cli.main(sys.argv[2:]))

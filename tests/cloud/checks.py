@@ -246,6 +246,7 @@ async def commands(deployment: Deployment, subject: Subject) -> Figures:
     require(any(task_id in line for line in listed), "tasks does not list the task")
     page = await _console(deployment, f"{BASE}/task/{shown['scope']}/{task_id}")
     require(task_id in page, "the console's page of the task does not name it")
+    await _command(deployment, "preflight")
     await _command(deployment, "tasks", "purge", "--user", "default", "--yes", "--settle", "1")
     gone = await subject.http.get(f"/tasks/{task_id}", headers={"A2A-Version": "1.0"})
     require(gone.status_code == httpx.codes.NOT_FOUND, f"a purged task: {gone.status_code}")
@@ -316,7 +317,7 @@ CHECKS: Final = (
     Own("dead-letter", "a turn that is received too often is a dead letter, and ends", given_up),
     Own("refused-calls", "each role is refused what it has no permission for", refused),
     Own("substitutions", "the emulator still cannot do what is substituted", substituted),
-    Own("commands", "task, tasks, console and purge work on the stack", commands),
+    Own("commands", "task, tasks, console, preflight and purge work on the stack", commands),
     kills.SHORT_CHECK,
     Own("dead-letter-fails", "the sweeper fails a turn without attempts left", failed_by_sweeper),
     *updates.CHECKS,

@@ -73,9 +73,13 @@ class Door:
         return [server.process.pid for server in self._all if server.process.poll() is None]
 
     async def show(self, resources: Mapping[str, str]) -> None:
-        """Lead to the API of a stack with these physical ids by logical ones, as it is now."""
+        """Lead to the API of a stack with these physical ids by logical ones, as it is now.
+
+        A web server that answers someone goes on until it has, as on AWS, and takes no other.
+        """
         self.api = await asyncio.to_thread(_read, self.emulator, resources)
-        self.end()
+        while self._free:
+            self._free.pop().end()
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one request on, and its answer back while it comes."""
@@ -93,23 +97,27 @@ class Door:
         self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         assert self.api is not None
+        api = self.api
         line, *fields = head.decode("latin-1").rstrip("\r\n").split("\r\n")
         method, target, version = line.split(" ", 2)
         path = target.partition("?")[0]
         headers = [it for it in fields if it.partition(":")[0].strip().lower() not in _OURS]
         headers += ["X-Forwarded-Proto: http", "Connection: close"]
-        route = self.api.routes.find(method, path)
+        route = api.routes.find(method, path)
         if route is None or not route.streams:
-            target = f"/restapis/{self.api.id}/a2a/_user_request_{target}"
+            target = f"/restapis/{api.id}/a2a/_user_request_{target}"
             await _exchange(self.emulator.port, method, target, version, headers, reader, writer)
             return
         context = {"domainName": f"127.0.0.1:{self.port}", "path": path, "stage": "a2a"}
         invocation = {"request_id": str(uuid.uuid4())}
         headers += [f"{CONTEXT_HEADER}: {json.dumps(context)}"]
         headers += [f"{INVOCATION_HEADER}: {json.dumps(invocation)}"]
-        server = await self._server(self.api)
+        server = await self._server(api)
         await _exchange(server.port, method, target, version, headers, reader, writer)
-        self._free.append(server)
+        if api is self.api:
+            self._free.append(server)
+        else:
+            server.end()
 
     async def _server(self, api: Api) -> _Server:
         """Return a web server that answers no one: a free one, or a new one."""
@@ -161,8 +169,7 @@ class Door:
         for answering in self._answering:
             answering.cancel()
         for server in self._all:
-            server.process.kill()
-            server.process.wait()
+            server.end()
         self._all.clear()
         self._free.clear()
 
@@ -173,6 +180,11 @@ class _Server:
 
     process: subprocess.Popen[bytes]
     port: int
+
+    def end(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.wait()
 
 
 @asynccontextmanager

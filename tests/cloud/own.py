@@ -49,6 +49,10 @@ async def subject_of(
 ) -> AsyncIterator[Subject]:
     """Open the subject of a deployment's checks, with its client's key."""
     stack = await deployment.stack()
+
+    async def settle() -> None:
+        await deployment.door.show((await deployment.stack()).resources)
+
     async with Subject(
         endpoint=deployment.door.url,
         credential=await first_key(deployment.account, stack),
@@ -57,6 +61,7 @@ async def subject_of(
         made=made,
         run=run,
         consent=Consent(changes=True),
+        settle=settle,
         slack=slack,
     ) as subject:
         yield subject

@@ -33,9 +33,11 @@ from tests.cloud.emulator import (
     started,
 )
 from tests.cloud.own import SLACK, subject_of, wrong_remains
+from tests.cloud.updates import Emulated
 from tests.live import report, runner
 from tests.live.checks import CHECKS
 from tests.live.findings import Check, Outcome
+from tests.live.forms import FORMS, in_form
 from tests.live.made import Made
 from tests.live.runner import Findings
 from tests.live.stack import first_key
@@ -120,9 +122,13 @@ async def _subject(
 
 
 async def _check(deployment: Deployment, names: set[str], folder: Path) -> Findings:
-    chosen = [check for check in _every(deployment) if check.name in names]
+    found = Findings()
+    ground = Emulated(deployment, found)
+    *every, last = _every(deployment)
+    forms = [in_form(form, ground, _say, found) for form in FORMS if form.name in names]
+    chosen = [check for check in every if check.name in names]
     async with _subject(deployment, folder) as subject:
-        found = await runner.run(subject, chosen, _say)
+        await runner.run(subject, [*chosen, *forms, *[last] * (last.name in names)], _say, found)
         _say(f"report: {report.write(folder, subject, found)}")
     return found
 
@@ -148,10 +154,8 @@ async def _broken(options: argparse.Namespace) -> int:
 
 
 def _every(deployment: Deployment) -> list[Check]:
-    """Return all checks; one of this program's own stands in for that of tests/live."""
-    ours = [check.on(deployment) for check in (*own.LONG, *own.CHECKS)]
-    names = {check.name for check in ours}
-    return [*(check for check in CHECKS if check.name not in names), *ours]
+    """Return all checks."""
+    return [*CHECKS, *(check.on(deployment) for check in (*own.LONG, *own.CHECKS))]
 
 
 def _chosen(options: argparse.Namespace) -> set[str]:
@@ -161,6 +165,7 @@ def _chosen(options: argparse.Namespace) -> set[str]:
         ConfigurationError: there is no check of a name.
     """
     every = {check.name for check in CHECKS} | {check.name for check in own.CHECKS}
+    every |= {form.name for form in FORMS}
     chosen = set(options.only or (SHORT if options.short else every))
     if unknown := chosen - every - {check.name for check in own.LONG}:
         raise ConfigurationError(f"There is no check {min(unknown)}: docs/cloud.md names them.")

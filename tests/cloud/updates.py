@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
-import re
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpx
@@ -22,60 +19,57 @@ from a2a_serverless.push.signing import SETTLED_S, signing_key
 from tests.cloud.deployment import Deployment
 from tests.cloud.emulator import ROOT
 from tests.cloud.own import UNANSWERED, Own, alone
-from tests.live.callers import ENDPOINTS, move, name_tokens
+from tests.live.callers import ENDPOINTS, issuer_for
 from tests.live.findings import Figures, require
+from tests.live.forms import addresses, is_so, opened
 from tests.live.releases import versions_of
-from tests.live.subject import VERSION, Subject, state, status_text
+from tests.live.runner import Findings
+from tests.live.subject import VERSION, Subject
 from tests.live.webhooks import Told, told, verified
-from tests.support.issuers import AUDIENCE, running_issuer
+from tests.support.issuers import Issuer
 
 ISSUER: Final = "https://issuer.example.com"
 """Whose tokens are shown. It is never asked: its keys are on this machine."""
 TAKEN_S: Final = 310.0
 """Every process reads the keys again within five minutes."""
-OUTSIDE: Final = 6
-START_S: Final = 120.0
 
 
-async def moved(deployment: Deployment, subject: Subject) -> Figures:
-    """Update the stack to both keys and tokens, to tokens alone, and back.
+@dataclass(frozen=True)
+class Emulated:
+    """Updates a stack on the emulator as its owner does; what was interrupted ends with the run."""
 
-    Where the keys of the issuer are, the functions' variables say: the parameter takes https alone.
-    """
-    no_tokens = {"OidcIssuer": "", "OidcAudience": ""}
-    with running_issuer() as issuer:
-        keys_at, issuer.url = f"{issuer.url}/keys", ISSUER
+    deployment: Deployment
+    found: Findings
+    keys_at: list[str] = field(default_factory=list)
+    """Where the keys of the issuer are: the parameter takes https alone."""
 
-        async def take(auth: str) -> None:
-            taken = {"OidcIssuer": ISSUER, "OidcAudience": AUDIENCE}
-            await deployment.deploy(Auth=auth, **(taken if "oidc" in auth else no_tokens))
-            for function in ENDPOINTS if "oidc" in auth else ():
+    async def update(self, subject: Subject, parameters: Mapping[str, str]) -> None:
+        """Deploy the stack with other values of parameters; say where keys of tokens are."""
+        if self.found.interrupted:
+            raise ConnectionAbortedError
+        deployment = self.deployment
+        if not is_so(await deployment.stack(), parameters):
+            await deployment.deploy(**parameters)
+            for function in ENDPOINTS if "oidc" in parameters.get("Auth", "") else ():
                 versions = await versions_of(subject, function, is_undone=False)
-                await versions.take(
-                    A2A_OIDC_JWKS_URL=keys_at
-                )  # the next update takes it away again
-            await deployment.door.show((await deployment.stack()).resources)
+                # The next update takes it away again.
+                await versions.take(A2A_OIDC_JWKS_URL=self.keys_at[-1])
+        subject.stack = await deployment.stack()
 
-        await name_tokens(subject, issuer)
-        try:
-            return await move(subject, issuer, take)
-        except Exception:
-            await deployment.deploy(Auth="api-key", **no_tokens)
-            raise
+    async def variables(self, subject: Subject) -> Mapping[str, str]:
+        """Return the stack's addresses, and credentials of the role that fargate.yaml gives."""
+        deployment, stack = self.deployment, await self.deployment.stack()
+        given = {name: stack.outputs[name] for name in ("Table", "Queue", "UndecodableQueue")}
+        role = await alone(deployment, subject, "worker", _role_of(given), **given)
+        credentials = await deployment.session(role)
+        return {**addresses(stack), **deployment.emulator.environment(*credentials)}
 
-
-async def shared(deployment: Deployment, subject: Subject) -> Figures:
-    """Update the stack to shared turns, and have ten tasks run at once."""
-    async with deployment.changed(
-        WorkerTurns="10", WorkerConcurrency="2", WorkerTimeout="120", TurnTimeout="45"
-    ):
-        ids = [await subject.begin("steps", count=10, gap_s=1) for _ in range(10)]
-        tasks = [await subject.ended(task_id, within_s=200) for task_id in ids]
-    wrong = [it["id"] for it in tasks if state(it) != "COMPLETED"]
-    require(not wrong, f"tasks that did not complete: {wrong}")
-    processes = {status_text(it) for it in tasks}
-    require(len(processes) <= 2, f"ten turns ran in {len(processes)} processes")
-    return {"tasks": len(tasks), "processes": len(processes)}
+    async def issuer(self, subject: Subject) -> Issuer:
+        """Open an issuer on this machine, and have its tokens name another one."""
+        issuer = await opened(subject, issuer_for(subject))
+        self.keys_at.append(f"{issuer.url}/keys")
+        issuer.url = ISSUER
+        return issuer
 
 
 async def rotated(deployment: Deployment, subject: Subject) -> Figures:
@@ -94,6 +88,11 @@ async def rotated(deployment: Deployment, subject: Subject) -> Figures:
     async def undo() -> None:
         await give(old)
         _restart(deployment)
+        # The checks that follow ask once: the gateway may still lead to a process that was ended.
+        await subject.until("the first key again", again, within_s=60, every_s=1)
+
+    async def again() -> bool | None:
+        return await status(old) == httpx.codes.OK or None
 
     async def status(key: str) -> int:
         try:
@@ -177,33 +176,6 @@ async def _published(subject: Subject) -> set[str]:
     return {key["kid"] for key in key_set.json()["keys"]}
 
 
-async def outside(deployment: Deployment, subject: Subject) -> Figures:
-    """Update the stack to external workers, and run one with the role that fargate.yaml gives."""
-    stack, folder = await deployment.stack(), deployment.door.folder
-    given = {name: stack.outputs[name] for name in ("Table", "Queue", "UndecodableQueue")}
-    variables = {f"A2A_{_snake(name)}": value for name, value in given.items()}
-    async with deployment.changed(Worker="external"):
-        waiting = await subject.begin("say")
-        role = await alone(deployment, subject, "worker", _role_of(given), **given)
-        credentials = await deployment.session(role)
-        variables |= deployment.emulator.environment(*credentials)
-        async with _worker(variables, folder / "worker.log"):
-            ids = [await subject.begin("steps", count=3, gap_s=1) for _ in range(OUTSIDE)]
-            tasks = [await subject.ended(it, within_s=100, every_s=1) for it in [waiting, *ids]]
-    wrong = [it["id"] for it in tasks if state(it) != "COMPLETED"]
-    require(not wrong, f"tasks that did not complete: {wrong}")
-    processes = {status_text(it) for it in tasks[1:]}
-    require(len(processes) == 1, f"one worker's turns ran in {len(processes)} processes")
-    task_id = await subject.begin("steps", count=1, gap_s=0)
-    back = await subject.ended(task_id, within_s=100)
-    require(status_text(back) not in processes, "the function has not taken over again")
-    return {"tasks": len(tasks), "processes": len(processes)}
-
-
-def _snake(name: str) -> str:
-    return re.sub("(?<!^)(?=[A-Z])", "_", name).upper()
-
-
 def _role_of(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the template of the workers' role alone: the emulator runs no containers."""
     whole = yaml_parse((ROOT / "fargate.yaml").read_text(encoding="utf-8"))
@@ -216,36 +188,7 @@ def _role_of(given: Mapping[str, str]) -> dict[str, Any]:
     return {"Parameters": parameters, "Conditions": whole["Conditions"], "Resources": resources}
 
 
-@asynccontextmanager
-async def _worker(variables: Mapping[str, str], log: Path) -> AsyncIterator[None]:
-    """Run a worker of this machine for the block."""
-    program = ROOT / ".venv" / "bin" / "a2a-serverless"
-    agent = f"{ROOT / 'tests' / 'live' / 'agent.py'}:agent"
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            program,
-            *("worker", "--concurrency", "8", "--agent", agent),
-            cwd=log.parent,
-            env={**os.environ, **variables},
-            stdout=output,
-            stderr=output,
-        )
-        try:
-            async with asyncio.timeout(START_S):
-                while "works on" not in (said := await asyncio.to_thread(log.read_text)):
-                    require(process.returncode is None, f"the worker did not start: {said[:300]}")
-                    await asyncio.sleep(0.1)
-            yield
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-
-
 CHECKS: Final = (
-    Own("auth-move", "a client keeps its tasks from its key over both to tokens, and back", moved),
-    Own("shared-turns", "with WorkerTurns=10 ten tasks share two processes", shared),
-    Own("external-workers", "with Worker=external a worker of this machine takes over", outside),
     Own("key-rotation", "a second key is taken, and the first one refused after its end", rotated),
     Own(
         "signing-rotation",

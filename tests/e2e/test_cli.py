@@ -203,7 +203,19 @@ async def test_signal_cuts_off_what_still_runs(tmp_path: Path) -> None:
 
 
 COMMANDS = (
-    *("demo", "init", "dev", "lock", "upgrade", "api", "worker", "push", "sweep", "task"),
+    *(
+        "demo",
+        "init",
+        "dev",
+        "lock",
+        "upgrade",
+        "preflight",
+        "api",
+        "worker",
+        "push",
+        "sweep",
+        "task",
+    ),
     *("provision", "bundle"),
 )
 HELP = """

@@ -6,6 +6,7 @@ What the runtime counts is emitted by its own code; the metrics of AWS are given
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,12 @@ class Watched:
         self._since_ms = self.clock.now_ms()
 
     def rung(self, **parameters: str) -> set[str]:
-        alarms = alarms_of(self._resources, **parameters)
-        return rung(alarms, self.seen, since_ms=self._since_ms)
+        """The alarms that ring; with AlarmCallers 1 all of them are the same by both readings."""
+        of_one = alarms_of(self._resources, **{**parameters, "AlarmCallers": "1"})
+        by_one = rung(of_one, self.seen, since_ms=self._since_ms)
+        found = rung(alarms_of(self._resources, **parameters), self.seen, since_ms=self._since_ms)
+        assert found <= by_one
+        return found
 
     def model(self, namespace: str, name: str, *values: float, **dimensions: str) -> None:
         """A value a minute of one of AWS's metrics."""
@@ -531,6 +536,33 @@ def test_a_busy_account_and_a_burst_of_writes_do_not_ring(watched: Watched) -> N
     watched.model("AWS/Lambda", "ConcurrentExecutions", *[790] * 10)
     watched.model("AWS/DynamoDB", "WriteThrottleEvents", *[50] * 4, TableName="TaskTable")
     assert watched.rung() == set()
+
+
+@pytest.mark.parametrize(
+    ("namespace", "metric", "dimensions"),
+    [
+        (NAMESPACE, "TasksEnded", {"service": STACK, "state": "failed"}),
+        (NAMESPACE, "PushGivenUp", {"service": STACK}),
+        ("AWS/SQS", OLDEST, {"QueueName": "OperationsQueue"}),
+    ],
+)
+def test_what_hit_no_caller_rings_no_alarm_of_callers(
+    watched: Watched, namespace: str, metric: str, dimensions: dict[str, str]
+) -> None:
+    """Nothing says whom it hit: the alarms that count callers are quiet, also where one is enough.
+
+    What has no caller has alarms of its own: a turn that nothing starts, a task that is given up.
+    """
+    watched.model(namespace, metric, 5000, **dimensions)
+    assert watched.rung(AlarmCallers="1") == set()
+
+
+def test_every_alarm_has_its_cause_here(transformed: Json, document: Json) -> None:
+    """Each alarm of the template, those of a rollout among them, is rung by a test above."""
+    rings = set(re.findall(r'"(\w+Alarm)"', Path(__file__).read_text(encoding="utf-8")))
+    assert rings == {n for n, it in transformed.items() if it["Type"] == "AWS::CloudWatch::Alarm"}
+    preference = document["Globals"]["Function"]["DeploymentPreference"]
+    assert rings > {each["Ref"] for each in preference["Alarms"]}
 
 
 def test_a_callers_number_is_its_own() -> None:

@@ -1,6 +1,7 @@
 """`python -m tests.live --stack NAME --region REGION`: what only AWS can show; docs/live.md.
 
-With --endpoint as well, the stack is asked at that address instead of its own.
+With --endpoint as well, the stack is asked at that address instead of its own. With --matrix it is
+then updated to each of the forms, checked there, and updated back.
 
 Exit codes: 0 nothing failed, 1 something failed or remains in the account, 2 the run was refused
 before it sent anything that writes, 130 it was interrupted.
@@ -26,7 +27,8 @@ from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE
 from tests.live import report
 from tests.live.account import Account, credentials_fault
 from tests.live.checks import CHECKS
-from tests.live.findings import Check
+from tests.live.findings import Check, NotPossibleError
+from tests.live.forms import FORMS, Form, Updates, chosen, in_form, plan
 from tests.live.made import Made
 from tests.live.runner import Findings, run
 from tests.live.stack import first_key, read_stack
@@ -41,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the arguments ask for; return the exit code."""
     options = _parser().parse_args(arguments)
     if options.list:
-        for check in CHECKS:
-            _say(f"{check.name:<22} {check.proves}")
+        for name, proves in ((it.name, it.proves) for some in (CHECKS, FORMS) for it in some):
+            _say(f"{name:<22} {proves}")
         return 0
     try:
         return asyncio.run(_main(options))
@@ -53,15 +55,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _main(options: argparse.Namespace) -> int:
-    checks = _chosen(options.only)
+    checks, forms = chosen(options.only)
+    if not (options.matrix or options.only):
+        forms = []
     run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
     folder = Path(options.reports) / run_id
     subject = await _subject(options, run_id, folder)
+    if options.plan:
+        for line in plan(subject, checks, forms):
+            _say(line)
+        return 0
+    _require_forms(subject, forms)
     async with subject:
         await subject.card()
         folder.mkdir(parents=True)
         _say(f"run {run_id} at {subject.endpoint}")
-        found = await _until_signal(subject, checks)
+        found = Findings()
+        updates = [in_form(form, Updates(), _say, found) for form in forms]
+        await _until_signal(subject, [*checks, *updates], found)
         path = report.write(folder, subject, found)
     _say(f"report: {path}")
     for line in found.remains:
@@ -71,13 +82,27 @@ async def _main(options: argparse.Namespace) -> int:
     return 0 if found.is_well else 1
 
 
-async def _until_signal(subject: Subject, checks: Sequence[Check]) -> Findings:
+def _require_forms(subject: Subject, forms: Sequence[Form]) -> None:
+    """Require a stack that can take the forms.
+
+    Raises:
+        ConfigurationError: it cannot, or must not.
+    """
+    for form in forms:
+        try:
+            form.on(subject)
+        except NotPossibleError as error:
+            raise ConfigurationError(f"{form.name} {error}. Nothing was touched.") from error
+
+
+async def _until_signal(subject: Subject, checks: Sequence[Check], found: Findings) -> None:
     """Run the checks; Ctrl-C and SIGTERM end the run, with its report."""
-    loop, running = asyncio.get_running_loop(), asyncio.ensure_future(run(subject, checks, _say))
+    loop = asyncio.get_running_loop()
+    running = asyncio.ensure_future(run(subject, checks, _say, found))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
     try:
-        return await running
+        await running
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
@@ -149,13 +174,6 @@ def _address(endpoint: str) -> str:
     return endpoint
 
 
-def _chosen(names: Sequence[str]) -> list[Check]:
-    unknown = set(names) - {check.name for check in CHECKS}
-    if unknown:
-        raise ConfigurationError(f"There is no check {min(unknown)}: see --list.")
-    return [check for check in CHECKS if not names or check.name in names]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     parser.add_argument("--stack", help="the stack's name")
@@ -165,6 +183,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--burst", action="store_true", help="allow hundreds of requests at once")
     parser.add_argument(
         "--allow-changes", action="store_true", help="allow changes of the stack's functions"
+    )
+    parser.add_argument("--matrix", action="store_true", help="the other forms of the stack, too")
+    parser.add_argument(
+        "--plan", action="store_true", help="what would run where and cost; it only reads the stack"
     )
     parser.add_argument("--list", action="store_true", help="list the checks, and run none")
     parser.add_argument("--reports", default=REPORTS, help="where to write (default: %(default)s)")

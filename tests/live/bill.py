@@ -91,4 +91,12 @@ def queries(stack: Stack) -> list[dict[str, Any]]:
     ]
 
 
-CHECKS = (Check("bill", "CloudWatch has counted the run: requests, milliseconds, units", counted),)
+CHECKS = (
+    Check(
+        "bill",
+        "CloudWatch has counted the run: requests, milliseconds, units",
+        counted,
+        Subject.behind_gateway,
+        seconds=300,
+    ),
+)

@@ -45,14 +45,20 @@ Take = Callable[[str], Awaitable[None]]
 """Has the deployment take what a value of Auth says."""
 
 
-async def by_variables(subject: Subject) -> Figures:
-    """Move as `move` does, by the variables of the functions that clients call."""
-    _, stack = subject.on_aws()
-    if not subject.consent.changes:
-        raise NotPossibleError("needs --allow-changes: it changes who may call, and the keys")
+def movable(subject: Subject) -> None:
+    """Require a stack whose clients show keys, and that may be changed.
+
+    Raises:
+        NotPossibleError: it is not.
+    """
+    _, stack = subject.changeable("it changes who may call, and the keys")
     if stack.parameters["Auth"] != "api-key":
         raise NotPossibleError("needs a stack with Auth=api-key")
-    async with _issuer(subject) as issuer:
+
+
+async def by_variables(subject: Subject) -> Figures:
+    """Move as `move` does, by the variables of the functions that clients call."""
+    async with issuer_for(subject) as issuer:
         await name_tokens(subject, issuer)
         functions = [await versions_of(subject, function) for function in ENDPOINTS]
 
@@ -169,7 +175,7 @@ async def name_tokens(subject: Subject, issuer: Issuer) -> None:
 
 
 @asynccontextmanager
-async def _issuer(subject: Subject) -> AsyncIterator[Issuer]:
+async def issuer_for(subject: Subject) -> AsyncIterator[Issuer]:
     """An issuer on this machine if the agent runs here, else a function with a URL."""
     if subject.is_here:
         with running_issuer() as issuer:
@@ -188,5 +194,11 @@ async def _issuer(subject: Subject) -> AsyncIterator[Issuer]:
 
 
 CHECKS = (
-    Check("auth-move", "a client keeps its tasks from its key over both to tokens", by_variables),
+    Check(
+        "auth-move",
+        "a client keeps its tasks from its key over both to tokens",
+        by_variables,
+        movable,
+        seconds=60,
+    ),
 )

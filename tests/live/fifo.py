@@ -84,5 +84,7 @@ CHECKS = (
         "a group's next message waits for the delete of the one before; the figures say whether "
         "for the invocation's return, too",
         held,
+        Subject.on_aws,
+        seconds=60,
     ),
 )

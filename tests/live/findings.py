@@ -39,11 +39,15 @@ class Check:
     """One check. `run` returns what it has measured.
 
     `run` raises BrokenError where the subject is broken, NotPossibleError where it cannot tell.
+    `needs` raises the latter without a call, and is asked first: what would run is known before.
     """
 
     name: str
     proves: str
     run: Callable[[Subject], Awaitable[Figures]]
+    needs: Callable[[Subject], object] = lambda _: None
+    seconds: int = 5
+    """How long it takes on AWS, roughly."""
 
 
 class BrokenError(Exception):

@@ -7,7 +7,9 @@ from typing import Final
 
 import httpx
 
+from tests.live.account import Account
 from tests.live.findings import Check, Figures, NotPossibleError, require
+from tests.live.stack import Stack
 from tests.live.streams import arrivals, judged
 from tests.live.subject import VERSION, Subject
 
@@ -16,11 +18,14 @@ LONGEST_BURST: Final = 2000
 BUSY_S: Final = 60.0
 
 
-async def renamed(subject: Subject) -> Figures:
-    """Ask without a credential: the challenge has another name behind API Gateway."""
+def _closed(subject: Subject) -> None:
     _, stack = subject.behind_gateway()
     if stack.parameters.get("Auth") == "none":
         raise NotPossibleError("the stack lets in everybody (Auth none)")
+
+
+async def renamed(subject: Subject) -> Figures:
+    """Ask without a credential: the challenge has another name behind API Gateway."""
     response = await subject.anonymous.get("/tasks", headers=VERSION)
     require(response.status_code == 401, f"a stranger was answered {response.status_code}")
     named = {
@@ -47,14 +52,24 @@ async def encoded(subject: Subject) -> Figures:
     return figures
 
 
-async def throttled(subject: Subject) -> Figures:
-    """Ask more often at once than one method takes."""
+def _burst(subject: Subject) -> int:
+    """Return how many requests are more than one method takes.
+
+    Raises:
+        NotPossibleError: there is no consent to them, or they are too many.
+    """
     _, stack = subject.behind_gateway()
     if not subject.consent.burst:
         raise NotPossibleError(f"needs --burst: at least {BURST} requests at once")
     burst = max(BURST, 3 * int(stack.parameters["ThrottleBurst"]))
     if burst > LONGEST_BURST:
         raise NotPossibleError(f"ThrottleBurst of the stack is so high that it needs {burst}")
+    return burst
+
+
+async def throttled(subject: Subject) -> Figures:
+    """Ask more often at once than one method takes."""
+    burst = _burst(subject)
     answers = await asyncio.gather(*(subject.anonymous.get("/healthz") for _ in range(burst)))
     refused = [answer for answer in answers if answer.status_code == 429]
     counts = _counts(answers)
@@ -63,11 +78,14 @@ async def throttled(subject: Subject) -> Figures:
     return {"answers": counts, **_shown(refused[0])}
 
 
+def _stoppable(subject: Subject) -> tuple[Account, Stack]:
+    subject.behind_gateway()
+    return subject.changeable("ApiFunction answers no one for a moment")
+
+
 async def busy(subject: Subject) -> Figures:
     """Take ApiFunction all its concurrency for a moment."""
-    account, stack = subject.behind_gateway()
-    if not subject.consent.changes:
-        raise NotPossibleError("needs --allow-changes: ApiFunction answers nobody for a moment")
+    account, stack = _stoppable(subject)
     function = stack.resources["ApiFunction"]
     found = await account.call("lambda", "get_function_concurrency", FunctionName=function)
     before = found.get("ReservedConcurrentExecutions")
@@ -134,9 +152,14 @@ def _counts(answers: list[httpx.Response]) -> dict[str, int]:
 
 CHECKS = (
     Check(
-        "renamed-header", "WWW-Authenticate arrives as x-amzn-remapped-www-authenticate", renamed
+        "renamed-header",
+        "WWW-Authenticate arrives as x-amzn-remapped-www-authenticate",
+        renamed,
+        _closed,
     ),
     Check("encoded-colon", "%3A in a path is a colon: it streams and it cancels", encoded),
-    Check("throttled", "more requests than a method takes are answered with 429", throttled),
-    Check("busy", "a function that cannot start is answered with 503 or 429", busy),
+    Check(
+        "throttled", "more requests than a method takes are answered with 429", throttled, _burst
+    ),
+    Check("busy", "a function that cannot start is answered with 503 or 429", busy, _stoppable),
 )

@@ -43,13 +43,13 @@ class Made:
         with self.ledger.open("a", encoding="utf-8") as file:
             file.write(f"{thing}\n")
 
-    async def undo(self) -> list[str]:
-        """Undo all, newest first; return what remains, each with the reason.
+    async def undo(self, before: int = 0) -> list[str]:
+        """Undo all but the first ones, newest first; return what remains, each with the reason.
 
         What does not exist counts as undone: its making may have failed.
         """
         remains: list[str] = []
-        while self.things:
+        while len(self.things) > before:
             thing = self.things.pop()
             try:
                 await thing.undo()

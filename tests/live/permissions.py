@@ -67,7 +67,6 @@ async def simulated(subject: Subject) -> Figures:
 
 async def refused(subject: Subject) -> Figures:
     """Have the agent scan the table with WorkerFunction's role."""
-    subject.on_aws()
     task = await subject.ended(await subject.begin("denied"), within_s=60)
     require(state(task) == "COMPLETED", f"the agent's try ended as {state(task)}")
     code = artifact_text(task)
@@ -92,6 +91,11 @@ def _arn(stack: Stack, resource: str, role: str) -> str:
 
 
 CHECKS = (
-    Check("roles-simulated", "IAM denies each role what it is not for", simulated),
-    Check("role-refused", "DynamoDB refuses a Scan with the worker's own role", refused),
+    Check("roles-simulated", "IAM denies each role what it is not for", simulated, Subject.on_aws),
+    Check(
+        "role-refused",
+        "DynamoDB refuses a Scan with the worker's own role",
+        refused,
+        Subject.on_aws,
+    ),
 )

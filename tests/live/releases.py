@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import httpx
 
 from tests.live.account import Account
 from tests.live.findings import Check, Figures, NotPossibleError, require
 from tests.live.stack import Stack
-from tests.live.streams import arrivals, steps_in
+from tests.live.streams import Arrival, arrivals, resumed, steps_in
 from tests.live.subject import Subject, artifact_text, ordered, state
+from tests.support.a2a_calls import JSONRPC, Agent
 
 ALIAS: Final = "live"
 BROKEN: Final = "LIVE_BROKEN"
@@ -60,6 +64,7 @@ class Versions:
             Name=ALIAS,
             FunctionVersion=number,
         )
+        await self.subject.settle()
 
     async def take(self, **more: str) -> None:
         """Publish a version with more variables, and put it behind the alias."""
@@ -119,7 +124,6 @@ async def swapped(subject: Subject) -> Figures:
     Before it there are a turn that runs, one that is streamed, one that sleeps without a worker and
     one that waits for its client. New turns fail on the bad version until the former one is back.
     """
-    _changeable(subject)
     worker = await versions_of(subject, "WorkerFunction")
     bad = await worker.publish(**{BROKEN: "1"})
     asked = await subject.begin("ask")
@@ -164,11 +168,65 @@ async def swapped(subject: Subject) -> Figures:
     return figures
 
 
+async def streams_swapped(subject: Subject) -> Figures:
+    """Put another version of StreamFunction behind its alias while two streams are open.
+
+    One of them is read on, from the version that it began on. The other is cut as soon as requests
+    reach the new version, which takes no message of two parts, and goes on there after its last
+    event.
+    """
+    function = await versions_of(subject, "StreamFunction")
+    newer = await function.publish(A2A_MAX_PARTS="1")
+    seen = list[Arrival](), list[Arrival]()
+    reading = [asyncio.ensure_future(_read(subject, each)) for each in seen]
+
+    async def told() -> bool | None:
+        return all(len(each) > 2 for each in seen) or None
+
+    async def is_newer() -> bool | None:
+        with contextlib.suppress(httpx.HTTPError):  # of a process that was just ended
+            params = {"message": ordered("say", "x"), "configuration": {"returnImmediately": True}}
+            answer = await Agent(subject.http, JSONRPC).call("SendMessage", params)
+            return "task" not in answer.result or None
+        return None
+
+    try:
+        await subject.until("the first steps", told, within_s=30, every_s=0.1)
+        await function.point(newer)
+        await subject.until("the new version", is_newer, within_s=30, every_s=0.5)
+        ended = [each.done() for each in reading]
+        require(not any(ended), "a stream had ended before the new version answered", ended=ended)
+        reading[1].cancel()
+        before = [*seen[1]]
+        task_id = json.loads(before[0].data)["task"]["id"]
+        after = [it async for it in resumed(subject, task_id, before[-1].id)]
+        await reading[0]
+    finally:
+        for each in reading:
+            each.cancel()
+    # What a stream begins with is the task as its client has it: the rest are its own steps.
+    parts = [*_steps(before), *_steps(it for it in after if "task" not in json.loads(it.data))]
+    whole = [*range(STEPS)]
+    figures = {"steps before the cut": len(_steps(before)), "after it": len(_steps(after))}
+    require(parts == whole, f"over the cut the steps are {parts}", **figures)
+    require(_steps(seen[0]) == whole, f"the steps of the open stream are {_steps(seen[0])}")
+    end = state(await subject.task(task_id))
+    require(end == "COMPLETED", f"the task of the cut stream is {end}")
+    return figures
+
+
+async def _read(subject: Subject, seen: list[Arrival]) -> None:
+    async for each in arrivals(subject, "/message:stream", count=STEPS, gap_s=GAP_S):
+        seen += [each]  # while it comes: others look at it
+
+
+def _steps(seen: Iterable[Arrival]) -> list[int]:
+    return [number for each in seen for number, _ in steps_in(each)]
+
+
 async def rolled_back(subject: Subject) -> Figures:
     """Have CodeDeploy roll out that version, and wait until an alarm has rolled it back."""
-    account, stack = _changeable(subject)
-    if stack.parameters.get("Rollout", "all-at-once") == "all-at-once":
-        raise NotPossibleError("needs a stack with Rollout=canary or linear")
+    account, stack = subject.on_aws()
     began = subject.clock.monotonic()
     worker = await versions_of(subject, "WorkerFunction")
     bad = await worker.publish(**{BROKEN: "1"})
@@ -221,11 +279,13 @@ async def rolled_back(subject: Subject) -> Figures:
     return figures
 
 
-def _changeable(subject: Subject) -> tuple[Account, Stack]:
-    account, stack = subject.on_aws()
-    if not subject.consent.changes:
-        raise NotPossibleError("needs --allow-changes: it puts a bad version behind the alias")
-    return account, stack
+def _changeable(subject: Subject) -> Stack:
+    return subject.changeable("it puts a bad version behind the alias")[1]
+
+
+def _staged(subject: Subject) -> None:
+    if _changeable(subject).parameters.get("Rollout", "all-at-once") == "all-at-once":
+        raise NotPossibleError("needs a stack with Rollout=canary or linear")
 
 
 async def _told(subject: Subject, task_id: str) -> str:
@@ -246,8 +306,9 @@ async def _until_state(subject: Subject, task_id: str, wanted: str) -> None:
 
 async def _streamed(subject: Subject) -> list[int]:
     """Read a streamed turn to its end; return its steps."""
-    came = [it async for it in arrivals(subject, "/message:stream", count=STEPS, gap_s=GAP_S)]
-    return [number for each in came for number, _ in steps_in(each)]
+    came = list[Arrival]()
+    await _read(subject, came)
+    return _steps(came)
 
 
 async def _failed(subject: Subject) -> int:
@@ -264,6 +325,25 @@ async def _failed(subject: Subject) -> int:
 
 
 CHECKS = (
-    Check("bad-version", "turns in flight outlive a bad version and its way back", swapped),
-    Check("rollout", "an alarm rolls a bad version back that CodeDeploy rolls out", rolled_back),
+    Check(
+        "bad-version",
+        "turns in flight outlive a bad version and its way back",
+        swapped,
+        _changeable,
+        seconds=120,
+    ),
+    Check(
+        "stream-release",
+        "an open stream outlives a release of its function, and a cut one goes on at the new one",
+        streams_swapped,
+        lambda subject: subject.changeable("it puts another version behind the alias"),
+        seconds=60,
+    ),
+    Check(
+        "rollout",
+        "an alarm rolls a bad version back that CodeDeploy rolls out",
+        rolled_back,
+        _staged,
+        seconds=900,
+    ),
 )

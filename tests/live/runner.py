@@ -29,10 +29,16 @@ class Findings:
         return not (failed or self.remains or self.interrupted)
 
 
-async def run(subject: Subject, checks: Iterable[Check], say: Say) -> Findings:
-    """Run the checks. A cancel ends the run, after what the present check made is undone."""
-    found = Findings()
+async def run(
+    subject: Subject, checks: Iterable[Check], say: Say, found: Findings | None = None
+) -> Findings:
+    """Run the checks. A cancel ends the run, after what the present check made is undone.
+
+    A check may run others itself, which add to what it has `found`; what it made until then stays.
+    """
+    found = found or Findings()
     for check in checks:
+        before = len(subject.made.things)
         say(f"{check.name}: {check.proves}")
         began = subject.clock.monotonic()
         try:
@@ -42,7 +48,7 @@ async def run(subject: Subject, checks: Iterable[Check], say: Say) -> Findings:
             finding = _finding(check, Outcome.FAILED, "interrupted")
         finally:
             # In a task of its own, so that a second Ctrl-C does not cut it short.
-            undoing = asyncio.ensure_future(_undo(subject, found))
+            undoing = asyncio.ensure_future(_undo(subject, found, before))
             while not undoing.done():
                 try:
                     await asyncio.shield(undoing)
@@ -58,6 +64,7 @@ async def run(subject: Subject, checks: Iterable[Check], say: Say) -> Findings:
 
 async def _run(subject: Subject, check: Check) -> Finding:
     try:
+        check.needs(subject)
         figures = await check.run(subject)
     except NotPossibleError as error:
         return _finding(check, Outcome.NOT_POSSIBLE, str(error))
@@ -71,8 +78,8 @@ async def _run(subject: Subject, check: Check) -> Finding:
     return _finding(check, Outcome.PASSED, figures=figures)
 
 
-async def _undo(subject: Subject, found: Findings) -> None:
-    found.remains += await subject.made.undo()
+async def _undo(subject: Subject, found: Findings, before: int) -> None:
+    found.remains += await subject.made.undo(before)
 
 
 def _finding(

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.live.findings import Check, Figures, NotPossibleError, require
 from tests.live.subject import VERSION, Subject, ordered
@@ -25,10 +25,11 @@ SCRIPT: Final = Path(__file__).with_name("stream.mjs")
 
 @dataclass(frozen=True)
 class Arrival:
-    """A `data:` line, with the seconds since the request."""
+    """A `data:` line, with the seconds since the request, and the event's id."""
 
     at_s: float
     data: str
+    id: str = ""
 
 
 async def python(subject: Subject) -> Figures:
@@ -39,9 +40,7 @@ async def python(subject: Subject) -> Figures:
 
 async def javascript(subject: Subject) -> Figures:
     """Read a stream with the fetch of Node.js."""
-    node = shutil.which("node")
-    if node is None:
-        raise NotPossibleError("node is missing")
+    node = _node(subject)
     headers = {**subject.http.headers, **VERSION, "content-type": "application/json"}
     for name in ("accept-encoding", "connection", "host"):
         headers.pop(name, None)
@@ -69,19 +68,46 @@ async def javascript(subject: Subject) -> Figures:
     return judged(arrived, LATE_S * subject.slack)
 
 
+def _node(_: Subject) -> str:
+    """Return where Node.js is.
+
+    Raises:
+        NotPossibleError: it is not here.
+    """
+    if (node := shutil.which("node")) is None:
+        raise NotPossibleError("node is missing")
+    return node
+
+
 async def arrivals(subject: Subject, path: str, **order: float) -> AsyncIterator[Arrival]:
     """Send the agent its steps at `path`, and yield what comes when it comes."""
     body = {"message": ordered("steps", **{"count": STEPS, "gap_s": GAP_S, **order})}
-    began = subject.clock.monotonic()
-    async with subject.http.stream("POST", path, json=body, headers=VERSION) as response:
+    async for each in events(subject, path, json=body, headers=VERSION):
+        yield each
+
+
+async def resumed(subject: Subject, task_id: str, after: str) -> AsyncIterator[Arrival]:
+    """Subscribe to a task after an event, and yield what comes when it comes."""
+    headers = {**VERSION, "Last-Event-ID": after}
+    async for each in events(subject, f"/tasks/{task_id}:subscribe", headers=headers):
+        yield each
+
+
+async def events(subject: Subject, path: str, **request: Any) -> AsyncIterator[Arrival]:
+    """Open a stream, and yield its events when they come."""
+    began, event_id = subject.clock.monotonic(), ""
+    async with subject.http.stream("POST", path, **request) as response:
         kind = response.headers.get("content-type", "")
         require(
             response.status_code == 200 and kind.startswith("text/event-stream"),
             f"{path} was answered with {response.status_code} {kind}",
         )
         async for line in response.aiter_lines():
+            if line.startswith("id:"):
+                event_id = line.removeprefix("id:").strip()
             if line.startswith("data:"):
-                yield Arrival(subject.clock.monotonic() - began, line.removeprefix("data:"))
+                at_s = subject.clock.monotonic() - began
+                yield Arrival(at_s, line.removeprefix("data:"), event_id)
 
 
 def judged(seen: Iterable[Arrival], late_s: float = LATE_S) -> Figures:
@@ -124,5 +150,7 @@ def steps_in(arrival: Arrival) -> list[tuple[int, float]]:
 
 CHECKS = (
     Check("stream-python", "a Python client gets each event of a stream as it happens", python),
-    Check("stream-javascript", "JavaScript's fetch gets each event as it happens", javascript),
+    Check(
+        "stream-javascript", "JavaScript's fetch gets each event as it happens", javascript, _node
+    ),
 )

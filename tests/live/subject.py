@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import Awaitable, Callable
@@ -56,6 +57,8 @@ class Subject:
     clock: Clock = field(default_factory=SystemClock)
     transport: httpx.AsyncBaseTransport | None = None
     """In place of the network, for tests."""
+    settle: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
+    """What leads requests to the version that has just been put behind an alias: on AWS nothing."""
     slack: float = 1
     """How many times as long as on AWS everything may take."""
     requests: int = 0
@@ -113,6 +116,17 @@ class Subject:
         account, stack = self.on_aws()
         if self.endpoint != stack.endpoint:
             raise NotPossibleError("needs the API Gateway of AWS at the stack's own address")
+        return account, stack
+
+    def changeable(self, why: str) -> tuple[Account, Stack]:
+        """Return the account and the stack, whose owner allows changes of it.
+
+        Raises:
+            NotPossibleError: only an address is known, or there is no consent; `why` it is needed.
+        """
+        account, stack = self.on_aws()
+        if not self.consent.changes:
+            raise NotPossibleError(f"needs --allow-changes: {why}")
         return account, stack
 
     def name(self, purpose: str) -> str:

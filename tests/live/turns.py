@@ -30,14 +30,24 @@ async def canceled(subject: Subject) -> Figures:
     return {"seconds": took_s}
 
 
-async def killed(subject: Subject) -> Figures:
-    """Have Lambda end a function in the middle of a turn; the next attempt ends the turn."""
+def _timeout_s(subject: Subject) -> int:
+    """Return the worker's timeout.
+
+    Raises:
+        NotPossibleError: it is not waited for, or a kill is the last attempt.
+    """
     _, stack = subject.on_aws()
     timeout_s = int(stack.parameters["WorkerTimeout"])
     if timeout_s > LONGEST_TIMEOUT_S:
         raise NotPossibleError(f"WorkerTimeout is {timeout_s}: deploy with WorkerTimeout=60")
     if int(stack.parameters["MaxAttempts"]) < 2:
         raise NotPossibleError("MaxAttempts is 1: no attempt follows the one that is killed")
+    return timeout_s
+
+
+async def killed(subject: Subject) -> Figures:
+    """Have Lambda end a function in the middle of a turn; the next attempt ends the turn."""
+    timeout_s = _timeout_s(subject)
     began = subject.clock.monotonic()
     until_ms = subject.clock.now_ms() + timeout_s * 500
     task_id = await subject.begin("outlive", until_ms=until_ms, blocked_s=timeout_s * 2)
@@ -59,5 +69,11 @@ async def killed(subject: Subject) -> Figures:
 
 CHECKS = (
     Check("cancel", f"a cancel of a working task is done within {CANCEL_S:g} s", canceled),
-    Check("timeout-kill", "a turn that Lambda kills is ended by the next attempt", killed),
+    Check(
+        "timeout-kill",
+        "a turn that Lambda kills is ended by the next attempt",
+        killed,
+        _timeout_s,
+        seconds=150,
+    ),
 )

@@ -88,6 +88,8 @@ async def told(subject: Subject) -> Told:
                 },
             },
         )
+        if answer.response.is_server_error:  # who has just ended a process may ask again
+            answer.response.raise_for_status()
         require("task" in answer.result, f"the webhook was refused: {answer.message}")
 
         async def look() -> list[Notification] | None:
@@ -180,5 +182,11 @@ def _kept(item: dict[str, object]) -> Notification:
 
 
 CHECKS = (
-    Check("webhook", "a webhook is told of a task's end, with its token and a signature", notified),
+    Check(
+        "webhook",
+        "a webhook is told of a task's end, with its token and a signature",
+        notified,
+        lambda subject: subject.is_here or subject.on_aws(),
+        seconds=30,
+    ),
 )

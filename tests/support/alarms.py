@@ -1,7 +1,8 @@
 """CloudWatch on this machine: metrics by the clock of a test, and template.yaml's alarms over them.
 
-Expressions mean what AWS documents: a period without data is missing, arithmetic with what is
-missing is missing, SUM and MAX leave it out, and FILL replaces it.
+Expressions mean what AWS documents: a period without data is missing, SUM and MAX leave it out, and
+FILL replaces it. What arithmetic makes of one that is missing, AWS's pages do not say, and users
+report both: that it is missing too, and that it counts as 0. An alarm must be the same by both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from a2a_serverless.clock import Clock
@@ -22,6 +24,8 @@ from a2a_serverless_tools.local.template import Template
 Json = dict[str, Any]
 Value = float | None
 """None: missing."""
+READINGS: Final[tuple[Value, ...]] = (None, 0.0)
+"""What arithmetic takes for a value that is missing."""
 
 STACK: Final = "agent"
 NAMESPACE: Final = "A2AServerless"
@@ -128,17 +132,20 @@ class Alarm:
         assert properties["ComparisonOperator"] == "GreaterThanOrEqualToThreshold"
         assert properties["TreatMissingData"] == "notBreaching"
 
-    def rings(self, seen: CloudWatch, now_ms: int) -> bool:
-        """Whether the alarm is in the state ALARM when it is evaluated at `now_ms`."""
+    def rings(self, seen: CloudWatch, now_ms: int, missing: Value = None) -> bool:
+        """Whether the alarm is in the state ALARM when it is evaluated at `now_ms`.
+
+        `missing` is one of READINGS.
+        """
         length, wanted = self.properties["EvaluationPeriods"], self.properties
-        breaching = sum(self._breaches(seen, now_ms, back) for back in range(length))
+        breaching = sum(self._breaches(seen, now_ms, back, missing) for back in range(length))
         return breaching >= int(wanted.get("DatapointsToAlarm") or length)
 
-    def _breaches(self, seen: CloudWatch, now_ms: int, back: int) -> bool:
-        value = self._value(seen, now_ms, back)
+    def _breaches(self, seen: CloudWatch, now_ms: int, back: int, missing: Value) -> bool:
+        value = self._value(seen, now_ms, back, missing)
         return value is not None and value >= float(self.properties["Threshold"])
 
-    def _value(self, seen: CloudWatch, now_ms: int, back: int) -> Value:
+    def _value(self, seen: CloudWatch, now_ms: int, back: int, missing: Value) -> Value:
         def of(metric: Json, statistic: str, period: Any) -> Value:
             end_ms = now_ms - back * int(period) * 1000
             return seen.statistic(metric, statistic, end_ms - int(period) * 1000, end_ms)
@@ -154,11 +161,15 @@ class Alarm:
                 asked = query["MetricStat"]
                 known[query["Id"]] = of(asked["Metric"], asked["Stat"], asked["Period"])
         parsed = ast.parse(expression.replace(" AND ", " and "), mode="eval")
-        return evaluate(parsed.body, known)
+        return evaluate(parsed.body, known, missing)
 
 
-def evaluate(node: ast.expr, known: Mapping[str, Value]) -> Value:
+def evaluate(node: ast.expr, known: Mapping[str, Value], missing: Value = None) -> Value:
     """The value of a metric math expression; an expression that is not known here is an error."""
+
+    def of(part: ast.expr) -> Value:
+        return evaluate(part, known, missing)
+
     match node:
         case ast.Constant(value=int() | float() as number):
             return float(number)
@@ -168,20 +179,20 @@ def evaluate(node: ast.expr, known: Mapping[str, Value]) -> Value:
             ast.BinOp(left=left, op=op, right=right)
             | ast.Compare(left=left, ops=[op], comparators=[right])
         ):
-            return _calculated(op, evaluate(left, known), evaluate(right, known))
+            return _calculated(op, *(missing if it is None else it for it in (of(left), of(right))))
         case ast.BoolOp(op=ast.And(), values=parts):
-            values = [evaluate(part, known) for part in parts]
+            values = [missing if it is None else it for it in map(of, parts)]
             return None if None in values else float(all(values))
         case ast.Call(func=ast.Name(id="SUM" | "MAX" as name), args=[ast.List(elts=parts)]):
-            values = [evaluate(part, known) for part in parts]
+            values = [of(part) for part in parts]
             present = [value for value in values if value is not None]
             return _STATISTICS[{"SUM": "Sum", "MAX": "Maximum"}[name]](present) if present else None
         case ast.Call(func=ast.Name(id="FILL"), args=[part, other]):
-            value = evaluate(part, known)
-            return evaluate(other, known) if value is None else value
+            value = of(part)
+            return of(other) if value is None else value
         case ast.Call(func=ast.Name(id="IF"), args=[condition, then, otherwise]):
-            chosen = evaluate(condition, known)
-            return None if chosen is None else evaluate(then if chosen else otherwise, known)
+            chosen = of(condition)
+            return None if chosen is None else of(then if chosen else otherwise)
     raise NotImplementedError(ast.unparse(node))
 
 
@@ -202,7 +213,20 @@ def alarms_of(resources: Mapping[str, Json], **parameters: str) -> list[Alarm]:
 
 
 def rung(alarms: Sequence[Alarm], seen: CloudWatch, *, since_ms: int) -> set[str]:
-    """The names of the alarms that rang at some minute between `since_ms` and the last value."""
+    """The names of the alarms that rang between `since_ms` and the last value.
+
+    Each has to ring alike by both readings of what is missing, and once: a cause that goes on, and
+    an alarm that is over and rings again, would be told twice.
+    """
     last_ms = max((at for points in seen.points.values() for at, _ in points), default=since_ms)
     minutes = range(since_ms, last_ms + 2 * MINUTE_MS, MINUTE_MS)
-    return {alarm.name for alarm in alarms if any(alarm.rings(seen, at) for at in minutes)}
+    found = set()
+    for alarm in alarms:
+        readings = [[alarm.rings(seen, at, missing) for at in minutes] for missing in READINGS]
+        told = [
+            sum(now and not before for before, now in pairwise([False, *it])) for it in readings
+        ]
+        assert told[0] == told[1], f"{alarm.name} rings {told} times by the readings of no data"
+        assert told[0] <= 1, f"{alarm.name} rings {told[0]} times"
+        found |= {alarm.name} if told[0] else set()
+    return found

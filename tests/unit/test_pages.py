@@ -100,3 +100,87 @@ def test_tests_of_the_guarantees_exist() -> None:
     for path, test in named:
         (file,) = files(path)
         assert f"def {test}(" in file.read_text(encoding="utf-8"), test
+
+
+PEERS = re.compile(
+    r"a2akit|fasta2a|AgentCore|SDK cluster|SDK's (?:cluster|server)|[Dd]urable functions|Temporal\b"
+    r"|Restate\b|DBOS|Inngest"
+)
+LINK = re.compile(
+    r"\]\((?:https://[^)]+|[^)]*(?:benchmarks|agentcore|long-work)\.md[^)]*)\)|\[\d\]"
+)
+DATE = re.compile(r"\b20\d\d-\d\d-\d\d\b|\b[A-Z][a-z]+ 20\d\d\b")
+OF_OUR_CODE = {"ARCHITECTURE.md", "CONTRIBUTING.md"}
+"""They name peers for what is in this repository."""
+
+
+def chapters(page: Path) -> dict[str, str]:
+    """A page's chapters of the second level, by their titles; what stands before them is ''."""
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text(encoding="utf-8"))
+    first, *others = re.split(r"^## ", text, flags=re.MULTILINE)
+    return {"": first, **{title: body for title, _, body in (it.partition("\n") for it in others)}}
+
+
+def unsourced(page: Path) -> list[str]:
+    """The chapters of a page that name a peer without a link and a date.
+
+    They may have them in the chapter "Sources", or where the page names its peers at its beginning.
+    """
+    found = []
+    parts = chapters(page)
+    named = parts[""] if PEERS.search(parts[""]) else ""
+    for title, body in parts.items():
+        whole = body + parts.get("Sources", "") + named
+        if PEERS.search(title + body) and not (LINK.search(whole) and DATE.search(whole)):
+            found.append(title)
+    return found
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        page
+        for page in [ROOT / "README.md", *PAGES]
+        if page.name not in OF_OUR_CODE and "decisions" not in page.parts
+    ],
+    ids=page_id,
+)
+def test_what_is_said_of_peers_has_source_and_date(page: Path) -> None:
+    """Each chapter that names a peer links where that is said or measured, and says when."""
+    assert unsourced(page) == []
+
+
+def test_each_row_on_a_peer_has_source_and_date() -> None:
+    """The rows of the tables on other systems have a link and a date, or the number of a source."""
+    rows = {
+        "docs/long-work.md": (6, r"^\| (?:Temporal|Restate|DBOS|Inngest|LangGraph|Lambda d).*$"),
+        "docs/benchmarks.md": (3, r"^\| (?:\[a2akit|SDK cluster, |\[fasta2a).*$"),
+    }
+    for name, (number, pattern) in rows.items():
+        told = re.findall(pattern, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(told) == number, name
+        assert all(re.search(r"\]\(https://", row) and DATE.search(row) for row in told), name
+    page = (ROOT / "docs/agentcore.md").read_text(encoding="utf-8")
+    table = chapters(ROOT / "docs/agentcore.md")["What each does"]
+    told = [row for row in table.splitlines() if row.startswith("| ")][1:]
+    numbers = {number for row in told for number in re.findall(r"\[(\d)\]", row.split(" | ")[1])}
+    assert len(told) == sum(bool(re.search(r"\[\d\]", row.split(" | ")[1])) for row in told)
+    assert numbers <= set(re.findall(r"^(\d)\. \[[^\]]+\]\(https://", page, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("## One\na2akit is slow\n", ["One"]),
+        ("## One\na2akit is slow (2026-11-23)\n", ["One"]),
+        ("## One\n[a2akit](https://a2akit.example) is slow\n", ["One"]),
+        ("## One\n[a2akit](https://a2akit.example) is slow, in November 2026\n", []),
+        ("## One\nTemporal replays [1]\n## Sources\n1. [Docs](https://t.io), 2026-11-01\n", []),
+    ],
+)
+def test_a_sentence_without_its_source_is_found(
+    tmp_path: Path, text: str, named: list[str]
+) -> None:
+    """A chapter that lacks the link or the date is named."""
+    (page := tmp_path / "page.md").write_text(text)
+    assert unsourced(page) == named

@@ -20,12 +20,21 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.observability import quiet_libraries
-from a2a_serverless_tools.cli import dev, export, letters, processes, project, task, tasks
+from a2a_serverless_tools.cli import (
+    dev,
+    export,
+    letters,
+    preflight,
+    processes,
+    project,
+    task,
+    tasks,
+)
 from a2a_serverless_tools.cli.arguments import PROGRAM, Parser
 from a2a_serverless_tools.cli.text import printable, refuse
 
 _COMMANDS = (
-    *("demo", "init", "dev", "console", "lock", "upgrade"),
+    *("demo", "init", "dev", "console", "lock", "upgrade", "preflight"),
     *("api", "worker", "push", "sweep", "task", "tasks", "export", "undecodable", "notifications"),
     *("provision", "bundle"),
 )
@@ -99,7 +108,7 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    modules = (dev, project, processes, task, tasks, export, letters)
+    modules = (dev, project, preflight, processes, task, tasks, export, letters)
     adders = {name: add for module in modules for name, add in module.ADDERS.items()}
     for name in _COMMANDS:
         adders[name](commands)

@@ -8,6 +8,7 @@ the parameters' defaults. Any other expression is an error, its value is not gue
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -65,6 +66,8 @@ class Template:
             for name, definition in definitions.items()
             if "Default" in definition
         }
+        self._definitions: Mapping[str, Any] = definitions
+        self._rules: Mapping[str, Any] = document.get("Rules", {})
         self._resources: Mapping[str, Any] = document.get("Resources", {})
         self._mappings: Mapping[str, Any] = document.get("Mappings", {})
         self._conditions: Mapping[str, Any] = document.get("Conditions", {})
@@ -83,14 +86,29 @@ class Template:
         Raises:
             ConfigurationError: the file is missing or not a template.
         """
-        path = path or find_template()
-        try:
-            document = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
-        except (OSError, yaml.YAMLError) as error:
-            raise ConfigurationError(f"{path} cannot be read: {error}.") from error
-        if not isinstance(document, dict):
-            raise ConfigurationError(f"{path} is not a template.")
-        return cls(document, parameters)
+        return cls(read_document(path or find_template()), parameters)
+
+    def refusals(self) -> list[str]:
+        """Return what CloudFormation says of the parameters' values before it makes anything."""
+        values = [
+            f"There is no parameter {name}"
+            if name not in self._definitions
+            else f"{name} {fault}: {self._definitions[name].get('ConstraintDescription', '')}"
+            for name, value in self._parameters.items()
+            if (fault := _fault(self._definitions.get(name, {}), str(value))) is not None
+        ]
+        return [it.removesuffix(": ") for it in values] + self.broken_rules()
+
+    def broken_rules(self) -> list[str]:
+        """Return what CloudFormation says of the parameters together."""
+        holds = self._resolver().holds
+        return [
+            str(assertion["AssertDescription"])
+            for rule in self._rules.values()
+            if holds(rule["RuleCondition"])
+            for assertion in rule["Assertions"]
+            if not holds(assertion["Assert"])
+        ]
 
     def properties(
         self, logical_id: str, attributes: Mapping[str, str] | None = None
@@ -158,6 +176,51 @@ class Template:
         return _Resolver(
             self._parameters | dict(attributes or {}), self._mappings, self._conditions
         )
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Return a template as it is written, intrinsic functions in their long form.
+
+    Raises:
+        ConfigurationError: the file is missing or not a template.
+    """
+    try:
+        return parse_document(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}.") from error
+
+
+def parse_document(text: str, name: str) -> dict[str, Any]:
+    """Return a template out of its text, YAML or JSON.
+
+    Raises:
+        ConfigurationError: it is not a template.
+    """
+    try:
+        document = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{name} cannot be read: {error}.") from error
+    if not isinstance(document, dict):
+        raise ConfigurationError(f"{name} is not a template.")
+    return document
+
+
+def _fault(definition: Mapping[str, Any], value: str) -> str | None:
+    """Return what is wrong with a parameter's value by its definition; None: nothing."""
+    if not definition:
+        return "is unknown"
+    allowed = [str(each) for each in definition.get("AllowedValues", ())]
+    if allowed and value not in allowed:
+        return f"is {value!r}, and none of {', '.join(filter(None, allowed))}"
+    if len(value) > (most := definition.get("MaxLength", len(value))):
+        return f"has {len(value):,} characters, more than {most:,}"
+    if not re.fullmatch(definition.get("AllowedPattern", "(?s).*"), value):
+        return f"is {value!r}"
+    if definition.get("Type") == "Number":
+        least, most = definition.get("MinValue", -math.inf), definition.get("MaxValue", math.inf)
+        if not re.fullmatch(r"\d+", value) or not least <= int(value) <= most:
+            return f"is {value!r}, and no number from {least} to {most}"
+    return None
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -232,7 +295,7 @@ class _Resolver:
                 return self._mappings[name][key][attribute]
             case "Fn::If":
                 condition, then, otherwise = argument
-                return self.resolve(then if self._holds(self._conditions[condition]) else otherwise)
+                return self.resolve(then if self.holds(self._conditions[condition]) else otherwise)
             case _:
                 raise ConfigurationError(f"template.yaml: {function} cannot be resolved locally.")
 
@@ -253,14 +316,18 @@ class _Resolver:
 
         return _PLACEHOLDER.sub(value_of, text)
 
-    def _holds(self, condition: Any) -> bool:
+    def holds(self, condition: Any) -> bool:
+        """Return True if a condition holds, of the template or of one of its rules."""
         function, argument = next(iter(condition.items()))
         match function:
             case "Fn::Equals":
                 left, right = self.resolve(argument)
                 return str(left) == str(right)
+            case "Fn::Contains":
+                allowed, value = self.resolve(argument)
+                return str(value) in allowed
             case "Fn::Not":
-                return not self._holds(argument[0])
+                return not self.holds(argument[0])
             case _:
                 raise ConfigurationError(f"template.yaml: {function} cannot be resolved locally.")
 

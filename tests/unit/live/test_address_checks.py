@@ -351,6 +351,7 @@ async def test_what_needs_aws_says_so(subject_at: Open) -> None:
         "throttled",
         "busy",
         "bad-version",
+        "stream-release",
         "rollout",
         "second-deploy",
         "auth-move",

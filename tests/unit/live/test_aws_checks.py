@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -440,6 +441,7 @@ async def test_a_busy_function(
         ("throttled", "--burst"),
         ("busy", "--allow-changes"),
         ("bad-version", "--allow-changes"),
+        ("stream-release", "--allow-changes"),
         ("rollout", "--allow-changes"),
         ("second-deploy", "--allow-changes"),
         ("auth-move", "--allow-changes"),
@@ -615,6 +617,90 @@ async def test_turns_over_a_bad_version(
     assert functions.taken == {worker}
     assert functions.behind == {worker: "1"}
     assert functions.variables == {worker: {"A2A_AUTH": "api-key"}}
+    assert functions.published == set()
+
+
+class Streams:
+    """StreamFunction, whose alias decides which version answers, with what is broken of it."""
+
+    def __init__(self, functions: Functions, broken: str) -> None:
+        self._functions, self._broken = functions, broken
+        self._opened, self._resumed = 0, asyncio.Event()
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/message:stream"):
+            self._opened += 1
+            return self._stream(self._steps(is_cut=self._opened == 2))
+        if request.url.path.endswith(":subscribe"):
+            self._resumed.set()
+            last = int(request.headers["last-event-id"])
+            missed = {"lost": 1, "doubled": -1}.get(self._broken, 0)
+            told = (self._event(number) for number in range(last + missed, releases.STEPS))
+            return self._stream(self._all(told))
+        if request.method == "GET":
+            end = "FAILED" if self._broken == "failed" else "COMPLETED"
+            return httpx.Response(200, json={"status": {"state": f"TASK_STATE_{end}"}})
+        refused = self._is_newer and self._broken != "old"
+        body = {"error": {"code": -32602, "message": "parts"}} if refused else {"result": {}}
+        task = {} if refused else {"result": {"task": {"id": "other"}}}
+        return httpx.Response(200, json={"jsonrpc": "2.0", "id": 7, **body, **task})
+
+    @property
+    def _is_newer(self) -> bool:
+        return self._functions.behind.get(PHYSICAL["StreamFunction"]) == "2"
+
+    def _stream(self, content: AsyncIterator[bytes]) -> httpx.Response:
+        kind = {"content-type": "text/event-stream"}
+        return httpx.Response(200, headers=kind, content=content)
+
+    @staticmethod
+    def _event(number: int) -> bytes:
+        """The step of a number, whose event's id is one more; -1: the task's beginning."""
+        artifact = {"artifact": {"parts": [{"text": f"{number} 0.0"}]}}
+        event = {"artifactUpdate": artifact} if number >= 0 else {"task": {"id": "task-1"}}
+        return f"id: {number + 1}\ndata: {json.dumps(event)}\n\n".encode()
+
+    async def _all(self, told: Iterable[bytes]) -> AsyncIterator[bytes]:
+        yield b'data: {"task": {"id": "task-1", "artifacts": [{"parts": [{"text": "0 0.0"}]}]}}\n\n'
+        for event in told:
+            yield event
+
+    async def _steps(self, *, is_cut: bool) -> AsyncIterator[bytes]:
+        """Tell five steps; the others once the other stream goes on, and never where it is cut."""
+        for number in range(-1, 5):
+            yield self._event(number)
+        if self._broken != "early":
+            await (asyncio.Event() if is_cut else self._resumed).wait()
+        for number in range(5, releases.STEPS - (self._broken == "ended")):
+            yield self._event(number)
+
+
+@pytest.mark.parametrize(
+    ("broken", "part"),
+    [
+        ("", ""),
+        ("lost", "over the cut the steps are [0, 1, 2, 3, 4, 6"),
+        ("doubled", "over the cut the steps are [0, 1, 2, 3, 4, 4"),
+        ("ended", "the steps of the open stream are"),
+        ("failed", "the task of the cut stream is FAILED"),
+        ("old", "the new version did not come"),
+        ("early", "a stream had ended before the new version answered"),
+    ],
+)
+async def test_streams_over_a_release(
+    deployed: Open, aws: ScriptedAws, broken: str, part: str
+) -> None:
+    """A stream that ends with its version, and a cut that loses or doubles an event, are found."""
+    functions = Functions(aws)
+    subject = await deployed(Streams(functions, broken), consent=Consent(changes=True))
+    says(
+        await finding(subject, check("stream-release")),
+        Outcome.FAILED if part else Outcome.PASSED,
+        part,
+    )
+    stream = PHYSICAL["StreamFunction"]
+    assert functions.behind == {stream: "1"}
+    assert functions.variables == {stream: {"A2A_AUTH": "api-key"}}
     assert functions.published == set()
 
 

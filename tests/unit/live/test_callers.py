@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +20,21 @@ from a2a_serverless.wiring import memory_backends
 from tests.live import callers
 from tests.live.checks import CHECKS
 from tests.live.findings import Outcome
+from tests.live.forms import FORMS, Updates, in_form
+from tests.live.runner import Findings, run
 from tests.live.stack import Stack
-from tests.live.subject import Consent
+from tests.live.subject import Consent, Subject
 from tests.support.issuers import running_issuer
 from tests.support.scripted_worker import ScriptedWorker, Turn
 from tests.unit.live.scripted_aws import PHYSICAL, REGION, ScriptedAws
 from tests.unit.live.test_aws_checks import workshop
-from tests.unit.live.ways import MovableClock, finding
+from tests.unit.live.ways import QuickClock, finding
 
 Open = Callable[..., Any]
 HERE = "http://127.0.0.1/"
 KEY = "a-key-of-more-than-twenty-characters"
 CARD = Path(callers.__file__).with_name("agent_card.json")
 (CHECK,) = (check for check in CHECKS if check.name == "auth-move")
-
-
-class QuickClock(MovableClock):
-    """One on which a second passes in ten milliseconds."""
-
-    async def sleep(self, seconds: float) -> None:
-        self.move(seconds)
-        await super().sleep(seconds / 100)
 
 
 def _named(params: dict[str, Any], version: str) -> tuple[str, str]:
@@ -315,7 +310,7 @@ async def test_an_issuer_on_aws(
         return httpx.Response(200)
 
     opened = await subject(endpoint="http://agent.test/", transport=httpx.MockTransport(answer))
-    async with callers._issuer(opened) as issuer:
+    async with callers.issuer_for(opened) as issuer:
         assert issuer.url == "https://hook.lambda-url.test"
     (made,) = (params for operation, params in aws.calls if operation == "lambda.CreateFunction")
     assert await opened.made.undo() == []
@@ -333,3 +328,57 @@ async def test_an_issuer_on_aws(
             for path in ("/.well-known/openid-configuration", "/keys"):
                 expected = (await client.get(path)).text.replace(local.url, issuer.url)
                 assert published(issuer.url, path) == json.loads(expected)
+
+
+# -- by updates of the stack ----------------------------------------------------------------------
+
+
+class Given(Updates):
+    """Gives what functions are told directly, as a stack's update does."""
+
+    def __init__(self, functions: Deployed) -> None:
+        self.functions = functions
+        self.taken: list[str] = []
+
+    async def update(self, subject: Subject, parameters: Mapping[str, str]) -> None:
+        _, stack = subject.on_aws()
+        self.taken.append(parameters["Auth"])
+        names = {"Auth": "AUTH", "OidcIssuer": "OIDC_ISSUER", "OidcAudience": "OIDC_AUDIENCE"}
+        given = {f"A2A_{names[name]}": value for name, value in parameters.items() if value}
+        self.functions.variables = dict.fromkeys(self.functions.variables, given)
+        self.functions.changes.append(parameters["Auth"])
+        subject.stack = replace(stack, parameters={**stack.parameters, **parameters})
+
+
+@pytest.mark.parametrize(
+    ("breaks", "part"),
+    [
+        (lambda _: None, ""),
+        (under("api-key+oidc", auth="oidc"), "say was answered with 401"),
+        (under("oidc", keys=named_wrongly), "under oidc the answer TASK_NOT_FOUND for other"),
+        (broken("request", one_of_both), "['Authorization', 'X-API-Key'] was answered 200"),
+    ],
+)
+async def test_keys_and_tokens(
+    subject: Open,
+    deployed: Deployed,
+    monkeypatch: pytest.MonkeyPatch,
+    breaks: Callable[[Deployed], None],
+    part: str,
+) -> None:
+    """The client keeps its tasks over three updates; a break is found, and all is undone."""
+    monkeypatch.setattr(callers, "TAKEN_S", 0.2)
+    before = deployed.keys
+    breaks(deployed)
+    ground = Given(deployed)
+    found = Findings()
+    form = replace(FORMS[-1], checks=("key-and-token",))
+    await run(await subject(), [in_form(form, ground, str, found)], str, found)
+    own = next(one for one in found.findings if one.name == "key-and-token/key-and-token")
+    assert (own.outcome, part in own.says) == (
+        Outcome.FAILED if part else Outcome.PASSED,
+        True,
+    )
+    assert (ground.taken[0], ground.taken[-1]) == ("api-key+oidc", "api-key")
+    assert deployed.keys == before
+    assert found.remains == []

@@ -15,9 +15,10 @@ import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 
 from tests.live import __main__ as program
-from tests.live import stack
+from tests.live import forms, stack
 from tests.live.checks import CHECKS
 from tests.live.findings import Check, Figures
+from tests.live.forms import FORMS
 from tests.live.made import Made
 from tests.live.runner import run
 from tests.live.subject import AGENT, Subject
@@ -383,7 +384,7 @@ def test_a_check_that_fails_is_the_exit_code(
     async def broken(_: Subject) -> Figures:
         raise ValueError("no JSON")
 
-    monkeypatch.setattr(program, "CHECKS", [Check("broken", "it works", broken)])
+    monkeypatch.setattr(forms, "CHECKS", [Check("broken", "it works", broken)])
     assert program.main(endpoint) == 1
     assert reports(tmp_path)["findings"][0]["says"] == "ValueError: no JSON"
 
@@ -400,13 +401,56 @@ def test_a_signal_ends_the_run_with_its_report(
         await asyncio.Event().wait()
 
     check = Check("waits", "it waits", lambda s: made_and(wait, log, s))
-    monkeypatch.setattr(program, "CHECKS", [check])
+    monkeypatch.setattr(forms, "CHECKS", [check])
     assert program.main(endpoint) == 130
     assert log == ["two", "one"]
     assert reports(tmp_path)["interrupted"] is True
 
 
 def test_the_list_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """--list names every check with what it proves."""
+    """--list names every check and form with what it proves."""
     assert program.main(["--list"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(CHECKS)
+    assert len(capsys.readouterr().out.splitlines()) == len(CHECKS) + len(FORMS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parameters", "part"),
+    [
+        (["--matrix"], {}, "shared-turns needs --allow-changes: it updates the stack"),
+        (["--only", "key-and-token"], {}, "key-and-token needs --allow-changes"),
+        (["--matrix", "--allow-changes"], {"WorkerTurns": "25"}, "a stack with WorkerTurns=1"),
+        (["--matrix", "--allow-changes"], {"Worker": "external"}, "a stack with Worker=lambda"),
+    ],
+)
+def test_a_stack_that_takes_no_forms(
+    aws: ScriptedAws,
+    start: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    parameters: dict[str, str],
+    part: str,
+) -> None:
+    """Without consent, and on a stack that is another form already, nothing but reads is called."""
+    given = {"Auth": "api-key", **parameters}
+    pairs = [{"ParameterKey": k, "ParameterValue": v} for k, v in given.items()]
+    aws.answers = {**readable(), "cloudformation.DescribeStacks": described(Parameters=pairs)}
+    sentence = refused(start(*STACK, *arguments), capsys)
+    assert part in sentence
+    assert sentence.endswith("Nothing was touched.")
+    assert set(aws.called) == READS
+
+
+def test_forms_of_an_address_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """An address cannot be updated: the sentence says what it needs."""
+    sentence = refused(program.main(["--endpoint", "http://127.0.0.1:1", "--matrix"]), capsys)
+    assert "needs a stack on AWS" in sentence
+
+
+def test_a_plan_reads_alone(
+    aws: ScriptedAws, start: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--plan says what would run where, sends the agent nothing, and writes no report."""
+    aws.answers = readable()
+    assert start(*STACK, "--matrix", "--allow-changes", "--plan") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("all: about ")
+    assert set(aws.called) == READS

@@ -38,6 +38,14 @@ class HastyClock(MovableClock):
         await super().sleep(0)
 
 
+class QuickClock(MovableClock):
+    """One on which a second passes in ten milliseconds."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.move(seconds)
+        await super().sleep(seconds / 100)
+
+
 class BrokenWay(httpx.AsyncBaseTransport):
     """A way to a real server, which breaks the answers to some requests."""
 

@@ -1,0 +1,192 @@
+"""`a2a-serverless preflight`: what is wrong with a deployment, before anything is changed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tomllib
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.cli.arguments import Adders, Commands, add_command, project_folder
+from a2a_serverless_tools.cli.text import refuse, say
+
+SETTINGS: Final = "samconfig.toml"
+FIXED: Final[Mapping[str, tuple[str, ...]]] = {
+    "AWS::DynamoDB::Table": ("TableName", "KeySchema", "LocalSecondaryIndexes"),
+    "AWS::SQS::Queue": ("QueueName", "FifoQueue"),
+    "AWS::SecretsManager::Secret": ("Name",),
+}
+"""The properties of what keeps data that CloudFormation changes by making another one."""
+SERVICES: Final = ("apigateway", "dynamodb", "lambda", "logs", "secretsmanager", "sqs")
+NO_LAYER: Final = ("cn-", "us-gov-", "me-south-1")
+"""The beginnings of regions in which AWS publishes no layer of the Lambda Web Adapter for arm64."""
+UPLOADED: Final = "WebAdapterLayerArn"
+
+
+def _add_preflight(commands: Commands) -> None:
+    preflight = add_command(
+        commands,
+        "preflight",
+        _preflight,
+        summary="says what is wrong with a deployment, before anything is changed",
+        description="Compares the project's template with the deployed stack, its parameters with "
+        "what the template takes, and its region with what AWS has there, and says in one "
+        "sentence each what would replace the table, a queue or a secret, or would not deploy. "
+        "Stack, region and parameters are those of samconfig.toml. It changes nothing.",
+    )
+    preflight.add_argument("--config-env", metavar="NAME", default="default", help="in samconfig")
+    preflight.add_argument("--stack", metavar="NAME", help="another stack than that of samconfig")
+    preflight.add_argument("--region", metavar="REGION", help="another region")
+    preflight.add_argument(
+        "values", metavar="PARAMETER=VALUE", nargs="*", help="beside those of samconfig"
+    )
+
+
+async def _preflight(options: Namespace) -> int:
+    """Print each fault; return 2 if there is one."""
+    from a2a_serverless import aws
+    from a2a_serverless_tools.local.template import Template, read_document
+
+    folder = project_folder(Path.cwd())
+    settings = _settings(folder / SETTINGS, options.config_env)
+    stack = options.stack or settings.get("stack_name", "")
+    if region := options.region or settings.get("region", ""):
+        os.environ["AWS_DEFAULT_REGION"] = region  # boto3 reads it
+        os.environ.pop("AWS_REGION", None)
+    document = read_document(folder / "template.yaml")
+    given = _pairs([*_overrides(settings), *options.values])
+    before, present = await _deployed(stack) if stack else ({}, {})
+    values = {**_known(document, present), **given}
+    faults = [
+        *misplaced(region or aws.client("dynamodb").meta.region_name, values),
+        *Template(document, values).refusals(),
+        *replaced(before, document),
+    ]
+    for fault in faults:
+        refuse(f"{fault}. Nothing was changed.")
+    if not faults:
+        what = f"the stack {stack} keeps its table, queues and secrets" if before else "it is new"
+        say(f"nothing is wrong with the template and its parameters; {what}")
+    return 2 if faults else 0
+
+
+def replaced(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what of a deployed template an update would replace by something empty, or take out."""
+    news = after.get("Resources", {})
+    for name, old in before.get("Resources", {}).items():
+        fixed = FIXED.get(old["Type"])
+        if fixed is None:
+            continue
+        new = news.get(name, {})
+        if new.get("Type") != old["Type"]:
+            yield f"The update would take {name} out of the stack: put it back into the template"
+            continue
+        properties = old.get("Properties", {}), new.get("Properties", {})
+        changed = [it for it in fixed if properties[0].get(it) != properties[1].get(it)]
+        if changed:
+            yield (
+                f"The update would replace {name} by an empty one, as {', '.join(changed)} would "
+                "be another: take that change back, or deploy it as a stack of its own"
+            )
+
+
+def misplaced(region: str, values: Mapping[str, str]) -> Iterator[str]:
+    """Yield what a region lacks of what the template needs."""
+    import botocore.session
+
+    session = botocore.session.Session()
+    regions = {
+        service: {
+            name
+            for partition in session.get_available_partitions()
+            for name in session.get_available_regions(service, partition)
+        }
+        for service in SERVICES
+    }
+    if lacking := [service for service in SERVICES if region not in regions[service]]:
+        yield (
+            f"The region {region} has no {', no '.join(lacking)}, by the installed botocore: "
+            "choose another region, or update botocore if AWS has opened it there"
+        )
+    if region.startswith(NO_LAYER) and not values.get(UPLOADED):
+        yield (
+            f"AWS publishes no layer of the Lambda Web Adapter for arm64 in {region}: publish a "
+            f"copy there and name its version in {UPLOADED} (docs/operations.md, Where it runs)"
+        )
+
+
+async def _deployed(stack: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a stack's template and parameters; both are empty where there is no stack yet.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    from a2a_serverless import aws
+    from a2a_serverless_tools.local.template import parse_document
+
+    try:
+        client = aws.client("cloudformation")
+        answer = await aws.call(client.describe_stacks, StackName=stack)
+        body = (await aws.call(client.get_template, StackName=stack))["TemplateBody"]
+    except aws.ERRORS as error:
+        code = aws.error_code(error)
+        if code == "ValidationError":
+            return {}, {}
+        msg = (
+            f"The stack {stack} cannot be read ({code or str(error).rstrip('.')}): check the "
+            "credentials, their rights cloudformation:DescribeStacks and GetTemplate, and --region."
+        )
+        raise ConfigurationError(msg) from error
+    pairs = answer["Stacks"][0].get("Parameters", ())
+    document = body if isinstance(body, dict) else parse_document(body, f"the template of {stack}")
+    return document, {it["ParameterKey"]: it["ParameterValue"] for it in pairs}
+
+
+def _known(document: Mapping[str, Any], present: Mapping[str, str]) -> dict[str, str]:
+    """Return the present values of the parameters that the template still has."""
+    return {n: it for n, it in present.items() if n in document.get("Parameters", {})}
+
+
+def _settings(path: Path, environment: str) -> dict[str, Any]:
+    """Return what samconfig.toml says of a deployment in an environment.
+
+    Raises:
+        ConfigurationError: it is no TOML, or has no such environment.
+    """
+    if not path.exists():
+        return {}
+    try:
+        whole = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}.") from error
+    if environment not in whole:
+        raise ConfigurationError(f"{path} has no environment {environment}: see --config-env.")
+    own = whole[environment]
+    found: dict[str, Any] = {
+        **own.get("global", {}).get("parameters", {}),
+        **own.get("deploy", {}).get("parameters", {}),
+    }
+    return found
+
+
+def _overrides(settings: Mapping[str, Any]) -> Sequence[str]:
+    given = settings.get("parameter_overrides", "")
+    return shlex.split(given) if isinstance(given, str) else [str(each) for each in given]
+
+
+def _pairs(values: Sequence[str]) -> dict[str, str]:
+    """Return parameters by name.
+
+    Raises:
+        ConfigurationError: one has no value.
+    """
+    if wrong := [value for value in values if "=" not in value]:
+        raise ConfigurationError(f"{wrong[0]} is no PARAMETER=VALUE.")
+    return {name: value for name, _, value in (each.partition("=") for each in values)}
+
+
+ADDERS: Final[Adders] = {"preflight": _add_preflight}

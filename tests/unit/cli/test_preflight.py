@@ -1,0 +1,194 @@
+"""`preflight`: each fault is one sentence, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2a_serverless import aws
+from a2a_serverless_tools.cli.preflight import FIXED, replaced
+from a2a_serverless_tools.local.template import find_template, read_document
+from tests.unit.cli.conftest import Run
+from tests.unit.live.scripted_aws import Refusal, ScriptedAws
+
+Edit = Callable[[dict[str, Any]], object]
+
+DOCUMENT = read_document(find_template())
+ACCOUNT = "123456789012"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose template is ours, and its settings of a deployment."""
+    text = find_template().read_text(encoding="utf-8")
+    (tmp_path / "template.yaml").write_text(text, encoding="utf-8")
+    settings = '[default.global.parameters]\nstack_name = "mine"\n'
+    settings += '[default.deploy.parameters]\nregion = "eu-central-1"\n'
+    (tmp_path / "samconfig.toml").write_text(settings, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "scripted")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "scripted")
+    return tmp_path
+
+
+@pytest.fixture
+def deployed(monkeypatch: pytest.MonkeyPatch, project: Path) -> ScriptedAws:
+    """An account with the project's template as the stack `mine`, of which it reads alone."""
+    account = ScriptedAws()
+    account.answers = {
+        "cloudformation.DescribeStacks": {"Stacks": [{"StackName": "mine", "Parameters": []}]},
+        "cloudformation.GetTemplate": {
+            "TemplateBody": (project / "template.yaml").read_text(encoding="utf-8")
+        },
+    }
+    monkeypatch.setattr(aws, "client", lambda service, **_: account.client(service))
+    return account
+
+
+def edited(edit: Edit) -> dict[str, Any]:
+    """The template after an edit."""
+    document = deepcopy(DOCUMENT)
+    edit(document["Resources"])
+    return document
+
+
+def table_key(resources: dict[str, Any]) -> None:
+    resources["TaskTable"]["Properties"]["KeySchema"][0]["AttributeName"] = "id"
+
+
+def queue_name(resources: dict[str, Any]) -> None:
+    queue = resources["OperationsQueue"]  # whose properties are another's, too
+    queue["Properties"] = {**queue["Properties"], "QueueName": "mine.fifo"}
+
+
+def queue_order(resources: dict[str, Any]) -> None:
+    del resources["PushQueue"]["Properties"]["FifoQueue"]
+
+
+def secret_name(resources: dict[str, Any]) -> None:
+    resources["ApiKeys"]["Properties"]["Name"] = "keys"
+
+
+def renamed(resources: dict[str, Any]) -> None:
+    resources["Tasks"] = resources.pop("TaskTable")
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (table_key, ["replace TaskTable by an empty one, as KeySchema would be another"]),
+        (queue_name, ["replace OperationsQueue by an empty one, as QueueName would be another"]),
+        (queue_order, ["replace PushQueue by an empty one, as FifoQueue would be another"]),
+        (secret_name, ["replace ApiKeys by an empty one, as Name would be another"]),
+        (renamed, ["take TaskTable out of the stack"]),
+        (lambda _: None, []),
+        (lambda it: it["TaskTable"]["Properties"].pop("WarmThroughput"), []),
+        (lambda it: it["OperationsQueue"]["Properties"].update(VisibilityTimeout=1), []),
+        (lambda it: it.pop("Dashboard"), []),
+    ],
+)
+def test_what_an_update_would_replace(edit: Edit, words: list[str]) -> None:
+    """The table, queues and secrets are named that would be another or gone, and nothing else."""
+    found = list(replaced(DOCUMENT, edited(edit)))
+    assert len(found) == len(words)
+    assert all(f"The update would {part}" in each for part, each in zip(words, found, strict=True))
+
+
+def test_no_parameter_replaces_what_keeps_data() -> None:
+    """The properties that may not change are the same for all values of all parameters."""
+    kept = [it for it in DOCUMENT["Resources"].values() if it["Type"] in FIXED]
+    assert len(kept) > 8
+    for resource in kept:
+        fixed = {it: resource["Properties"].get(it) for it in FIXED[resource["Type"]]}
+        assert not {"Ref", "Fn::Sub", "Fn::If", "Condition"} & set(json.dumps(fixed).split('"'))
+        assert "Condition" not in resource
+
+
+def test_a_sound_update(deployed: ScriptedAws, run: Run) -> None:
+    """The stack is read, nothing else is asked, and the answer says that nothing is wrong."""
+    said = run("preflight")
+    assert (said.code, said.out) == (0, "")
+    assert "the stack mine keeps its table, queues and secrets" in said.err
+    assert set(deployed.called) == {"cloudformation.DescribeStacks", "cloudformation.GetTemplate"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["Rollout=canary"], "Rollout canary or linear needs AlarmTopicArn"),
+        (["--region", "mars-1"], "The region mars-1 has no apigateway, no dynamodb"),
+        (["--region", "me-south-1"], "no layer of the Lambda Web Adapter for arm64 in me-south-1"),
+        (["--region", "cn-north-1"], "for arm64 in cn-north-1"),
+        ([f"AgentEnvironment=A={'x' * 5000}"], "AgentEnvironment has 5,002 characters, more than"),
+        (["WorkerConcurrency=1"], "WorkerConcurrency is '1', and no number from 2 to 1000"),
+        (["WorkerConcurrency=two"], "WorkerConcurrency is 'two', and no number from 2"),
+        (["Worker=fargate"], "Worker is 'fargate', and none of lambda, external"),
+        (["KmsKeyArn=alias/mine"], "KmsKeyArn is 'alias/mine': must be empty or the ARN of a key"),
+        (["Wroker=external"], "There is no parameter Wroker"),
+        (["WorkerTurns=5"], "WorkerTurns above 1 needs TurnTimeout"),
+        (["Worker"], "Worker is no PARAMETER=VALUE."),
+        (["--config-env", "none"], "has no environment none"),
+    ],
+)
+def test_a_deployment_that_is_refused(
+    deployed: ScriptedAws, run: Run, arguments: list[str], part: str
+) -> None:
+    """Each fault is one sentence, and the calls are those that read."""
+    said = run("preflight", *arguments)
+    (sentence,) = said.err.splitlines()
+    assert (said.code, said.out) == (2, "")
+    assert part in sentence
+    assert set(deployed.called) <= {"cloudformation.DescribeStacks", "cloudformation.GetTemplate"}
+
+
+def test_a_region_with_a_copy_of_the_layer(deployed: ScriptedAws, run: Run) -> None:
+    """The copy is named by its parameter, of the deployed stack too."""
+    arn = f"arn:aws:lambda:me-south-1:{ACCOUNT}:layer:adapter:1"
+    assert run("preflight", "--region", "me-south-1", f"WebAdapterLayerArn={arn}").code == 0
+    pair = {"ParameterKey": "WebAdapterLayerArn", "ParameterValue": arn}
+    stack = {"StackName": "mine", "Parameters": [pair]}
+    deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
+    assert run("preflight", "--region", "me-south-1").code == 0
+
+
+def test_a_template_that_was_edited(deployed: ScriptedAws, project: Path, run: Run) -> None:
+    """The project's template is compared with the deployed one, by the whole command."""
+    path = project / "template.yaml"
+    text = path.read_text(encoding="utf-8")
+    assert text.count("AttributeName: PK, KeyType") == 1
+    path.write_text(text.replace("AttributeName: PK, KeyType", "AttributeName: P, KeyType"))
+    said = run("preflight")
+    (sentence,) = said.err.splitlines()
+    assert "replace TaskTable by an empty one, as KeySchema would be another" in sentence
+    assert sentence.endswith("Nothing was changed.")
+
+
+def test_parameters_of_samconfig(deployed: ScriptedAws, project: Path, run: Run) -> None:
+    """What `sam deploy` would give is checked, as text and as a list; an argument overrules it."""
+    path = project / "samconfig.toml"
+    for given in ('"Worker=fargate Release=1"', '["Worker=fargate", "Release=1"]'):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(f"{text}parameter_overrides = {given}\n", encoding="utf-8")
+        assert "Worker is 'fargate'" in run("preflight").err
+        assert run("preflight", "Worker=external").code == 0
+        path.write_text(text, encoding="utf-8")
+
+
+def test_a_first_deployment(deployed: ScriptedAws, run: Run) -> None:
+    """Where there is no stack yet, there is nothing to replace; parameters are checked."""
+    deployed.answers["cloudformation.DescribeStacks"] = Refusal("ValidationError")
+    assert "it is new" in run("preflight").err
+    assert run("preflight", "Worker=fargate").code == 2
+
+
+def test_a_stack_that_cannot_be_read(deployed: ScriptedAws, run: Run) -> None:
+    """The sentence names the rights."""
+    deployed.answers["cloudformation.GetTemplate"] = Refusal("AccessDenied")
+    said = run("preflight")
+    assert said.code == 2
+    assert "cannot be read (AccessDenied)" in said.err

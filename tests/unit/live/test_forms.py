@@ -1,0 +1,332 @@
+"""The forms of a stack: each passes on a right stack, fails on a broken one, and is undone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samtranslator.yaml_helper import yaml_parse
+
+from tests.live import forms
+from tests.live.checks import CHECKS
+from tests.live.findings import Figures, Outcome
+from tests.live.forms import FORMS, Form, Ground, Run, Updates, in_form, plan
+from tests.live.runner import Findings, run
+from tests.live.subject import Consent, Subject
+from tests.unit.live.scripted_agent import ScriptedAgent, completed, failed
+from tests.unit.live.scripted_aws import ENDPOINT, ScriptedAws, listed
+from tests.unit.live.ways import QuickClock
+
+Open = Callable[..., Any]
+
+SHARED, EXTERNAL, _ = FORMS
+OUTPUTS = {"Endpoint": ENDPOINT, "Table": "table", "Queue": "queue", "UndecodableQueue": "odd"}
+PARAMETERS = {
+    "Auth": "api-key",
+    "MaxAttempts": "3",
+    "ThrottleBurst": "40",
+    "TurnTimeout": "",
+    "Worker": "lambda",
+    "WorkerConcurrency": "10",
+    "WorkerTimeout": "60",
+    "WorkerTurns": "1",
+}
+
+
+class CloudFormation:
+    """A stack that takes parameters in its time, or goes back where `fails` says so."""
+
+    def __init__(self, aws: ScriptedAws) -> None:
+        self.parameters = dict(PARAMETERS)
+        self.asked: list[dict[str, str]] = []
+        """The changed parameters of each update."""
+        self.fails: Callable[[Mapping[str, str]], bool] = lambda _: False
+        self._statuses: list[str] = []
+        aws.answers |= {
+            "cloudformation.DescribeStacks": self._described,
+            "cloudformation.ListStackResources": listed(),
+            "cloudformation.UpdateStack": self._updated,
+            "cloudformation.DescribeStackEvents": self._events,
+        }
+
+    def _described(self, _: dict[str, Any]) -> dict[str, Any]:
+        status = self._statuses[0] if self._statuses else "CREATE_COMPLETE"
+        del self._statuses[: len(self._statuses) > 1]
+        pairs = self.parameters.items()
+        stack = {
+            "StackName": "live",
+            "StackStatus": status,
+            "Outputs": [{"OutputKey": k, "OutputValue": v} for k, v in OUTPUTS.items()],
+            "Parameters": [{"ParameterKey": k, "ParameterValue": v} for k, v in pairs],
+        }
+        return {"Stacks": [stack]}
+
+    def _updated(self, params: dict[str, Any]) -> dict[str, Any]:
+        assert params["UsePreviousTemplate"]
+        given = {one["ParameterKey"]: one.get("ParameterValue") for one in params["Parameters"]}
+        assert given.keys() == self.parameters.keys()
+        changed = {name: value for name, value in given.items() if value is not None}
+        self.asked.append(changed)
+        if self.fails(changed):
+            self._statuses = ["UPDATE_ROLLBACK_IN_PROGRESS", "UPDATE_ROLLBACK_COMPLETE"]
+        else:
+            self.parameters |= changed
+            self._statuses = ["UPDATE_IN_PROGRESS", "UPDATE_COMPLETE"]
+        return {"StackId": "arn"}
+
+    def _events(self, _: dict[str, Any]) -> dict[str, Any]:
+        told = {"StackId": "arn", "EventId": "e", "StackName": "live", "Timestamp": 0}
+        refused = {"ResourceStatus": "UPDATE_FAILED", "ResourceStatusReason": "no capacity"}
+        return {"StackEvents": [{**told, **refused, "LogicalResourceId": "WorkerFunction"}]}
+
+
+@pytest.fixture
+def stack(aws: ScriptedAws) -> CloudFormation:
+    return CloudFormation(aws)
+
+
+@pytest.fixture
+def opened(deployed: Open) -> Open:
+    """Open the subject of a form, with its agent."""
+
+    async def make(agent: Any, **parameters: str) -> Subject:
+        given = {**PARAMETERS, **parameters}
+        subject: Subject = await deployed(agent, consent=Consent(changes=True), **given)
+        return subject
+
+    return make
+
+
+def alone(form: Form) -> Form:
+    """The form with the check of its own name only: the others have tests of their own."""
+    return replace(form, checks=(form.name,))
+
+
+async def taken(subject: Subject, form: Form, ground: Ground | None = None) -> Findings:
+    """What a form and its check find."""
+    found = Findings()
+    check = in_form(alone(form), ground or Updates(), lambda _: None, found)
+    return await run(subject, [check], lambda _: None, found)
+
+
+def outcomes(found: Findings) -> dict[str, Outcome]:
+    return {one.name: one.outcome for one in found.findings}
+
+
+def said_by(*processes: str, text: str = "") -> ScriptedAgent:
+    """An agent whose turns are ended by one process after the other."""
+    names: Iterator[str] = cycle(processes)
+
+    def end(order: dict[str, Any]) -> dict[str, Any]:
+        return completed(text, said=next(names)) if order["do"] == "steps" else completed("")
+
+    return ScriptedAgent(end)
+
+
+async def test_a_form_is_taken_and_given_back(opened: Open, stack: CloudFormation) -> None:
+    """The stack has the form's parameters for its checks, no others, and then its own again."""
+    found = await taken(await opened(said_by("one", "two")), SHARED)
+    assert outcomes(found) == {
+        "shared-turns/shared-turns": Outcome.PASSED,
+        "form shared-turns": Outcome.PASSED,
+    }
+    assert found.is_well
+    back = {name: PARAMETERS[name] for name in SHARED.parameters}
+    assert stack.asked == [SHARED.parameters, back]
+    assert stack.parameters == PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("agent", "part"),
+    [
+        (said_by("one", "two", "three"), "ten turns ran in 3 processes"),
+        (ScriptedAgent(lambda it: failed() if it["do"] == "steps" else completed("")), "not compl"),
+    ],
+)
+async def test_turns_that_do_not_share(
+    opened: Open, stack: CloudFormation, agent: ScriptedAgent, part: str
+) -> None:
+    """More processes than workers fail the form's check, and so does a turn that fails."""
+    found = await taken(await opened(agent), SHARED)
+    assert outcomes(found)["shared-turns/shared-turns"] is Outcome.FAILED
+    assert part in found.findings[0].says
+    assert stack.parameters == PARAMETERS
+
+
+async def test_a_form_that_the_stack_does_not_take(opened: Open, stack: CloudFormation) -> None:
+    """An update that goes back fails the form with its reason, and its checks do not run."""
+    stack.fails = lambda changed: changed["WorkerTurns"] == "10"
+    found = await taken(await opened(said_by("one")), SHARED)
+    (finding,) = found.findings
+    assert finding.outcome is Outcome.FAILED
+    assert "ended as UPDATE_ROLLBACK_COMPLETE: WorkerFunction: no capacity" in finding.says
+    assert found.remains == []
+
+
+@pytest.mark.parametrize("broken_by", ["update", "turn"])
+async def test_a_form_that_is_not_given_back(
+    opened: Open, stack: CloudFormation, broken_by: str
+) -> None:
+    """A stack that does not go back, or runs no turn then, is named as what remains."""
+    stack.fails = lambda changed: broken_by == "update" and changed["WorkerTurns"] == "1"
+    ends = failed() if broken_by == "turn" else completed("")
+
+    def end(order: dict[str, Any]) -> dict[str, Any]:
+        return completed("", said="one") if order["do"] == "steps" else ends
+
+    found = await taken(await opened(ScriptedAgent(end)), SHARED)
+    assert [line.partition(":")[0] for line in found.remains] == ["parameters of live"]
+    assert not found.is_well
+
+
+async def test_a_run_that_ends_within_a_form(opened: Open, stack: CloudFormation) -> None:
+    """A cancel ends the form's check, and the stack is updated back before the run ends."""
+    begun = asyncio.Event()
+
+    async def wait(_: Subject) -> Figures:
+        begun.set()
+        await asyncio.Event().wait()
+        return {}
+
+    async def take(form: Form, subject: Subject, ground: Any) -> Run:
+        await SHARED.take(form, subject, ground)
+        return wait
+
+    subject = await opened(said_by("one"))
+    running = asyncio.ensure_future(taken(subject, replace(SHARED, take=take)))
+    await begun.wait()
+    running.cancel()
+    found = await running
+    assert found.interrupted
+    assert found.remains == []
+    assert stack.parameters == PARAMETERS
+
+
+# -- workers outside of Lambda ---------------------------------------------------------------------
+
+
+class Outside:
+    """An agent whose turns wait until there is a worker, which `starts` them as it likes."""
+
+    def __init__(self, *processes: str, waits: bool = True, ends: Any = None) -> None:
+        self._names = cycle(processes)
+        self._ends = ends or completed
+        self.works = not waits
+        self.agent = ScriptedAgent(self._end)
+
+    def _end(self, order: dict[str, Any]) -> dict[str, Any]:
+        if not self.works:
+            return {"status": {"state": "TASK_STATE_SUBMITTED"}}
+        return completed("", said=next(self._names))
+
+    async def start(self, subject: Subject, variables: Mapping[str, str]) -> None:
+        assert variables["A2A_QUEUE"] == OUTPUTS["Queue"]
+        self.works = True
+        for task in self.agent.tasks.values():
+            task.update(self._ends(""))
+        subject.made.note("process of a worker", "1", self._end_it)
+
+    async def _end_it(self) -> None:
+        self.agent.tasks.clear()
+
+
+@pytest.mark.parametrize(
+    ("outside", "name", "part"),
+    [
+        (Outside("one"), "", ""),
+        (Outside("one", "two"), "external-workers/external-workers", "ran in 2 processes"),
+        (Outside("one", waits=False), "form external-workers", "a function has taken the turn"),
+        (
+            Outside("one", ends=lambda _: failed()),
+            "form external-workers",
+            "the turn that waited ended as FAILED",
+        ),
+    ],
+    ids=["right", "several", "taken", "failed"],
+)
+async def test_a_worker_outside(
+    opened: Open,
+    stack: CloudFormation,
+    monkeypatch: pytest.MonkeyPatch,
+    outside: Outside,
+    name: str,
+    part: str,
+) -> None:
+    """A turn waits for its worker, which runs all of them; anything else fails."""
+    monkeypatch.setattr(forms, "_worker", outside.start)
+    found = await taken(await opened(outside.agent), EXTERNAL)
+    broke = [one for one in found.findings if one.outcome is not Outcome.PASSED]
+    assert [one.name for one in broke] == [name] * bool(name)
+    assert all(part in one.says for one in broke)
+    assert found.remains == []
+    assert stack.asked == [{"Worker": "external"}, {"Worker": "lambda"}]
+
+
+async def test_a_worker_that_does_not_start(opened: Open, stack: CloudFormation) -> None:
+    """A worker that ends at once fails the form with what it has said."""
+    outside = Outside("one")
+
+    class Nowhere(Updates):
+        async def variables(self, subject: Subject) -> Mapping[str, str]:
+            outside.works = True  # what is sent from now on: the function takes it again
+            return {"A2A_TABLE": "", "A2A_QUEUE": ""}
+
+    subject = await opened(outside.agent)
+    subject.clock, subject.slack = QuickClock(), 100
+    found = await taken(subject, EXTERNAL, Nowhere())
+    (finding,) = found.findings
+    assert finding.outcome is Outcome.FAILED
+    assert "the worker did not start: " in finding.says
+    assert "A2A_TABLE is not set" in finding.says
+    assert found.remains == []
+    assert stack.parameters == PARAMETERS
+
+
+# -- what would run --------------------------------------------------------------------------------
+
+
+async def test_the_plan_says_what_would_run(opened: Open, aws: ScriptedAws) -> None:
+    """Each form with its checks, why one is not possible, minutes and dollars; nothing is asked."""
+    subject = await opened(ScriptedAgent())
+    lines = plan(subject, CHECKS, FORMS)
+    text = "\n".join(lines)
+    assert text.startswith("as it is: about ")
+    for form in FORMS:
+        assert f"{form.name}, updated to " in text
+    assert "throttled              not possible here: needs --burst" in text
+    assert "rollout                not possible here: needs a stack with Rollout" in text
+    assert sum(line.startswith("  cancel ") for line in lines) == 1 + len(FORMS)
+    assert lines[-1].startswith("all: about ")
+    assert "at most $" in lines[-1]
+    assert (aws.calls, subject.requests) == ([], 0)
+    assert subject.stack.parameters["WorkerTurns"] == "1"
+
+
+async def test_the_plan_knows_what_a_form_changes(opened: Open) -> None:
+    """What a check needs is asked of the stack as the form has it."""
+    subject = await opened(ScriptedAgent(), WorkerTimeout="900")
+    killed = [line for line in plan(subject, CHECKS, []) if "timeout-kill" in line]
+    assert "WorkerTimeout is 900" in killed[0]
+    shared = replace(SHARED, checks=("timeout-kill",))
+    assert "not possible" not in "\n".join(plan(subject, [], [shared]))
+
+
+def test_a_forms_checks_and_parameters_exist() -> None:
+    """A form has live checks and its own, and what it changes are parameters of the template."""
+
+    async def nothing(_: Subject) -> Figures:
+        return {}
+
+    text = (Path(__file__).parents[3] / "template.yaml").read_text(encoding="utf-8")
+    known = yaml_parse(text)["Parameters"]
+    for form in FORMS:
+        assert [check.name for check in form.chosen(nothing)] == list(form.checks)
+        assert form.name in form.checks
+        for name, value in {**form.parameters, **forms.DEFAULT}.items():
+            assert value in known[name].get("AllowedValues", [value])
+    assert {name: str(known[name]["Default"]) for name in forms.DEFAULT} == forms.DEFAULT
