@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
-from a2a_serverless.worker.steps import MAX_NAME, StepError, current_step
+from a2a_serverless.worker.steps import ENDINGS, MAX_NAME, StepError, current_step
 
 MAX_KEY: Final = 150
 """The longest id of a framework that is a step's key as it is."""
@@ -91,7 +91,9 @@ class Steps:
             kind = next(kind for kind in self._signals if isinstance(signal, kind))
             told = {name: getattr(signal, name) for name in self._signals[kind]}
             return [kind.__name__, told, *of]
-        except Exception as error:
+        except ENDINGS:
+            raise
+        except BaseException as error:
             text = str(error)[:MAX_NAME]
             raise NotRecordedError("", type(error).__name__, text) from error
 
