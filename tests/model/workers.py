@@ -69,7 +69,7 @@ class Attempts:
         for index, worker in enumerate(state.workers):
             if worker.phase == "idle":
                 continue
-            if state.outage == "table":
+            if state.outage == "table" and worker.phase not in _SENDS:
                 label = f"worker {'ABC'[index]}: gets no answer of the table, gives up"
                 yield Move(label, self._idle(state, index, worker))
             else:
@@ -584,6 +584,8 @@ class Attempts:
         return with_worker(give_back(state, worker), index, IDLE)
 
 
+_SENDS = {"hand on", "over", "pass on"}
+"""Phases whose only request is one to the queue."""
 _RUNS = {Delivered.CLAIM, Delivered.START}
 _NOT_HERE = {Delivered.QUARANTINE, Delivered.GIVE_BACK}
 

@@ -10,6 +10,7 @@ import pytest
 
 import a2a_serverless
 import a2a_serverless_tools
+from a2a_serverless.worker import TaskContext
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (Path(a2a_serverless.__file__).parent, Path(a2a_serverless_tools.__file__).parent)
@@ -90,6 +91,14 @@ def test_names_are_where_the_page_says(page: Path) -> None:
         for name in re.findall(r"`([\w.]+)`", names):
             for part in name.split("."):
                 assert re.search(rf"(?m)(def|class) {part}\b|^{part}\b", sources), (name, path)
+
+
+def test_the_page_on_agents_names_all_of_ctx() -> None:
+    """The table of `docs/executors.md` has what an agent finds at its `ctx`, and nothing else."""
+    page = (ROOT / "docs/executors.md").read_text(encoding="utf-8")
+    table = page.split("| what | methods |")[1].split("\n\n")[0]
+    named = re.findall(r"`(\w+)(?:\(\))?`", table)
+    assert sorted(named) == [name for name in dir(TaskContext) if not name.startswith("_")]
 
 
 def test_tests_of_the_guarantees_exist() -> None:

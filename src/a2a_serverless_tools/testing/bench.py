@@ -7,8 +7,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Final, Self
 
+from a2a.helpers import get_text_parts
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import Message, Part, Role, SendMessageConfiguration, SendMessageRequest
 
@@ -23,6 +25,7 @@ from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.context import Worker, WorkerExecutor
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.inspect.turns import turns_of
+from a2a_serverless_tools.inspect.wording import iso
 from a2a_serverless_tools.testing.clock import PacedClock
 from a2a_serverless_tools.testing.process import KilledError, Points, Process, _found
 from a2a_serverless_tools.testing.run import Run, Said, When
@@ -31,6 +34,8 @@ AgentSource = str | Worker | AgentExecutor | Callable[[], Worker | AgentExecutor
 """`FILE.py:NAME`, a class, a function that makes an agent, or an agent."""
 
 TIMEOUT_S: Final = 30.0
+MOST_NAME: Final = 60
+"""The most characters of a message that an error shows."""
 
 
 class AgentBench:
@@ -47,7 +52,7 @@ class AgentBench:
     Args:
         agent: where the agent comes from.
         folder: where a relative FILE.py is; None: the working directory.
-        timeout_s: seconds of the machine's time that one turn may take.
+        timeout_s: seconds of the machine's time that one turn may take, in all of its attempts.
         settings: settings of a deployment by their names in Settings, such as `max_attempts=1`.
     """
 
@@ -122,7 +127,7 @@ class AgentBench:
         else:
             opening = engine.go_on(to.head, request, caller=caller, scope=scope)
         head = self._process.run(opening)
-        points = Points(ask_to_cancel=self._ask, cancel_after=cancel_after, kill_after=kill_after)
+        points = self._points(_named(request), cancel_after, kill_after)
         self._work(head, points, agent, cancels_first=cancel_after == 0)
         if points.is_late and not self._now(head).is_terminal:
             self._work(head, points, agent, cancels_first=True)
@@ -134,7 +139,7 @@ class AgentBench:
         Raises:
             TaskTerminalStateError: the task has ended.
         """
-        head, points = self._now(run.head), Points(ask_to_cancel=self._ask)
+        head, points = self._now(run.head), self._points("a cancel")
         self._work(head, points, self._made(), cancels_first=True)
         return self._process.run(self._seen(head, points, Caller(run.user, run.tenant)))
 
@@ -183,6 +188,17 @@ class AgentBench:
             return made
         raise TypeError(f"{made!r} is neither an AgentExecutor nor a Worker.")
 
+    def _points(
+        self, name: str, cancel_after: When | None = None, kill_after: When | None = None
+    ) -> Points:
+        return Points(
+            name=name,
+            timeout_s=self._timeout_s,
+            ask_to_cancel=self._ask,
+            cancel_after=cancel_after,
+            kill_after=kill_after,
+        )
+
     async def _ask(self) -> None:
         """Ask to cancel the task of the present turn, once."""
         if self._running is None or self._running[1].is_asked:
@@ -202,17 +218,20 @@ class AgentBench:
                 self._process.run(self._ask())
             while True:
                 while self._process.run(self._queue.waiting()):
+                    if points.attempts:
+                        points.check_time("has ended, and another one follows")
                     self._deliver(points)
                 now = self._now(head)
                 if points.is_late or now.left != ASLEEP or now.due_at is None:
                     return
+                points.check_time(f"sleeps until {iso(now.due_at)}")
                 self._process.run(self._wake(now.due_at))
         finally:
             self._running = None
 
     def _deliver(self, points: Points) -> None:
         try:
-            self._process.run(self._process.work(timeout_s=self._timeout_s))
+            self._process.run(self._process.work(points))
         except KilledError:
             self._processes.append(self._new_process())
             self._process.turn(self._made(), points)
@@ -259,6 +278,12 @@ def _request(
         message.metadata.update(metadata)
     configuration = SendMessageConfiguration(accepted_output_modes=accepts)
     return SendMessageRequest(message=message, configuration=configuration)
+
+
+def _named(request: SendMessageRequest) -> str:
+    """Return a message as an error names it."""
+    text = " ".join(get_text_parts(request.message.parts))
+    return repr(shorten(text, MOST_NAME, placeholder="…")) if text else "a message without a text"
 
 
 def _message(said: Said) -> Message:

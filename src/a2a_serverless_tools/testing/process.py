@@ -29,6 +29,7 @@ from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.failures import is_library, place
 from a2a_serverless.worker.guard import POLL_S
 from a2a_serverless.worker.keeper import Duty, Keeper, OnBlocked
 from a2a_serverless.worker.loops import run_to_end
@@ -165,6 +166,10 @@ def _found(value: T | None) -> T:
 class Points:
     """The points at which a turn is cancelled or its worker killed, and what happened so far."""
 
+    name: str
+    """What the test calls the turn: the message that it answers."""
+    timeout_s: float
+    """Seconds of the machine's time that all of its attempts may take."""
     ask_to_cancel: Callable[[], Awaitable[None]]
     cancel_after: When | None = None
     kill_after: When | None = None
@@ -175,8 +180,31 @@ class Points:
     queue: TurnQueue | None = None
     """The queue of the running attempt."""
     attempts: int = 0
-    errors: list[Exception] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
+    running: Awaitable[None] | None = None
+    """The agent's call of the running attempt."""
     _seen: int = 0
+    _began_at: float = field(default_factory=time.monotonic)
+
+    def check_time(self, goes_on: str = "") -> None:
+        """Check that the turn is over in time; `goes_on`: with what, if not with its agent.
+
+        Raises:
+            StuckError: it is not.
+        """
+        if time.monotonic() - self._began_at < self.timeout_s:
+            return
+        raise StuckError(
+            f"The turn of {self.name} is not over within {self.timeout_s:g} s: start"
+            f" {self.attempts} {goes_on or self._waits()}. Give it a fake for what it waits for,"
+            " or an end for what it repeats; AgentBench(…, timeout_s=…) gives it more time."
+        )
+
+    def _waits(self) -> str:
+        """Return where the agent is: its line, and its steps that are under way."""
+        steps = [] if self.queue is None else [each.id.name for each in self.queue.journal.running]
+        within = f", in step {', '.join(map(repr, steps))}" if steps else ""
+        return f"waits at {_line_of(self.running) or 'no line of the agent'}{within}"
 
     @property
     def awaits_hearing(self) -> bool:
@@ -209,6 +237,16 @@ class Points:
         if point is None or isinstance(point, StepId):
             return False
         return point(seen) if callable(point) else self._seen == point
+
+
+def _line_of(work: Any) -> str:
+    """Return the author's innermost line at which a coroutine waits; empty if there is none."""
+    line = ""
+    while (frame := getattr(work, "cr_frame", None)) is not None:
+        if not is_library(frame.f_code.co_filename):
+            line = place(frame.f_code.co_filename, frame.f_lineno)
+        work = work.cr_await
+    return line
 
 
 class _StoppedAgent(AgentExecutor):
@@ -247,10 +285,14 @@ class _StoppedAgent(AgentExecutor):
         queue.tell_stored(stored)
         if points.dies_at_start():
             await self._die()
+        points.running = agent.execute(context, queue)
         try:
-            await agent.execute(context, queue)
-        except Exception as error:
-            points.errors.append(error)
+            await points.running
+        except BaseException as error:
+            task, is_end = asyncio.current_task(), isinstance(error, asyncio.CancelledError)
+            was_ended = is_end and task is not None and task.cancelling()
+            if not was_ended and not isinstance(error, GeneratorExit):
+                points.errors.append(error)
             raise
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -296,7 +338,7 @@ class KilledError(Exception):
 
 
 class StuckError(AssertionError):
-    """The agent has not ended its turn in time."""
+    """The agent has not ended its turn in time; the message says where it is."""
 
 
 class Process:
@@ -358,21 +400,17 @@ class Process:
         self._asides.add(aside)
         aside.add_done_callback(self._asides.discard)
 
-    async def work(self, *, timeout_s: float) -> None:
-        """Take the next delivery, as soon as there is one, and run it.
+    async def work(self, points: Points) -> None:
+        """Take the next delivery, as soon as there is one, and run it as one of a turn.
 
         Raises:
-            StuckError: the delivery takes longer than `timeout_s` of the machine's time.
+            StuckError: the turn takes longer than it may.
         """
         working = asyncio.create_task(self._next())
-        until = time.monotonic() + timeout_s
         while not working.done():
             await self._pass_time(working)
-            if time.monotonic() >= until and not working.done():
-                raise StuckError(
-                    f"The agent has not ended its turn within {timeout_s:g} s. What it waits for"
-                    " may need a fake; AgentBench(…, timeout_s=…) gives it more time."
-                )
+            if not working.done():
+                points.check_time()
         await working
 
     async def _next(self) -> None:

@@ -69,8 +69,8 @@ class Run:
     steps: tuple[str, ...]
     """The names of the turn's records in order, those of its sleeps (`ctx.sleep`) and of the state
     that it has loaded (`ctx.load_context`) among them."""
-    errors: tuple[Exception, ...]
-    """The exceptions that the agent has raised, one for each attempt that raised one."""
+    errors: tuple[BaseException, ...]
+    """What the agent has raised, one for each attempt that raised something, `SystemExit` too."""
     user: str
     tenant: str
     head: Head

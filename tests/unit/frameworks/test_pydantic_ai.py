@@ -304,6 +304,35 @@ async def test_a_request_that_was_repeated_is_one_step() -> None:
     assert await killed_everywhere(play, in_flight=2) == ["model"]
 
 
+async def test_what_is_no_exception_is_not_recorded_either() -> None:
+    """What a tool raises past `except Exception` comes through; the next attempt calls the tool."""
+    raised: list[type[BaseException]] = []
+
+    class Stop(BaseException):
+        pass
+
+    class Telling(PydanticAIWorker):
+        async def handle(self, ctx: TaskContext) -> None:
+            try:
+                await super().handle(ctx)
+            except BaseException as error:
+                raised.append(type(error))
+                raise
+
+    def look(what: str) -> str:
+        if not raised:
+            raise Stop(what)
+        return "seen"
+
+    made = Agent(FunctionModel(calls("look")))
+    made.tool_plain(look)
+    talk = Talk(Telling(made), max_attempts=3)
+    head = await talk.bench.send("it")
+    assert [await talk.bench.work(), await talk.bench.work()] == [False, True]
+    assert answered(await talk.bench.task(head)) == "it | seen"
+    assert raised == [Stop]
+
+
 async def test_a_step_costs_a_commit_at_most() -> None:
     """Without steps nothing is recorded; with them each record is one commit at most."""
     calls: list[str] = []

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -378,10 +378,35 @@ def test_an_agent_that_raises_is_tried_again(agent_bench: MakeBench) -> None:
     assert "no model" not in run.text
     assert "ValueError('no model')" in str(run)
     assert time.monotonic() - began < 20  # the waits are the clock's
+
+
+class Stop(BaseException):
+    """What a framework raises past `except Exception`, as pytest's own do."""
+
+
+@pytest.mark.parametrize("error", [Stop, SystemExit, asyncio.CancelledError])
+def test_what_is_no_exception_is_shown_too(
+    agent_bench: MakeBench, error: type[BaseException]
+) -> None:
+    """It fails the attempt, and the test sees it; CancelledError if the agent itself raises it."""
+    run = agent_bench(made(_raises(error("enough"))), max_attempts=1).send("hi")
+    assert (run.state, [type(one) for one in run.errors]) == ("failed", [error])
+
+
+def test_a_cancel_is_no_error_of_the_agent(agent_bench: MakeBench) -> None:
+    """Neither that of the client, nor that with which a sleep ends an attempt."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.sleep(3600)
+        await ctx.send_status("awake")
+        await ctx.sleep(1)
+
+    run = agent_bench(made(handle)).send("hi", cancel_after=1)
+    assert (run.state, run.attempts, run.errors) == ("canceled", 2, ())
     assert agent_bench(made(_raises(FinalError("never")))).send("hi").attempts == 1
 
 
-def _raises(error: Exception) -> Callable[[TaskContext], Any]:
+def _raises(error: BaseException) -> Callable[[TaskContext], Any]:
     async def handle(ctx: TaskContext) -> None:
         raise error
 
@@ -453,8 +478,37 @@ def test_a_turn_that_hangs_is_named(agent_bench: MakeBench) -> None:
     async def handle(ctx: TaskContext) -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(StuckError, match=r"not ended its turn within 0\.05 s"):
+    line = handle.__code__.co_firstlineno + 1
+    named = (
+        rf"turn of 'hi' is not over within 0\.05 s: start 1 waits at .*test_bench.py, line {line}\."
+    )
+    with pytest.raises(StuckError, match=named):
         agent_bench(made(handle), timeout_s=0.05).send("hi")
+
+
+@pytest.mark.parametrize(
+    "repeats",
+    [
+        lambda ctx: ctx.sleep(3600),
+        lambda ctx: ctx.step("look", ctx.sleep, 50),  # is handed over after 840 s
+        lambda ctx: ctx.step("load", int),
+    ],
+    ids=["sleeps", "hand-overs", "steps"],
+)
+def test_the_time_of_a_turn_is_that_of_all_its_attempts(
+    agent_bench: MakeBench, repeats: Callable[[TaskContext], Awaitable[None]]
+) -> None:
+    """A loop without an end is named although no attempt takes long, and so is the way out."""
+
+    async def handle(ctx: TaskContext) -> None:
+        while True:
+            await repeats(ctx)
+
+    bench = agent_bench(made(handle), timeout_s=0.5)
+    named = r"'look at it' .* start \d+ (sleeps until 2023-|waits at |has ended, and another)"
+    with pytest.raises(StuckError, match=named) as stuck:
+        bench.send("look at it")
+    assert "an end for what it repeats" in str(stuck.value)
 
 
 def test_a_blocked_loop_is_logged(agent_bench: MakeBench, caplog: pytest.LogCaptureFixture) -> None:

@@ -228,6 +228,64 @@ async def test_a_step_that_fails_is_recorded_when_the_agent_goes_on() -> None:
     assert isinstance(told[0].__cause__, ValueError)
 
 
+class Stop(BaseException):
+    """What a framework raises past `except Exception`, as pytest's own do."""
+
+
+async def test_what_is_no_exception_fails_a_step_like_one() -> None:
+    """It is tried again, becomes a StepError, and is recorded when the agent goes on."""
+    ran: list[int] = []
+    told: list[StepError] = []
+
+    def stop() -> None:
+        ran.append(1)
+        raise Stop("enough")
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.step("stop", stop, retry=Retry(tries=2, base_s=0))
+        except StepError as error:
+            told.append(error)
+        await ctx.step("next", len, "x")
+        if len(told) == 1:
+            raise Stop
+        await ctx.complete()
+
+    stand, head = await run(handle)
+    assert (head.state, stand.script.starts) == (S.TASK_STATE_COMPLETED, 2)
+    assert len(ran) == 2
+    assert [(error.kind, error.text) for error in told] == [("Stop", "enough")] * 2
+
+
+@pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt])
+async def test_an_exit_of_a_step_ends_its_attempt(exits: type[BaseException]) -> None:
+    """The attempt counts, as that of a dead process, and the next one runs the step.
+
+    Nothing is tried again or recorded in it, or caught by `except Exception`.
+    """
+    ran: list[int] = []
+
+    async def leave() -> int:
+        ran.append(1)
+        if len(ran) < 3:
+            raise exits
+        return len(ran)
+
+    async def handle(ctx: TaskContext) -> None:
+        got: Any = None
+        try:
+            got = await ctx.step("leave", leave, retry=Retry(tries=5, base_s=0))
+        except Exception as error:  # noqa: BLE001 - it must not meet the exit
+            got = error
+        await ctx.respond(f"{got}")
+
+    stand, head = await run(handle, max_attempts=1)
+    assert (head.state, len(ran)) == (S.TASK_STATE_FAILED, 1)
+    assert "Recorded" not in await stand.kinds()
+    stand, head = await run(handle, max_attempts=2)
+    assert (head.state, await stand.text(), len(ran)) == (S.TASK_STATE_COMPLETED, "3", 3)
+
+
 async def test_what_the_runtime_acts_on_leaves_a_step_with_its_causes() -> None:
     """A FinalError comes through as it was raised: its cause is still the service's exception."""
     seen: list[BaseException | None] = []

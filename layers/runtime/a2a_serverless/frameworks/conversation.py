@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from a2a_serverless.errors import StateTooLargeError
 from a2a_serverless.worker import FinalError, TaskContext
+from a2a_serverless.worker.context import queue_of
 from a2a_serverless.worker.steps import current_step
 
 logger = logging.getLogger(__name__)
@@ -186,8 +187,7 @@ class Answer:
     async def add(self, text: str, message: object) -> None:
         """Send the next chunk; `message` is equal for the chunks of one message."""
         if current_step() is not None:  # steps that are recorded may have begun the artifact
-            queue = self._ctx._queue  # noqa: SLF001 - the adapters belong to the runtime
-            self._has_begun = self._has_begun or queue.has_artifact(_ARTIFACT)
+            self._has_begun = self._has_begun or queue_of(self._ctx).has_artifact(_ARTIFACT)
         is_next = self._has_begun and message != self._message
         self._has_begun, self._message = True, message
         text = f"\n\n{text}" if is_next else text

@@ -10,7 +10,8 @@ from typing import Any, Final, TypeAlias
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
-from a2a_serverless.worker.steps import MAX_NAME, StepError, current_step
+from a2a_serverless.worker.context import queue_of
+from a2a_serverless.worker.steps import ENDINGS, MAX_NAME, StepError, current_step
 
 MAX_KEY: Final = 150
 """The longest id of a framework that is a step's key as it is."""
@@ -30,7 +31,7 @@ class NotRecordedError(StepError):
 
 def record_of(ctx: TaskContext, name: str, key: str) -> bytes | None:
     """Return the bytes that an earlier attempt has recorded for the one step of a name and key."""
-    record = ctx._queue.journal.found(StepId(name, key, 1))  # noqa: SLF001 - the adapters belong to the runtime
+    record = queue_of(ctx).journal.found(StepId(name, key, 1))
     return None if record is None else record.value
 
 
@@ -91,14 +92,16 @@ class Steps:
             kind = next(kind for kind in self._signals if isinstance(signal, kind))
             told = {name: getattr(signal, name) for name in self._signals[kind]}
             return [kind.__name__, told, *of]
-        except Exception as error:
+        except ENDINGS:
+            raise
+        except BaseException as error:
             text = str(error)[:MAX_NAME]
             raise NotRecordedError("", type(error).__name__, text) from error
 
     def _result(self, recorded: list[Any], name: str, asked: str) -> Any:
         signal, result, *of = recorded
         if of != ([asked] if asked else []):
-            self._ctx._queue.diverge(  # noqa: SLF001 - as above
+            queue_of(self._ctx).diverge(
                 f"asked {name!r} something else than before, because of something that is no step"
             )
         for kind in self._signals:

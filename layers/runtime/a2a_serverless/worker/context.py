@@ -588,6 +588,11 @@ class TaskContext(UserTurn):
         )
 
 
+def queue_of(ctx: TaskContext) -> TurnQueue:
+    """Return the queue of a turn, for what in this package goes deeper than an agent does."""
+    return ctx._queue  # noqa: SLF001 - of this module, and not part of an agent's `ctx`
+
+
 class Worker(ABC):
     """An agent: implement `handle`. One instance serves all turns, several at a time."""
 

@@ -46,6 +46,7 @@ from a2a_serverless.worker.guard import Guard, Merged
 from a2a_serverless.worker.loops import AgentCall, AgentCalls, first_of, noted
 from a2a_serverless.worker.steps import (
     CANCELLED,
+    ENDINGS,
     PARK_S,
     STATE,
     DivergedError,
@@ -264,7 +265,9 @@ class TurnQueue(EventQueue):
                 except asyncio.CancelledError:
                     self._cancelled(running, self._guard.clock.monotonic() - began)
                     raise
-                except Exception as error:
+                except ENDINGS:
+                    raise
+                except BaseException as error:
                     tried += 1
                     wait_s = None if running.has_streamed else retry.wait_s(tried, error)
                     if wait_s is None:
@@ -308,7 +311,7 @@ class TurnQueue(EventQueue):
         if until > self._guard.clock.now_ms():
             await self._at_home(self._park(step_id, until))
 
-    def _failed(self, step_id: StepId, error: Exception) -> Exception:
+    def _failed(self, step_id: StepId, error: BaseException) -> BaseException:
         """Return what the agent gets of a step's exception; its record waits for what follows.
 
         What the runtime acts on itself goes through as it is.

@@ -46,6 +46,10 @@ SLEEP: Final = "ctx.sleep"
 STATE: Final = "ctx.load_context"
 """The name of the record of the conversation's state."""
 
+ENDINGS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+"""What ends a step's caller. Anything else that a step raises is a failure of the step, also what a
+framework does not derive from Exception."""
+
 
 class StepError(Exception):
     """A step has failed, now or in an earlier attempt: the same error in both.
@@ -61,7 +65,7 @@ class StepError(Exception):
         self.text = text
 
     @classmethod
-    def of(cls, step_id: StepId, error: Exception) -> StepError:
+    def of(cls, step_id: StepId, error: BaseException) -> StepError:
         """Return the error of a step that has raised."""
         return cls(step_id.name, type(error).__name__, str(error)[:MAX_NAME])
 
