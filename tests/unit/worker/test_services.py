@@ -28,7 +28,14 @@ from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.head import Spared
 from a2a_serverless.worker import FinalError, RetryLater
 from a2a_serverless.worker.failures import is_final
-from a2a_serverless.worker.services import MOST_SEEN, Passing, Refusal, meaning_of, no_longer
+from a2a_serverless.worker.services import (
+    MOST_SEEN,
+    Passing,
+    Refusal,
+    meaning_of,
+    no_longer,
+    refuses_content,
+)
 from tests.support.workers import Agent, Bench, S, complete
 
 NOW_MS = 1_700_000_000_000
@@ -214,6 +221,25 @@ def raised(error: BaseException, *causes: BaseException, implicit: bool = False)
             last.__cause__ = cause
         last = cause
     return error
+
+
+@pytest.mark.parametrize(
+    ("error", "refuses"),
+    [
+        (of_httpx(400), True),
+        (of_stainless("openai", "BadRequestError", 413), True),
+        (of_botocore("ValidationException", 400), True),
+        (NotImplementedError("VideoUrl is not supported"), True),
+        (raised(RuntimeError("no answer"), TypeError("format=<zip> | unsupported format")), True),
+        (ValueError("a tool's own"), False),
+        (of_httpx(503), False),
+        (raised(of_httpx(429), ValueError("not supported")), False),
+        (FinalError(client_text="Videos are not supported here."), False),
+    ],
+)
+def test_what_is_not_taken(error: BaseException, refuses: bool) -> None:  # noqa: FBT001 - pytest's
+    """A status, or the words of a library, say so; not of what passes, nor of what is final."""
+    assert refuses_content(error) is refuses
 
 
 @pytest.mark.parametrize("implicit", [True, False])

@@ -7,6 +7,7 @@ exceptions are known by name, by HTTP status and by error code.
 from __future__ import annotations
 
 import math
+import re
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 from a2a_serverless.tasks.attempts import MOST_STARTS, RetryPolicy, left_of
 from a2a_serverless.tasks.head import Spared
-from a2a_serverless.worker.failures import RetryLater, members
+from a2a_serverless.worker.failures import RetryLater, is_final, members
 
 MOST_SEEN: Final = 100
 """The most exceptions, of chains and groups, that are looked at."""
@@ -59,6 +60,19 @@ def meaning_of(error: BaseException | None, now_ms: int) -> Meaning:
     compared.
     """
     return _of_chain(error, now_ms, set())
+
+
+def refuses_content(error: BaseException) -> bool:
+    """Return True if a service, or its library, does not take what it was sent.
+
+    An error with which the agent itself ends the task is none.
+    """
+    if is_final(error) or meaning_of(error, 0) is not None:
+        return False
+    return any(
+        _status_of(each, _names(each)) in _NOT_TAKEN or _UNSUPPORTED.search(str(each))
+        for each, _ in _chain(error, set())
+    )
 
 
 def _of_chain(error: BaseException | None, now_ms: int, seen: set[int]) -> Meaning:
@@ -262,6 +276,11 @@ _PASSING: Final = frozenset({408, 425, 429})
 """HTTP statuses that pass, beside all from 500 on: 529 is a model's overload."""
 _PAYMENT_REQUIRED: Final = 402
 _REFUSED: Final = frozenset({401, _PAYMENT_REQUIRED, 403})
+_NOT_TAKEN: Final = frozenset({400, 413, 415, 422})
+_UNSUPPORTED: Final = re.compile(
+    r"unsupported|not support|only .* supported|unknown media type", re.IGNORECASE
+)
+"""What libraries say of content that they cannot write for their service."""
 _STATUS_IN_CODE: Final = frozenset({"google", "urllib", "aiohttp"})
 """Packages whose exceptions have the status in `code` or `status`."""
 
