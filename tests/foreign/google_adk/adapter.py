@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -31,7 +32,8 @@ from google.genai import types
 from a2a_serverless.frameworks.adk import AdkExecutor
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS, Conversation
 from a2a_serverless_tools.contract import Storage
-from tests.support.workers import artifact_texts
+from tests.support.workers import artifact_texts, status_text, user_request
+from tests.unit.frameworks import files
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
@@ -563,3 +565,89 @@ async def test_without_steps_nothing_is_recorded() -> None:
     recorded, steps = await commits(paid([]))
     assert (none, steps) == (0, 4), (none, steps)
     assert plain < recorded <= plain + steps, (plain, recorded)
+
+
+class Artist(BaseLlm):  # type: ignore[misc] # as above
+    """A model of `files.Made`."""
+
+    seen: Any
+    file: bytes
+    error: Any
+    calls: Any
+
+    async def generate_content_async(
+        self,
+        llm_request: LlmRequest,
+        stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
+    ) -> AsyncGenerator[LlmResponse, None]:
+        self.calls.append(f"request {len(llm_request.contents)}")
+        users = [c for c in llm_request.contents if c.role == "user"]
+        self.seen.append([shown_by(part) for content in users for part in content.parts])
+        if self.error is not None:
+            raise self.error
+        parts = [types.Part(text="seen")]
+        if users[-1].parts[0].text in ("ask", "tool"):
+            call = types.FunctionCall(name=users[-1].parts[0].text, args={})
+            parts = [types.Part(function_call=call)]
+        elif self.file:
+            parts.append(types.Part.from_bytes(data=self.file, mime_type="image/png"))
+        yield LlmResponse(content=types.Content(role="model", parts=parts))
+
+
+def shown_by(part: types.Part) -> Any:
+    """A part as `files.Made` has it; the ADK writes a data part as a tagged text."""
+    if part.file_data:
+        return (part.file_data.mime_type, part.file_data.file_uri)
+    if part.inline_data:
+        data = part.inline_data.data
+        tagged = re.fullmatch(rb"<a2a_datapart_json>(.*)</a2a_datapart_json>", data)
+        if tagged:
+            return json.dumps(json.loads(tagged[1]), ensure_ascii=False)
+        return (part.inline_data.mime_type, data)
+    return part.text or part.function_response.response
+
+
+def made(
+    seen: list[Any],
+    *,
+    file: bytes = b"",
+    error: Exception | None = None,
+    calls: list[str] | None = None,
+    **options: Any,
+) -> AdkExecutor:
+    """An agent of `files.Made`."""
+    noted = [] if calls is None else calls
+
+    def ask() -> dict[str, str]:
+        """Ask."""
+        return {"result": "pending"}
+
+    def tool() -> dict[str, str]:
+        """Call it."""
+        noted.append("tool")
+        return {"result": "called"}
+
+    model = Artist(model="fake", seen=seen, file=file, error=error, calls=noted)
+    tools = [tool, LongRunningFunctionTool(ask)]
+    return AdkExecutor(LlmAgent(name="helper", model=model, tools=tools), "adapted", **options)
+
+
+async def test_an_answer_may_be_a_file() -> None:
+    """The model gets it; one that has no translation is asked for again, and the task waits on."""
+    seen: list[Any] = []
+    speaking = Talk(made(seen))
+    head, task = await speaking.say("ask")
+    assert asks_now(task), task.status
+    task = await speaking.answer(head, user_request(files.raw(b"", "image/png")))
+    assert asks_now(task), task.status
+    assert "parts[0] (image/png, 0 bytes): the part is empty" in status_text(task), task.status
+    picture = user_request(files.raw(files.PICTURE, "image/png"))
+    files.completed(await speaking.answer(head, picture))
+    assert seen[-1][-1] == ("image/png", files.PICTURE), seen
+
+
+async def test_files() -> None:
+    """What `files` states of each adapter holds for this one; its answers may have files."""
+    for check in files.CHECKS:
+        if check is not files.check_an_answer:
+            await check(made)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import uuid
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx2
 import openai
-from agents import Agent, RunConfig, function_tool
+from agents import Agent, RunConfig, ToolOutputImage, function_tool
+from agents.models.chatcmpl_converter import Converter
 from agents.models.interface import Model
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
+from openai.types.responses import ResponseCompletedEvent, ResponseOutputItemDoneEvent
+from openai.types.responses.response_output_item import ImageGenerationCall
 from pydantic import BaseModel
 
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
-from a2a_serverless.frameworks.openai_agents import OpenAIAgentsWorker, _ConversationSession
+from a2a_serverless.frameworks.openai_agents import (
+    OpenAIAgentsWorker,
+    _content,
+    _ConversationSession,
+)
+from a2a_serverless.frameworks.parts import File
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import artifact_texts
+from tests.unit.frameworks import files
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
@@ -248,3 +258,103 @@ async def test_a_step_costs_a_commit_at_most() -> None:
     recorded, steps = await commits(paid([]))
     assert (none, steps) == (0, 5), (none, steps)
     assert plain < recorded <= plain + steps, (plain, recorded)
+
+
+def told_by(item: dict[str, Any]) -> list[Any]:
+    """An item of the model's input as `files.Made` has it; what the model has said is left out."""
+    if item.get("role") == "assistant" or item.get("type") not in (None, "message", RESULT):
+        return []
+    content = item["output"] if item.get("type") == RESULT else item["content"]
+    return [content] if isinstance(content, str) else [told_of(each) for each in content]
+
+
+RESULT = "function_call_output"
+
+
+def told_of(block: dict[str, Any]) -> Any:
+    if "text" in block:
+        return block["text"]
+    url = block.get("image_url") or block.get("file_data") or block["file_url"]
+    if not url.startswith("data:"):
+        return ("image/png", url)
+    media_type, _, content = url.removeprefix("data:").partition(";base64,")
+    return (media_type, b64decode(content))
+
+
+class Painter(Fake):
+    """Makes a picture with each text, as the tool of the SDK's service does."""
+
+    def __init__(self, reply: Reply, file: bytes) -> None:
+        super().__init__(reply)
+        self.file = file
+
+    async def stream_response(self, *call: Any, **settings: Any) -> AsyncIterator[Any]:
+        fields = {"id": "ig", "type": "image_generation_call", "status": "completed"}
+        result = b64encode(self.file).decode()
+        picture = ImageGenerationCall.model_validate({**fields, "result": result})
+        async for event in super().stream_response(*call, **settings):
+            is_end = isinstance(event, ResponseCompletedEvent)
+            if is_end and event.response.output[0].type == "message":
+                event.response.output.append(picture)
+                yield ResponseOutputItemDoneEvent(
+                    item=picture,
+                    output_index=1,
+                    sequence_number=event.sequence_number,
+                    type="response.output_item.done",
+                )
+            yield event
+
+
+def made(
+    seen: list[Any],
+    *,
+    file: bytes = b"",
+    error: Exception | None = None,
+    calls: list[str] | None = None,
+    **options: Any,
+) -> OpenAIAgentsWorker:
+    """An agent of `files.Made`; its tool returns a picture."""
+    noted = [] if calls is None else calls
+    content = b64encode(files.PICTURE).decode()
+
+    def reply(call: ModelCall) -> list[Any]:
+        noted.append(f"request {len(call.input)}")
+        seen.append([each for item in call.input for each in told_by(item)])
+        if error is not None:
+            raise error
+        last = call.input[-1]
+        name = (told_by(last) or [""])[0] if last.get("type") != RESULT else ""
+        if name in ("ask", "tool"):
+            return [function_call(name, {}, call_id=uuid.uuid4().hex)]
+        return [assistant_message("seen")]
+
+    @function_tool(needs_approval=True)  # type: ignore[untyped-decorator] # as above
+    def ask() -> str:
+        """Ask."""
+        return "asked"
+
+    @function_tool(name_override="tool")  # type: ignore[untyped-decorator] # as above
+    def draw() -> ToolOutputImage:
+        """Draw."""
+        noted.append("draw")
+        return ToolOutputImage(image_url=f"data:image/png;base64,{content}")
+
+    model = Painter(reply, file) if file else Fake(reply)
+    agent = Agent(name="helper", model=model, tools=[ask, draw])
+    return OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True), **options)
+
+
+async def test_files() -> None:
+    """What `files` states of each adapter holds for this one."""
+    for check in files.CHECKS:
+        await check(made)
+
+
+async def test_the_sdk_writes_the_blocks_for_chat_completions() -> None:
+    """Its converter takes each block; the API Responses has pictures and files in this form."""
+    sent = [File("image/png", b"1"), File("audio/mpeg", b"2"), File("text/csv", b"3")]
+    image, audio, document = Converter.extract_all_content([_content(file) for file in sent])
+    assert image["image_url"] == {"url": "data:image/png;base64,MQ==", "detail": "auto"}, image
+    assert audio["input_audio"] == {"data": "Mg==", "format": "mp3"}, audio
+    data = "data:text/csv;base64,Mw=="
+    assert document["file"] == {"file_data": data, "filename": "document.csv"}, document

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, get_args
 
 from strands import Agent, ToolContext, tool
 from strands.agent.conversation_manager import SlidingWindowConversationManager
-from strands.models import Model
+from strands.models import BedrockModel, Model
 from strands.tools.executors import SequentialToolExecutor
+from strands.types import media
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import TOO_LONG
-from a2a_serverless.frameworks.strands import StrandsWorker
+from a2a_serverless.frameworks.parts import FORMATS, File
+from a2a_serverless.frameworks.strands import StrandsWorker, _block
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import artifact_texts
+from tests.unit.frameworks import files
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
@@ -227,3 +232,109 @@ async def test_a_step_costs_a_commit_at_most() -> None:
     recorded, steps = await commits(paid([]), "call a b")
     assert (none, steps) == (0, 4), (none, steps)
     assert plain < recorded <= plain + steps, (plain, recorded)
+
+
+def told_by(block: dict[str, Any]) -> list[Any]:
+    """A block as `files.Made` has it; of a tool's result, what it contains."""
+    types = {"png": "image/png", "jpeg": "image/jpeg", "pdf": "application/pdf"}
+    if "toolResult" in block:
+        return [each for one in block["toolResult"]["content"] for each in told_by(one)]
+    if "text" in block:
+        return [block["text"]]
+    (content,) = block.values()
+    return [(types[content["format"]], content["source"]["bytes"])]
+
+
+class Artist(Fake):
+    """A model of `files.Made`: as it streams text alone, a tool makes its picture."""
+
+    def __init__(self, seen: list[Any], calls: list[str], error: Any, *, file: bytes) -> None:
+        self.seen, self.calls, self.error, self.file = seen, calls, error, file
+
+    async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+        self.calls.append(f"request {len(messages)}")
+        given = [b for m in messages if m["role"] == "user" for b in m["content"]]
+        self.seen.append([each for block in given for each in told_by(block)])
+        if self.error is not None:
+            raise self.error
+        name = messages[-1]["content"][0].get("text")
+        is_call = "toolResult" not in given[-1] and (self.file or name in ("ask", "tool"))
+        yield {"messageStart": {"role": "assistant"}}
+        if is_call:
+            use = {"toolUseId": f"{len(messages)}", "name": "ask" if name == "ask" else "draw"}
+            yield {"contentBlockStart": {"start": {"toolUse": use}}}
+            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": "{}"}}}}
+        else:
+            yield {"contentBlockStart": {"start": {}}}
+            yield {"contentBlockDelta": {"delta": {"text": "seen"}}}
+        yield {"contentBlockStop": {}}
+        yield {"messageStop": {"stopReason": "tool_use" if is_call else "end_turn"}}
+
+
+def made(
+    seen: list[Any],
+    *,
+    file: bytes = b"",
+    error: Exception | None = None,
+    calls: list[str] | None = None,
+    **options: Any,
+) -> StrandsWorker:
+    """An agent of `files.Made`."""
+    noted = [] if calls is None else calls
+
+    @tool(context=True)  # type: ignore[untyped-decorator] # as above
+    def ask(tool_context: ToolContext) -> str:
+        """Ask."""
+        return str(tool_context.interrupt("ask", reason="Sure?"))
+
+    @tool  # type: ignore[untyped-decorator] # as above
+    def draw() -> dict[str, Any]:
+        """Draw."""
+        noted.append("draw")
+        picture = {"image": {"format": "png", "source": {"bytes": file or files.PICTURE}}}
+        return {"status": "success", "content": [picture]}
+
+    model = Artist(seen, noted, error, file=file)
+    make = functools.partial(Agent, model=model, tools=[ask, draw], callback_handler=None)
+    return StrandsWorker(make, **options)
+
+
+async def test_files() -> None:
+    """What `files` states of each adapter holds for this one; but it has no URLs."""
+    for check in files.CHECKS:
+        if check is not files.check_urls:
+            await check(made)
+
+
+async def test_each_document_has_a_name() -> None:
+    """Bedrock wants one, without underscores, and a text beside it."""
+    blocks: list[Any] = []
+
+    class Shown(Artist):
+        async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+            blocks[:] = messages[0]["content"]
+            async for event in super().stream(messages):
+                yield event
+
+    make = functools.partial(Agent, model=Shown([], [], None, file=b""), callback_handler=None)
+    await Talk(StrandsWorker(make)).show(files.raw(files.DOCUMENT, filename="of_May?.pdf"))
+    name = blocks[0]["document"]["name"]
+    assert re.fullmatch(r"of May [A-Za-z0-9 -]+", name), name
+    assert blocks[1:] == [{"text": name}], blocks
+
+
+async def test_bedrock_takes_each_format() -> None:
+    """The SDK writes the blocks for Bedrock, and its types have each format."""
+    model = BedrockModel(region_name="us-east-1")
+    kinds = {
+        "image": media.ImageFormat,
+        "document": media.DocumentFormat,
+        "audio": media.AudioFormat,
+        "video": media.VideoFormat,
+    }
+    for media_type in FORMATS:
+        file = File(media_type, b"1")
+        if media_type in StrandsWorker.takes:
+            block = _block("m", file)
+            assert file.format in get_args(kinds[file.kind]), media_type
+            assert model._format_request_message_content(block) == block, media_type

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from a2a.helpers import get_data_parts, new_data_part
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import Message, Part, Role, SendMessageRequest, Task
 
-from a2a_serverless.tasks.entries import Recorded, TurnOpened
+from a2a_serverless.tasks.entries import Caller, Recorded, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import Worker
@@ -41,6 +42,14 @@ class Talk:
         head = await self.bench.send(text)
         await self._work()
         return head, await self.bench.task(head)
+
+    async def show(self, *parts: Part) -> Task:
+        """A message of some parts, which begins a task."""
+        message = Message(message_id=uuid4().hex, role=Role.ROLE_USER, parts=parts)
+        sent = SendMessageRequest(message=message)
+        head = await self.bench.open(sent, context_id="ctx", caller=Caller())
+        await self._work()
+        return await self.bench.task(head)
 
     async def told(self, text: str) -> str:
         """What the client reads after one start of an agent that may be started three times."""

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.foreign_agents import ROOT, python_of
 
-TESTS = {"openai_agents": 10, "strands": 11, "google_adk": 19}
+TESTS = {"openai_agents": 12, "strands": 14, "google_adk": 21}
 """How many there are in `adapter.py` of each environment."""
 
 

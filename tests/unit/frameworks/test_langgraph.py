@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import operator
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, TypedDict
 
 import httpx
 import pytest
 from a2a.types import TaskState
-from langchain_core.language_models import FakeListChatModel
-from langchain_core.messages import AIMessage, AnyMessage, RemoveMessage
+from langchain_core.language_models import BaseChatModel, FakeListChatModel
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    AnyMessage,
+    BaseMessage,
+    RemoveMessage,
+    ToolMessage,
+)
+from langchain_core.messages.block_translators.openai import convert_to_openai_data_block
+from langchain_core.messages.content import create_file_block, create_image_block
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.outputs import ChatGenerationChunk as Chunk
+from langchain_core.outputs import ChatResult
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -19,9 +33,12 @@ from pydantic import BaseModel
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
-from a2a_serverless.frameworks.langgraph import LangGraphWorker
+from a2a_serverless.frameworks.langgraph import LangGraphWorker, _block
+from a2a_serverless.frameworks.parts import File
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import artifact_texts, status_text
+from tests.unit.frameworks import files
+from tests.unit.frameworks.files import PICTURE
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
@@ -340,3 +357,110 @@ async def test_a_step_costs_a_commit_at_most() -> None:
     ]
     assert (none, steps) == (0, 4)
     assert plain < recorded <= plain + steps
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+class Artist(BaseChatModel):
+    """A model of `files.Made`; its picture comes in two pieces of a stream."""
+
+    seen: Any
+    file: bytes
+    error: Any
+    calls: Any
+
+    @property
+    def _llm_type(self) -> str:
+        return "artist"
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        raise NotImplementedError
+
+    def _stream(self, messages: list[BaseMessage], *_: Any, **__: Any) -> Iterator[Chunk]:
+        self.calls.append(f"request {len(messages)}")
+        given = [m for m in messages if not isinstance(m, AIMessage)]
+        self.seen.append([told(each) for m in given for each in m.content_blocks])
+        if self.error is not None:
+            raise self.error
+        name = given[-1].content_blocks[0].get("text")
+        if name in ("ask", "tool"):
+            call = tool_call_chunk(name=name, args="{}", id=f"{len(messages)}", index=0)
+            yield Chunk(message=AIMessageChunk(content="", tool_call_chunks=[call]))
+            return
+        yield Chunk(message=AIMessageChunk(content="seen"))
+        picture: dict[str, Any] = {"type": "image", "index": 1}
+        content = b64encode(self.file).decode()
+        for piece in [{"base64": content[:99], "mime_type": "image/png"}, {"base64": content[99:]}]:
+            if self.file:
+                yield Chunk(message=AIMessageChunk(content=[{**picture, **piece}]))
+
+
+def told(block: Any) -> Any:
+    if block["type"] == "text":
+        return block["text"]
+    return (block["mime_type"], block.get("url") or b64decode(block["base64"]))
+
+
+def made(
+    seen: list[Any],
+    *,
+    file: bytes = b"",
+    error: Exception | None = None,
+    calls: list[str] | None = None,
+    **options: Any,
+) -> LangGraphWorker:
+    """A graph of `files.Made`; its tool returns a picture."""
+    calls = [] if calls is None else calls
+    artist = Artist(seen=seen, file=file, error=error, calls=calls)
+
+    def model(state: MessagesState) -> Update:
+        return {"messages": [artist.invoke(state["messages"])]}
+
+    def tools(state: MessagesState) -> Update:
+        last: Any = state["messages"][-1]
+        call = last.tool_calls[0]
+        if call["name"] == "ask":
+            return {"messages": [ToolMessage(interrupt("Sure?"), tool_call_id=call["id"])]}
+        calls.append("tool")
+        picture = create_image_block(base64=b64encode(PICTURE).decode(), mime_type="image/png")
+        return {"messages": [ToolMessage([dict(picture)], tool_call_id=call["id"])]}
+
+    def then(state: MessagesState) -> str:
+        last: Any = state["messages"][-1]
+        return "tools" if last.tool_calls else END
+
+    graph = StateGraph(MessagesState).add_node(model).add_node(tools)
+    graph.add_edge(START, "model").add_conditional_edges("model", then).add_edge("tools", "model")
+    return LangGraphWorker(graph.compile(), **options)
+
+
+@pytest.mark.parametrize("check", files.CHECKS)
+async def test_files(check: Callable[[files.Made], Any]) -> None:
+    """What `files` states of each adapter holds for this one."""
+    await check(made)
+
+
+async def test_what_a_node_says_may_be_files_by_url() -> None:
+    """A file by its URL goes on as such, with its name; one that only its service has does not."""
+
+    def says(_: MessagesState) -> Update:
+        report = create_file_block(url="https://example.com/r", mime_type="application/pdf")
+        named = {**report, "extras": {"filename": "report.pdf"}}
+        elsewhere = create_image_block(file_id="1", mime_type="image/png")
+        return {"messages": [AIMessage([named, dict(elsewhere)])]}
+
+    _, task = await Talk(LangGraphWorker(chain(MessagesState, says=says).compile())).say("a")
+    (part,) = [part for artifact in task.artifacts for part in artifact.parts]
+    assert (part.url, part.media_type) == ("https://example.com/r", "application/pdf")
+    assert part.filename == "report.pdf"
+
+
+def test_langchain_writes_the_blocks_for_a_service() -> None:
+    """As OpenAI takes them: with the media type, the bytes and the name."""
+    files = [File("image/png", b"1"), File("application/pdf", b"2", filename="May.pdf")]
+    blocks: list[Any] = [_block(file) for file in files]
+    image, document = map(convert_to_openai_data_block, blocks)
+    assert image["image_url"] == {"url": "data:image/png;base64,MQ=="}
+    data = "data:application/pdf;base64,Mg=="
+    assert document["file"] == {"file_data": data, "filename": "May.pdf"}

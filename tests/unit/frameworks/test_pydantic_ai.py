@@ -11,6 +11,8 @@ import pytest
 from pydantic import BaseModel
 from pydantic_ai import (
     Agent,
+    BinaryContent,
+    BinaryImage,
     CallDeferred,
     DeferredToolRequests,
     ModelMessage,
@@ -22,6 +24,7 @@ from pydantic_ai import (
 from pydantic_ai.capabilities import ModelFallback, ProcessEventStream
 from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded
 from pydantic_ai.messages import (
+    FilePart,
     FunctionToolResultEvent,
     PartDeltaEvent,
     PartStartEvent,
@@ -32,11 +35,15 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.profiles import ModelProfile
 
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
+from a2a_serverless.frameworks.parts import FORMATS
 from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import artifact_texts
+from tests.unit.frameworks import files
+from tests.unit.frameworks.files import PICTURE, files_of
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
@@ -341,3 +348,79 @@ async def test_a_step_costs_a_commit_at_most() -> None:
     ]
     assert (none, steps) == (0, 7)
     assert plain < recorded <= plain + steps
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def made(
+    seen: list[Any],
+    *,
+    file: bytes = b"",
+    error: Exception | None = None,
+    calls: list[str] | None = None,
+    **options: Any,
+) -> PydanticAIWorker:
+    """An agent of `files.Made`; its tool returns a picture."""
+
+    def content(part: Any) -> list[Any]:
+        if isinstance(part, ToolReturnPart):
+            return [
+                (each.media_type, each.data)
+                for each in part.files
+                if isinstance(each, BinaryContent)
+            ]
+        given = [part.content] if isinstance(part.content, str) else part.content
+        return [each if isinstance(each, str) else told(each) for each in given]
+
+    def told(each: Any) -> Any:
+        return (each.media_type, each.data if isinstance(each, BinaryContent) else each.url)
+
+    def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        if calls is not None:
+            calls.append(f"request {len(messages)}")
+        kinds = (UserPromptPart, ToolReturnPart)
+        parts = [part for m in messages for part in m.parts if isinstance(part, kinds)]
+        seen.append([each for part in parts for each in content(part)])
+        if error is not None:
+            raise error
+        name = content(parts[-1])[0] if isinstance(parts[-1], UserPromptPart) else ""
+        if name in ("ask", "tool"):
+            return ModelResponse(parts=[ToolCallPart(name, {})])
+        picture = FilePart(BinaryContent(file, media_type="image/png"))
+        return ModelResponse(parts=[TextPart("seen"), *([picture] if file else [])])
+
+    def ask() -> str:
+        raise CallDeferred
+
+    def tool() -> BinaryContent:
+        if calls is not None:
+            calls.append("tool")
+        return BinaryContent(PICTURE, media_type="image/png")
+
+    agent = Agent(FunctionModel(reply), output_type=[str, DeferredToolRequests], tools=[ask, tool])
+    return PydanticAIWorker(agent, **options)
+
+
+@pytest.mark.parametrize("check", files.CHECKS)
+async def test_files(check: Callable[[files.Made], Any]) -> None:
+    """What `files` states of each adapter holds for this one."""
+    await check(made)
+
+
+async def test_an_output_that_is_a_file_is_an_artifact() -> None:
+    """A picture alone is what the client gets, once."""
+
+    def reply(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[FilePart(BinaryContent(PICTURE, media_type="image/png"))])
+
+    model = FunctionModel(reply, profile=ModelProfile(supports_image_output=True))
+    agent = Agent(model, output_type=BinaryImage)
+    _, task = await Talk(PydanticAIWorker(agent)).say("draw")
+    assert files_of(task) == [("image/png", "image.png", PICTURE)]
+
+
+def test_the_library_knows_each_format() -> None:
+    """What the adapter takes, the library's writers for services have a name for."""
+    for media_type in FORMATS:
+        assert BinaryContent(b"1", media_type=media_type).format

@@ -43,6 +43,7 @@ from a2a_serverless.frameworks.conversation import (
     Messages,
     final_errors,
 )
+from a2a_serverless.frameworks.parts import KINDS, File, PartRefusedError, Takes, tell
 from a2a_serverless.frameworks.steps import MODEL, Steps
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.identity import digest
@@ -54,6 +55,7 @@ from a2a_serverless.worker.steps import current_step
 __all__ = ["AdkExecutor"]
 
 _FINAL: Final[dict[type[Exception], str]] = {LlmCallsLimitExceededError: TOO_MANY_STEPS}
+_TAKES: Final = Takes("google-adk", None)
 _EVENT: Final = "adk_event_id"
 """The key of an artifact's metadata under which the ADK's executor has its event's id."""
 _RANDOM: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -71,6 +73,8 @@ class AdkExecutor(AgentExecutor):
         app_name: the runner's.
         executor_options: those of the ADK's executor, such as `config` or `force_new_version`.
         steps: False: nothing is recorded, and a turn that is interrupted starts over.
+        urls: True: files by https URLs are taken too, and the URL is handed to the model as it is.
+            Some providers' packages fetch it in the worker: the default refuses URLs.
         **runner_options: those of the runner, such as `plugins` or `artifact_service`.
     """
 
@@ -83,6 +87,7 @@ class AdkExecutor(AgentExecutor):
         *,
         executor_options: dict[str, Any] | None = None,
         steps: bool = True,
+        urls: bool = False,
         **runner_options: Any,
     ) -> None:
         self._agent = agent
@@ -90,11 +95,17 @@ class AdkExecutor(AgentExecutor):
         self._executor_options = executor_options or {}
         self._steps = steps
         self._runner_options = runner_options
+        self.takes = _TAKES.by_url(*KINDS) if urls else _TAKES
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         if not isinstance(event_queue, TurnQueue):
             raise TypeError("An AdkExecutor runs in the WorkerAdapter of this package only.")
         ctx = TaskContext(context, event_queue)
+        try:
+            self.takes.check(ctx)
+        except PartRefusedError as refused:
+            await tell(ctx, refused)
+            return
         sessions = _ConversationSessions(await Conversation.load(ctx, "google-adk"))
         agent, ids, recording = self._agent, None, _Recording(ctx)
         if self._steps:
@@ -106,7 +117,7 @@ class AdkExecutor(AgentExecutor):
         executor = A2aAgentExecutor(runner=runner, **self._executor_options)
         await executor.execute(context, _KeepingQueue(event_queue, sessions, runner, ids))
         if runner.error is not None:
-            with final_errors(_FINAL):
+            with final_errors(_FINAL), self.takes.refusals(ctx):
                 raise runner.error
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -218,6 +229,10 @@ class _KeepingQueue(EventQueue):
             return
         if self._ids is not None and isinstance(event, TaskArtifactUpdateEvent):
             event.artifact.artifact_id = self._ids.of_artifact(event.artifact)
+        if isinstance(event, TaskArtifactUpdateEvent):
+            for part in event.artifact.parts:
+                if part.HasField("raw") or part.HasField("url"):
+                    part.filename = File(part.media_type, filename=part.filename).name
         state = event.status.state if isinstance(event, TaskStatusUpdateEvent) else None
         try:
             if state in _ASKS or state == TaskState.TASK_STATE_COMPLETED:

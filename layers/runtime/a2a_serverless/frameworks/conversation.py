@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import logging
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from a2a_serverless.errors import StateTooLargeError
-from a2a_serverless.worker import FinalError, TaskContext
+from a2a_serverless.frameworks.parts import PartRefusedError, check_answer, tell
+from a2a_serverless.worker import FinalError, TaskContext, Worker
 from a2a_serverless.worker.context import queue_of
 from a2a_serverless.worker.steps import current_step
 
@@ -34,6 +36,10 @@ The conversation does not learn that a task was canceled while it waited, so old
 
 TOO_MANY_STEPS: Final = "The agent has taken as many steps as it may, and had not finished."
 TOO_LONG: Final = "The answer or the conversation is longer than the agent's model allows."
+RECORD_TOO_LARGE: Final = (
+    "What the agent's model or a tool has made is larger than the record of a step may be (1 MB):"
+    " ask for less at once, or for a smaller file."
+)
 INVALID: Final = "The agent is wrong in itself, so that no further start would succeed."
 """What a client reads of errors that come again with every start."""
 
@@ -79,7 +85,7 @@ class Conversation:
         waiting = others.pop(ctx.task_id, None)
         refused = state.get("refused", 0)
         conversation = cls(ctx, framework, state["ended"], waiting, others, refused)
-        said = json.dumps(conversation.answer, ensure_ascii=False).encode(errors="replace")
+        said = json.dumps(_said(ctx), ensure_ascii=False).encode(errors="replace")
         size = len(json.dumps({**state, "waiting": others})) + int(len(said) * growth)
         if waiting is None:
             size = max(size, refused)
@@ -91,8 +97,13 @@ class Conversation:
 
     @property
     def answer(self) -> Any:
-        """Return the user's answer to a question: the message's data if it has any, or its text."""
-        return self.ctx.data_parts[0] if self.ctx.data_parts else self.ctx.user_text
+        """Return the user's answer to a question: the message's data if it has any, or its text.
+
+        Raises:
+            PartRefusedError: it has a file.
+        """
+        check_answer(self.ctx, self.framework)
+        return _said(self.ctx)
 
     async def ask(self, question: Any, waiting: Any) -> None:
         """End the turn with a question, and keep what this task needs when it is answered.
@@ -136,6 +147,10 @@ class Conversation:
         await self.ctx.update_context(state | {"refused": refused} if refused else state)
 
 
+def _said(ctx: TaskContext) -> Any:
+    return ctx.data_parts[0] if ctx.data_parts else ctx.user_text
+
+
 @dataclass(frozen=True, slots=True)
 class Messages:
     """The messages of a conversation, as JSON values, with which one turn begins.
@@ -170,6 +185,30 @@ class Messages:
         if self.is_rewritten or now[:count] != self.ended:
             return {"all": now}
         return {"own": now[count:]}
+
+
+class FrameworkWorker(Worker):
+    """A Worker that runs a framework's agent once for each message."""
+
+    keeps_conversation = True
+
+    async def handle(self, ctx: TaskContext) -> None:
+        """Run the agent until it ends or asks, and keep its conversation with the turn's ending.
+
+        A message with a part that has no translation is refused before the agent runs.
+        """
+        try:
+            await self._run(ctx)
+        except PartRefusedError as refused:
+            await tell(ctx, refused)
+
+    @abstractmethod
+    async def _run(self, ctx: TaskContext) -> None:
+        """Run a turn.
+
+        Raises:
+            PartRefusedError: before anything of the turn is stored or said.
+        """
 
 
 class Answer:

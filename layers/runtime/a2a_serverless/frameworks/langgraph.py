@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeGuard
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.channels import DeltaChannel
@@ -35,10 +35,12 @@ from a2a_serverless.frameworks.conversation import (
     TOO_MANY_STEPS,
     Answer,
     Conversation,
+    FrameworkWorker,
     final_errors,
 )
-from a2a_serverless.frameworks.steps import NotRecordedError, record_of
-from a2a_serverless.worker import FinalError, TaskContext, Worker
+from a2a_serverless.frameworks.parts import KINDS, File, Takes, give
+from a2a_serverless.frameworks.steps import TOO_LARGE, NotRecordedError, record_of
+from a2a_serverless.worker import FinalError, TaskContext
 
 __all__ = ["LangGraphWorker"]
 
@@ -50,10 +52,12 @@ _FINAL: Final[dict[type[Exception], str]] = {
     EmptyInputError: INVALID,
 }
 
+_TAKES: Final = Takes("langgraph", None)
+
 Graph = CompiledStateGraph[Any, Any, Any, Any]
 
 
-class LangGraphWorker(Worker):
+class LangGraphWorker(FrameworkWorker):
     """Runs a graph, one thread for each conversation. It needs no checkpointer of its own.
 
     Override `begin` and `finish` for a graph whose state has no `messages`.
@@ -63,16 +67,21 @@ class LangGraphWorker(Worker):
         serde: writes and reads the state; by default LangGraph's, which warns of classes that are
             not its own. `JsonPlusSerializer(allowed_msgpack_modules=[Order])` allows some.
         steps: False: nothing is recorded, and a turn that is interrupted starts over.
+        urls: True: files by https URLs are taken too, and the URL is handed to the model as it is.
+            Some providers' packages fetch it in the worker: the default refuses URLs.
 
     Raises:
         ConfigurationError: the graph is not compiled, or has a DeltaChannel, whose value is spread
             over checkpoints.
     """
 
-    keeps_conversation = True
-
     def __init__(
-        self, graph: Graph, *, serde: SerializerProtocol | None = None, steps: bool = True
+        self,
+        graph: Graph,
+        *,
+        serde: SerializerProtocol | None = None,
+        steps: bool = True,
+        urls: bool = False,
     ) -> None:
         given: Any = graph
         if isinstance(given, StateGraph):
@@ -86,17 +95,23 @@ class LangGraphWorker(Worker):
         self._graph = graph
         self._serde = serde
         self._steps = steps
+        self.takes = _TAKES.by_url(*KINDS) if urls else _TAKES
 
     def begin(self, ctx: TaskContext) -> Any:
-        """Return the graph's input for a task's first message: by default a human's message."""
-        return {_MESSAGES: [HumanMessage(ctx.user_text)]}
+        """Return the graph's input for a task's first message: by default a human's message.
+
+        Its content is the message's text, or all its parts as LangChain's content blocks.
+
+        Raises:
+            PartRefusedError: a part has no translation.
+        """
+        return {_MESSAGES: [HumanMessage(self.takes.prompt(ctx, _text, _block))]}
 
     async def finish(self, ctx: TaskContext, values: Any) -> None:  # noqa: ARG002 - for overriding
         """End a task whose graph has ended, given its state; by default without further output."""
         await ctx.respond()
 
-    async def handle(self, ctx: TaskContext) -> None:
-        """Run the graph until it ends or asks, and keep its thread with the turn's ending."""
+    async def _run(self, ctx: TaskContext) -> None:
         conversation = await Conversation.load(ctx, "langgraph", growth=_BASE64)
         thread = _Thread(ctx.context_id, self._serde)
         thread.restore(conversation.waiting or conversation.ended)
@@ -105,7 +120,7 @@ class LangGraphWorker(Worker):
             given = self.begin(ctx)
         else:
             given = await _answered(graph, thread.config, conversation.answer)
-        with final_errors(_FINAL):
+        with final_errors(_FINAL), self.takes.refusals(ctx):
             if self._steps:
                 await _Nodes(ctx, graph, self._serde).stream(given, thread.config)
             else:
@@ -211,10 +226,78 @@ async def _answered(graph: Graph, config: RunnableConfig, answer: Any) -> Comman
 
 
 async def _stream(ctx: TaskContext, graph: Graph, given: Any, config: RunnableConfig) -> None:
-    answer = Answer(ctx)
+    said = _Said(ctx, Answer(ctx))
     async for token, _ in graph.astream(given, config, stream_mode="messages"):
-        if isinstance(token, AIMessage) and token.text:
-            await answer.add(token.text, token.id)
+        if _speaks(token):
+            await said.add(token)
+    await said.end()
+
+
+def _speaks(token: Any) -> TypeGuard[AIMessage]:
+    return isinstance(token, AIMessage) and bool(token.text or _files_of(token))
+
+
+def _files_of(token: AIMessage) -> list[Any]:
+    if isinstance(token.content, str):
+        return []
+    return [block for block in token.content_blocks if block["type"] in _FILES]
+
+
+class _Said:
+    """What a model says: its text as it comes, and its files when it has ended."""
+
+    def __init__(self, ctx: TaskContext, answer: Answer) -> None:
+        self._ctx = ctx
+        self._answer = answer
+        self._files: dict[str | None, AIMessageChunk] = {}
+
+    async def add(self, token: AIMessage) -> None:
+        """Take the next message, or piece of one."""
+        if token.text:
+            await self._answer.add(token.text, token.id)
+        if files := _files_of(token):  # the pieces of a file are joined by their index
+            piece = AIMessageChunk(content=files)
+            self._files[token.id] = (
+                self._files[token.id] + piece if token.id in self._files else piece
+            )
+
+    async def end(self) -> None:
+        """Send the files."""
+        for message in self._files.values():
+            for block in message.content:
+                if isinstance(block, dict) and (file := _file(block)):
+                    await give(self._ctx, file)
+
+
+_FILES: Final = frozenset({"image", "audio", "video", "file"})
+"""The types of LangChain's content blocks that are files."""
+
+
+def _text(text: str) -> str | dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _block(file: File) -> str | dict[str, Any]:
+    block = {
+        "type": "file" if file.kind == "document" else file.kind,
+        "mime_type": file.media_type,
+        **({"url": file.url} if file.url else {"base64": file.base64}),
+    }
+    return block if file.kind == "image" else {**block, "extras": {"filename": file.name}}
+
+
+def _file(block: dict[str, Any]) -> File | None:
+    """Return the file of a content block; None if it is kept by the model's service."""
+    kind = block["type"]
+    extras = block.get("extras", {})
+    usual = f"image/{extras['output_format']}" if "output_format" in extras else _USUAL.get(kind)
+    media_type, name = block.get("mime_type") or usual or "", extras.get("filename", "")
+    url, data = block.get("url", ""), block.get("base64", "")
+    return File(media_type, b64decode(data), url, name) if url or data else None
+
+
+_USUAL: Final = {"image": "image/png", "audio": "audio/wav", "video": "video/mp4"}
+"""What models make that do not say what it is."""
 
 
 def _are_messages(value: Any) -> TypeGuard[list[Any]]:
@@ -230,7 +313,7 @@ class _Run:
     def __init__(self, node: str, number: int) -> None:
         self.node = node
         self.key = str(number)
-        self.tokens: asyncio.Queue[tuple[str, Any] | None] = asyncio.Queue()
+        self.tokens: asyncio.Queue[Any] = asyncio.Queue()
         self.writes: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.has_begun = False
 
@@ -247,6 +330,7 @@ class _Nodes(BaseCache[Any]):
         super().__init__(serde=serde)
         self._ctx = ctx
         self._answer = Answer(ctx)
+        self._said = _Said(ctx, self._answer)
         self._others = graph.cache
         self._floor = asyncio.Lock()
         self._numbers: Counter[str] = Counter()
@@ -276,6 +360,7 @@ class _Nodes(BaseCache[Any]):
                 else:
                     await self._say(*event)
             await self._recorded()
+            await self._said.end()
         finally:
             for step in self._steps:
                 step.cancel()
@@ -306,13 +391,13 @@ class _Nodes(BaseCache[Any]):
         self._begin(run)
 
     async def _say(self, token: Any, metadata: Mapping[str, Any]) -> None:
-        if not (isinstance(token, AIMessage) and token.text):
+        if not _speaks(token):
             return
         run = self._by_id.get(metadata["langgraph_checkpoint_ns"].rpartition(":")[2])
         if run is None:
-            await self._answer.add(token.text, token.id)
+            await self._said.add(token)
         else:
-            run.tokens.put_nowait((token.text, token.id))
+            run.tokens.put_nowait(token)
             self._begin(run)
 
     def _begin(self, run: _Run) -> None:
@@ -322,13 +407,15 @@ class _Nodes(BaseCache[Any]):
 
     async def _step(self, run: _Run) -> None:
         async with self._floor:
-            with suppress(NotRecordedError):
+            with suppress(NotRecordedError), final_errors(TOO_LARGE):
                 await self._ctx.step(run.node, self._listen, run, key=run.key)
 
     async def _listen(self, run: _Run) -> bytes:
         """Say what a node streams; return its writes as bytes: none after an interrupt."""
-        while (said := await run.tokens.get()) is not None:
-            await self._answer.add(*said)
+        said = _Said(self._ctx, self._answer)
+        while (token := await run.tokens.get()) is not None:
+            await said.add(token)
+        await said.end()
         if run.writes.cancelled():
             raise NotRecordedError(run.node, "", "")
         writes = await run.writes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -31,6 +32,7 @@ from openai.types.responses import (
     ResponseOutputItemDoneEvent,
     ResponseTextDeltaEvent,
 )
+from openai.types.responses.response_output_item import ImageGenerationCall
 from pydantic_core import to_jsonable_python
 
 from a2a_serverless.frameworks.conversation import (
@@ -38,39 +40,53 @@ from a2a_serverless.frameworks.conversation import (
     TOO_MANY_STEPS,
     Answer,
     Conversation,
+    FrameworkWorker,
     Messages,
     final_errors,
     is_consent,
 )
+from a2a_serverless.frameworks.parts import DOCUMENTS, IMAGES, File, Takes, give
 from a2a_serverless.frameworks.steps import MODEL, Steps
-from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker import TaskContext
 
 __all__ = ["OpenAIAgentsWorker"]
 
 _FINAL: Final[dict[type[Exception], str]] = {MaxTurnsExceeded: TOO_MANY_STEPS, UserError: INVALID}
+_TAKES: Final = Takes("openai-agents", frozenset({*IMAGES, *DOCUMENTS, "audio/mpeg", "audio/wav"}))
 
 
-class OpenAIAgentsWorker(Worker):
+class OpenAIAgentsWorker(FrameworkWorker):
     """Runs an agent once for each message.
 
     Args:
         agent: the agent that begins each run.
         run_config: the configuration of each run, such as `RunConfig(tracing_disabled=True)`.
         steps: False: nothing is recorded, and a turn that is interrupted starts over.
+        urls: True: files by https URLs are taken too, and the URL is handed to the model as it is.
+            Some providers' packages fetch it in the worker: the default refuses URLs.
     """
 
-    keeps_conversation = True
-
     def __init__(
-        self, agent: Agent[Any], run_config: RunConfig | None = None, *, steps: bool = True
+        self,
+        agent: Agent[Any],
+        run_config: RunConfig | None = None,
+        *,
+        steps: bool = True,
+        urls: bool = False,
     ) -> None:
         self._agent = agent
         self._run_config = run_config
         self._steps = steps
+        self.takes = _TAKES.by_url("image", "document") if urls else _TAKES
 
     def begin(self, ctx: TaskContext) -> Any:
-        """Return the input for a task's first message: by default its text."""
-        return ctx.user_text
+        """Return the input for a task's first message: by default its text, or all its parts.
+
+        Raises:
+            PartRefusedError: a part has no translation.
+        """
+        content = self.takes.prompt(ctx, _text, _content)
+        return content if isinstance(content, str) else [{"role": "user", "content": content}]
 
     async def finish(self, ctx: TaskContext, output: Any) -> None:
         """End a task with the final output: a text was streamed already, other output is data."""
@@ -83,11 +99,8 @@ class OpenAIAgentsWorker(Worker):
         """Return what to keep of a conversation when a task has ended; by default all of it."""
         return items
 
-    async def handle(self, ctx: TaskContext) -> None:
-        """Run the agent until it ends or asks, and keep its session with the turn's ending.
-
-        If several calls need approval, the user is asked about one at a time.
-        """
+    async def _run(self, ctx: TaskContext) -> None:
+        # If several calls need approval, the user is asked about one at a time.
         conversation = await Conversation.load(ctx, "openai-agents")
         messages = Messages.of(conversation.ended, conversation.waiting)
         session = _ConversationSession(ctx.context_id, messages.begin())
@@ -100,7 +113,7 @@ class OpenAIAgentsWorker(Worker):
             given = self.begin(ctx)
         else:
             given = await _answered(agent, conversation.waiting["run"], conversation.answer)
-        with final_errors(_FINAL):
+        with final_errors(_FINAL), self.takes.refusals(ctx):
             run = Runner.run_streamed(agent, given, session=session, run_config=run_config)
             await _stream(ctx, run)
         if run.interruptions:
@@ -154,8 +167,27 @@ async def _stream(ctx: TaskContext, run: RunResultStreaming) -> None:
         if isinstance(data, ResponseTextDeltaEvent) and data.delta:
             # Models without ids of items give all of them one.
             await answer.add(data.delta, (number, data.item_id))
+        elif isinstance(data, ResponseOutputItemDoneEvent):
+            if isinstance(data.item, ImageGenerationCall) and data.item.result:
+                media_type = f"image/{data.item.output_format or 'png'}"
+                await give(ctx, File(media_type, b64decode(data.item.result)))
         elif isinstance(data, ResponseCompletedEvent):
             number += 1
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": text}
+
+
+def _content(file: File) -> dict[str, Any]:
+    if file.kind == "image":
+        return {"type": "input_image", "image_url": file.reference, "detail": "auto"}
+    if file.kind == "audio":
+        audio = {"data": file.base64, "format": file.format}
+        return {"type": "input_audio", "input_audio": audio}
+    if file.url:
+        return {"type": "input_file", "file_url": file.url}
+    return {"type": "input_file", "file_data": file.reference, "filename": file.name}
 
 
 def _question(item: Any) -> dict[str, Any]:
@@ -257,15 +289,17 @@ class _StepModel(Model):  # type: ignore[misc] # its environment has the types
                     end = _dumped(event)
                 elif event.type in _FAILURES:
                     raise _NoAnswerError(event)
-            return [items, end]
+            return [_once(items, end), end]
 
         try:
             items, end = await self._steps.run(MODEL, call)
         except _NoAnswerError as failed:
             yield failed.event
             return
-        for item in items:
-            yield ResponseOutputItemDoneEvent.construct(**item)
+        for event in items:
+            item = event["item"]
+            item = end["response"]["output"][item] if isinstance(item, int) else item
+            yield ResponseOutputItemDoneEvent.construct(**{**event, "item": item})
         if end is not None:
             yield ResponseCompletedEvent.construct(**end)
 
@@ -279,6 +313,15 @@ class _NoAnswerError(Exception):
     def __init__(self, event: Any) -> None:
         super().__init__(event.type)
         self.event = event
+
+
+def _once(items: list[Any], end: Any) -> list[Any]:
+    """Return the items with their numbers in the whole answer, instead of a second copy."""
+    whole = [] if end is None else end["response"]["output"]
+    return [
+        {**each, "item": whole.index(each["item"])} if each["item"] in whole else each
+        for each in items
+    ]
 
 
 def _dumped(event: Any) -> Any:

@@ -7,7 +7,7 @@ and each call of a tool is a step.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,9 +30,16 @@ from pydantic_ai import (
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.messages import (
+    AudioUrl,
+    BinaryContent,
+    DocumentUrl,
+    FilePart,
+    ImageUrl,
     ModelResponse,
     ToolCallPart,
     ToolReturnContent,
+    UserContent,
+    VideoUrl,
 )
 from pydantic_ai.models import (
     CompletedStreamedResponse,
@@ -50,16 +57,25 @@ from a2a_serverless.frameworks.conversation import (
     INVALID,
     TOO_MANY_STEPS,
     Conversation,
+    FrameworkWorker,
     Messages,
     final_errors,
     is_consent,
 )
+from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, Kind, Takes, give
 from a2a_serverless.frameworks.steps import MODEL, Signals, Steps
-from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker import TaskContext
 
 __all__ = ["PydanticAIWorker"]
 
 _FINAL: Final[dict[type[Exception], str]] = {UsageLimitExceeded: TOO_MANY_STEPS, UserError: INVALID}
+_TAKES: Final = Takes("pydantic-ai", frozenset(FORMATS))
+_BY_URL: Final[dict[Kind, Callable[..., UserContent]]] = {
+    "image": ImageUrl,
+    "audio": AudioUrl,
+    "video": VideoUrl,
+    "document": DocumentUrl,
+}
 
 
 class _WrongArgumentsError(Exception):
@@ -82,7 +98,7 @@ _RETURN: Final[TypeAdapter[Any]] = TypeAdapter(ToolReturn)
 _CONTENT: Final[TypeAdapter[Any]] = TypeAdapter(ToolReturnContent)
 
 
-class PydanticAIWorker(Worker):
+class PydanticAIWorker(FrameworkWorker):
     """Runs an agent once for each message.
 
     A tool names its own question by the metadata of `ApprovalRequired` or `CallDeferred`:
@@ -91,22 +107,30 @@ class PydanticAIWorker(Worker):
     Args:
         agent: with `DeferredToolRequests` among its output types if it has deferred tools.
         steps: False: nothing is recorded, and a turn that is interrupted starts over.
+        urls: True: files by https URLs are taken too, and the URL is handed to the model as it is.
+            Some providers' packages fetch it in the worker: the default refuses URLs.
     """
 
-    keeps_conversation = True
-
-    def __init__(self, agent: Agent[None, Any], *, steps: bool = True) -> None:
+    def __init__(self, agent: Agent[None, Any], *, steps: bool = True, urls: bool = False) -> None:
         self._agent = agent
         self._steps = steps
+        self.takes = _TAKES.by_url(*KINDS) if urls else _TAKES
 
     def begin(self, ctx: TaskContext) -> Any:
-        """Return the prompt for a task's first message: by default its text."""
-        return ctx.user_text
+        """Return the prompt for a task's first message: by default its text, or all its parts.
+
+        Raises:
+            PartRefusedError: a part has no translation.
+        """
+        return self.takes.prompt(ctx, str, _content)
 
     async def finish(self, ctx: TaskContext, output: Any) -> None:
-        """End a task with the agent's output: a text as it is, anything else as data."""
+        """End a task with the agent's output: a text or a file as it is, anything else as data."""
         if isinstance(output, str):
             await ctx.complete(output)
+        elif isinstance(output, BinaryContent):
+            await give(ctx, _file(output))
+            await ctx.respond()
         else:
             await ctx.complete_json(to_jsonable_python(output))
 
@@ -114,11 +138,8 @@ class PydanticAIWorker(Worker):
         """Return what to keep of a conversation when a task has ended; by default all of it."""
         return messages
 
-    async def handle(self, ctx: TaskContext) -> None:
-        """Run the agent until it ends or asks, and keep its messages with the turn's ending.
-
-        Questions of one run are asked one after the other; the run goes on when all are answered.
-        """
+    async def _run(self, ctx: TaskContext) -> None:
+        # Questions of one run are asked one after the other; the run goes on when all are answered.
         conversation = await Conversation.load(ctx, "pydantic-ai")
         waiting = conversation.waiting
         if waiting is not None:
@@ -128,13 +149,17 @@ class PydanticAIWorker(Worker):
                 await conversation.ask(waiting["asked"][0]["question"], waiting)
                 return
         messages = Messages.of(conversation.ended, waiting)
-        with final_errors(_FINAL):
+        prompt = self.begin(ctx) if waiting is None else None
+        with final_errors(_FINAL), self.takes.refusals(ctx):
             run = await self._agent.run(
-                self.begin(ctx) if waiting is None else None,
+                prompt,
                 message_history=ModelMessagesTypeAdapter.validate_python(messages.begin()),
                 deferred_tool_results=None if waiting is None else _results(waiting),
                 capabilities=[_Recording(Steps(ctx, _SIGNALS))] if self._steps else None,
             )
+        for part in (part for message in run.new_messages() for part in message.parts):
+            if isinstance(part, FilePart) and part.content is not run.output:
+                await give(ctx, _file(part.content))
         if isinstance(run.output, DeferredToolRequests):
             asked, now = _asked(run.output), _dumped(run.all_messages())
             kept = {**messages.waiting(now), "asked": asked, "answers": []}
@@ -147,6 +172,16 @@ class PydanticAIWorker(Worker):
 def _dumped(messages: list[ModelMessage]) -> list[Any]:
     dumped: list[Any] = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
     return dumped
+
+
+def _content(file: File) -> UserContent:
+    if file.url:
+        return _BY_URL[file.kind](file.url, media_type=file.media_type)
+    return BinaryContent(file.data, media_type=file.media_type)
+
+
+def _file(content: BinaryContent) -> File:
+    return File(content.media_type, content.data)
 
 
 def _asked(requests: DeferredToolRequests) -> list[dict[str, Any]]:

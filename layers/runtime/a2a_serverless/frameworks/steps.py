@@ -7,10 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
+from a2a_serverless.frameworks.conversation import RECORD_TOO_LARGE, final_errors
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.context import queue_of
+from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.steps import ENDINGS, MAX_NAME, StepError, current_step
 
 MAX_KEY: Final = 150
@@ -19,6 +21,9 @@ MOST_TRIES: Final = 20
 """How often a framework may try a call again in one attempt."""
 MODEL: Final = "model"
 """The name of the steps that are requests of a model; a tool's steps have its name."""
+
+TOO_LARGE: Final[dict[type[Exception], str]] = {WrongCallError: RECORD_TOO_LARGE}
+"""What `ctx.step` raises of a result that it cannot record."""
 
 Signals: TypeAlias = Mapping[type[Exception], tuple[str, ...]]
 """Exceptions with which a framework steers itself: for each one its attributes, which its
@@ -76,7 +81,8 @@ class Steps:
         if record is not None:
             return self._result(json.loads(record), name, asked)
         try:
-            ran = await self._ctx.step(name, self._recorded, call, asked, key=keys[tries - 1])
+            with final_errors(TOO_LARGE):
+                ran = await self._ctx.step(name, self._recorded, call, asked, key=keys[tries - 1])
         except NotRecordedError as error:
             failed.append((number, tries + 1))
             failure = error.__cause__ or error

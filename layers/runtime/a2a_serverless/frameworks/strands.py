@@ -7,7 +7,9 @@ of one artifact. Each request of the model and each call of a tool is a step.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
@@ -16,6 +18,7 @@ from strands.middleware import ExecuteToolStage, InvokeModelStage
 from strands.types.events import ModelStopReason, ToolResultEvent
 from strands.types.exceptions import (
     ContextWindowOverflowException,
+    EventLoopException,
     MaxTokensReachedException,
     SnapshotException,
 )
@@ -27,11 +30,14 @@ from a2a_serverless.frameworks.conversation import (
     TOO_LONG,
     Answer,
     Conversation,
+    FrameworkWorker,
     Messages,
     final_errors,
 )
+from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, Takes, give
 from a2a_serverless.frameworks.steps import MODEL, Steps
-from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.tasks.identity import digest
+from a2a_serverless.worker import FinalError, TaskContext
 
 __all__ = ["StrandsWorker"]
 
@@ -40,9 +46,12 @@ _FINAL: Final[dict[type[Exception], str]] = {
     MaxTokensReachedException: TOO_LONG,
     SnapshotException: INVALID,
 }
+_TAKES: Final = Takes("strands", frozenset(FORMATS) - {"audio/aiff"})
+"""No URLs: its models skip blocks with a location that they do not know, and say nothing."""
+_TYPES: Final = {name: media_type for media_type, name in FORMATS.items()}
 
 
-class StrandsWorker(Worker):
+class StrandsWorker(FrameworkWorker):
     """Runs an agent once for each message.
 
     Args:
@@ -54,7 +63,7 @@ class StrandsWorker(Worker):
         ConfigurationError: it is an agent.
     """
 
-    keeps_conversation = True
+    takes = _TAKES
 
     def __init__(self, make_agent: Callable[[], Agent], *, steps: bool = True) -> None:
         if isinstance(make_agent, Agent):
@@ -66,18 +75,25 @@ class StrandsWorker(Worker):
         self._steps = steps
 
     def begin(self, ctx: TaskContext) -> Any:
-        """Return the prompt for a task's first message: by default its text."""
-        return ctx.user_text
+        """Return the prompt for a task's first message: by default its text, or all its parts.
+
+        Raises:
+            PartRefusedError: a part has no translation.
+        """
+        blocks = self.takes.prompt(ctx, _text_block, partial(_block, ctx.message_id))
+        if isinstance(blocks, str):
+            return blocks
+        names = [block["document"]["name"] for block in blocks if "document" in block]
+        if names and not any("text" in block for block in blocks):
+            blocks.append(_text_block(", ".join(names)))  # Bedrock takes no document without a text
+        return blocks
 
     async def finish(self, ctx: TaskContext, agent: Agent) -> None:  # noqa: ARG002 - for overriding
         """End a task whose agent has answered; by default without further output."""
         await ctx.respond()
 
-    async def handle(self, ctx: TaskContext) -> None:
-        """Run the agent until it ends or asks, and keep its snapshot with the turn's ending.
-
-        If there are several interrupts, the user is asked about one at a time.
-        """
+    async def _run(self, ctx: TaskContext) -> None:
+        # If there are several interrupts, the user is asked about one at a time.
         conversation = await Conversation.load(ctx, "strands")
         waiting, ended = conversation.waiting, conversation.ended or {}
         messages = Messages.of(ended.get("messages"), waiting)
@@ -93,7 +109,7 @@ class StrandsWorker(Worker):
         else:
             answer = {"interruptId": waiting["asked"], "response": conversation.answer}
             prompt = [{"interruptResponse": answer}]
-        with final_errors(_FINAL):
+        with final_errors(_FINAL), self.takes.refusals(ctx):
             interrupts = await _stream(ctx, agent, prompt)
         now, snapshot = _taken(agent)
         if interrupts:
@@ -106,15 +122,52 @@ class StrandsWorker(Worker):
 
 async def _stream(ctx: TaskContext, agent: Agent, prompt: Any) -> Any:
     """Run the agent, and send the text of its model; return the interrupts that it ends with."""
+    failure: Exception
+    try:
+        return await _streamed(ctx, agent, prompt)
+    except EventLoopException as error:
+        cause = error.original_exception
+        failure = cause if isinstance(cause, FinalError) else error
+    raise failure  # outside of `except`, which would change its chain
+
+
+async def _streamed(ctx: TaskContext, agent: Agent, prompt: Any) -> Any:
     answer, number, interrupts = Answer(ctx), 0, ()
     async for event in agent.stream_async(prompt):
         if text := event.get("data"):
             await answer.add(text, number)
         elif "message" in event:
             number += 1
+            for file in _files(event["message"]):
+                await give(ctx, file)
         elif "result" in event:
             interrupts = event["result"].interrupts or ()
     return interrupts
+
+
+def _text_block(text: str) -> dict[str, Any]:
+    return {"text": text}
+
+
+def _block(message_id: str, file: File) -> dict[str, Any]:
+    """Return a file as content; Bedrock wants a name for each document, unlike all others."""
+    content: dict[str, Any] = {"format": file.format, "source": {"bytes": file.data}}
+    if file.kind == "document":
+        name = f"{file.name.rpartition('.')[0][:100]} {digest(message_id, file.reference)[:8]}"
+        content["name"] = re.sub(r"[^A-Za-z0-9()\[\]-]+", " ", name).strip()
+    return {file.kind: content}
+
+
+def _files(message: Any) -> Iterator[File]:
+    """Yield the files that tools have returned; the SDK's models stream text alone."""
+    results = (block.get("toolResult", {}).get("content", ()) for block in message["content"])
+    for block in (block for result in results for block in result):
+        for kind in (kind for kind in KINDS if kind in block):
+            content = block[kind]
+            media_type = _TYPES.get(content["format"], f"{kind}/{content['format']}")
+            name = f"{content['name']}.{content['format']}" if "name" in content else ""
+            if data := content["source"].get("bytes"):
+                yield File(media_type, data, filename=name)
 
 
 def _taken(agent: Agent) -> tuple[list[Any], dict[str, Any]]:
@@ -145,9 +198,12 @@ class _Recording:
     def __init__(self, ctx: TaskContext) -> None:
         self._steps = Steps(ctx)
         self._answer = Answer(ctx)
+        self._failure: FinalError | None = None
 
     async def request(self, context: Any, go_on: Any) -> AsyncIterator[Any]:
         """Say what the model says within the step; yield the end of its answer."""
+        if self._failure is not None:
+            raise self._failure
 
         async def call() -> Any:
             request, stop = object(), None
@@ -182,6 +238,9 @@ class _Recording:
         except _InterruptedError as interrupted:
             yield interrupted.event
             return
+        except FinalError as error:
+            self._failure = error  # the SDK would tell the model of it, and go on
+            raise
         result, changed, gone = recorded
         if not ended:
             for key, value in changed[0].items():
