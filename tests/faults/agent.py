@@ -2,6 +2,7 @@
 
 chunks N PAUSE    N chunks, PAUSE seconds apart, then completed
 steps N PAUSE     N steps of a chunk and PAUSE seconds each, three more at once, then completed
+steps N PAUSE SHARE   as above, where this share of the tries of the steps fails
 naps S            a step of a chunk, a sleep of S seconds, three chunks, then completed
 slow S / block S  S seconds without and with a blocked event loop, then three chunks
 held N            a chunk, and N - 1 more ones when the test has released it
@@ -19,14 +20,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import time
 
-from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker import Retry, TaskContext, Worker
+from a2a_serverless.worker.context import queue_of
+from a2a_serverless.worker.steps import LeftError
 from tests.faults.ledger import Ledger
 
 ARTIFACT = "out"
 BRANCHES = 3
+WAITS_LONG = 3
+"""The number of the step after whose failures the agent waits for a second."""
 
 
 class Faulty(Worker):
@@ -39,7 +45,8 @@ class Faulty(Worker):
         try:
             await getattr(self, kind)(ctx, *(float(number) for number in numbers))
         except asyncio.CancelledError:
-            self._ledger.note("cancelled", ctx.task_id)
+            has_left = isinstance(queue_of(ctx)._guard.reason, LeftError)
+            self._ledger.note("left" if has_left else "cancelled", ctx.task_id)
             raise
         self._ledger.note("returned", ctx.task_id)
 
@@ -54,11 +61,21 @@ class Faulty(Worker):
             self._ledger.note("emitted", ctx.task_id)
         await ctx.respond("Done.")
 
-    async def steps(self, ctx: TaskContext, count: float, pause_s: float) -> None:
+    async def steps(
+        self, ctx: TaskContext, count: float, pause_s: float, failing: float = 0
+    ) -> None:
+        async def part(number: int, artifact: str) -> None:
+            if random.random() < failing:  # noqa: S311
+                self._ledger.note(f"failed {number}", ctx.task_id)
+                raise ConnectionError
+            await self._part(ctx, number, artifact, pause_s)
+
         for number in range(int(count)):
-            await ctx.step("part", self._part, ctx, number, ARTIFACT, pause_s)
+            wait_s = 1 if number == WAITS_LONG else pause_s
+            retry = Retry(tries=100, base_s=wait_s, cap_s=wait_s)
+            await ctx.step("part", part, number, ARTIFACT, retry=retry)
         parts = (
-            ctx.step("branch", self._part, ctx, int(count), name, pause_s, key=name)
+            ctx.step("branch", part, int(count), name, key=name, retry=retry)
             for name in (f"branch {number}" for number in range(BRANCHES))
         )
         await ctx.gather(*parts)

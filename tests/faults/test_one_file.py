@@ -15,7 +15,7 @@ from typing import Final
 
 import httpx
 import pytest
-from a2a.types import TaskState
+from a2a.types import Task, TaskState
 
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
@@ -35,6 +35,18 @@ TASKS: Final = 2000 if IS_LONG else 12
 KILLS_LEFT: Final = 60 if IS_LONG else 8
 """Kills that are made at least, also if all tasks have ended."""
 CHUNKS: Final = 8
+PLAIN: Final = f"steps {CHUNKS} 0.02"
+MIX: Final = (
+    PLAIN,
+    f"{PLAIN} 0.5",  # tried again, one of them asleep
+    f"steps {CHUNKS} 0.25",  # handed over: it takes longer than `LIMIT_S`
+    f"steps {CHUNKS} 0.1",  # canceled meanwhile
+    f"{PLAIN} 0.5",  # canceled meanwhile
+)
+"""What the tasks do, by their numbers."""
+CANCELED: Final = {3, 4}
+LIMIT_S: Final = 2
+"""Seconds that one process may work on a turn."""
 SENDERS: Final = 12
 WITHIN_S: Final = 1800 if IS_LONG else 150
 
@@ -75,6 +87,8 @@ class Deployment:
             "A2A_PUSH_ALLOWED_HOSTS": "127.0.0.1",
             "A2A_PUSH_RETRY_BASE_S": "0.2",
             "A2A_WEBHOOKS_PER_CALLER": "0",
+            "A2A_TURN_LIMIT_S": str(LIMIT_S),
+            processes.PARK: "1",
             VARIABLE: str(self.folder / "ledger"),
         }
         self.starts += 1
@@ -100,26 +114,40 @@ class Deployment:
             running.process.close()
 
 
+async def ask(
+    deployment: Deployment, client: httpx.AsyncClient, path: str, body: object, key: str = ""
+) -> httpx.Response:
+    """Make a request until it is answered."""
+    headers = {"A2A-Version": "1.0", **({"Idempotency-Key": key} if key else {})}
+    while True:
+        try:
+            answer = await client.post(f"{deployment.url}{path}", json=body, headers=headers)
+        except httpx.HTTPError:
+            await asyncio.sleep(0.1)
+            continue
+        if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+            return answer
+        await asyncio.sleep(0.1)
+
+
 async def send(deployment: Deployment, client: httpx.AsyncClient, number: int, hook: str) -> str:
-    """Send a message until it is accepted; return its task's id."""
+    """Send a message, and cancel its task if it is one of these; return the task's id."""
     body = {
-        "message": message(f"steps {CHUNKS} 0.02", messageId=f"m-{number}"),
+        "message": message(MIX[number % len(MIX)], messageId=f"m-{number}"),
         "configuration": {
             "returnImmediately": True,
             "taskPushNotificationConfig": {"url": f"{hook}/{number}"},
         },
     }
-    headers = {"Idempotency-Key": f"key-{number}", "A2A-Version": "1.0"}
-    while True:
-        try:
-            answer = await client.post(f"{deployment.url}/message:send", json=body, headers=headers)
-        except httpx.HTTPError:
-            await asyncio.sleep(0.1)
-            continue
-        if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
-            assert answer.status_code == httpx.codes.OK, answer.text
-            return str(answer.json()["task"]["id"])
-        await asyncio.sleep(0.1)
+    answer = await ask(deployment, client, "/message:send", body, f"key-{number}")
+    assert answer.status_code == httpx.codes.OK, answer.text
+    task_id = str(answer.json()["task"]["id"])
+    if number % len(MIX) in CANCELED:
+        await asyncio.sleep(random.Random(number).uniform(0, 2))  # noqa: S311
+        answer = await ask(deployment, client, f"/tasks/{task_id}:cancel", {})
+        has_ended = "TASK_NOT_CANCELABLE" in answer.text  # before, or its answer was lost
+        assert answer.status_code == httpx.codes.OK or has_ended, answer.text
+    return task_id
 
 
 async def have_ended(storage: DurableStorage, tasks: list[str]) -> bool:
@@ -146,8 +174,10 @@ async def test_kills_of_all_processes_lose_nothing(
 ) -> None:
     """Every task ends with each chunk once and is told of; no message is left; the file is whole.
 
-    A step runs again only if the one after it has not begun: it was under way at a kill.
-    API, workers, sweep and push die at random times, again and again, and are started again.
+    API, workers, sweep and push die at random times, again and again, and are started again. Steps
+    are tried again meanwhile, turns sleep and are handed over, and tasks are canceled. A step runs
+    again only if the one after it has not begun: it was under way at a kill. No turn that has left
+    its process at a record runs a step again.
     """
     path = tmp_path / "tasks.db"
     settings = Settings(table=f"file:{path}", push_queue="push")
@@ -161,40 +191,81 @@ async def test_kills_of_all_processes_lose_nothing(
             await until(lambda: is_quiet(backends, receiver), "all is told", WITHIN_S)
         finally:
             await deployment.close()
-        for task_id in tasks:
+        states = Counter[int]()
+        ledger = told_in(tmp_path / "ledger")
+        for number, task_id in enumerate(tasks):
             task = await backends.storage.load_task(task_id)
             assert task is not None
-            assert task.status.state == TaskState.TASK_STATE_COMPLETED, task
-            assert texts(task, ARTIFACT) == [str(n) for n in range(CHUNKS)]
-            for branch in range(BRANCHES):
-                assert texts(task, f"branch {branch}") == [str(CHUNKS)]
-        starts, steps = told_in(tmp_path / "ledger")
-        for task_id in tasks:
-            ran = steps[task_id]
-            # A step begins when the record of the one before it is stored.
-            assert ran == sorted(ran), task_id
-            assert set(ran) == set(range(CHUNKS + 1)), task_id
-            assert len(ran) - CHUNKS - BRANCHES <= BRANCHES * (starts[task_id] - 1), task_id
+            states[task.status.state] += 1
+            is_whole = task.status.state == TaskState.TASK_STATE_COMPLETED
+            may_be_canceled = number % len(MIX) in CANCELED
+            assert is_whole or (may_be_canceled and task.status.state == CANCEL), task
+            check_chunks(task, is_whole=is_whole)
+            ledger[task_id].check(is_whole=is_whole)
         told = {request.target.rsplit("/", 1)[-1] for request in receiver.requests}
         assert told == {str(number) for number in range(TASKS)}
         with closing(sqlite3.connect(path)) as other:
             assert other.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     record_property("kills", dict(deployment.killed))
-    assert not IS_LONG or starts.total() > TASKS, "no kill has met a running turn"
-    record_property("starts", starts.total())
-    record_property("steps", sum(map(len, steps.values())))
+    totals = sum((did.counts for did in ledger.values()), Counter[str]())
+    again = sum(did.again for did in ledger.values())
+    figures = {"canceled": states[CANCEL], "again": again, **totals}
+    record_property("figures", figures)
+    print(figures, deployment.killed.total())  # noqa: T201
+    if IS_LONG:
+        assert min(figures[what] for what in ("canceled", "again", "left", "failed")) > 0, figures
 
 
-def told_in(ledger: Path) -> tuple[Counter[str], dict[str, list[int]]]:
-    """The starts of each task's turn, and the numbers of its steps as they were begun."""
-    starts, steps = Counter[str](), defaultdict[str, list[int]](list)
+CANCEL: Final = TaskState.TASK_STATE_CANCELED
+
+
+def check_chunks(task: Task, *, is_whole: bool) -> None:
+    """Check that a task has each chunk once, up to the cancel if there was one."""
+    chunks = texts(task, ARTIFACT)
+    assert chunks == [str(n) for n in range(CHUNKS if is_whole else len(chunks))], task
+    for branch in range(BRANCHES):
+        said = texts(task, f"branch {branch}")
+        assert said == [str(CHUNKS)] or not (is_whole or said), task
+        assert not said or len(chunks) == CHUNKS, task
+
+
+@dataclass
+class Did:
+    """What the agent has done on a task."""
+
+    steps: list[int] = field(default_factory=list)
+    """The numbers of its steps as they were begun; the branches have one number."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """How often it has started, left its process at a record, failed in a step, and so on."""
+
+    @property
+    def again(self) -> int:
+        """How many steps have run again."""
+        return len(self.steps) - len({*self.steps} - {CHUNKS}) - self._branches
+
+    @property
+    def _branches(self) -> int:
+        return min(BRANCHES, self.steps.count(CHUNKS))
+
+    def check(self, *, is_whole: bool) -> None:
+        """Check that steps have run in order, and again only after a start that was cut off."""
+        # A step begins when the record of the one before it is stored.
+        assert self.steps == sorted(self.steps), self
+        assert {*self.steps} == set(range(max(self.steps, default=-1) + 1)), self
+        assert not is_whole or (max(self.steps), self._branches) == (CHUNKS, BRANCHES), self
+        cut_off = self.counts["started"] - self.counts["left"] - is_whole
+        assert self.again <= BRANCHES * cut_off, self
+
+
+def told_in(ledger: Path) -> dict[str, Did]:
+    """What the agent has done, by the tasks' ids."""
+    found = defaultdict[str, Did](Did)
     for entry in Ledger(ledger).entries():
         what, _, number = entry.what.partition(" ")
-        if what == "started":
-            starts[entry.task_id] += 1
-        elif what == "step":
-            steps[entry.task_id].append(int(number))
-    return starts, steps
+        if what == "step":
+            found[entry.task_id].steps.append(int(number))
+        found[entry.task_id].counts[what] += 1
+    return found
 
 
 async def under_kills(
