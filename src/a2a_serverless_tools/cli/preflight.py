@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import tomllib
 from argparse import Namespace
@@ -21,10 +22,15 @@ FIXED: Final[Mapping[str, tuple[str, ...]]] = {
     "AWS::SecretsManager::Secret": ("Name",),
 }
 """The properties of what keeps data that CloudFormation changes by making another one."""
-SERVICES: Final = ("apigateway", "dynamodb", "lambda", "logs", "secretsmanager", "sqs")
+SERVICES: Final = ("apigateway", "dynamodb", "events", "lambda", "logs", "secretsmanager", "sqs")
+STAGED: Final = "codedeploy"
+"""What an update needs beside them if `Rollout` has stages."""
+FAILED: Final = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "DELETE_FAILED")
+"""States of a stack that takes no update: its first deployment, or its removal, has failed."""
 NO_LAYER: Final = ("cn-", "us-gov-", "me-south-1")
 """The beginnings of regions in which AWS publishes no layer of the Lambda Web Adapter for arm64."""
 UPLOADED: Final = "WebAdapterLayerArn"
+ALL_AT_ONCE: Final = "all-at-once"
 
 
 def _add_preflight(commands: Commands) -> None:
@@ -57,21 +63,30 @@ async def _preflight(options: Namespace) -> int:
     if region := options.region or settings.get("region", ""):
         os.environ["AWS_DEFAULT_REGION"] = region  # boto3 reads it
         os.environ.pop("AWS_REGION", None)
+    if profile := settings.get("profile", ""):
+        os.environ["AWS_PROFILE"] = profile
     document = read_document(folder / "template.yaml")
     given = _pairs([*_overrides(settings), *options.values])
     before, present = await _deployed(stack) if stack else ({}, {})
     values = {**_known(document, present), **given}
+    region = region or aws.client("dynamodb").meta.region_name
     faults = [
-        *misplaced(region or aws.client("dynamodb").meta.region_name, values),
+        *misplaced(region, values),
         *Template(document, values).refusals(),
         *replaced(before, document),
     ]
     for fault in faults:
         refuse(f"{fault}. Nothing was changed.")
-    if not faults:
-        what = f"the stack {stack} keeps its table, queues and secrets" if before else "it is new"
-        say(f"nothing is wrong with the template and its parameters; {what}")
-    return 2 if faults else 0
+    if faults:
+        return 2
+    if before:
+        compared = f"the stack {stack} keeps its table, queues and secrets"
+    elif stack:
+        compared = f"there is no stack {stack} in {region} yet, so it is new"
+    else:
+        compared = f"{SETTINGS} and --stack name no stack, so it was compared with none"
+    say(f"nothing is wrong with the template and its parameters; {compared}")
+    return 0
 
 
 def replaced(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
@@ -99,15 +114,17 @@ def misplaced(region: str, values: Mapping[str, str]) -> Iterator[str]:
     import botocore.session
 
     session = botocore.session.Session()
+    is_staged = values.get("Rollout", ALL_AT_ONCE) != ALL_AT_ONCE
+    needed = (*SERVICES, STAGED) if is_staged else SERVICES
     regions = {
         service: {
             name
             for partition in session.get_available_partitions()
             for name in session.get_available_regions(service, partition)
         }
-        for service in SERVICES
+        for service in needed
     }
-    if lacking := [service for service in SERVICES if region not in regions[service]]:
+    if lacking := [service for service in needed if region not in regions[service]]:
         yield (
             f"The region {region} has no {', no '.join(lacking)}, by the installed botocore: "
             "choose another region, or update botocore if AWS has opened it there"
@@ -123,25 +140,33 @@ async def _deployed(stack: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return a stack's template and parameters; both are empty where there is no stack yet.
 
     Raises:
-        ConfigurationError: it cannot be read.
+        ConfigurationError: it cannot be read, or takes no update.
     """
     from a2a_serverless import aws
     from a2a_serverless_tools.local.template import parse_document
 
     try:
         client = aws.client("cloudformation")
-        answer = await aws.call(client.describe_stacks, StackName=stack)
+        (found,) = (await aws.call(client.describe_stacks, StackName=stack))["Stacks"]
+        if found.get("StackStatus") == "REVIEW_IN_PROGRESS":  # a change set that has made nothing
+            return {}, {}
         body = (await aws.call(client.get_template, StackName=stack))["TemplateBody"]
     except aws.ERRORS as error:
         code = aws.error_code(error)
-        if code == "ValidationError":
+        if code == "ValidationError" and "does not exist" in str(error):
             return {}, {}
         msg = (
             f"The stack {stack} cannot be read ({code or str(error).rstrip('.')}): check the "
             "credentials, their rights cloudformation:DescribeStacks and GetTemplate, and --region."
         )
         raise ConfigurationError(msg) from error
-    pairs = answer["Stacks"][0].get("Parameters", ())
+    if found.get("StackStatus") in FAILED:
+        msg = (
+            f"The stack {stack} is {found['StackStatus']} and takes no update: delete it first"
+            " (docs/operations.md, A first deployment that fails)."
+        )
+        raise ConfigurationError(msg)
+    pairs = found.get("Parameters", ())
     document = body if isinstance(body, dict) else parse_document(body, f"the template of {stack}")
     return document, {it["ParameterKey"]: it["ParameterValue"] for it in pairs}
 
@@ -179,11 +204,12 @@ def _overrides(settings: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _pairs(values: Sequence[str]) -> dict[str, str]:
-    """Return parameters by name.
+    """Return parameters by name; SAM takes `ParameterKey=NAME,ParameterValue=VALUE` too.
 
     Raises:
         ConfigurationError: one has no value.
     """
+    values = [re.sub(r"^ParameterKey=([^,]+),ParameterValue=", r"\1=", each) for each in values]
     if wrong := [value for value in values if "=" not in value]:
         raise ConfigurationError(f"{wrong[0]} is no PARAMETER=VALUE.")
     return {name: value for name, _, value in (each.partition("=") for each in values)}

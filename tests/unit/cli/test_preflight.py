@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import botocore.session
 import pytest
 
 from a2a_serverless import aws
-from a2a_serverless_tools.cli.preflight import FIXED, replaced
+from a2a_serverless_tools.cli.preflight import FAILED, FIXED, STAGED, misplaced, replaced
 from a2a_serverless_tools.local.template import find_template, read_document
 from tests.unit.cli.conftest import Run
 from tests.unit.live.scripted_aws import Refusal, ScriptedAws
@@ -130,6 +132,7 @@ def test_a_sound_update(deployed: ScriptedAws, run: Run) -> None:
         (["Worker=fargate"], "Worker is 'fargate', and none of lambda, external"),
         (["KmsKeyArn=alias/mine"], "KmsKeyArn is 'alias/mine': must be empty or the ARN of a key"),
         (["Wroker=external"], "There is no parameter Wroker"),
+        (["ParameterKey=Wroker,ParameterValue=external"], "There is no parameter Wroker"),
         (["WorkerTurns=5"], "WorkerTurns above 1 needs TurnTimeout"),
         (["Worker"], "Worker is no PARAMETER=VALUE."),
         (["--config-env", "none"], "has no environment none"),
@@ -179,11 +182,60 @@ def test_parameters_of_samconfig(deployed: ScriptedAws, project: Path, run: Run)
         path.write_text(text, encoding="utf-8")
 
 
-def test_a_first_deployment(deployed: ScriptedAws, run: Run) -> None:
-    """Where there is no stack yet, there is nothing to replace; parameters are checked."""
-    deployed.answers["cloudformation.DescribeStacks"] = Refusal("ValidationError")
-    assert "it is new" in run("preflight").err
+NONE = Refusal("ValidationError", "Stack with id mine does not exist")
+
+
+@pytest.mark.parametrize(
+    "answer", [NONE, {"Stacks": [{"StackName": "mine", "StackStatus": "REVIEW_IN_PROGRESS"}]}]
+)
+def test_a_first_deployment(deployed: ScriptedAws, run: Run, answer: Any) -> None:
+    """Where nothing was made yet, there is nothing to replace; parameters are checked."""
+    deployed.answers["cloudformation.DescribeStacks"] = answer
+    assert "no stack mine in eu-central-1 yet, so it is new" in run("preflight").err
     assert run("preflight", "Worker=fargate").code == 2
+
+
+def test_no_stack_is_named(deployed: ScriptedAws, project: Path, run: Run) -> None:
+    """The answer says that nothing was compared."""
+    (project / "samconfig.toml").unlink()
+    said = run("preflight", "--region", "eu-central-1")
+    assert said.code == 0
+    assert "name no stack, so it was compared with none" in said.err
+    assert deployed.called == []
+
+
+@pytest.mark.parametrize("state", FAILED)
+def test_a_stack_that_takes_no_update(deployed: ScriptedAws, run: Run, state: str) -> None:
+    """The sentence names its state and the way out."""
+    stack = {"StackName": "mine", "StackStatus": state}
+    deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
+    said = run("preflight")
+    assert said.code == 2
+    assert f"The stack mine is {state} and takes no update: delete it first" in said.err
+
+
+def test_the_profile_of_samconfig(
+    deployed: ScriptedAws, project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The account is asked that `sam deploy` would change."""
+    monkeypatch.setenv("AWS_PROFILE", "")  # and undone at the end
+    with (project / "samconfig.toml").open("a", encoding="utf-8") as settings:
+        settings.write('profile = "production"\n')
+    assert "cannot be read (ProfileNotFound)" in run("preflight").err
+    assert os.environ["AWS_PROFILE"] == "production"
+
+
+def test_a_staged_update_needs_codedeploy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked for where `Rollout` has stages, and nowhere else."""
+    known = botocore.session.Session.get_available_regions
+
+    def without(session: Any, service: str, *more: Any) -> list[str]:
+        return [] if service == STAGED else list(known(session, service, *more))
+
+    monkeypatch.setattr(botocore.session.Session, "get_available_regions", without)
+    assert list(misplaced("eu-central-1", {})) == []
+    (sentence,) = misplaced("eu-central-1", {"Rollout": "canary"})
+    assert "The region eu-central-1 has no codedeploy" in sentence
 
 
 def test_a_stack_that_cannot_be_read(deployed: ScriptedAws, run: Run) -> None:
@@ -192,3 +244,5 @@ def test_a_stack_that_cannot_be_read(deployed: ScriptedAws, run: Run) -> None:
     said = run("preflight")
     assert said.code == 2
     assert "cannot be read (AccessDenied)" in said.err
+    deployed.answers["cloudformation.DescribeStacks"] = Refusal("ValidationError", "of a name")
+    assert "cannot be read (ValidationError)" in run("preflight", "--stack", "my stack").err

@@ -23,9 +23,10 @@ PHYSICAL = {
 
 @dataclass(frozen=True)
 class Refusal:
-    """An error's code."""
+    """An error's code, and its text."""
 
     code: str
+    text: str = ""
 
 
 Answer = Mapping[str, Any] | Refusal | Callable[[dict[str, Any]], Mapping[str, Any] | Refusal]
@@ -67,7 +68,7 @@ class ScriptedAws(Account):
         if callable(answer):
             answer = answer(params)
         if isinstance(answer, Refusal):
-            error = {"Error": {"Code": answer.code, "Message": "scripted"}}
+            error = {"Error": {"Code": answer.code, "Message": answer.text or "scripted"}}
             return SimpleNamespace(status_code=400), error
         return SimpleNamespace(status_code=200), dict(answer)
 
