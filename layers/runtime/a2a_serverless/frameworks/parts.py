@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from mimetypes import MimeTypes
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 from a2a.helpers import get_data_parts
 from a2a.types import Part
@@ -26,7 +26,7 @@ from a2a_serverless.worker.turn import UserTurn
 
 T = TypeVar("T")
 Kind: TypeAlias = Literal["image", "audio", "video", "document"]
-KINDS: Final[tuple[Kind, ...]] = ("image", "audio", "video", "document")
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 IMAGES: Final[Mapping[str, str]] = {
     f"image/{name}": name for name in ("gif", "jpeg", "png", "webp")

@@ -336,7 +336,7 @@ def refuse_step(name: object, func: object) -> None:
     """Raise WrongCallError unless a name and a function can be a step; a coroutine is closed."""
     if isinstance(name, str) and name.startswith("ctx."):
         raise WrongCallError(
-            f"ctx.step: {_short(name)} is a name of the runtime's own records: begin it otherwise."
+            f"ctx.step: {_short(name)} is kept for the runtime's own records: begin without 'ctx.'."
         )
     if callable(func):
         return
