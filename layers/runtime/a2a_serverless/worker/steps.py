@@ -24,6 +24,7 @@ from a2a.types import Artifact, TaskArtifactUpdateEvent
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 
 from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.tasks.blobs import comparable
 from a2a_serverless.tasks.entries import ArtifactWritten, Recorded, StatusChanged, StepId
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.identity import digest
@@ -407,7 +408,7 @@ def diverged(what: str) -> DivergedError:
 
 
 def _content_of(artifact: Artifact) -> bytes:
-    return hashlib.sha256(artifact.SerializeToString(deterministic=True)).digest()
+    return hashlib.sha256(comparable(artifact).SerializeToString(deterministic=True)).digest()
 
 
 def key_of(scope: str, task_id: str, turn: int, step_id: StepId) -> str:
