@@ -260,4 +260,4 @@ _KEY: Final = (
 _REFERENCE: Final = re.compile(
     rf"{SCHEME}:(?P<kind>raw|text|data)(?:\+(?P<behind>\d{{1,15}}))?:{_KEY}"
 )
-_LINK: Final = re.compile(rf"https?://.+/{_KEY}")
+_LINK: Final = re.compile(rf"(?:https?:/)?/.+/{_KEY}")
