@@ -58,6 +58,8 @@ def longest(value: Any, parameters: Json) -> int:
             return 128
         case {"Ref": "AWS::NoValue"}:
             return 0
+        case {"Ref": "BlobBucket"}:
+            return 63
         case {"Ref": "TaskTable"}:
             return 128 + len("-TaskTable-0123456789AB")
         case {"Ref": name} if name.endswith("Queue"):  # a queue's name has at most 80 characters

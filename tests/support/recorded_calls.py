@@ -35,6 +35,13 @@ WRITES: Final = frozenset(
     f"dynamodb:{name}" for name in ("BatchWriteItem", "DeleteItem", "PutItem", "UpdateItem")
 )
 
+_ON_S3: Final[Mapping[str, str]] = {
+    "DeleteObjects": "DeleteObject",
+    "GetObject": "GetObject",
+    "ListObjectsV2": "ListBucket",
+    "PutObject": "PutObject",
+}
+
 ENTRYPOINTS: Final = {"api": "ApiFunction", "stream": "StreamFunction"}
 
 ENTRANCES: Final[Mapping[str, tuple[tuple[type, str], ...]]] = {
@@ -89,6 +96,10 @@ def needed(service: str, operation: str, request: Mapping[str, Any]) -> Iterator
             return  # a deployed function is given URLs; names are for local use
         case "sqs", _:
             yield f"sqs:{operation}", _queue(request["QueueUrl"])
+        case "s3", "CopyObject":
+            yield from (("s3:GetObject", "BlobBucket"), ("s3:PutObject", "BlobBucket"))
+        case "s3", _:
+            yield f"s3:{_ON_S3[operation]}", "BlobBucket"
         case "secretsmanager", _:
             yield f"secretsmanager:{operation}", _secret(str(request["SecretId"]).lower())
         case _:
