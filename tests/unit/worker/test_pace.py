@@ -10,6 +10,7 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES
 from a2a_serverless.tasks.head import Head
@@ -111,6 +112,17 @@ async def test_a_cancel_is_heard_while_the_agent_waits() -> None:
     assert await working
     assert (await world.bench.head(task)).state == S.TASK_STATE_CANCELED
     assert world.returned == [0, 1, 2, 3]  # it is heard with the commit at 3 s
+
+
+async def test_a_deletion_is_heard_while_the_agent_waits() -> None:
+    """The turn ends with its next commit, which is refused; nothing of the task comes back."""
+    world = World(emitting(*[LARGE] * 10))
+    task, working = await world.begin()
+    await world.clock.pass_time(2.5)
+    assert await delete_task(world.bench.storage, task.task_id)
+    await world.clock.pass_time(2)
+    assert await working
+    assert not await world.bench.storage.items_of(task.task_id)
 
 
 async def test_a_deadline_is_kept_while_the_agent_waits() -> None:
