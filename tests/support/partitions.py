@@ -53,11 +53,6 @@ class Partitions:
             for end, _ in written
         )
 
-    def units(self, kind: str) -> int:
-        """The units that all partitions of a kind have taken."""
-        written = (w for partition, w in self._written.items() if partition.startswith(kind))
-        return sum(units for one in written for _, units in one)
-
     def _before_send(self, request: Any, **_: Any) -> AWSResponse | None:
         body = json.loads(request.body)
         actions = [a for one in body.get("TransactItems", [{"": body}]) for a in one.values()]
