@@ -494,6 +494,8 @@ class Table(ABC):
     """True where a watch returns soon after each write, so that no reader has to poll."""
     lag_s: ClassVar[float] = 10.0
     """The seconds after which an index is taken to show a write; DynamoDB promises no bound."""
+    partition_units: ClassVar[int | None] = None
+    """The write units that a partition takes in a second; None: as many as come."""
 
     @abstractmethod
     async def load(
