@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import TaskPushNotificationConfig, TaskState
+from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
 
 from a2a_serverless.errors import BeingDeletedError
 from a2a_serverless.push.jobs import PushJob
@@ -23,11 +23,18 @@ from a2a_serverless.storage.deletion import Erasure, Owner, delete_context, dele
 from a2a_serverless.storage.durable import DurableStorage, Fences, Observer
 from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.finding import HOUR_MS, created_in, due_tasks, find_tasks
-from a2a_serverless.storage.layout import HEAD, task_partition
+from a2a_serverless.storage.layout import HEAD, event_sort, task_partition
 from a2a_serverless.storage.listing import FIRST_COMMITS, ListTasksQuery, list_tasks, newest_heads
-from a2a_serverless.tasks.entries import ArtifactWritten, Recorded, StepId, TurnOpened
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Recorded,
+    StatusChanged,
+    StepId,
+    TurnOpened,
+)
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import first_task_id, new_token
+from a2a_serverless.tasks.pace import PART_BYTES, commit_units
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.executor import TurnQueue
@@ -47,7 +54,7 @@ from benchmarks.storage import (
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, emulator_client, key, new_clock, new_scope, on_dynamo
 from tests.support.emulators import Emulator
-from tests.support.messages import artifact, chunk, message, request
+from tests.support.messages import agent_message, artifact, chunk, message, request
 from tests.support.workers import Agent, complete
 from tests.support.workers import Bench as Worker
 from tests.unit.push.receivers import Receiver, status
@@ -688,6 +695,33 @@ async def test_the_rule_agrees_with_plain_requests(bench: Bench, observer: Any) 
             consumed = answer["ConsumedCapacity"]["CapacityUnits"]
             assert consumed == bench.meter.plain_units(before, after), (entries, inline)
             before = after
+
+
+async def test_a_commits_units_are_known_before_it_is_made(bench: Bench, observer: Any) -> None:
+    """A turn's pace counts what DynamoDB Local says of the same items, put one by one, twice.
+
+    At most two units more or less for each part: keys and attributes are counted by their usual
+    size.
+    """
+    storage = bench.storage
+    head = (await storage.open_task("context", request())).head
+    place = on_dynamo(storage).name
+    for size in (0, 500, 10_000, PART_BYTES - 10, PART_BYTES + 10_000, 3_000_000):
+        said = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=agent_message("y" * 3000))
+        entries = (ArtifactWritten(artifact("a", "x" * size)), StatusChanged(said))
+        claim = Commit(entries=entries, token="a" * 32, claims=True, worker="host 1", restores=0)
+        head = await storage.commit(head, claim)
+        start = event_sort(head.incarnation, head.version)
+        consumed, items = 0.0, await storage.items_of(head.task_id, start)
+        for item in items:
+            item["PK"] += "-plain"
+            answer = observer.put_item(
+                TableName=place, Item=typed(item), ReturnConsumedCapacity="INDEXES"
+            )
+            consumed += 2 * answer["ConsumedCapacity"]["Table"]["CapacityUnits"]
+        body = sum(len(item.get("body", b"")) for item in items)
+        counted = commit_units(body, len(head.status or b""))
+        assert abs(counted - consumed) <= 2 * len(items), (size, counted, consumed)
 
 
 async def test_an_attempt_at_a_webhook_reads_what_it_sends(bench: Bench) -> None:

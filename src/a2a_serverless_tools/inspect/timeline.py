@@ -45,6 +45,7 @@ from a2a_serverless.tasks.head import (
     Spared,
     plain_state,
 )
+from a2a_serverless.tasks.pace import commit_units
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.push import GivenUp, Push
 from a2a_serverless_tools.inspect.turns import Attempt, Turn, step_text, turns_of
@@ -67,13 +68,6 @@ _ChangeName: TypeAlias = Literal[
 WRITE_UNIT_DOLLARS: Final = 0.625 / 1_000_000
 """The on-demand price in us-east-1, November 2026: aws.amazon.com/dynamodb/pricing/on-demand."""
 
-_UNIT: Final = 1024
-_TRANSACTION: Final = 2
-_PART_BYTES: Final = 340_000
-_EVENT_BYTES: Final = 300
-"""Bytes of an EVENT item's keys and attributes besides its body."""
-_HEAD_BYTES: Final = 800
-"""Bytes of HEAD without its status."""
 _INDEXES: Final = 5
 """Index entries that a creation puts: four of HEAD, and that of the first commit in by-id."""
 _MOVED: Final = 2
@@ -580,19 +574,15 @@ def _kind_name(kind: bytes) -> str:
 def _write_units(record: Record, *, is_claim: bool) -> int:
     """Return the write units of DynamoDB that a commit has cost, computed from its size.
 
-    An item costs one unit for each KB, also for one that is only begun; a transaction costs twice
-    that. An entry of an index costs one unit when it is put and one when it is removed. Renewed
-    leases, cancels, webhooks and reads are not included, because the log does not have them.
+    An entry of an index costs one unit when it is put and one when it is removed. Renewed leases,
+    cancels, webhooks and reads are not included, because the log does not have them.
     docs/cost.md has the measured numbers.
 
     Args:
         record: the commit.
         is_claim: True if it is the first commit of its attempt, which moves the turn's due time.
     """
-    size = len(encode_entries(record.entries))
-    sizes = [min(_PART_BYTES, size - start) for start in range(0, max(1, size), _PART_BYTES)]
-    items = [_EVENT_BYTES + part for part in sizes] + [_HEAD_BYTES + _status_bytes(record.entries)]
-    units = _TRANSACTION * sum(-(-item // _UNIT) for item in items)
+    units = commit_units(len(encode_entries(record.entries)), _status_bytes(record.entries))
     return units + (_INDEXES if record.version == 1 else _of_indexes(record, is_claim=is_claim))
 
 

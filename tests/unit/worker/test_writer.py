@@ -9,6 +9,7 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
+from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.head import Head
@@ -17,6 +18,12 @@ from a2a_serverless.worker.executor import PAUSE_ROUNDS
 from tests.support.workers import Agent, Bench, PacedClock, artifact_texts, chunk, complete
 
 Emit = Callable[[str], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True, params=[None, 1000], ids=["no pace", "pace"])
+def takes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions that take any number of write units, and so many in a second."""
+    monkeypatch.setattr(MemoryTable, "partition_units", request.param)
 
 
 async def commits_of(

@@ -40,6 +40,7 @@ from a2a_serverless.tasks.entries import CRITICAL, Entry, Unknown, decode_entrie
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, CancelMark, Head, Spared, state_name
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.pace import PART_BYTES
 from a2a_serverless.tasks.rules import Step
 
 Forms = Mapping[str, type | UnionType]
@@ -480,10 +481,6 @@ def live_head(item: Mapping[str, Any] | None, now_ms: int) -> Head | None:
     """Return the HEAD that an item holds; None if there is no item, or the task has expired."""
     head = head_of(item) if item else None
     return None if head is None or head.has_expired(now_ms) else head
-
-
-PART_BYTES: Final = 340_000
-"""The longest body of one EVENT item: with its keys it stays under 350 KB."""
 
 
 # -- EVENT: writing --------------------------------------------------------------------------------

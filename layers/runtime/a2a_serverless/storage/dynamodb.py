@@ -12,7 +12,7 @@ from collections.abc import (
 )
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from a2a_serverless import aws
 from a2a_serverless.clock import Clock, SystemClock, pause_s
@@ -69,6 +69,12 @@ class DynamoTable(Table):
         indexes: the keys of the table's indexes, by name.
         client: a boto3 client of DynamoDB, by default the process's own.
         clock: by default the system's.
+    """
+
+    partition_units: ClassVar[int | None] = 1000
+    """AWS's developer guide, "Best practices for designing and using partition keys effectively".
+
+    What a partition takes beyond that, after minutes without use, is not promised.
     """
 
     def __init__(

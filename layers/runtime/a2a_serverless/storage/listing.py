@@ -27,7 +27,7 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.codec import FOLDED, PART_BYTES, Commits
+from a2a_serverless.storage.codec import FOLDED, Commits
 from a2a_serverless.storage.durable import DurableStorage, tell_left_out
 from a2a_serverless.storage.finding import readable_heads, stored
 from a2a_serverless.storage.layout import status_key
@@ -35,6 +35,7 @@ from a2a_serverless.storage.table import Check, Item, Key, Range, holds
 from a2a_serverless.tasks.fold import Log, belonging_to, task_of_head
 from a2a_serverless.tasks.head import KNOWN, Head, state_name
 from a2a_serverless.tasks.identity import Scope, check_context_id, digest, first_task_id
+from a2a_serverless.tasks.pace import PART_BYTES
 
 FIRST_COMMITS: Final = 8
 """Commits of a listed task that are read together with those of others.

@@ -499,6 +499,8 @@ class Table(ABC):
     """Where content is stored that is too large for items; None: in items all the same."""
     lag_s: ClassVar[float] = 10.0
     """The seconds after which an index is taken to show a write; DynamoDB promises no bound."""
+    partition_units: ClassVar[int | None] = None
+    """The write units that a partition takes in a second; None: as many as come."""
 
     def blobs_beside(self, clock: Clock, *, keep_s: float) -> Blobs | None:  # noqa: ARG002
         """Return a store for the content of this table's items that is too large for them.

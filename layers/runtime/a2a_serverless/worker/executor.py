@@ -43,6 +43,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Event, Record
 from a2a_serverless.tasks.head import ASLEEP, HANDOVER, AttemptEnd, is_terminal
+from a2a_serverless.tasks.pace import Pace, commit_units
 from a2a_serverless.tasks.rules import Commit, ContextWrite, Waits
 from a2a_serverless.worker.failures import (
     AgentFailedError,
@@ -754,6 +755,9 @@ class TurnWriter:
     committed as soon as the agent pauses. If it comes earlier, the batch waits `flush_after_s` for
     the entries that follow. So after each silence chunks cost at most one commit more.
 
+    Where a partition takes so many units a second, a batch also waits for its `Pace`. It takes
+    entries meanwhile, until it is full: then `drain` keeps the agent waiting.
+
     A commit that fails ends the writing: the turn is stopped, and what is put from then on is
     dropped, until `discard`. Commits run in a task of the writer's own, so that cancelling the
     agent never interrupts one.
@@ -774,6 +778,10 @@ class TurnWriter:
     _began_at: float = field(default=-math.inf, init=False)
     """When the last commit began, in monotonic seconds."""
 
+    def __post_init__(self) -> None:
+        takes = self.guard.log.table.partition_units
+        self._pace = None if takes is None else Pace(takes)
+
     @property
     def is_idle(self) -> bool:
         return self._batch is None and not self._committing.locked()
@@ -784,9 +792,11 @@ class TurnWriter:
         return self._batch is not None and self._batch.size >= FLUSH_BYTES
 
     def has_room(self, size: int) -> bool:
-        """Return True when `size` more bytes fit into the waiting batch's commit."""
+        """Return True when `size` more bytes fit into the waiting batch's commit, and its pace."""
         waiting = 0 if self._batch is None else self._batch.size
-        return not waiting or waiting + size + ROOM_FOR_FRAMES <= MAX_COMMIT_BYTES
+        size += waiting + ROOM_FOR_FRAMES
+        keeps_pace = self._pace is None or self._units_of(size) <= self._pace.most
+        return not waiting or (size <= MAX_COMMIT_BYTES and keeps_pace)
 
     async def __aenter__(self) -> Self:
         self._pump_task = asyncio.create_task(self._pump())
@@ -885,6 +895,7 @@ class TurnWriter:
                 await self._pause_of_agent(batch)
             else:
                 await self._company(batch)
+            await self._paced(batch)
             # One commit at a time: the log has the order of `put`.
             async with self._committing:
                 if self._batch is batch:  # else it was discarded meanwhile
@@ -904,6 +915,23 @@ class TurnWriter:
         wait_s = self._wait_s(batch)
         if wait_s > 0 and not batch.urgent.is_set():
             await first_of(self.guard.clock.sleep(wait_s), batch.urgent.wait())
+
+    async def _paced(self, batch: _Batch) -> None:
+        """Wait until the batch keeps to the pace; what is to end the turn at once does not wait.
+
+        Not under the lock of the commits: a batch that waits here can still be dropped.
+        """
+        stopped = self.guard.stopped
+        while self._pace is not None and self._batch is batch and not stopped.is_set():
+            units = self._units_of(batch.size)  # of a batch that may have grown
+            wait_s = self._pace.wait_s(units, self.guard.clock.monotonic())
+            if wait_s <= 0:
+                return
+            await first_of(self.guard.clock.sleep(wait_s), stopped.wait(), tasks=[batch.done])
+
+    def _units_of(self, size: int) -> int:
+        head = self.guard.head
+        return commit_units(size, len(head.status or b"") + len(head.metadata or b""))
 
     def _wait_s(self, batch: _Batch) -> float:
         """Return the seconds for which a batch may still wait."""
@@ -933,5 +961,7 @@ class TurnWriter:
             self._drop()
             self.guard.stop(error)
         finally:
+            if self._pace is not None:
+                self._pace.spend(self._units_of(batch.size), self.guard.clock.monotonic())
             if not batch.done.done():
                 batch.done.set_result(None)

@@ -1,0 +1,137 @@
+"""A turn that emits more than its partition takes: nothing is throttled, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+
+from a2a_serverless import aws
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dynamodb import DynamoTable
+from a2a_serverless.wiring import memory_backends
+from tests.support.databases import Database, moto_database
+from tests.support.partitions import Partitions
+from tests.support.workers import (
+    Agent,
+    Bench,
+    Execute,
+    PacedClock,
+    S,
+    artifact_texts,
+    chunk,
+    complete,
+    idle,
+)
+
+
+@pytest.fixture(params=["moto", pytest.param("dynamodb", marks=pytest.mark.emulators)])
+def table(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """The table on moto, and on DynamoDB Local."""
+    if request.param == "moto":
+        with moto_database() as database:
+            yield database
+        return
+    yield request.getfixturevalue("database")
+
+
+@dataclass
+class World:
+    """A worker on such a table, whose time passes while nothing is asked of the table."""
+
+    table: Database
+    clock: PacedClock = field(default_factory=PacedClock)
+    _asked: set[asyncio.Future[Any]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.partitions = Partitions(self.table.client, self.clock)
+
+    async def call(self, method: Callable[..., Any], /, **kwargs: Any) -> Any:
+        """Call AWS, as `aws.call`; time waits for the answer."""
+        asked = asyncio.ensure_future(CALL(method, **kwargs))
+        self._asked.add(asked)
+        try:
+            return await asked
+        finally:
+            self._asked.discard(asked)
+
+    async def run(self, execute: Execute) -> list[str]:
+        """Run a turn of an agent to its end, in one attempt; return the texts of its artifact."""
+        storage = self.table.storage(clock=self.clock)
+        backends = replace(memory_backends(Settings(), self.clock), storage=storage)
+        bench = Bench(Agent(execute), clock=self.clock, backends=backends)
+        task = await self.during(bench.send())
+        assert await self.during(bench.work())
+        done = await self.during(bench.task(task))
+        assert done.status.state == S.TASK_STATE_COMPLETED
+        return artifact_texts(done)["a"]
+
+    async def during(self, work: Awaitable[Any]) -> Any:
+        working = asyncio.ensure_future(work)
+        while not working.done():
+            await idle()
+            if self._asked:
+                await asyncio.wait(self._asked, return_when=asyncio.FIRST_COMPLETED)
+            elif self.clock._sleepers and not working.done():
+                at = min(at for at, _ in self.clock._sleepers)
+                await self.clock.pass_time(max(0.0, at - self.clock.monotonic()))
+        return await working
+
+
+CALL = aws.call
+
+
+@pytest.fixture
+def world(table: Database, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A worker on the table."""
+    world = World(table)
+    monkeypatch.setattr(aws, "call", world.call)
+    return world
+
+
+def emitting(texts: list[str]) -> Execute:
+    """An agent that emits chunks as fast as they are taken."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        for text in texts:
+            await queue.enqueue_event(chunk(context, text))
+        await complete(context, queue)
+
+    return execute
+
+
+FLOODS = {
+    "20 MB in large events": (67, 300_000),
+    "20 MB in middling events": (5000, 4000),
+    "10,000 small events": (10_000, 20),
+}
+
+
+@pytest.mark.parametrize(("count", "size"), FLOODS.values(), ids=FLOODS)
+async def test_a_flood_is_never_throttled(
+    world: World, request: pytest.FixtureRequest, count: int, size: int
+) -> None:
+    """Each event is there once, in order, and no second has more units than a partition takes.
+
+    moto, which is slower the more it stores, gets a tenth.
+    """
+    count //= 10 if "moto" in request.node.name else 1
+    texts = [f"{number:06d}".ljust(size, "x") for number in range(count)]
+    assert await world.run(emitting(texts)) == texts
+    assert not world.partitions.throttled
+    assert world.partitions.most("TASK#") <= 900
+
+
+async def test_a_flood_without_a_pace_is_throttled_and_loses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the partition refuses is sent again: each event is there once, after one attempt."""
+    monkeypatch.setattr(DynamoTable, "partition_units", None)
+    texts = [f"{number:06d}".ljust(300_000, "x") for number in range(5)]
+    assert await world.run(emitting(texts)) == texts
+    assert world.partitions.throttled
