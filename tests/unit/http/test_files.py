@@ -253,15 +253,14 @@ async def test_an_unmodified_executor_emits_20_mb(
 
 async def test_a_repeated_message_is_one_message(agent: Agent, backends: Backends) -> None:
     """With its large part, or with a link to it in its place, whatever the link's signature."""
-    sent = {"parts": [raw(SMALL)], "contextId": "ctx"}
+    sent: dict[str, Any] = {"parts": [raw(SMALL)], "contextId": "ctx"}
     headers = {"Idempotency-Key": "k"}
     first = await agent.send(configuration=NOW, headers=headers, **sent)
     again = await agent.send(configuration=NOW, headers=headers, **sent)
     assert again.task["id"] == first.task["id"]
-    other = {"parts": [raw(SMALL + b"x")], "contextId": "ctx"}
+    other: dict[str, Any] = {"parts": [raw(SMALL + b"x")], "contextId": "ctx"}
     refused = await agent.send(configuration=NOW, headers=headers, **other)
-    assert refused.reason == "IDEMPOTENCY_KEY_CONFLICT" or refused.reason
-    assert refused.task.get("id") is None
+    assert "used before with a different message" in refused.message
 
 
 async def test_a_link_that_comes_back_is_its_file(agent: Agent, backends: Backends) -> None:
@@ -281,7 +280,7 @@ async def test_a_link_that_comes_back_is_its_file(agent: Agent, backends: Backen
 async def test_no_client_writes_a_reference(agent: Agent, backends: Backends) -> None:
     """The scheme of references is the service's own: a part with it is refused with a sentence."""
     refused = await agent.send(parts=[{"url": "a2a-blob:raw:anything"}])
-    assert refused.reason == "INVALID_PARAMS" or refused.reason
+    assert refused.reason == "INVALID_PARAMS"
     assert "only this service writes" in refused.message
 
 
