@@ -45,9 +45,7 @@ class Versions:
     async def publish(self, **more: str) -> str:
         """Publish one with more variables; return its number."""
         await self._give(**more)
-        await self.subject.until(
-            f"the change of {self.function}", self._updated, within_s=120, every_s=1
-        )
+        await self._until_updated()
         found = await self.account.call("lambda", "publish_version", FunctionName=self.function)
         self.made.append(str(found["Version"]))
         await self.subject.until(
@@ -63,6 +61,7 @@ class Versions:
             FunctionName=self.function,
             Name=ALIAS,
             FunctionVersion=number,
+            RoutingConfig={"AdditionalVersionWeights": {}},  # else a rollout's weights stay
         )
         await self.subject.settle()
 
@@ -78,6 +77,8 @@ class Versions:
                 "lambda", "delete_function", FunctionName=self.function, Qualifier=number
             )
         await self._give()
+        # Lambda refuses the next change of the function until this one is done.
+        await self._until_updated()
 
     async def _give(self, **more: str) -> None:
         await self.account.call(
@@ -87,8 +88,11 @@ class Versions:
             Environment={"Variables": {**self.variables, **more}},
         )
 
-    async def _updated(self) -> bool | None:
-        return (await self._now()).get("LastUpdateStatus") == "Successful" or None
+    async def _until_updated(self) -> None:
+        async def look() -> bool | None:
+            return (await self._now()).get("LastUpdateStatus") == "Successful" or None
+
+        await self.subject.until(f"the change of {self.function}", look, within_s=120, every_s=1)
 
     async def _active(self) -> bool | None:
         return (await self._now(Qualifier=self.made[-1])).get("State") == "Active" or None
@@ -114,7 +118,8 @@ async def versions_of(subject: Subject, logical: str, *, is_undone: bool = True)
         variables=found["Environment"]["Variables"],
     )
     if is_undone:
-        subject.made.note("alias, versions and variables of", versions.function, versions.undo)
+        was = f"{versions.function}, whose alias {ALIAS} had version {versions.former}"
+        subject.made.note("versions and variables of", was, versions.undo)
     return versions
 
 
@@ -225,8 +230,27 @@ def _steps(seen: Iterable[Arrival]) -> list[int]:
 
 
 async def rolled_back(subject: Subject) -> Figures:
-    """Have CodeDeploy roll out that version, and wait until an alarm has rolled it back."""
+    """Have CodeDeploy roll out that version, and wait until an alarm has rolled it back.
+
+    It begins when no alarm of the rollout rings: one that an earlier check has made ring would stop
+    it at once, whatever the version does.
+    """
     account, stack = subject.on_aws()
+    group = {
+        "applicationName": stack.resources["ServerlessDeploymentApplication"],
+        "deploymentGroupName": stack.resources["WorkerFunctionDeploymentGroup"],
+    }
+    found = await account.call("codedeploy", "get_deployment_group", **group)
+    watched = found["deploymentGroupInfo"].get("alarmConfiguration", {}).get("alarms", ())
+    names = [alarm["name"] for alarm in watched]
+    require(names, "the rollout has no alarm that could stop it")
+
+    async def quiet() -> bool | None:
+        answer = await account.call("cloudwatch", "describe_alarms", AlarmNames=names)
+        states = [alarm["StateValue"] for alarm in answer["MetricAlarms"]]
+        return "ALARM" not in states or None
+
+    await subject.until("the quiet of its alarms", quiet, within_s=ROLLED_S, every_s=15)
     began = subject.clock.monotonic()
     worker = await versions_of(subject, "WorkerFunction")
     bad = await worker.publish(**{BROKEN: "1"})
@@ -241,32 +265,41 @@ async def rolled_back(subject: Subject) -> Figures:
     answer = await account.call(
         "codedeploy",
         "create_deployment",
-        applicationName=stack.resources["ServerlessDeploymentApplication"],
-        deploymentGroupName=stack.resources["WorkerFunctionDeploymentGroup"],
+        **group,
         revision={"revisionType": "AppSpecContent", "appSpecContent": {"content": content}},
     )
     named = {"deploymentId": answer["deploymentId"]}
 
+    async def ended() -> dict[str, Any] | None:
+        found = await account.call("codedeploy", "get_deployment", **named)
+        info: dict[str, Any] = found["deploymentInfo"]
+        return info if info["status"] in {"Succeeded", "Failed", "Stopped"} else None
+
     async def stop() -> None:
-        await account.call("codedeploy", "stop_deployment", **named, autoRollbackEnabled=True)
+        if await ended() is None:  # CodeDeploy refuses to stop one that has ended
+            await account.call("codedeploy", "stop_deployment", **named, autoRollbackEnabled=True)
+            await subject.until("the end of the deployment", ended, within_s=120, every_s=1)
 
     subject.made.note("deployment", answer["deploymentId"], stop)
     ids: list[str] = []
 
-    async def over() -> str | None:
+    async def over() -> dict[str, Any] | None:
         ids.append(await subject.begin("say"))
-        found = await account.call("codedeploy", "get_deployment", **named)
-        status = str(found["deploymentInfo"]["status"])
-        return status if status in {"Succeeded", "Failed", "Stopped"} else None
+        return await ended()
 
     async def back() -> bool | None:
         alias = await account.call("lambda", "get_alias", FunctionName=worker.function, Name=ALIAS)
         weights = alias.get("RoutingConfig", {}).get("AdditionalVersionWeights")
         return (alias["FunctionVersion"] == worker.former and not weights) or None
 
-    status = await subject.until("the rollback", over, within_s=ROLLED_S, every_s=1)
+    end = await subject.until("the rollback", over, within_s=ROLLED_S, every_s=1)
     rolled_s = round(subject.clock.monotonic() - began)
-    require(status != "Succeeded", "the bad version was rolled out: no alarm has stopped it")
+    require(end["status"] != "Succeeded", "the bad version was rolled out: no alarm has stopped it")
+    why = end.get("errorInformation", {})
+    require(
+        why.get("code") == "ALARM_ACTIVE",
+        f"no alarm has stopped it: it {end['status']}, {why.get('code')}: {why.get('message')}",
+    )
     await subject.until("the former version behind the alias", back, within_s=120, every_s=1)
     ends = [state(await subject.ended(task_id, within_s=120)) for task_id in ids]
     after = state(await subject.ended(await subject.begin("say"), within_s=60))
