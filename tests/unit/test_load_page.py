@@ -7,10 +7,11 @@ import re
 import pytest
 
 from a2a_serverless.storage.layout import SHARDS
-from a2a_serverless_tools.local.template import find_template
+from a2a_serverless_tools.local.template import Template, find_template
 from benchmarks.cost import OWN_S, STREAM_S, THINK_S, document
 
 DOCS = find_template().parent / "docs"
+GIVEN = re.compile(r"`(\w+)` ([\w,]+)")
 HEADS = ("one task", "---", "|---")
 
 
@@ -101,6 +102,9 @@ def test_the_settings_of_an_example_carry_it() -> None:
     assert len(settings) == 4
     for name, turns, text in settings:
         rate = float(name.split()[0])
+        given = {it[1]: it[2].replace(",", "") for it in GIVEN.finditer(text)}
+        known = {it: value for it, value in given.items() if it in document()["Parameters"]}
+        assert Template(document(), known).refusals() == []
         assert float(turns.replace(",", "")) == rate * THINK_S
         assert setting(text, "ThrottleRate") >= rate * looks
         assert max(4000, setting(text, "WarmWriteUnits")) >= 1.2 * rate * units
