@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ GAP_S: Final = 1.0
 """A turn of 40 s: the stack's worker has 60."""
 NAP_S: Final = 60
 """The shortest sleep for which a turn leaves its worker."""
+RUNG_S: Final = 600.0
+"""How long CloudWatch may take to ring for what was logged."""
 ROLLED_S: Final = 1200.0
 """A rollout takes 15 or 30 minutes; the alarm of an agent that cannot be loaded rings before."""
 
@@ -137,16 +140,22 @@ async def swapped(subject: Subject) -> Figures:
     await subject.working(asleep)
     running = await subject.begin("steps", count=STEPS, gap_s=GAP_S)
     await subject.working(running)
-    streaming = asyncio.ensure_future(_streamed(subject))
+    seen = list[Arrival]()
+    streaming = asyncio.ensure_future(_read(subject, seen))
+
+    async def streamed() -> bool | None:
+        return bool(_steps(seen)) or streaming.done() or None
+
     try:
         told = await _told(subject, running)
+        await subject.until("the first step of the stream", streamed, within_s=60, every_s=0.1)
         await worker.point(bad)
         failed = await _failed(subject)
         late = await subject.begin("say")  # its first attempt is the bad version's, or the next
         flying = state(await subject.task(running)) == "WORKING"
         await worker.point(worker.former)
         ended = await subject.ended(running, within_s=100)
-        seen = await streaming
+        await streaming
     finally:
         streaming.cancel()
     said = ordered("say")
@@ -167,9 +176,47 @@ async def swapped(subject: Subject) -> Figures:
     )
     require(artifact_text(ended).startswith(told), "the turn that ran began again", **figures)
     require(flying, "the turn that ran had ended before the swap back: nothing is shown", **figures)
-    require(seen == whole, f"the steps of the stream are {seen}", **figures)
+    require(_steps(seen) == whole, f"the steps of the stream are {_steps(seen)}", **figures)
     wrong = [name for name, end in ends.items() if end != "COMPLETED"]
     require(not wrong, f"turns that did not complete: {wrong}", **figures)
+    return figures
+
+
+async def rung(subject: Subject) -> Figures:
+    """Have the agent of a bad version fail its tasks, and see which alarms ring.
+
+    That of an agent that cannot be loaded does. That of failing tasks does not, for one caller.
+    """
+    account, stack = _watched(subject)
+    worker = await versions_of(subject, "WorkerFunction")
+    await worker.point(await worker.publish(**{BROKEN: "1"}))
+    failed = await _failed(subject)
+    await worker.point(worker.former)
+
+    async def rang(logical: str) -> bool:
+        answer = await account.call(
+            "cloudwatch",
+            "describe_alarm_history",
+            AlarmName=stack.resources[logical],
+            HistoryItemType="StateUpdate",
+            StartDate=dt.datetime.fromtimestamp(subject.began_ms / 1000, dt.UTC),
+        )
+        changes = [json.loads(it["HistoryData"]) for it in answer["AlarmHistoryItems"]]
+        return any(it["newState"]["stateValue"] == "ALARM" for it in changes)
+
+    async def look() -> bool | None:
+        return await rang("AgentNotLoadedAlarm") or None
+
+    began = subject.clock.monotonic()
+    await subject.until("AgentNotLoadedAlarm", look, within_s=RUNG_S, every_s=15)
+    rung_s = round(subject.clock.monotonic() - began)
+    names = [it for name, it in stack.resources.items() if name.endswith("Alarm")]
+    alarms = await account.call("cloudwatch", "describe_alarms", AlarmNames=names)
+    blind = [
+        it["AlarmName"] for it in alarms["MetricAlarms"] if it["StateValue"] == "INSUFFICIENT_DATA"
+    ]
+    figures = {"failed on it": failed, "rang after s": rung_s, "without data": blind}
+    require(not await rang("FailedTasksAlarm"), "one caller rang FailedTasksAlarm", **figures)
     return figures
 
 
@@ -316,6 +363,14 @@ def _changeable(subject: Subject) -> Stack:
     return subject.changeable("it puts a bad version behind the alias")[1]
 
 
+def _watched(subject: Subject) -> tuple[Account, Stack]:
+    account, stack = subject.behind_gateway()
+    _changeable(subject)
+    if stack.parameters.get("AlarmCallers", "2") == "1":
+        raise NotPossibleError("needs a stack with AlarmCallers=2: one caller rings its alarms")
+    return account, stack
+
+
 def _staged(subject: Subject) -> None:
     if _changeable(subject).parameters.get("Rollout", "all-at-once") == "all-at-once":
         raise NotPossibleError("needs a stack with Rollout=canary or linear")
@@ -337,13 +392,6 @@ async def _until_state(subject: Subject, task_id: str, wanted: str) -> None:
     await subject.until(f"{wanted} of {task_id}", look, within_s=60, every_s=0.5)
 
 
-async def _streamed(subject: Subject) -> list[int]:
-    """Read a streamed turn to its end; return its steps."""
-    came = list[Arrival]()
-    await _read(subject, came)
-    return _steps(came)
-
-
 async def _failed(subject: Subject) -> int:
     """Send turns until one has failed, as the bad version is behind the alias; return how many."""
     sent = 0
@@ -358,6 +406,13 @@ async def _failed(subject: Subject) -> int:
 
 
 CHECKS = (
+    Check(
+        "alarms",
+        "the alarm of an agent that cannot be loaded rings, and one caller rings none of callers",
+        rung,
+        _watched,
+        seconds=240,
+    ),
     Check(
         "bad-version",
         "turns in flight outlive a bad version and its way back",

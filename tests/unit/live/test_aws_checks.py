@@ -441,6 +441,7 @@ async def test_a_busy_function(
     [
         ("throttled", "--burst"),
         ("busy", "--allow-changes"),
+        ("alarms", "--allow-changes"),
         ("bad-version", "--allow-changes"),
         ("stream-release", "--allow-changes"),
         ("rollout", "--allow-changes"),
@@ -573,6 +574,21 @@ class Functions:
 TOLD = "".join(f"{number} 0.0\n" for number in range(releases.STEPS))
 
 
+class Late:
+    """A stream of a task, and of its steps after some looks at others: its worker starts later."""
+
+    def __init__(self, steps: str) -> None:
+        self._steps, self.has_begun = steps, False
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        for text in ("", self._steps):
+            self.has_begun = bool(text)
+            event = {"task": {"artifacts": [{"parts": [{"text": text}]}]}}
+            yield f"data: {json.dumps(event)}\n\n".encode()
+            for _ in range(50):
+                await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize(
     ("broken", "part"),
     [
@@ -619,13 +635,14 @@ async def test_turns_over_a_bad_version(
 
     agent = ScriptedAgent(end)
     told = TOLD.replace("7 0.0\n", "") if broken == "streamed" else TOLD
+    late = Late(told)
 
     def answer(request: httpx.Request) -> httpx.Response:
         nonlocal asked_again
         if request.url.path.endswith("/message:stream"):
-            event = {"task": {"artifacts": [{"parts": [{"text": told}]}]}}
             kind = {"content-type": "text/event-stream"}
-            return httpx.Response(200, headers=kind, text=f"data: {json.dumps(event)}\n\n")
+            return httpx.Response(200, headers=kind, content=late.stream())
+        assert late.has_begun or not functions.taken, "the streamed turn begins on the bad version"
         asked_again |= b"taskId" in request.content
         for task in agent.tasks.values():
             task.update(come_to(task["do"]))
@@ -639,6 +656,51 @@ async def test_turns_over_a_bad_version(
     assert functions.behind == {worker: "1"}
     assert functions.variables == {worker: {"A2A_AUTH": "api-key"}}
     assert functions.published == set()
+
+
+WATCHES = {name: name for name in ("AgentNotLoadedAlarm", "FailedTasksAlarm")}
+
+
+@pytest.mark.parametrize(
+    ("rings", "part"),
+    [
+        ({"AgentNotLoadedAlarm"}, ""),
+        (set(), "AgentNotLoadedAlarm did not come within 600 s"),
+        ({*WATCHES}, "one caller rang FailedTasksAlarm"),
+    ],
+)
+async def test_alarms_of_a_bad_version(
+    deployed: Open, aws: ScriptedAws, rings: set[str], part: str
+) -> None:
+    """An alarm that does not ring for its cause fails, and so does one that one caller has rung."""
+    functions = Functions(aws)
+
+    def history(params: dict[str, Any]) -> dict[str, Any]:
+        to = "ALARM" if params["AlarmName"] in rings and functions.taken else "OK"
+        return {
+            "AlarmHistoryItems": [{"HistoryData": json.dumps({"newState": {"stateValue": to}})}]
+        }
+
+    states = [{"AlarmName": "odd", "StateValue": "INSUFFICIENT_DATA"}]
+    aws.answers |= {
+        "cloudwatch.DescribeAlarmHistory": history,
+        "cloudwatch.DescribeAlarms": {"MetricAlarms": states},
+    }
+    agent = ScriptedAgent(lambda _: failed() if functions.has_bad else completed(""))
+    subject = await deployed(agent, consent=Consent(changes=True))
+    subject.stack = replace(subject.stack, resources={**PHYSICAL, **WATCHES})
+    found = await finding(subject, check("alarms"))
+    says(found, Outcome.FAILED if part else Outcome.PASSED, part)
+    assert found.figures.get("without data", ["odd"]) == ["odd"]
+    assert functions.behind == {PHYSICAL["WorkerFunction"]: "1"}
+    assert functions.published == set()
+
+
+async def test_alarms_of_one_caller_are_not_judged(deployed: Open, aws: ScriptedAws) -> None:
+    """Where one caller rings them by choice nothing is changed, and the parameter is named."""
+    subject = await deployed(ScriptedAgent(), consent=Consent(changes=True), AlarmCallers="1")
+    says(await finding(subject, check("alarms")), Outcome.NOT_POSSIBLE, "AlarmCallers=2")
+    assert aws.calls == []
 
 
 class Streams:
