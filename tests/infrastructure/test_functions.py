@@ -44,6 +44,23 @@ def test_no_environment_is_too_long(document: Json, transformed: Json, function:
     assert size <= 4096
 
 
+def test_each_parameter_is_explained(document: Json, project: Path) -> None:
+    """docs/operations.md names every parameter of the template."""
+    page = (project / "docs/operations.md").read_text(encoding="utf-8")
+    missing = [name for name in document["Parameters"] if not re.search(rf"`{name}[`=]", page)]
+    assert missing == []
+
+
+def test_the_memory_of_a_function_is_its_parameters(document: Json, transformed: Json) -> None:
+    """ApiMemory is that of three functions; the agent and the sweeper have their own."""
+    memory = {name: transformed[name]["Properties"]["MemorySize"] for name in FUNCTIONS}
+    described = document["Parameters"]["ApiMemory"]["Description"]
+    of_api = [name for name, size in memory.items() if size == {"Ref": "ApiMemory"}]
+    assert of_api == ["ApiFunction", "StreamFunction", "PushFunction"]
+    assert described.startswith("Memory of the functions behind the API and of PushFunction")
+    assert (memory["WorkerFunction"], memory["SweeperFunction"]) == ({"Ref": "WorkerMemory"}, 1024)
+
+
 def longest(value: Any, parameters: Json) -> int:
     """The most characters that a value of the template can have."""
     match value:

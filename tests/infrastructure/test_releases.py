@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,6 +175,15 @@ def test_the_alarms_ring_within_a_rollout(document: Json) -> None:
         seconds = [longest if isinstance(period, dict) else period for period in periods]
         assert seconds, name
         assert max(seconds) * properties["EvaluationPeriods"] <= LONGEST_S, name
+
+
+def test_the_alarms_of_a_rollout_are_those_of_the_page(document: Json, project: Path) -> None:
+    """docs/operations.md names each alarm that takes an update back, and no other."""
+    page = (project / "docs/operations.md").read_text(encoding="utf-8")
+    told = page.partition("\nwhole. The alarms:")[2].partition(": CodeDeploy takes ten")[0]
+    alarms = document["Globals"]["Function"]["DeploymentPreference"]["Alarms"]
+    assert re.findall(r"`(\w+)`", told) == sorted(it["Ref"] for it in alarms)
+    assert len(alarms) == 10
 
 
 @pytest.mark.parametrize("rollout", ["all-at-once", *STAGED])

@@ -45,6 +45,29 @@ def test_table_is_billed_per_request(template: Template) -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "warm"), [({}, None), ({"WarmWriteUnits": "8000"}, {"WriteUnitsPerSecond": "8000"})]
+)
+def test_a_table_that_is_warm_from_the_first_second(
+    document: Json, given: dict[str, str], warm: Json | None
+) -> None:
+    """WarmWriteUnits is that of the table and of the indexes that a task in any context writes."""
+    properties = Template(document, given).properties("TaskTable")
+    indexes = properties["GlobalSecondaryIndexes"]
+    found = {it["IndexName"]: it.get("WarmThroughput") for it in indexes}
+    busiest = {"by-scope", "by-context", "by-due", "by-id"}
+    assert properties.get("WarmThroughput") == warm
+    assert found == {name: warm if name in busiest else None for name in found}
+    assert busiest < found.keys()
+
+
+@pytest.mark.parametrize("units", ["1", "3999", "40001", "-1", "4000.5"])
+def test_units_that_aws_would_refuse(document: Json, units: str) -> None:
+    """Fewer than a fresh table takes, or more than its quota: refused before anything is made."""
+    (refusal,) = Template(document, {"WarmWriteUnits": units}).refusals()
+    assert refusal == f"WarmWriteUnits is {units!r}: must be 0, or 4000 to 40000"
+
+
+@pytest.mark.parametrize(
     ("name", "keys", "projection"),
     [
         (

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import Final, Protocol
 from a2a_serverless.errors import ConfigurationError
 from benchmarks.cost_prices import GB_SECOND, MILLION
 from tests.live import agent, callers
+from tests.live.account import Account
 from tests.live.checks import CHECKS
 from tests.live.findings import Check, Figures, NotPossibleError, require
 from tests.live.runner import Findings, Say, run
@@ -29,9 +31,12 @@ STARTED_S: Final = 120.0
 TURNS: Final = 10
 WORKERS: Final = 2
 OUTSIDE: Final = 6
-SECOND: Final = (10 + 10 * 0.5) * GB_SECOND + 700 / MILLION
-"""What a second of checks costs at most: ten workers, ten environments of 512 MB, and a streamed
-task by docs/cost.md."""
+AT_ONCE: Final = 10
+"""How many workers, and environments beside them, the checks occupy at most."""
+MEMORY: Final = {"WorkerMemory": 1024, "ApiMemory": 512}
+"""What they have in MB, where the stack does not say."""
+TASK: Final = 700 / MILLION
+"""A streamed task, by docs/cost.md."""
 NO_TOKENS: Final = {"OidcIssuer": "", "OidcAudience": ""}
 
 Run = Callable[[Subject], Awaitable[Figures]]
@@ -92,12 +97,14 @@ async def _update(form: Form, subject: Subject, ground: Ground) -> None:
     taken = {**form.parameters, **NO_TOKENS} if "Auth" in form.parameters else form.parameters
     before = {name: stack.parameters.get(name, "") for name in taken}
 
+    had = ", ".join(f"{name}={value}" for name, value in before.items())
+
     async def back() -> None:
         await ground.update(subject, before)
         task = await subject.ended(await subject.begin("say"), within_s=100)
         require(state(task) == "COMPLETED", f"after {form.name} a task ended as {state(task)}")
 
-    subject.made.note("parameters of", stack.name, back)
+    subject.made.note("parameters of", f"{stack.name}, which had {had}", back)
     await ground.update(subject, form.parameters)
 
 
@@ -107,8 +114,18 @@ async def _shared(form: Form, subject: Subject, ground: Ground) -> Run:
 
 
 async def together(subject: Subject) -> Figures:
-    """Have ten turns run at once, on two workers."""
+    """Have ten turns run at once, on two workers.
+
+    While one look at all of them lasts, two workers that take one turn each show four at most.
+    """
     ids = [await subject.begin("steps", count=TURNS, gap_s=1) for _ in range(TURNS)]
+
+    async def share() -> bool | None:
+        states = [state(await subject.task(task_id)) for task_id in ids]
+        return states.count("WORKING") > 2 * WORKERS or None
+
+    what = f"a moment at which more than {2 * WORKERS} of ten turns ran"
+    await subject.until(what, share, within_s=100, every_s=0.5)
     processes = await _processes(subject, ids)
     require(len(processes) <= WORKERS, f"ten turns ran in {len(processes)} processes")
     return {"tasks": len(ids), "processes": len(processes)}
@@ -261,7 +278,7 @@ def plan(subject: Subject, checks: Sequence[Check], forms: Sequence[Form]) -> li
         more, seconds = _planned(subject, title, form.chosen(together), 2 * UPDATE_S)
         subject.stack = present
         lines, total_s = lines + more, total_s + seconds
-    return [*lines, f"all: {_price(total_s)}"]
+    return [*lines, f"all: {_price(subject, total_s)}"]
 
 
 def _planned(
@@ -276,11 +293,14 @@ def _planned(
         else:
             lines.append(f"  {check.name:<22} {check.seconds:>4} s  {check.proves}")
             seconds += check.seconds
-    return [f"{title}: {_price(seconds)}", *lines], seconds
+    return [f"{title}: {_price(subject, seconds)}", *lines], seconds
 
 
-def _price(seconds: int) -> str:
-    return f"about {-(-seconds // 60)} minutes, at most ${seconds * SECOND:.2f}"
+def _price(subject: Subject, seconds: int) -> str:
+    given = subject.stack.parameters if subject.stack else {}
+    gb = sum(int(given.get(name, mb)) for name, mb in MEMORY.items()) * AT_ONCE / 1024
+    dollars = seconds * (gb * GB_SECOND + TASK)
+    return f"about {-(-seconds // 60)} minutes, at most ${dollars:.2f}"
 
 
 class Updates:
@@ -311,9 +331,11 @@ class Updates:
             else {"ParameterKey": name, "UsePreviousValue": True}
             for name in stack.parameters
         ]
+        token = f"{subject.run}-{uuid.uuid4().hex}"
         await call(
             "cloudformation",
             "update_stack",
+            ClientRequestToken=token,
             UsePreviousTemplate=True,
             Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
             Parameters=given,
@@ -321,13 +343,8 @@ class Updates:
         )
         status = await subject.until("the update", at_rest, within_s=UPDATED_S, every_s=5)
         if status != "UPDATE_COMPLETE":
-            events = await call("cloudformation", "describe_stack_events", **named)
-            failed = [
-                f"{it['LogicalResourceId']}: {it.get('ResourceStatusReason')}"
-                for it in events["StackEvents"]
-                if it["ResourceStatus"].endswith("_FAILED")
-            ]
-            require(not status, f"the update ended as {status}: {'; '.join(failed[-3:])}")
+            reasons = "; ".join((await _failures(account, stack.name, token))[:3])
+            require(not status, f"the update ended as {status}: {reasons}")
         subject.stack = await read_stack(account, stack.name)
 
     async def variables(self, subject: Subject) -> Mapping[str, str]:
@@ -338,6 +355,25 @@ class Updates:
     async def issuer(self, subject: Subject) -> Issuer:
         """Make a function with a URL, or open one here if the agent runs here."""
         return await opened(subject, callers.issuer_for(subject))
+
+
+async def _failures(account: Account, name: str, token: str) -> list[str]:
+    """Return what failed in one update of a stack, and why, the first failure first."""
+    failed: list[str] = []
+    page: dict[str, str] = {}
+    while True:
+        answer = await account.call(
+            "cloudformation", "describe_stack_events", StackName=name, **page
+        )
+        own = [it for it in answer["StackEvents"] if it.get("ClientRequestToken") == token]
+        failed += [
+            f"{it['LogicalResourceId']}: {it.get('ResourceStatusReason')}"
+            for it in own
+            if it["ResourceStatus"].endswith("_FAILED")
+        ]
+        if not own or "NextToken" not in answer:  # the newest come first: earlier updates follow
+            return failed[::-1]
+        page = {"NextToken": answer["NextToken"]}
 
 
 async def opened(subject: Subject, issuer: AbstractAsyncContextManager[Issuer]) -> Issuer:

@@ -101,7 +101,8 @@ async def busy(subject: Subject) -> Figures:
                 ReservedConcurrentExecutions=before,
             )
 
-    subject.made.note("reserved concurrency 0 of", function, undo)
+    had = f"{function}, which had {'none' if before is None else before}"
+    subject.made.note("reserved concurrency 0 of", had, undo)
     await account.call(
         "lambda",
         "put_function_concurrency",

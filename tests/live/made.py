@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from a2a_serverless import aws
+from a2a_serverless.errors import ConfigurationError
 from tests.live.account import is_gone
+from tests.live.findings import BrokenError
 
 
 @dataclass(frozen=True)
@@ -55,5 +57,14 @@ class Made:
                 await thing.undo()
             except Exception as error:  # noqa: BLE001 - what remains has to be named
                 if not is_gone(error):
-                    remains.append(f"{thing}: {aws.error_code(error)}")
+                    remains.append(f"{thing}: {_reason(error)}")
         return remains
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says, and of one of AWS's or a library's the code alone.
+
+    The text of those may quote a request, and with it a key.
+    """
+    is_ours = isinstance(error, BrokenError | ConfigurationError)
+    return str(error) if is_ours else aws.error_code(error)

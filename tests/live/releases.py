@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ GAP_S: Final = 1.0
 """A turn of 40 s: the stack's worker has 60."""
 NAP_S: Final = 60
 """The shortest sleep for which a turn leaves its worker."""
+RUNG_S: Final = 600.0
+"""How long CloudWatch may take to ring for what was logged."""
 ROLLED_S: Final = 1200.0
 """A rollout takes 15 or 30 minutes; the alarm of an agent that cannot be loaded rings before."""
 
@@ -45,9 +48,7 @@ class Versions:
     async def publish(self, **more: str) -> str:
         """Publish one with more variables; return its number."""
         await self._give(**more)
-        await self.subject.until(
-            f"the change of {self.function}", self._updated, within_s=120, every_s=1
-        )
+        await self._until_updated()
         found = await self.account.call("lambda", "publish_version", FunctionName=self.function)
         self.made.append(str(found["Version"]))
         await self.subject.until(
@@ -63,6 +64,7 @@ class Versions:
             FunctionName=self.function,
             Name=ALIAS,
             FunctionVersion=number,
+            RoutingConfig={"AdditionalVersionWeights": {}},  # else a rollout's weights stay
         )
         await self.subject.settle()
 
@@ -78,6 +80,8 @@ class Versions:
                 "lambda", "delete_function", FunctionName=self.function, Qualifier=number
             )
         await self._give()
+        # Lambda refuses the next change of the function until this one is done.
+        await self._until_updated()
 
     async def _give(self, **more: str) -> None:
         await self.account.call(
@@ -87,8 +91,11 @@ class Versions:
             Environment={"Variables": {**self.variables, **more}},
         )
 
-    async def _updated(self) -> bool | None:
-        return (await self._now()).get("LastUpdateStatus") == "Successful" or None
+    async def _until_updated(self) -> None:
+        async def look() -> bool | None:
+            return (await self._now()).get("LastUpdateStatus") == "Successful" or None
+
+        await self.subject.until(f"the change of {self.function}", look, within_s=120, every_s=1)
 
     async def _active(self) -> bool | None:
         return (await self._now(Qualifier=self.made[-1])).get("State") == "Active" or None
@@ -114,7 +121,8 @@ async def versions_of(subject: Subject, logical: str, *, is_undone: bool = True)
         variables=found["Environment"]["Variables"],
     )
     if is_undone:
-        subject.made.note("alias, versions and variables of", versions.function, versions.undo)
+        was = f"{versions.function}, whose alias {ALIAS} had version {versions.former}"
+        subject.made.note("versions and variables of", was, versions.undo)
     return versions
 
 
@@ -132,16 +140,22 @@ async def swapped(subject: Subject) -> Figures:
     await subject.working(asleep)
     running = await subject.begin("steps", count=STEPS, gap_s=GAP_S)
     await subject.working(running)
-    streaming = asyncio.ensure_future(_streamed(subject))
+    seen = list[Arrival]()
+    streaming = asyncio.ensure_future(_read(subject, seen))
+
+    async def streamed() -> bool | None:
+        return bool(_steps(seen)) or streaming.done() or None
+
     try:
         told = await _told(subject, running)
+        await subject.until("the first step of the stream", streamed, within_s=60, every_s=0.1)
         await worker.point(bad)
         failed = await _failed(subject)
         late = await subject.begin("say")  # its first attempt is the bad version's, or the next
         flying = state(await subject.task(running)) == "WORKING"
         await worker.point(worker.former)
         ended = await subject.ended(running, within_s=100)
-        seen = await streaming
+        await streaming
     finally:
         streaming.cancel()
     said = ordered("say")
@@ -162,9 +176,47 @@ async def swapped(subject: Subject) -> Figures:
     )
     require(artifact_text(ended).startswith(told), "the turn that ran began again", **figures)
     require(flying, "the turn that ran had ended before the swap back: nothing is shown", **figures)
-    require(seen == whole, f"the steps of the stream are {seen}", **figures)
+    require(_steps(seen) == whole, f"the steps of the stream are {_steps(seen)}", **figures)
     wrong = [name for name, end in ends.items() if end != "COMPLETED"]
     require(not wrong, f"turns that did not complete: {wrong}", **figures)
+    return figures
+
+
+async def rung(subject: Subject) -> Figures:
+    """Have the agent of a bad version fail its tasks, and see which alarms ring.
+
+    That of an agent that cannot be loaded does. That of failing tasks does not, for one caller.
+    """
+    account, stack = _watched(subject)
+    worker = await versions_of(subject, "WorkerFunction")
+    await worker.point(await worker.publish(**{BROKEN: "1"}))
+    failed = await _failed(subject)
+    await worker.point(worker.former)
+
+    async def rang(logical: str) -> bool:
+        answer = await account.call(
+            "cloudwatch",
+            "describe_alarm_history",
+            AlarmName=stack.resources[logical],
+            HistoryItemType="StateUpdate",
+            StartDate=dt.datetime.fromtimestamp(subject.began_ms / 1000, dt.UTC),
+        )
+        changes = [json.loads(it["HistoryData"]) for it in answer["AlarmHistoryItems"]]
+        return any(it["newState"]["stateValue"] == "ALARM" for it in changes)
+
+    async def look() -> bool | None:
+        return await rang("AgentNotLoadedAlarm") or None
+
+    began = subject.clock.monotonic()
+    await subject.until("AgentNotLoadedAlarm", look, within_s=RUNG_S, every_s=15)
+    rung_s = round(subject.clock.monotonic() - began)
+    names = [it for name, it in stack.resources.items() if name.endswith("Alarm")]
+    alarms = await account.call("cloudwatch", "describe_alarms", AlarmNames=names)
+    blind = [
+        it["AlarmName"] for it in alarms["MetricAlarms"] if it["StateValue"] == "INSUFFICIENT_DATA"
+    ]
+    figures = {"failed on it": failed, "rang after s": rung_s, "without data": blind}
+    require(not await rang("FailedTasksAlarm"), "one caller rang FailedTasksAlarm", **figures)
     return figures
 
 
@@ -225,8 +277,27 @@ def _steps(seen: Iterable[Arrival]) -> list[int]:
 
 
 async def rolled_back(subject: Subject) -> Figures:
-    """Have CodeDeploy roll out that version, and wait until an alarm has rolled it back."""
+    """Have CodeDeploy roll out that version, and wait until an alarm has rolled it back.
+
+    It begins when no alarm of the rollout rings: one that an earlier check has made ring would stop
+    it at once, whatever the version does.
+    """
     account, stack = subject.on_aws()
+    group = {
+        "applicationName": stack.resources["ServerlessDeploymentApplication"],
+        "deploymentGroupName": stack.resources["WorkerFunctionDeploymentGroup"],
+    }
+    found = await account.call("codedeploy", "get_deployment_group", **group)
+    watched = found["deploymentGroupInfo"].get("alarmConfiguration", {}).get("alarms", ())
+    names = [alarm["name"] for alarm in watched]
+    require(names, "the rollout has no alarm that could stop it")
+
+    async def quiet() -> bool | None:
+        answer = await account.call("cloudwatch", "describe_alarms", AlarmNames=names)
+        states = [alarm["StateValue"] for alarm in answer["MetricAlarms"]]
+        return "ALARM" not in states or None
+
+    await subject.until("the quiet of its alarms", quiet, within_s=ROLLED_S, every_s=15)
     began = subject.clock.monotonic()
     worker = await versions_of(subject, "WorkerFunction")
     bad = await worker.publish(**{BROKEN: "1"})
@@ -241,32 +312,41 @@ async def rolled_back(subject: Subject) -> Figures:
     answer = await account.call(
         "codedeploy",
         "create_deployment",
-        applicationName=stack.resources["ServerlessDeploymentApplication"],
-        deploymentGroupName=stack.resources["WorkerFunctionDeploymentGroup"],
+        **group,
         revision={"revisionType": "AppSpecContent", "appSpecContent": {"content": content}},
     )
     named = {"deploymentId": answer["deploymentId"]}
 
+    async def ended() -> dict[str, Any] | None:
+        found = await account.call("codedeploy", "get_deployment", **named)
+        info: dict[str, Any] = found["deploymentInfo"]
+        return info if info["status"] in {"Succeeded", "Failed", "Stopped"} else None
+
     async def stop() -> None:
-        await account.call("codedeploy", "stop_deployment", **named, autoRollbackEnabled=True)
+        if await ended() is None:  # CodeDeploy refuses to stop one that has ended
+            await account.call("codedeploy", "stop_deployment", **named, autoRollbackEnabled=True)
+            await subject.until("the end of the deployment", ended, within_s=120, every_s=1)
 
     subject.made.note("deployment", answer["deploymentId"], stop)
     ids: list[str] = []
 
-    async def over() -> str | None:
+    async def over() -> dict[str, Any] | None:
         ids.append(await subject.begin("say"))
-        found = await account.call("codedeploy", "get_deployment", **named)
-        status = str(found["deploymentInfo"]["status"])
-        return status if status in {"Succeeded", "Failed", "Stopped"} else None
+        return await ended()
 
     async def back() -> bool | None:
         alias = await account.call("lambda", "get_alias", FunctionName=worker.function, Name=ALIAS)
         weights = alias.get("RoutingConfig", {}).get("AdditionalVersionWeights")
         return (alias["FunctionVersion"] == worker.former and not weights) or None
 
-    status = await subject.until("the rollback", over, within_s=ROLLED_S, every_s=1)
+    end = await subject.until("the rollback", over, within_s=ROLLED_S, every_s=1)
     rolled_s = round(subject.clock.monotonic() - began)
-    require(status != "Succeeded", "the bad version was rolled out: no alarm has stopped it")
+    require(end["status"] != "Succeeded", "the bad version was rolled out: no alarm has stopped it")
+    why = end.get("errorInformation", {})
+    require(
+        why.get("code") == "ALARM_ACTIVE",
+        f"no alarm has stopped it: it {end['status']}, {why.get('code')}: {why.get('message')}",
+    )
     await subject.until("the former version behind the alias", back, within_s=120, every_s=1)
     ends = [state(await subject.ended(task_id, within_s=120)) for task_id in ids]
     after = state(await subject.ended(await subject.begin("say"), within_s=60))
@@ -281,6 +361,14 @@ async def rolled_back(subject: Subject) -> Figures:
 
 def _changeable(subject: Subject) -> Stack:
     return subject.changeable("it puts a bad version behind the alias")[1]
+
+
+def _watched(subject: Subject) -> tuple[Account, Stack]:
+    account, stack = subject.behind_gateway()
+    _changeable(subject)
+    if stack.parameters.get("AlarmCallers", "2") == "1":
+        raise NotPossibleError("needs a stack with AlarmCallers=2: one caller rings its alarms")
+    return account, stack
 
 
 def _staged(subject: Subject) -> None:
@@ -304,13 +392,6 @@ async def _until_state(subject: Subject, task_id: str, wanted: str) -> None:
     await subject.until(f"{wanted} of {task_id}", look, within_s=60, every_s=0.5)
 
 
-async def _streamed(subject: Subject) -> list[int]:
-    """Read a streamed turn to its end; return its steps."""
-    came = list[Arrival]()
-    await _read(subject, came)
-    return _steps(came)
-
-
 async def _failed(subject: Subject) -> int:
     """Send turns until one has failed, as the bad version is behind the alias; return how many."""
     sent = 0
@@ -325,6 +406,13 @@ async def _failed(subject: Subject) -> int:
 
 
 CHECKS = (
+    Check(
+        "alarms",
+        "the alarm of an agent that cannot be loaded rings, and one caller rings none of callers",
+        rung,
+        _watched,
+        seconds=240,
+    ),
     Check(
         "bad-version",
         "turns in flight outlive a bad version and its way back",

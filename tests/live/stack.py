@@ -63,14 +63,14 @@ async def read_stack(account: Account, name: str) -> Stack:
     except ERRORS as error:
         raise ConfigurationError(_fault(error, name, account.region)) from error
     outputs = {one["OutputKey"]: one["OutputValue"] for one in found.get("Outputs", ())}
+    if found["StackStatus"] not in _AT_REST:
+        msg = f"The stack {name} is {found['StackStatus']}: run the checks when it is deployed."
+        raise ConfigurationError(msg)
     if "Endpoint" not in outputs or not resources.keys() >= set(RESOURCES):
         msg = (
             f"The stack {name} in {account.region} is not one of a2a-serverless's template.yaml: "
             "name one that `sam deploy` has made of it. Nothing was touched."
         )
-        raise ConfigurationError(msg)
-    if found["StackStatus"] not in _AT_REST:
-        msg = f"The stack {name} is {found['StackStatus']}: run the checks when it is deployed."
         raise ConfigurationError(msg)
     return Stack(
         name=name,

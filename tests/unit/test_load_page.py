@@ -7,10 +7,11 @@ import re
 import pytest
 
 from a2a_serverless.storage.layout import SHARDS
-from a2a_serverless_tools.local.template import find_template
+from a2a_serverless_tools.local.template import Template, find_template
 from benchmarks.cost import OWN_S, STREAM_S, THINK_S, document
 
 DOCS = find_template().parent / "docs"
+GIVEN = re.compile(r"`(\w+)` ([\w,]+)")
 HEADS = ("one task", "---", "|---")
 
 
@@ -31,6 +32,11 @@ def default(name: str) -> float:
     return float(document()["Parameters"][name]["Default"])
 
 
+def busiest(cost: dict[str, list[float]]) -> list[float]:
+    """The requests of a task to the method that gets most: its send, or all others, which look."""
+    return [max(1.0, each - 1) for each in cost["requests to API Gateway"]]
+
+
 def ceilings() -> dict[str, list[float]]:
     """What each row of the page has to say, by a word of it."""
     table = rows("cost.md", "one task")
@@ -45,11 +51,12 @@ def ceilings() -> dict[str, list[float]]:
             default("WorkerConcurrency") / (turn + OWN_S["worker"]) for turn in turns
         ],
         "environments": over(1000, "seconds of Lambda environments"),
-        "ThrottleRate": [default("ThrottleRate")] * 3,
+        "ThrottleRate": [default("ThrottleRate") / each for each in busiest(cost)],
         "API Gateway": over(10_000, "requests to API Gateway"),
         "fresh table": over(4_000, "write units"),
         "table's quota": over(40_000, "write units"),
         "what is due": over(SHARDS * 1000, "- of them in the index of what is due"),
+        "SQS's quota": [120_000 / (turn + OWN_S["worker"]) for turn in turns],
         "caller's list": over(SHARDS * 1000, "- of them in the index of the caller's tasks"),
     }
 
@@ -62,6 +69,51 @@ def test_the_ceilings_follow_from_the_counts(word: str, expected: list[float]) -
     ]
     assert len(told) == 1
     assert numbers(told[0]) == [pytest.approx(each, rel=0.04) for each in expected]
+
+
+@pytest.mark.parametrize("name", ["StreamsInAll", "StreamsPerCaller"])
+def test_the_streams_follow_from_their_limits(name: str) -> None:
+    """A limit of streams is that many tasks over the time of one stream; others open none."""
+    (told,) = [it for word, it in rows("load.md", "tasks a second until").items() if name in word]
+    assert told[:2] == ["-", "-"]
+    assert float(told[2]) == default(name) / STREAM_S
+
+
+def test_the_webhooks_follow_from_their_places() -> None:
+    """A place is taken for a call's own time and the receiver's; one caller has a fifth of them."""
+    text = (DOCS / "load.md").read_text(encoding="utf-8")
+    a_second = default("PushConcurrency") / (OWN_S["push"] + 0.2)
+    assert f"are told {a_second:g} times a second, those of one caller {a_second / 5:g}" in text
+
+
+def setting(text: str, name: str) -> float:
+    """The value of a parameter in an example's settings, else its default."""
+    given = re.search(rf"`{name}` ([\d,]+)", text)
+    return float(given[1].replace(",", "")) if given else default(name)
+
+
+def test_the_settings_of_an_example_carry_it() -> None:
+    """Workers, requests to a method and write units of a fresh table suffice for each example."""
+    table = rows("cost.md", "one task")
+    cost = {name: numbers(cells) for name, cells in table.items() if name not in HEADS}
+    looks, units = busiest(cost)[1], cost["write units"][1]
+    examples = rows("load.md", "a 30 s agent")
+    settings = [(name, cells[0], cells[1]) for name, cells in examples.items() if "second" in name]
+    assert len(settings) == 4
+    for name, turns, text in settings:
+        rate = float(name.split()[0])
+        given = {it[1]: it[2].replace(",", "") for it in GIVEN.finditer(text)}
+        known = {it: value for it, value in given.items() if it in document()["Parameters"]}
+        assert Template(document(), known).refusals() == []
+        assert float(turns.replace(",", "")) == rate * THINK_S
+        assert setting(text, "ThrottleRate") >= rate * looks
+        assert max(4000, setting(text, "WarmWriteUnits")) >= 1.2 * rate * units
+        if workers := re.search(r"(\d+) workers of `fargate.yaml`", text):
+            assert float(workers[1]) * 64 * 0.7 >= rate * THINK_S
+            assert setting(text, "MostWorkers") >= float(workers[1])
+        else:
+            places = setting(text, "WorkerConcurrency") * setting(text, "WorkerTurns")
+            assert places >= rate * THINK_S
 
 
 def test_the_months_follow_from_the_prices() -> None:

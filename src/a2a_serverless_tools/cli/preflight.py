@@ -19,14 +19,28 @@ SETTINGS: Final = "samconfig.toml"
 FIXED: Final[Mapping[str, tuple[str, ...]]] = {
     "AWS::DynamoDB::Table": ("TableName", "KeySchema", "LocalSecondaryIndexes"),
     "AWS::SQS::Queue": ("QueueName", "FifoQueue"),
-    "AWS::SecretsManager::Secret": ("Name",),
+    "AWS::SecretsManager::Secret": ("Name", "GenerateSecretString"),
 }
-"""The properties of what keeps data that CloudFormation changes by making another one."""
+"""The properties of what keeps data that CloudFormation changes by making another one, or another
+value of a secret."""
+ONLY_RAISED: Final[Mapping[str, str]] = {
+    "Shards": "tasks in the partitions above it would not be found",
+    "WarmWriteUnits": "AWS takes no lower value",
+}
+"""The parameters that an update must not lower, and why."""
 SERVICES: Final = ("apigateway", "dynamodb", "events", "lambda", "logs", "secretsmanager", "sqs")
 STAGED: Final = "codedeploy"
 """What an update needs beside them if `Rollout` has stages."""
-FAILED: Final = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "DELETE_FAILED")
-"""States of a stack that takes no update: its first deployment, or its removal, has failed."""
+_DELETE: Final = "delete it first (docs/operations.md, A first deployment that fails)"
+FAILED: Final[Mapping[str, str]] = {
+    "ROLLBACK_COMPLETE": _DELETE,
+    "ROLLBACK_FAILED": _DELETE,
+    "DELETE_FAILED": _DELETE,
+    "UPDATE_ROLLBACK_FAILED": "have it go back first (docs/operations.md, An update that fails)",
+}
+"""States of a stack that takes no update, and the way out. One that is being changed is another."""
+AS_GIVEN: Final = {"TemplateStage": "Original"}
+"""The template as it was deployed, and not as its transform has rewritten it."""
 NO_LAYER: Final = ("cn-", "us-gov-", "me-south-1")
 """The beginnings of regions in which AWS publishes no layer of the Lambda Web Adapter for arm64."""
 UPLOADED: Final = "WebAdapterLayerArn"
@@ -73,6 +87,7 @@ async def _preflight(options: Namespace) -> int:
     faults = [
         *misplaced(region, values),
         *Template(document, values).refusals(),
+        *lowered(present, values),
         *replaced(before, document),
     ]
     for fault in faults:
@@ -102,11 +117,29 @@ def replaced(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[st
             continue
         properties = old.get("Properties", {}), new.get("Properties", {})
         changed = [it for it in fixed if properties[0].get(it) != properties[1].get(it)]
+        types = [_types(each) for each in properties]
+        both = types[0].keys() & types[1].keys()
+        changed += [f"the type of {it}" for it in sorted(both) if types[0][it] != types[1][it]]
         if changed:
             yield (
-                f"The update would replace {name} by an empty one, as {', '.join(changed)} would "
-                "be another: take that change back, or deploy it as a stack of its own"
+                f"The update would replace {name} by a new one without its content, as "
+                f"{', '.join(changed)} would be another: take that change back, or deploy it as a "
+                "stack of its own"
             )
+
+
+def _types(properties: Mapping[str, Any]) -> dict[str, str]:
+    """Return the types of a table's attributes by their names."""
+    attributes = properties.get("AttributeDefinitions", ())
+    return {it["AttributeName"]: it["AttributeType"] for it in attributes}
+
+
+def lowered(present: Mapping[str, str], values: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is lower than the deployed stack has it, and may only be raised."""
+    for name, why in ONLY_RAISED.items():
+        had, given = present.get(name, "0"), values.get(name, "0")
+        if had.isdigit() and given.isdigit() and 0 < int(given) < int(had):
+            yield f"{name} would go from {had} to {given}, and {why}: leave it, or raise it"
 
 
 def misplaced(region: str, values: Mapping[str, str]) -> Iterator[str]:
@@ -150,7 +183,7 @@ async def _deployed(stack: str) -> tuple[dict[str, Any], dict[str, str]]:
         (found,) = (await aws.call(client.describe_stacks, StackName=stack))["Stacks"]
         if found.get("StackStatus") == "REVIEW_IN_PROGRESS":  # a change set that has made nothing
             return {}, {}
-        body = (await aws.call(client.get_template, StackName=stack))["TemplateBody"]
+        body = (await aws.call(client.get_template, StackName=stack, **AS_GIVEN))["TemplateBody"]
     except aws.ERRORS as error:
         code = aws.error_code(error)
         if code == "ValidationError" and "does not exist" in str(error):
@@ -160,11 +193,10 @@ async def _deployed(stack: str) -> tuple[dict[str, Any], dict[str, str]]:
             "credentials, their rights cloudformation:DescribeStacks and GetTemplate, and --region."
         )
         raise ConfigurationError(msg) from error
-    if found.get("StackStatus") in FAILED:
-        msg = (
-            f"The stack {stack} is {found['StackStatus']} and takes no update: delete it first"
-            " (docs/operations.md, A first deployment that fails)."
-        )
+    status = found.get("StackStatus", "")
+    way_out = "wait until that is done" if status.endswith("_IN_PROGRESS") else FAILED.get(status)
+    if way_out:
+        msg = f"The stack {stack} is {status} and takes no update: {way_out}."
         raise ConfigurationError(msg)
     pairs = found.get("Parameters", ())
     document = body if isinstance(body, dict) else parse_document(body, f"the template of {stack}")

@@ -21,6 +21,7 @@ from tests.unit.live.scripted_aws import Refusal, ScriptedAws
 Edit = Callable[[dict[str, Any]], object]
 
 DOCUMENT = read_document(find_template())
+OPERATIONS = (find_template().parent / "docs" / "operations.md").read_text(encoding="utf-8")
 ACCOUNT = "123456789012"
 
 
@@ -42,11 +43,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def deployed(monkeypatch: pytest.MonkeyPatch, project: Path) -> ScriptedAws:
     """An account with the project's template as the stack `mine`, of which it reads alone."""
     account = ScriptedAws()
+    text = (project / "template.yaml").read_text(encoding="utf-8")
+
+    def template(params: dict[str, Any]) -> dict[str, Any]:
+        assert params["TemplateStage"] == "Original", "what the transform made of it is another"
+        return {"TemplateBody": text}
+
     account.answers = {
         "cloudformation.DescribeStacks": {"Stacks": [{"StackName": "mine", "Parameters": []}]},
-        "cloudformation.GetTemplate": {
-            "TemplateBody": (project / "template.yaml").read_text(encoding="utf-8")
-        },
+        "cloudformation.GetTemplate": template,
     }
     monkeypatch.setattr(aws, "client", lambda service, **_: account.client(service))
     return account
@@ -76,19 +81,40 @@ def secret_name(resources: dict[str, Any]) -> None:
     resources["ApiKeys"]["Properties"]["Name"] = "keys"
 
 
+def key_type(resources: dict[str, Any]) -> None:
+    resources["TaskTable"]["Properties"]["AttributeDefinitions"][0]["AttributeType"] = "B"
+
+
+def new_keys(resources: dict[str, Any]) -> None:
+    resources["ApiKeys"]["Properties"]["GenerateSecretString"]["PasswordLength"] = 64
+
+
+def new_index(resources: dict[str, Any]) -> None:
+    table = resources["TaskTable"]["Properties"]
+    table["AttributeDefinitions"] += [{"AttributeName": "new", "AttributeType": "S"}]
+
+
 def renamed(resources: dict[str, Any]) -> None:
     resources["Tasks"] = resources.pop("TaskTable")
+
+
+def new(name: str, property_: str) -> str:
+    """What is said of a resource of which a property is another."""
+    return f"replace {name} by a new one without its content, as {property_} would be another"
 
 
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (table_key, ["replace TaskTable by an empty one, as KeySchema would be another"]),
-        (queue_name, ["replace OperationsQueue by an empty one, as QueueName would be another"]),
-        (queue_order, ["replace PushQueue by an empty one, as FifoQueue would be another"]),
-        (secret_name, ["replace ApiKeys by an empty one, as Name would be another"]),
+        (table_key, [new("TaskTable", "KeySchema")]),
+        (key_type, [new("TaskTable", "the type of PK")]),
+        (queue_name, [new("OperationsQueue", "QueueName")]),
+        (queue_order, [new("PushQueue", "FifoQueue")]),
+        (secret_name, [new("ApiKeys", "Name")]),
+        (new_keys, [new("ApiKeys", "GenerateSecretString")]),
         (renamed, ["take TaskTable out of the stack"]),
         (lambda _: None, []),
+        (new_index, []),
         (lambda it: it["TaskTable"]["Properties"].pop("WarmThroughput"), []),
         (lambda it: it["OperationsQueue"]["Properties"].update(VisibilityTimeout=1), []),
         (lambda it: it.pop("Dashboard"), []),
@@ -167,7 +193,10 @@ def test_a_template_that_was_edited(deployed: ScriptedAws, project: Path, run: R
     path.write_text(text.replace("AttributeName: PK, KeyType", "AttributeName: P, KeyType"))
     said = run("preflight")
     (sentence,) = said.err.splitlines()
-    assert "replace TaskTable by an empty one, as KeySchema would be another" in sentence
+    assert (
+        "replace TaskTable by a new one without its content, as KeySchema would be another"
+        in sentence
+    )
     assert sentence.endswith("Nothing was changed.")
 
 
@@ -204,14 +233,44 @@ def test_no_stack_is_named(deployed: ScriptedAws, project: Path, run: Run) -> No
     assert deployed.called == []
 
 
-@pytest.mark.parametrize("state", FAILED)
-def test_a_stack_that_takes_no_update(deployed: ScriptedAws, run: Run, state: str) -> None:
-    """The sentence names its state and the way out."""
+@pytest.mark.parametrize(
+    ("state", "way_out"),
+    [*FAILED.items(), ("UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", "wait until that is done")],
+)
+def test_a_stack_that_takes_no_update(
+    deployed: ScriptedAws, run: Run, state: str, way_out: str
+) -> None:
+    """The sentence names its state and the way out, and the page has the section that it names."""
+    if "operations.md, " in way_out:
+        section = way_out.rpartition("operations.md, ")[2].removesuffix(")")
+        assert f"### {section}\n" in OPERATIONS
     stack = {"StackName": "mine", "StackStatus": state}
     deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
     said = run("preflight")
     assert said.code == 2
-    assert f"The stack mine is {state} and takes no update: delete it first" in said.err
+    assert f"The stack mine is {state} and takes no update: {way_out}." in said.err
+
+
+@pytest.mark.parametrize(
+    ("name", "had", "given", "part"),
+    [
+        ("Shards", "16", "8", "Shards would go from 16 to 8, and tasks in the partitions above"),
+        ("Shards", "8", "16", ""),
+        ("WarmWriteUnits", "8000", "4000", "WarmWriteUnits would go from 8000 to 4000, and AWS"),
+        ("WarmWriteUnits", "8000", "0", ""),
+        ("WarmWriteUnits", "0", "100", "WarmWriteUnits is '100': must be 0, or 4000 to 40000"),
+    ],
+)
+def test_what_may_only_be_raised(
+    deployed: ScriptedAws, run: Run, name: str, had: str, given: str, part: str
+) -> None:
+    """A value below that of the deployed stack is refused, as what AWS would not take."""
+    pair = {"ParameterKey": name, "ParameterValue": had}
+    stack = {"StackName": "mine", "Parameters": [pair]}
+    deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
+    said = run("preflight", f"{name}={given}")
+    assert said.code == (2 if part else 0)
+    assert part in said.err
 
 
 def test_the_profile_of_samconfig(

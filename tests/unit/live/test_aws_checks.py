@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.live import bill, deployments, gateway, permissions, releases
 from tests.live.checks import CHECKS
 from tests.live.findings import Check, Finding, Outcome
+from tests.live.runner import run
 from tests.live.subject import Consent, Subject
 from tests.unit.live.scripted_agent import ScriptedAgent, completed, failed
 from tests.unit.live.scripted_aws import PHYSICAL, Refusal, ScriptedAws
@@ -440,6 +441,7 @@ async def test_a_busy_function(
     [
         ("throttled", "--burst"),
         ("busy", "--allow-changes"),
+        ("alarms", "--allow-changes"),
         ("bad-version", "--allow-changes"),
         ("stream-release", "--allow-changes"),
         ("rollout", "--allow-changes"),
@@ -495,6 +497,7 @@ async def test_tasks_over_a_change(
     assert functions.behind == dict.fromkeys(changed, "1")
     assert functions.taken == changed
     assert functions.published == set()
+    assert functions.changing == set()
 
 
 # -- versions and rollouts -------------------------------------------------------------------------
@@ -508,15 +511,15 @@ class Functions:
         self.behind: dict[str, str] = {}
         self.taken: set[str] = set()
         self.published: set[str] = set()
+        self.weights: dict[str, float] = {}
+        self._busy: dict[str, bool] = {}
+        """Functions that are being changed, until that was looked at."""
         aws.answers |= {
-            "lambda.GetFunctionConfiguration": {
-                "Environment": {"Variables": {"A2A_AUTH": "api-key"}},
-                "LastUpdateStatus": "Successful",
-                "State": "Active",
-            },
+            "lambda.GetFunctionConfiguration": self._read,
             "lambda.UpdateFunctionConfiguration": self._update,
             "lambda.GetAlias": lambda it: {
-                "FunctionVersion": self.behind.get(it["FunctionName"], "1")
+                "FunctionVersion": self.behind.get(it["FunctionName"], "1"),
+                "RoutingConfig": {"AdditionalVersionWeights": self.weights},
             },
             "lambda.PublishVersion": self._publish,
             "lambda.UpdateAlias": self._move,
@@ -528,7 +531,22 @@ class Functions:
         """Whether the bad version is behind the worker's alias."""
         return self.behind.get(PHYSICAL["WorkerFunction"]) == "2"
 
+    def _read(self, params: dict[str, Any]) -> dict[str, Any]:
+        is_busy = self._busy.pop(params["FunctionName"], False)
+        return {
+            "Environment": {"Variables": {"A2A_AUTH": "api-key"}},
+            "LastUpdateStatus": "InProgress" if is_busy else "Successful",
+            "State": "Active",
+        }
+
+    @property
+    def changing(self) -> set[str]:
+        """The functions whose change was not waited for."""
+        return set(self._busy)
+
     def _update(self, params: dict[str, Any]) -> dict[str, Any]:
+        assert params["FunctionName"] not in self._busy, "Lambda refuses it: an update goes on"
+        self._busy[params["FunctionName"]] = True
         self.variables[params["FunctionName"]] = params["Environment"]["Variables"]
         return {}
 
@@ -539,17 +557,36 @@ class Functions:
 
     def _move(self, params: dict[str, Any]) -> dict[str, Any]:
         self.behind[params["FunctionName"]] = params["FunctionVersion"]
+        if "RoutingConfig" in params:
+            self.weights = params["RoutingConfig"]["AdditionalVersionWeights"]
         if params["FunctionVersion"] == "2":
             self.taken.add(params["FunctionName"])
         return {}
 
-    def _delete(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _delete(self, params: dict[str, Any]) -> dict[str, Any] | Refusal:
+        if params["Qualifier"] in self.weights:
+            return Refusal("ResourceConflictException", "an alias references it")
         assert (params["Qualifier"], self.behind[params["FunctionName"]]) == ("2", "1")
         self.published.remove(params["FunctionName"])
         return {}
 
 
 TOLD = "".join(f"{number} 0.0\n" for number in range(releases.STEPS))
+
+
+class Late:
+    """A stream of a task, and of its steps after some looks at others: its worker starts later."""
+
+    def __init__(self, steps: str) -> None:
+        self._steps, self.has_begun = steps, False
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        for text in ("", self._steps):
+            self.has_begun = bool(text)
+            event = {"task": {"artifacts": [{"parts": [{"text": text}]}]}}
+            yield f"data: {json.dumps(event)}\n\n".encode()
+            for _ in range(50):
+                await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize(
@@ -598,13 +635,14 @@ async def test_turns_over_a_bad_version(
 
     agent = ScriptedAgent(end)
     told = TOLD.replace("7 0.0\n", "") if broken == "streamed" else TOLD
+    late = Late(told)
 
     def answer(request: httpx.Request) -> httpx.Response:
         nonlocal asked_again
         if request.url.path.endswith("/message:stream"):
-            event = {"task": {"artifacts": [{"parts": [{"text": told}]}]}}
             kind = {"content-type": "text/event-stream"}
-            return httpx.Response(200, headers=kind, text=f"data: {json.dumps(event)}\n\n")
+            return httpx.Response(200, headers=kind, content=late.stream())
+        assert late.has_begun or not functions.taken, "the streamed turn begins on the bad version"
         asked_again |= b"taskId" in request.content
         for task in agent.tasks.values():
             task.update(come_to(task["do"]))
@@ -618,6 +656,51 @@ async def test_turns_over_a_bad_version(
     assert functions.behind == {worker: "1"}
     assert functions.variables == {worker: {"A2A_AUTH": "api-key"}}
     assert functions.published == set()
+
+
+WATCHES = {name: name for name in ("AgentNotLoadedAlarm", "FailedTasksAlarm")}
+
+
+@pytest.mark.parametrize(
+    ("rings", "part"),
+    [
+        ({"AgentNotLoadedAlarm"}, ""),
+        (set(), "AgentNotLoadedAlarm did not come within 600 s"),
+        ({*WATCHES}, "one caller rang FailedTasksAlarm"),
+    ],
+)
+async def test_alarms_of_a_bad_version(
+    deployed: Open, aws: ScriptedAws, rings: set[str], part: str
+) -> None:
+    """An alarm that does not ring for its cause fails, and so does one that one caller has rung."""
+    functions = Functions(aws)
+
+    def history(params: dict[str, Any]) -> dict[str, Any]:
+        to = "ALARM" if params["AlarmName"] in rings and functions.taken else "OK"
+        return {
+            "AlarmHistoryItems": [{"HistoryData": json.dumps({"newState": {"stateValue": to}})}]
+        }
+
+    states = [{"AlarmName": "odd", "StateValue": "INSUFFICIENT_DATA"}]
+    aws.answers |= {
+        "cloudwatch.DescribeAlarmHistory": history,
+        "cloudwatch.DescribeAlarms": {"MetricAlarms": states},
+    }
+    agent = ScriptedAgent(lambda _: failed() if functions.has_bad else completed(""))
+    subject = await deployed(agent, consent=Consent(changes=True))
+    subject.stack = replace(subject.stack, resources={**PHYSICAL, **WATCHES})
+    found = await finding(subject, check("alarms"))
+    says(found, Outcome.FAILED if part else Outcome.PASSED, part)
+    assert found.figures.get("without data", ["odd"]) == ["odd"]
+    assert functions.behind == {PHYSICAL["WorkerFunction"]: "1"}
+    assert functions.published == set()
+
+
+async def test_alarms_of_one_caller_are_not_judged(deployed: Open, aws: ScriptedAws) -> None:
+    """Where one caller rings them by choice nothing is changed, and the parameter is named."""
+    subject = await deployed(ScriptedAgent(), consent=Consent(changes=True), AlarmCallers="1")
+    says(await finding(subject, check("alarms")), Outcome.NOT_POSSIBLE, "AlarmCallers=2")
+    assert aws.calls == []
 
 
 class Streams:
@@ -705,42 +788,49 @@ async def test_streams_over_a_release(
 
 
 @pytest.mark.parametrize(
-    ("status", "behind", "after", "part"),
+    ("status", "behind", "after", "code", "part"),
     [
-        ("Stopped", "1", "TASK_STATE_COMPLETED", ""),
-        ("Failed", "1", "TASK_STATE_COMPLETED", ""),
-        ("Succeeded", "2", "TASK_STATE_FAILED", "no alarm has stopped it"),
-        ("Stopped", "2", "TASK_STATE_COMPLETED", "the former version behind the alias did not"),
-        ("Stopped", "1", "TASK_STATE_FAILED", "after the rollback a task ended as FAILED"),
-        ("InProgress", "1", "TASK_STATE_COMPLETED", "the rollback did not come"),
+        ("Stopped", "1", "COMPLETED", "ALARM_ACTIVE", ""),
+        ("Failed", "1", "COMPLETED", "ALARM_ACTIVE", ""),
+        ("Succeeded", "2", "FAILED", "", "no alarm has stopped it"),
+        ("Failed", "1", "COMPLETED", "IAM_ROLE_PERMISSIONS", "no alarm has stopped it: it Failed"),
+        ("Stopped", "2", "COMPLETED", "ALARM_ACTIVE", "the former version behind the alias did"),
+        ("Stopped", "1", "FAILED", "ALARM_ACTIVE", "after the rollback a task ended as FAILED"),
+        ("InProgress", "1", "COMPLETED", "", "the rollback did not come"),
     ],
 )
 async def test_a_rollout_that_alarms_stop(
-    deployed: Open, aws: ScriptedAws, status: str, behind: str, after: str, part: str
+    deployed: Open, aws: ScriptedAws, status: str, behind: str, after: str, code: str, part: str
 ) -> None:
-    """A rollout that goes on, or leaves the bad version or a broken stack, fails."""
+    """A rollout that goes on, ends without an alarm, or leaves the bad version, fails.
+
+    One that still goes on is stopped, and so is what it leads of the calls to the bad version.
+    """
     functions = Functions(aws)
     asked: list[dict[str, Any]] = []
+    info: dict[str, Any] = {"status": status, "errorInformation": {"code": code} if code else {}}
 
     def create(params: dict[str, Any]) -> dict[str, Any]:
         asked.append(params)
         functions.behind[PHYSICAL["WorkerFunction"]] = behind
+        functions.weights = {"2": 0.1} if status == "InProgress" else {}
         return {"deploymentId": "d-1"}
 
+    def stop(_: dict[str, Any]) -> dict[str, Any] | Refusal:
+        if info["status"] != "InProgress":
+            return Refusal("DeploymentAlreadyCompletedException")
+        info["status"] = "Stopped"
+        return {"status": "Pending"}
+
+    subject = await _staged(deployed, aws, ScriptedAgent(lambda _: _ended(after)))
     aws.answers |= {
         "codedeploy.CreateDeployment": create,
-        "codedeploy.GetDeployment": {"deploymentInfo": {"status": status}},
-        "codedeploy.StopDeployment": {},
+        "codedeploy.GetDeployment": lambda _: {"deploymentInfo": info},
+        "codedeploy.StopDeployment": stop,
     }
-    parts = {"ServerlessDeploymentApplication": "app", "WorkerFunctionDeploymentGroup": "group"}
-    subject = await deployed(
-        ScriptedAgent(lambda _: {"status": {"state": after}}),
-        consent=Consent(changes=True),
-        Rollout="canary",
-    )
-    subject.stack = replace(subject.stack, resources={**PHYSICAL, **parts})
-    found = await finding(subject, check("rollout"))
-    says(found, Outcome.FAILED if part else Outcome.PASSED, part)
+    run_found = await run(subject, [check("rollout")], lambda _: None)
+    says(run_found.findings[0], Outcome.FAILED if part else Outcome.PASSED, part)
+    assert run_found.remains == []
     content = json.loads(asked[0]["revision"]["appSpecContent"]["content"])
     assert content["Resources"][0]["worker"]["Properties"] == {
         "Name": PHYSICAL["WorkerFunction"],
@@ -749,7 +839,42 @@ async def test_a_rollout_that_alarms_stop(
         "TargetVersion": "2",
     }
     assert functions.behind == {PHYSICAL["WorkerFunction"]: "1"}
+    assert functions.weights == {}
     assert functions.published == set()
+
+
+async def test_a_rollout_begins_when_its_alarms_are_quiet(deployed: Open, aws: ScriptedAws) -> None:
+    """An alarm that an earlier check has made ring is waited for; one that stays begins nothing."""
+    subject = await _staged(deployed, aws, ScriptedAgent(lambda _: _ended("COMPLETED")))
+    aws.answers["cloudwatch.DescribeAlarms"] = {"MetricAlarms": [{"StateValue": "ALARM"}]}
+    found = await finding(subject, check("rollout"))
+    says(found, Outcome.FAILED, "the quiet of its alarms did not come")
+    assert set(aws.called) == {"codedeploy.GetDeploymentGroup", "cloudwatch.DescribeAlarms"}
+
+
+async def _staged(deployed: Open, aws: ScriptedAws, agent: ScriptedAgent) -> Subject:
+    """Open a stack that is rolled out in stages; its alarm rings, and then no more."""
+    rings = iter(["ALARM"])
+
+    def alarms(params: dict[str, Any]) -> dict[str, Any]:
+        assert params["AlarmNames"] == ["not loaded"]
+        return {"MetricAlarms": [{"StateValue": next(rings, "OK")}]}
+
+    watched = {"alarmConfiguration": {"alarms": [{"name": "not loaded"}]}}
+    aws.answers |= {
+        "codedeploy.GetDeploymentGroup": {"deploymentGroupInfo": watched},
+        "cloudwatch.DescribeAlarms": alarms,
+    }
+    parts = {"ServerlessDeploymentApplication": "app", "WorkerFunctionDeploymentGroup": "group"}
+    consent = Consent(changes=True)
+    subject: Subject = await deployed(agent, consent=consent, Rollout="canary")
+    _, stack = subject.on_aws()
+    subject.stack = replace(stack, resources={**PHYSICAL, **parts})
+    return subject
+
+
+def _ended(state: str) -> dict[str, Any]:
+    return {"status": {"state": f"TASK_STATE_{state}"}}
 
 
 async def test_a_rollout_needs_a_stack_that_has_one(deployed: Open, aws: ScriptedAws) -> None:

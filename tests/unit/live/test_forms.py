@@ -9,6 +9,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
@@ -47,6 +48,7 @@ class CloudFormation:
         """The changed parameters of each update."""
         self.fails: Callable[[Mapping[str, str]], bool] = lambda _: False
         self._statuses: list[str] = []
+        self._token = ""
         aws.answers |= {
             "cloudformation.DescribeStacks": self._described,
             "cloudformation.ListStackResources": listed(),
@@ -68,6 +70,7 @@ class CloudFormation:
 
     def _updated(self, params: dict[str, Any]) -> dict[str, Any]:
         assert params["UsePreviousTemplate"]
+        self._token = params["ClientRequestToken"]
         given = {one["ParameterKey"]: one.get("ParameterValue") for one in params["Parameters"]}
         assert given.keys() == self.parameters.keys()
         changed = {name: value for name, value in given.items() if value is not None}
@@ -79,10 +82,21 @@ class CloudFormation:
             self._statuses = ["UPDATE_IN_PROGRESS", "UPDATE_COMPLETE"]
         return {"StackId": "arn"}
 
-    def _events(self, _: dict[str, Any]) -> dict[str, Any]:
-        told = {"StackId": "arn", "EventId": "e", "StackName": "live", "Timestamp": 0}
-        refused = {"ResourceStatus": "UPDATE_FAILED", "ResourceStatusReason": "no capacity"}
-        return {"StackEvents": [{**told, **refused, "LogicalResourceId": "WorkerFunction"}]}
+    def _events(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The newest first, on two pages: what followed the failure, and what was before it."""
+
+        def event(logical: str, reason: str, token: str) -> dict[str, Any]:
+            told = {"StackId": "arn", "EventId": "e", "StackName": "live", "Timestamp": 0}
+            failed = {"ResourceStatus": "UPDATE_FAILED", "ResourceStatusReason": reason}
+            return {**told, **failed, "LogicalResourceId": logical, "ClientRequestToken": token}
+
+        if "NextToken" not in params:
+            events = [
+                event(f"Alarm{number}", "update cancelled", self._token) for number in "54321"
+            ]
+            return {"StackEvents": events, "NextToken": "older"}
+        refused = event("WorkerFunction", "no capacity", self._token)
+        return {"StackEvents": [refused, event("RestApi", "of an earlier update", "other")]}
 
 
 @pytest.fixture
@@ -118,19 +132,39 @@ def outcomes(found: Findings) -> dict[str, Outcome]:
     return {one.name: one.outcome for one in found.findings}
 
 
-def said_by(*processes: str, text: str = "") -> ScriptedAgent:
-    """An agent whose turns are ended by one process after the other."""
-    names: Iterator[str] = cycle(processes)
+class Sharing(ScriptedAgent):
+    """An agent of which so many turns run at once; one process after the other ends them.
 
-    def end(order: dict[str, Any]) -> dict[str, Any]:
-        return completed(text, said=next(names)) if order["do"] == "steps" else completed("")
+    A turn runs for two looks of its client at it.
+    """
 
-    return ScriptedAgent(end)
+    def __init__(self, *processes: str, at_once: int = forms.TURNS, end: Any = None) -> None:
+        super().__init__(lambda it: dict(WAITING if it["do"] == "steps" else self._others_end))
+        self._others_end = completed("")
+        self._names: Iterator[str] = cycle(processes)
+        self._at_once, self._end = at_once, end
+        self._looks: dict[str, int] = {}
+
+    def end_others_with(self, end: dict[str, Any]) -> None:
+        self._others_end = end
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        task = self.tasks.get(request.url.path.rpartition("/")[2], {})
+        running = [it for it in self.tasks.values() if it["status"]["state"] in OPEN]
+        if any(task is it for it in running[: self._at_once]):
+            looks = self._looks[task["id"]] = self._looks.get(task["id"], 0) + 1
+            ended = self._end or completed("", said=next(self._names))
+            task.update(ended if looks > 2 else {"status": {"state": "TASK_STATE_WORKING"}})
+        return super().__call__(request)
+
+
+WAITING: dict[str, Any] = {"status": {"state": "TASK_STATE_SUBMITTED"}}
+OPEN = ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING")
 
 
 async def test_a_form_is_taken_and_given_back(opened: Open, stack: CloudFormation) -> None:
     """The stack has the form's parameters for its checks, no others, and then its own again."""
-    found = await taken(await opened(said_by("one", "two")), SHARED)
+    found = await taken(await opened(Sharing("one", "two")), SHARED)
     assert outcomes(found) == {
         "shared-turns/shared-turns": Outcome.PASSED,
         "form shared-turns": Outcome.PASSED,
@@ -144,14 +178,16 @@ async def test_a_form_is_taken_and_given_back(opened: Open, stack: CloudFormatio
 @pytest.mark.parametrize(
     ("agent", "part"),
     [
-        (said_by("one", "two", "three"), "ten turns ran in 3 processes"),
-        (ScriptedAgent(lambda it: failed() if it["do"] == "steps" else completed("")), "not compl"),
+        (Sharing("one", "two", "three"), "ten turns ran in 3 processes"),
+        (Sharing("one", end=failed()), "not compl"),
+        (Sharing("one", "two", at_once=2), "more than 4 of ten turns ran did not come"),
     ],
+    ids=["more processes", "failed", "one after the other"],
 )
 async def test_turns_that_do_not_share(
     opened: Open, stack: CloudFormation, agent: ScriptedAgent, part: str
 ) -> None:
-    """More processes than workers fail the form's check, and so does a turn that fails."""
+    """More processes than workers, a turn that fails, and workers that take one each: it fails."""
     found = await taken(await opened(agent), SHARED)
     assert outcomes(found)["shared-turns/shared-turns"] is Outcome.FAILED
     assert part in found.findings[0].says
@@ -161,10 +197,11 @@ async def test_turns_that_do_not_share(
 async def test_a_form_that_the_stack_does_not_take(opened: Open, stack: CloudFormation) -> None:
     """An update that goes back fails the form with its reason, and its checks do not run."""
     stack.fails = lambda changed: changed["WorkerTurns"] == "10"
-    found = await taken(await opened(said_by("one")), SHARED)
+    found = await taken(await opened(Sharing("one")), SHARED)
     (finding,) = found.findings
     assert finding.outcome is Outcome.FAILED
-    assert "ended as UPDATE_ROLLBACK_COMPLETE: WorkerFunction: no capacity" in finding.says
+    assert "ended as UPDATE_ROLLBACK_COMPLETE: WorkerFunction: no capacity; " in finding.says
+    assert "earlier" not in finding.says
     assert found.remains == []
 
 
@@ -172,15 +209,19 @@ async def test_a_form_that_the_stack_does_not_take(opened: Open, stack: CloudFor
 async def test_a_form_that_is_not_given_back(
     opened: Open, stack: CloudFormation, broken_by: str
 ) -> None:
-    """A stack that does not go back, or runs no turn then, is named as what remains."""
+    """A stack that does not go back, or runs no turn then, is named, with its values and why."""
     stack.fails = lambda changed: broken_by == "update" and changed["WorkerTurns"] == "1"
-    ends = failed() if broken_by == "turn" else completed("")
-
-    def end(order: dict[str, Any]) -> dict[str, Any]:
-        return completed("", said="one") if order["do"] == "steps" else ends
-
-    found = await taken(await opened(ScriptedAgent(end)), SHARED)
-    assert [line.partition(":")[0] for line in found.remains] == ["parameters of live"]
+    agent = Sharing("one")
+    if broken_by == "turn":
+        agent.end_others_with(failed())
+    found = await taken(await opened(agent), SHARED)
+    had = "WorkerTurns=1, WorkerConcurrency=10, WorkerTimeout=60, TurnTimeout="
+    why = {
+        "update": "the update ended as UPDATE_ROLLBACK_COMPLETE: WorkerFunction: no capacity",
+        "turn": "after shared-turns a task ended as FAILED",
+    }
+    (line,) = found.remains
+    assert line.startswith(f"parameters of live, which had {had}: {why[broken_by]}")
     assert not found.is_well
 
 
@@ -197,7 +238,7 @@ async def test_a_run_that_ends_within_a_form(opened: Open, stack: CloudFormation
         await SHARED.take(form, subject, ground)
         return wait
 
-    subject = await opened(said_by("one"))
+    subject = await opened(Sharing("one"))
     running = asyncio.ensure_future(taken(subject, replace(SHARED, take=take)))
     await begun.wait()
     running.cancel()
@@ -305,6 +346,15 @@ async def test_the_plan_says_what_would_run(opened: Open, aws: ScriptedAws) -> N
     assert "at most $" in lines[-1]
     assert (aws.calls, subject.requests) == ([], 0)
     assert subject.stack.parameters["WorkerTurns"] == "1"
+
+
+async def test_the_plan_counts_the_stacks_memory(opened: Open) -> None:
+    """What a run costs at most grows with the memory that the stack gives its functions."""
+    small, large = [
+        plan(await opened(ScriptedAgent(), **given), CHECKS, [])[-1].rpartition("$")[2]
+        for given in ({}, {"WorkerMemory": "10240", "ApiMemory": "5120"})
+    ]
+    assert float(large) > 2 * float(small)
 
 
 async def test_the_plan_knows_what_a_form_changes(opened: Open) -> None:

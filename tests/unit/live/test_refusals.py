@@ -138,6 +138,14 @@ def test_nothing_is_written_before_the_agent_is_known(
             "is UPDATE_IN_PROGRESS",
         ),
         (
+            {
+                "cloudformation.DescribeStacks": described(
+                    StackStatus="ROLLBACK_COMPLETE", Outputs=[]
+                )
+            },
+            "is ROLLBACK_COMPLETE: run the checks when it is deployed",
+        ),
+        (
             {"secretsmanager.GetSecretValue": Refusal("AccessDeniedException")},
             "The keys of live cannot be read (AccessDeniedException)",
         ),
