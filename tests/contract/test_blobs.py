@@ -224,6 +224,25 @@ async def test_a_commit_names_only_what_is_stored(
     assert not task.artifacts
 
 
+async def test_a_repeated_creation_leaves_no_blob(storage: DurableStorage, blobs: Blobs) -> None:
+    """It has stored the content for a task that was not made: that goes at once."""
+    first = await storage.open_task("ctx", said(Part(raw=LARGE)), idempotency_key="k")
+    owners: list[BlobOwner] = []
+    put = blobs.put
+
+    async def noted(blob: Blob, content: bytes, media_type: str) -> None:
+        owners.append(blob.owner)
+        await put(blob, content, media_type)
+
+    blobs.put = noted  # type: ignore[method-assign, assignment]
+    again = await storage.open_task("ctx", said(Part(raw=LARGE)), idempotency_key="k")
+    assert (again.created, again.head.task_id) == (False, first.head.task_id)
+    assert await blobs.get(Blob.of(LARGE, owners[0])) is None
+    task = await storage.load_task(first.head.task_id)
+    assert task is not None
+    assert task.history[0].parts[0].raw == LARGE
+
+
 async def test_a_missing_blob_hides_nothing_else(
     storage: DurableStorage, blobs: Blobs, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -201,8 +201,8 @@ async def test_a_file_goes_through_the_bucket(
 ) -> None:
     """A message's file is stored there once, shown from there, and a link to it is that file."""
     environment.setenv("A2A_INLINE_BYTES", "40000")
-    settings = load_settings()
-    app = create_app(settings, aws_backends(settings), storyteller(), entrypoint=entrypoint)
+    settings, card = load_settings(), storyteller(inputs=("image/*",))
+    app = create_app(settings, aws_backends(settings), card, entrypoint=entrypoint)
     headers = {"X-API-Key": KEY, "A2A-Version": "1.0"}
     content = base64.b64encode(b"x" * 40_000).decode()
     large = base64.b64encode(b"y" * 40_001).decode()
@@ -212,6 +212,7 @@ async def test_a_file_goes_through_the_bucket(
             message = {"messageId": "m", "role": "ROLE_USER", "parts": parts}
             body = {"message": message, "configuration": {"returnImmediately": True}}
             answer = await client.post("/message:send", json=body, headers=headers)
+            assert answer.status_code == 200, answer.text
             task = (
                 await client.get(f"/tasks/{answer.json()['task']['id']}", headers=headers)
             ).json()

@@ -163,7 +163,7 @@ def test_a_job_tells_the_webhook(
 def test_a_webhook_gets_long_texts_and_links(
     function: ModuleType, backends: Backends, provisioned: Names, receiver: Receiver
 ) -> None:
-    """The text of a status comes whole out of the bucket, and its file as a link of this attempt."""
+    """The text of a status comes whole out of the bucket, and its file as a new link."""
     storage, text = backends.storage, "long " * 20_000
     config = TaskPushNotificationConfig(id="mine", url=receiver.url())
     head = asyncio.run(storage.open_task("context", request(), push=config)).head

@@ -60,6 +60,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "LATE_S", 0.7)
     monkeypatch.setattr(messages, "SENT_BYTES", 100_000)
     monkeypatch.setattr(messages, "ANSWERED_BYTES", 100_000)
+    monkeypatch.setattr(messages, "FILE_BYTES", 3_000_000)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         *WAYS,
         "stream-python",
         "large-messages",
+        "file",
         "too-large",
         "cancel",
         "webhook",
@@ -224,6 +226,45 @@ async def test_a_large_message_that_is_not_whole(
     )
     assert found.outcome is Outcome.FAILED
     assert says in found.says
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("image/png", "another type"),
+        ("attachment", "a browser would show"),
+    ],
+)
+async def test_a_file_that_is_not_as_it_was_made(
+    subject_at: Open, monkeypatch: pytest.MonkeyPatch, wrong: str, says: str
+) -> None:
+    """A link whose file comes as another type, or is shown by a browser, fails."""
+    send = httpx.AsyncHTTPTransport.handle_async_request
+
+    async def changed(transport: Any, request: httpx.Request) -> httpx.Response:
+        response = await send(transport, request)
+        for name, value in [*response.headers.items()]:
+            response.headers[name] = value.replace(wrong, "x")
+        return response
+
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", changed)
+    found = await finding(await subject_at(), check("file"))
+    assert found.outcome is Outcome.FAILED
+    assert says in found.says
+
+
+async def test_a_file_that_is_cut_off(subject_at: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that gives a part of the file alone fails."""
+
+    async def shortened(blobs: Any, blob: Blob) -> AsyncIterator[bytes]:
+        async for chunk in whole(blobs, blob):
+            yield chunk.replace(b"\xff", b"\xfe")
+
+    whole = DirectoryBlobs.chunks
+    monkeypatch.setattr(DirectoryBlobs, "chunks", shortened)
+    found = await finding(await subject_at(), check("file"))
+    assert found.outcome is Outcome.FAILED
+    assert "another file" in found.says
 
 
 def test_large_messages_are_as_large_as_they_may_be() -> None:

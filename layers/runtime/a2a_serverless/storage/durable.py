@@ -442,6 +442,12 @@ class DurableStorage:
             faults.point("blobs-stored")
         return message
 
+    async def _forget_blobs(self, step: Step) -> None:
+        """Delete the blobs of a creation that has met an earlier one."""
+        if self.table.blobs is not None and any(refers(content_of(one)) for one in step.entries):
+            head = step.head
+            await self.table.blobs.delete(BlobOwner(head.scope, head.task_id, head.incarnation))
+
     async def _apart(self, head: Head, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Return the entries of a commit that names nothing that is not stored."""
         contents = [content_of(entry) for entry in entries]
@@ -498,6 +504,7 @@ class DurableStorage:
         step = _sized(step, len(body))
         taker = await self._insert(step, body, _pushed(step))
         if taker is not None:
+            await self._forget_blobs(step)
             return _Opened(head=taker, created=False)
         log = Log(head=step.head, records=(Record.of(step),))
         return _Opened(head=step.head, created=True, log=log)
