@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +80,10 @@ def observations(framework: str) -> dict[str, dict[str, Any]]:
 
 
 def as_here(theirs: dict[str, Any]) -> dict[str, Any]:
-    """What is seen of the SDK's server, with the two differences that foreign agents show.
+    """What is seen of the SDK's server, with the three differences that foreign agents show.
 
     Messages name their task and context. A message without parts is none, and its metadata joins
-    that of its event and of the task.
+    that of its event and of the task. Text that came in chunks is one part.
     """
     joined: dict[str, Any] = {}
     events = []
@@ -99,7 +101,17 @@ def as_here(theirs: dict[str, Any]) -> dict[str, Any]:
         "message": _status_message(theirs["message"]),
         "history": [_bound(said) for said in theirs["history"] if not _is_wordless(said)],
         "metadata": joined | theirs["metadata"],
+        "artifacts": {
+            name: [title, *_one_text(parts)]
+            for name, (title, *parts) in theirs["artifacts"].items()
+        },
     }
+
+
+def _one_text(parts: list[Any]) -> Iterator[Any]:
+    for is_text, run in groupby(parts, lambda part: isinstance(part, str)):
+        several = list(run)
+        yield from ["".join(several)] if is_text else several
 
 
 def updates(events: list[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ import httpx
 import pytest
 import uvicorn
 from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
+from a2a.helpers import get_artifact_text
 from a2a.types import (
     AuthenticationInfo,
     CancelTaskRequest,
@@ -47,7 +48,7 @@ from a2a_serverless_tools.local.http_server import bind
 from tests.conformance.conftest import FUNCTIONS
 from tests.support.gateway import deployed
 from tests.support.messages import storyteller
-from tests.support.scripted_worker import ScriptedWorker
+from tests.support.scripted_worker import ScriptedWorker, Turn
 
 CARD = storyteller()
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
@@ -139,7 +140,7 @@ async def test_a_conversation(world: World, binding: str, version: str) -> None:
     assert told[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
 
     stored = await client.get_task(GetTaskRequest(id=task.id))
-    assert [p.text for p in stored.artifacts[0].parts] == ["Once upon ", "a time."]
+    assert get_artifact_text(stored.artifacts[0]) == "Once upon a time."
     assert [m.parts[0].text for m in stored.history] == ["ask", "Which one?", "go"]
 
     blocking = await world.client(binding, version, streaming=False)
@@ -148,6 +149,43 @@ async def test_a_conversation(world: World, binding: str, version: str) -> None:
     (sent,) = await collect(blocking.send_message(hanging))
     canceled = await client.cancel_task(CancelTaskRequest(id=sent.task.id))
     assert canceled.status.state == TaskState.TASK_STATE_CANCELED
+
+
+async def answers(turn: Turn, _: ScriptedWorker) -> None:
+    """Say `an answer`, and ` and more` in the next turn; without a last chunk."""
+    is_first = turn.text == "first"
+    for number, each in enumerate(("an", " answer") if is_first else (" and", " more")):
+        await turn.chunk(each, append=number > 0 or not is_first)
+    await turn.status(TaskState.TASK_STATE_INPUT_REQUIRED, "Go on?")
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_streamed_text_is_one_text(world: World, binding: str, version: str) -> None:
+    """The SDK's helper gives `an answer` for `an` and ` answer`, whoever has asked for the task.
+
+    The stream itself has the chunks, and the next one begins with a Task that has the text.
+    """
+    world.worker.script = answers
+    client = await world.client(binding, version)
+    task = (told := await collect(client.send_message(request("first"))))[0].task
+    more = request("more", task_id=task.id, context_id=task.context_id)
+    then = await collect(client.send_message(more))
+    updates = [e.artifact_update for e in told + then if e.HasField("artifact_update")]
+    chunks = [get_artifact_text(update.artifact) for update in updates]
+    assert chunks == ["an", " answer", " and", " more"]
+    assert [get_artifact_text(each) for each in then[0].task.artifacts] == ["an answer"]
+    read = [await client.get_task(GetTaskRequest(id=task.id))]
+    if version == "1.0":
+        read += (await client.list_tasks(ListTasksRequest(include_artifacts=True))).tasks
+    blocking = await world.client(binding, version, streaming=False)
+    more.message.message_id = "again"
+    (answer,) = await collect(blocking.send_message(more))
+    longer = [get_artifact_text(each) for each in answer.task.artifacts]
+    assert [get_artifact_text(each) for one in read for each in one.artifacts] == [
+        "an answer and more"
+    ] * len(read)
+    assert longer == ["an answer and more and more"]
 
 
 @pytest.mark.parametrize("binding", BINDINGS)

@@ -52,7 +52,7 @@ async def test_a_blocking_answer_is_complete(agent: ServedAgent) -> None:
     """3.2.2: it has the last status and every artifact."""
     task = (await agent.send("go")).task
     assert task["status"]["message"]["parts"] == [{"text": "Done."}]
-    assert [p["text"] for p in task["artifacts"][0]["parts"]] == ["Once upon ", "a time."]
+    assert task["artifacts"][0]["parts"] == [{"text": "Once upon a time."}]
 
 
 async def test_auth_required_says_what_it_needs(agent: ServedAgent) -> None:

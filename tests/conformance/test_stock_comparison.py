@@ -158,6 +158,10 @@ REASONS = {
     "unended": "Only the agent can end the turn: without it the task would stay open for ever.",
     "process": "The agent runs in another process: what is listed goes there with the message.",
     "json": "It is stored with the turn, as JSON: a value that would arrive changed is refused.",
+    "chunks": (
+        "Readers put a line break between parts: the SDK's `get_artifact_text` makes of `an` and"
+        " ` answer` two lines."
+    ),
     "asked": "It cleans up after the turn, in that turn's context; a cancel brings ids alone.",
 }
 """Each is the last column of a row of the table in `docs/executors.md`."""
@@ -199,10 +203,17 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "message": (None, "Done", "durable"),
         "history": (None, ["user: hello"], "durable"),
     },
+    "chunks and a replacement": {
+        "artifacts": (
+            {"a": ["n", "final ", "text"], "b": ["n", "one ", "two"]},
+            {"a": ["n", "final text"], "b": ["n", "one two"]},
+            "chunks",
+        ),
+    },
     "append to nothing": {
         "answers": (["InvalidAgentResponseError"], ["task COMPLETED"], "lenient"),
         "state": ("FAILED", "COMPLETED", "lenient"),
-        "artifacts": (None, {"a": ["", "one ", "two"]}, "lenient"),
+        "artifacts": (None, {"a": ["", "one two"]}, "lenient"),
     },
     "one messageId for all": {
         "seen": (
@@ -407,7 +418,8 @@ async def test_an_executor_gives_the_same_task(case: str) -> None:
 def test_the_agents_of_a_framework_give_the_same_tasks(framework: str) -> None:
     """Unmodified, with their own executors: answers, tasks and the updates of streams.
 
-    Save for two differences: messages name their task, and those without parts are none.
+    Save for three differences: messages name their task, those without parts are none, and text
+    that came in chunks is one part.
     """
     seen = observations(framework)
     assert {case: sides["ours"]["answers"] for case, sides in seen.items()} == ANSWERS[framework]

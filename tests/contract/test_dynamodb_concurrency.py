@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -172,11 +173,11 @@ def check(race: Race, log: Log) -> None:
     task = fold.task(0, include_artifacts=False)
     assert task == task_of_head(log.head)
     assert task.status.state == log.head.state == states[-1]
-    stored = [part.text for artifact in fold.task().artifacts for part in artifact.parts]
-    assert sorted(stored) == sorted(race.chunks)
-    for name in "012w":
-        own = texts(fold.task(), name)
+    stored = {name: [part.text for part in it.parts] for name, it in fold.artifacts.items()}
+    assert sorted(itertools.chain(*stored.values())) == sorted(race.chunks)
+    for name, own in stored.items():
         assert own == sorted(own)
+        assert "".join(texts(fold.task(), name)) == "".join(own)
 
 
 async def play(database: Database, seed: int) -> tuple[list[TaskState], tuple[int, ...]]:

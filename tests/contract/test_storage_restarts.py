@@ -60,7 +60,7 @@ async def after_three_turns(storage: DurableStorage) -> Head:
 
 def is_as_it_should_be(task: Task) -> None:
     assert said(task) == ["u1", "q1", "u2", "q2", "u3"]
-    assert texts(task, "report") == ["one", "two"]
+    assert texts(task, "report") == ["onetwo"]
     assert MessageToDict(task.metadata) == {"turn": "1", "kept": "yes"}
     assert task.status.state == TaskState.TASK_STATE_WORKING
 
@@ -93,7 +93,7 @@ async def test_an_attempt_sees_what_earlier_turns_have_left(storage: DurableStor
     assert given is not None
     assert said(given) == ["u1", "q1", "u2"]
     assert given.status.message.parts[0].text == "q2"
-    assert texts(given, "report") == ["one", "two"]
+    assert texts(given, "report") == ["onetwo"]
     told = turn.cancel_context().current_task
     assert told is not None
     is_as_it_should_be(told)
@@ -104,14 +104,14 @@ async def test_a_subscriber_is_shown_what_a_restart_restores(storage: DurableSto
     head = await after_three_turns(storage)
     tag = incarnation_tag(head.incarnation)
     tail, as_of = await Tail.resume(storage, head.task_id, Cursor(head.version - 1, 9, tag))
-    assert texts(as_of.event, "report") == ["one", "two", "lost too"]  # type: ignore[arg-type]
+    assert texts(as_of.event, "report") == ["onetwo", "lost too"]  # type: ignore[arg-type]
     shown = [d async for d in tail.events(until=lambda _: True, deadline=float("inf"))]
     restored, working = (delivery.event for delivery in shown)
-    assert [part.text for part in restored.artifact.parts] == ["one", "two"]  # type: ignore[union-attr]
+    assert [part.text for part in restored.artifact.parts] == ["onetwo"]  # type: ignore[union-attr]
     assert working.status.state == TaskState.TASK_STATE_WORKING  # type: ignore[union-attr]
     is_as_it_should_be(tail.fold.task())
     tail, as_of = await Tail.resume(storage, head.task_id, shown[0].cursor)
-    assert texts(as_of.event, "report") == ["one", "two"]  # type: ignore[arg-type]
+    assert texts(as_of.event, "report") == ["onetwo"]  # type: ignore[arg-type]
     assert [d.event async for d in tail.events(until=lambda _: True, deadline=float("inf"))] == [
         working
     ]

@@ -300,7 +300,7 @@ async def test_progress(run: Run) -> None:
     task = await run(handle)
     answer, data, file, link = task.artifacts
     assert (said(task), status_text(task)) == (["hello", "one"], "done")
-    assert [part.text for part in answer.parts] == ["Once ", "upon ", "a time"]
+    assert [part.text for part in answer.parts] == ["Once upon a time"]
     assert get_data_parts(data.parts) == [{"draft": False}]
     part = file.parts[0]
     assert (part.raw, part.media_type, part.filename) == (b"\x00", "image/png", "x.png")

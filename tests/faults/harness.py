@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-from a2a.types import Task, TaskState
+from a2a.types import Artifact, Task, TaskState
 
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
@@ -80,7 +80,11 @@ class End:
 
     @property
     def chunks(self) -> list[str]:
-        return texts(self.task, ARTIFACT)
+        """The chunks that count, of which a reader sees the text."""
+        artifact = self.log.fold().artifacts.get(ARTIFACT, Artifact())
+        chunks = [part.text for part in artifact.parts]
+        assert "".join(texts(self.task, ARTIFACT)) == "".join(chunks)
+        return chunks
 
     @property
     def said(self) -> str:

@@ -18,7 +18,7 @@ from a2a.types import Task, TaskState
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import load_settings
-from a2a_serverless.tasks.entries import TurnOpened
+from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, aws_backends
@@ -282,7 +282,10 @@ async def test_the_agent_asks_back_until_it_knows_enough() -> None:
         "Your plan for Lisbon is ready.",
     ]
     task = await bench.task(head)
-    assert len(texts(task, "itinerary")) == 10
+    (plan,) = texts(task, "itinerary")
+    assert plan.startswith("# Lisbon in 3 days\n\nDay 1\n- Morning: ")
+    entries = [type(entry) for each in await bench.records(head) for entry in each.entries]
+    assert entries.count(ArtifactWritten) == 10
     assert said(task)[0] == "Plan a trip"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -110,7 +110,7 @@ def check(history: History) -> None:
         restarts = any(isinstance(entry, Restarted) for entry in record.entries)
         for task in subscribers:
             reference.watched(task, seen, restored=len(fold.restored) if restarts else None)
-            assert {each.artifact_id: each for each in task.artifacts} == fold.artifacts
+            assert by_id(task.artifacts) == by_id(fold.artifacts.values())
         subscribers.append(fold.task())
         _check_turn(fold, history.log(record.version))
         assert head.generation == fold.generation == events
@@ -138,10 +138,16 @@ def _check_turn(fold: Fold, log: Log) -> None:
     base = reference.recorded_at(records, head.turn_base)
     restart = Record(version=head.version + 1, entries=(Restarted(base),), token="next")
     restarted = log.restarted()
-    assert restarted.restored == reference.restored_by(TASK, CONTEXT, [*records, restart])
+    restored = reference.restored_by(TASK, CONTEXT, [*records, restart])
+    assert restarted.restored == restored
     if head.is_at_record:  # a claim writes nothing, as there is nothing to take back
         assert restarted.task() == fold.task()
         assert restarted.reply == fold.reply
+
+
+def by_id(artifacts: Iterable[Artifact]) -> dict[str, Artifact]:
+    """Return artifacts without regard to how their text is cut into parts."""
+    return {artifact.artifact_id: artifact for artifact in reference.flat(artifacts)}
 
 
 def _check_fold(fold: Fold, records: Sequence[Record]) -> None:
@@ -224,7 +230,8 @@ def _status(state: TaskState) -> Callable[[str, int], Entry]:
 def _artifact(text: str, variant: int) -> Entry:
     metadata = _metadata(text, variant) if variant % 3 == 0 else None
     artifact = Artifact(artifact_id="ab"[variant % 2], parts=[Part(text=text)], metadata=metadata)
-    return ArtifactWritten(artifact, append=variant % 4 > 0, told=variant % 5 > 1)
+    append, told, is_last = variant % 4 > 0, variant % 5 > 1, variant % 7 == 0
+    return ArtifactWritten(artifact, append=append, told=told, last_chunk=is_last)
 
 
 _ENTRIES: dict[str, Callable[[str, int], Entry]] = {

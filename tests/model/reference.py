@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from a2a.types import Artifact, Message, Task, TaskArtifactUpdateEvent, TaskStatus
+from a2a.types import Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.tasks.entries import (
@@ -17,9 +17,11 @@ from a2a_serverless.tasks.entries import (
     Replied,
     Restarted,
     StatusChanged,
+    TurnEnded,
     TurnOpened,
 )
 from a2a_serverless.tasks.fold import Event, Record
+from a2a_serverless.tasks.head import TERMINAL
 
 
 @dataclass(slots=True)
@@ -28,6 +30,8 @@ class Shown:
 
     task: Task
     reply: Message | None = None
+    cuts: dict[str, set[int]] = field(default_factory=dict)
+    """The numbers of parts that go on with an artifact's text, while more of it may come."""
 
 
 def shown(task_id: str, context_id: str, records: Sequence[Record]) -> Shown:
@@ -45,6 +49,11 @@ def restored_by(task_id: str, context_id: str, records: Sequence[Record]) -> lis
     *before, last = records
     bare = Record(version=last.version, entries=tuple(_restarts(last)), token=last.token)
     return list(shown(task_id, context_id, [*before, bare]).task.artifacts)
+
+
+def flat(artifacts: Iterable[Artifact]) -> list[Artifact]:
+    """Return artifacts whose neighbouring texts of like metadata are one part."""
+    return [_joined(artifact, range(len(artifact.parts))) for artifact in artifacts]
 
 
 def recorded_at(records: Sequence[Record], turn_base: int) -> int:
@@ -122,8 +131,19 @@ def _tell(told: Shown, entry: Entry) -> None:
                 _archive(task)
             task.status.CopyFrom(status)
             _merge(task.metadata, metadata or Struct())
-        case ArtifactWritten(artifact, append, _, _):
-            _write(task, artifact, append=append)
+            if status.state in TERMINAL:
+                _end(told, task.artifacts)
+        case TurnEnded():
+            _end(told, task.artifacts)
+        case ArtifactWritten(artifact, append, last_chunk, _):
+            number = _write(task, artifact, append=append)
+            cuts = told.cuts.setdefault(artifact.artifact_id, set())
+            if number:
+                cuts.add(number)
+            else:
+                cuts.clear()
+            if last_chunk:
+                _end(told, [it for it in task.artifacts if it.artifact_id == artifact.artifact_id])
         case MetadataMerged(metadata):
             _merge(task.metadata, metadata)
         case Replied(message):
@@ -137,7 +157,31 @@ def _archive(task: Task) -> None:
         task.status.CopyFrom(TaskStatus(state=task.status.state, timestamp=task.status.timestamp))
 
 
-def _write(task: Task, written: Artifact, *, append: bool) -> None:
+def _end(told: Shown, artifacts: Iterable[Artifact]) -> None:
+    """Make one part of the text that has come in chunks."""
+    for artifact in artifacts:
+        artifact.CopyFrom(_joined(artifact, told.cuts.pop(artifact.artifact_id, ())))
+
+
+def _joined(artifact: Artifact, cuts: Container[int]) -> Artifact:
+    """Return an artifact without the cuts, as far as the parts on both sides are alike."""
+    joined = Artifact()
+    joined.CopyFrom(artifact)
+    del joined.parts[:]
+    for number, part in enumerate(artifact.parts):
+        goes_on = Part()
+        goes_on.CopyFrom(part)
+        if joined.parts and number in cuts and part.HasField("text"):
+            goes_on.text = joined.parts[-1].text
+        if joined.parts and number in cuts and goes_on == joined.parts[-1]:
+            joined.parts[-1].text += part.text
+        else:
+            joined.parts.append(part)
+    return joined
+
+
+def _write(task: Task, written: Artifact, *, append: bool) -> int:
+    """Write an artifact; return how many parts it had before, if these stay."""
     for artifact in task.artifacts:
         if artifact.artifact_id == written.artifact_id:
             break
@@ -146,10 +190,12 @@ def _write(task: Task, written: Artifact, *, append: bool) -> None:
         append = False
     if not append:
         artifact.CopyFrom(written)
-        return
+        return 0
+    before = len(artifact.parts)
     artifact.parts.extend(written.parts)
     if written.HasField("metadata"):
         _merge(artifact.metadata, written.metadata)
+    return before
 
 
 def _merge(metadata: Struct, update: Struct) -> None:

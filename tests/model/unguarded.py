@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from a2a.types import Artifact, TaskArtifactUpdateEvent, TaskState, TaskStatus
+from a2a.types import TaskArtifactUpdateEvent, TaskState, TaskStatus
 
 from a2a_serverless.errors import (
     FencedError,
@@ -35,6 +35,7 @@ from a2a_serverless.tasks.entries import (
     Recorded,
     Restarted,
     StatusChanged,
+    copied,
 )
 from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_of
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
@@ -398,8 +399,8 @@ class ForgetsEarlierTurns(Fold):
     def _restart(self, base: int) -> None:
         again = self._again(base)
         self.status, self.metadata, self.reply = again.status, again.metadata, again.reply
-        self.history, self.artifacts = again.history, again.artifacts
-        self._show()
+        self.history = again.history
+        self._show(again)
 
     def _again(self, base: int) -> Fold:
         again = type(self)(self.task_id, self.context_id)
@@ -409,10 +410,9 @@ class ForgetsEarlierTurns(Fold):
                     again.apply(entry, record)
         return again
 
-    def _show(self) -> None:
-        self.restored = [Artifact() for _ in self.artifacts]
-        for copy, artifact in zip(self.restored, self.artifacts.values(), strict=True):
-            copy.CopyFrom(artifact)
+    def _show(self, again: Fold) -> None:
+        self.artifacts, self._seams, self._ended = again.artifacts, again._seams, again._ended
+        self._restored = [(copied(artifact), seams) for artifact, seams in self._artifacts()]
 
 
 class ForgetsEarlierArtifacts(ForgetsEarlierTurns):
@@ -420,8 +420,7 @@ class ForgetsEarlierArtifacts(ForgetsEarlierTurns):
 
     def _restart(self, base: int) -> None:
         Fold._restart(self, base)
-        self.artifacts = self._again(base).artifacts
-        self._show()
+        self._show(self._again(base))
 
 
 class TakesHalfCommits(Commits):

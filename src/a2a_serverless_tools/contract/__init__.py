@@ -53,7 +53,8 @@ class ArtifactWrite:
     """One artifact of a write.
 
     `append` extends the parts of the artifact with the same id and merges its metadata, or creates
-    it; without it the artifact is replaced in place. `last_chunk` is shown to subscribers only.
+    it; without it the artifact is replaced in place. `last_chunk` ends the artifact: text that was
+    appended is one part from then on.
     """
 
     artifact: Artifact

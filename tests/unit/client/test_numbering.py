@@ -13,6 +13,8 @@ import httpx
 import pytest
 from a2a.types import StreamResponse, SubscribeToTaskRequest, TaskState
 
+from a2a_serverless.client.event_ids import Known
+from a2a_serverless.tasks.fold import joined
 from tests.support.databases import LONG
 from tests.support.messages import artifact
 from tests.unit.client.conftest import World, collect
@@ -70,6 +72,8 @@ class NumberingServer(ScriptedServer):
     def __init__(self, chance: random.Random, ends: list[TaskState]) -> None:
         super().__init__(random_log(chance, ends, texts_repeat=self.texts_repeat))
         self.chance = chance
+        self.joins = chance.random() < 0.5
+        """Whether the Task that a stream opens with has one text where the stream had chunks."""
         self.now = 1
         self.has_shown = False
         """True once an event has been sent: a subscription to a task that has ended is refused."""
@@ -88,6 +92,13 @@ class NumberingServer(ScriptedServer):
             )
         if len(self.requests) < 12 and self.chance.random() < 0.8:
             self.faults.append(self.chance.choice([self.cut, self.cut, self.refused])())
+
+    def as_of(self, count: int) -> StreamResponse:
+        event = super().as_of(count)
+        if self.joins:
+            for each in event.task.artifacts:
+                each.CopyFrom(joined(each))
+        return event
 
     def refused(self) -> Fault:
         return Fault(status=self.chance.choice([429, 502, 503, 504]))
@@ -261,3 +272,17 @@ def test_the_check_finds_a_gap() -> None:
     assert not positions(server, [task, updates[0], *updates])
     assert not positions(server, [server.as_of(2), *updates])
     assert artifact("story", "x") == server.as_of(2).task.artifacts[0]
+
+
+def test_a_task_is_known_however_its_text_is_cut() -> None:
+    """A stream that opens with one text where there were chunks goes on after the newest event."""
+    known = Known()
+    events = [opened(), chunk("on"), chunk("e "), chunk("two")]
+    for number, event in enumerate(events):
+        known.take(str(number), event)
+    task = ScriptedServer(events).as_of(len(events))
+    (whole,) = task.task.artifacts
+    whole.CopyFrom(joined(whole))
+    assert known.ends_at("3", task)
+    whole.parts[0].text = "one tw"
+    assert not known.ends_at("3", task)

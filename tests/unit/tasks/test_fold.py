@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from a2a.helpers import get_artifact_text
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
@@ -110,6 +113,57 @@ def test_appended_chunks_extend_an_artifact_and_merge_its_metadata() -> None:
     assert texts(fold) == ["1", "2"]
     assert fold.artifacts["a"].name == ""
     assert fold.artifacts["a"].metadata["n"] == 2
+
+
+def test_streamed_text_is_one_part_when_its_artifact_has_ended() -> None:
+    """With its last chunk, or its turn, the chunks of an artifact are shown as one text."""
+    end = TaskStatus(state=TaskState.TASK_STATE_COMPLETED)
+    last = replace(chunk(" answer", artifact_id="b"), last_chunk=True)
+    fold = folded((None, (opening(),)))
+    told: tuple[Entry, ...] = (chunk("an"), chunk("an", artifact_id="b"), chunk(" answer"), last)
+    fold.add(Record(version=2, token="A", entries=told))
+    a, b = fold.task().artifacts
+    assert [[part.text for part in each.parts] for each in (a, b)] == [
+        ["an", " answer"],
+        ["an answer"],
+    ]
+    fold.add(Record(version=3, token="A", entries=(StatusChanged(end),)))
+    assert [get_artifact_text(each) for each in fold.task().artifacts] == ["an answer"] * 2
+    assert [len(each.parts) for each in fold.artifacts.values()] == [2, 2]
+
+
+def test_only_chunks_of_like_text_are_joined() -> None:
+    """What one chunk has in several parts stays so, and so do parts that differ in more."""
+    parts = [Part(text="1"), Part(text="2")]
+    marked = Part(text="4", media_type="text/markdown")
+    whole = ArtifactWritten(Artifact(artifact_id="a", parts=parts))
+    more = Artifact(artifact_id="a", parts=[Part(text="3"), marked, Part(raw=b"5")])
+    again = Artifact(artifact_id="a", parts=[Part(raw=b"6")])
+    added = (ArtifactWritten(more, append=True), ArtifactWritten(again, append=True))
+    fold = folded((None, (opening(),)), ("A", (whole, *added, TurnEnded())))
+    (shown,) = fold.task().artifacts
+    assert list(shown.parts) == [Part(text="1"), Part(text="23"), marked, *map(_raw, (b"5", b"6"))]
+
+
+def test_a_restart_takes_an_end_of_an_artifact_back() -> None:
+    """Chunks that are taken back leave the artifact as it was: ended, or still to go on."""
+    ended = replace(chunk("3"), last_chunk=True)
+    fold = folded(
+        (None, (opening(),)),
+        ("A", (chunk("1"), chunk("2"))),
+        ("A", (ended,)),
+        ("B", (Restarted(2),)),
+    )
+    assert [part.text for part in fold.task().artifacts[0].parts] == ["1", "2"]
+    fold.add(Record(version=5, token="B", entries=(chunk("x"), TurnEnded())))
+    assert [part.text for part in fold.task().artifacts[0].parts] == ["12x"]
+    fold.add(Record(version=6, entries=(opening("more"),)))
+    fold.add(Record(version=7, token="C", entries=(chunk("y"),)))
+    assert [part.text for part in fold.task().artifacts[0].parts] == ["12x", "y"]
+
+
+def _raw(content: bytes) -> Part:
+    return Part(raw=content)
 
 
 def test_a_replaced_artifact_keeps_its_place() -> None:

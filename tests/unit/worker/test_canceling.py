@@ -131,7 +131,7 @@ async def test_an_agent_that_emits_hears_a_cancel_at_its_next_commit() -> None:
     assert stopped_at == [pytest.approx(0.45)]
     assert await working
     await assert_canceled(bench, task.task_id)
-    assert artifact_texts(await bench.task(task)) == {"a": ["x"] * 4}
+    assert artifact_texts(await bench.task(task)) == {"a": ["x" * 4]}
 
 
 @pytest.mark.parametrize("end", ["cancel", "fault", "give up"])

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
+from a2a.types import Artifact
 
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.dictionaries import MemoryTable
@@ -21,7 +22,6 @@ from tests.support.workers import (
     Bench,
     PacedClock,
     S,
-    artifact_texts,
     chunk,
     complete,
     status_text,
@@ -61,9 +61,11 @@ class World:
         return task, asyncio.create_task(self.bench.work(deadline=deadline))
 
     async def sizes(self, task: Head) -> list[int]:
-        """The sizes of the chunks of the task."""
-        texts = artifact_texts(await self.bench.task(task)).get("a", [])
-        return [len(text) for text in texts]
+        """The sizes of the chunks of the task, of which a reader gets one text."""
+        log = await self.bench.storage.read(task.task_id)
+        assert log is not None
+        artifact = log.fold().artifacts.get("a", Artifact())
+        return [len(part.text) for part in artifact.parts]
 
 
 @pytest.fixture(autouse=True)

@@ -48,7 +48,7 @@ async def test_a_fast_agent_costs_one_commit() -> None:
     assert await bench.work()
     head = await bench.head(task)
     assert (head.version, head.attempts, head.finished_turn) == (2, 1, 1)
-    assert artifact_texts(await bench.task(task)) == {"a": ["one ", "two ", "three"]}
+    assert artifact_texts(await bench.task(task)) == {"a": ["one two three"]}
 
 
 async def test_a_finished_turn_is_acknowledged() -> None:
@@ -124,7 +124,7 @@ async def test_a_restart_discards_what_a_dead_attempt_had_added() -> None:
     assert artifact_texts(await bench.task(task)) == {"a": ["one "], "b": ["lost"]}
     await handle.nack()  # as if its worker was gone
     assert await bench.work()
-    assert artifact_texts(await bench.task(task)) == {"a": ["one ", "two"]}
+    assert artifact_texts(await bench.task(task)) == {"a": ["one two"]}
     assert lives == [None, None]
     await clock.pass_time(2)
     assert not dead.cancelled()
@@ -262,7 +262,7 @@ async def test_a_follow_up_gets_the_task_as_it_was() -> None:
     assert second.current_task.status.state == S.TASK_STATE_INPUT_REQUIRED
     assert [m.parts[0].text for m in second.current_task.history] == ["book"]
     done = await bench.task(task)
-    assert artifact_texts(done) == {"a": ["draft ", "final"]}
+    assert artifact_texts(done) == {"a": ["draft final"]}
     assert [m.parts[0].text for m in done.history] == ["book", "which?", "that one"]
 
 

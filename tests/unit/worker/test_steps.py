@@ -142,7 +142,7 @@ async def test_a_recorded_step_does_not_run_again() -> None:
     assert ran == ["plan", "a", "a"]
     shown = artifact_texts(await stand.bench.task(head))
     # Results are as their records have them, also in the attempt that has made them.
-    assert shown == {"a": ["intro", "planned"], "final-answer": ["['a', 'b'] {'1': 1}"]}
+    assert shown == {"a": ["introplanned"], "final-answer": ["['a', 'b'] {'1': 1}"]}
 
 
 @pytest.mark.parametrize("value", [b"\x00\xff", "text", None, [1, {"a": True}]])

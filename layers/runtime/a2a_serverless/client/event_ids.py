@@ -16,7 +16,7 @@ from contextvars import ContextVar
 
 import httpx
 from a2a.client.errors import A2AClientError
-from a2a.types import Artifact, StreamResponse, Task, TaskState, TaskStatus
+from a2a.types import Artifact, Part, StreamResponse, Task, TaskState, TaskStatus
 from google.protobuf.message import Message
 
 LONGEST_ID = 4096
@@ -229,8 +229,8 @@ class Known:
         self.last_id = last_id
         self.newest: StreamResponse | None = None
         self._status = TaskStatus()
-        self._artifacts: dict[str, bytes] = {}
-        """A digest of the parts of each artifact."""
+        self._artifacts: dict[str, _Content] = {}
+        """What the parts of each artifact say."""
         self._seen: dict[str, bytes] = {}
         self._ids_are_unique = True
 
@@ -248,7 +248,7 @@ class Known:
             return False
         if not opening.HasField("task"):
             return opening == self.newest
-        return self._has_status(opening.task.status) and _digests(opening.task) == self._artifacts
+        return self._has_status(opening.task.status) and _contents(opening.task) == self._artifacts
 
     def _has_status(self, status: TaskStatus) -> bool:
         """Return True if `status` shows nothing new; a follow-up clears the message of a status."""
@@ -290,25 +290,49 @@ class Known:
         match event.WhichOneof("payload"):
             case "task":
                 self._status.CopyFrom(event.task.status)
-                self._artifacts = _digests(event.task)
+                self._artifacts = _contents(event.task)
             case "status_update":
                 self._status.CopyFrom(event.status_update.status)
             case "artifact_update":
                 artifact = event.artifact_update.artifact
-                known = self._artifacts if event.artifact_update.append else {}
-                before = known.get(artifact.artifact_id, b"")
-                self._artifacts[artifact.artifact_id] = _extended(before, artifact)
+                if not event.artifact_update.append:
+                    self._artifacts.pop(artifact.artifact_id, None)
+                self._artifacts.setdefault(artifact.artifact_id, _Content()).add(artifact)
 
 
-def _digests(task: Task) -> dict[str, bytes]:
-    return {artifact.artifact_id: _extended(b"", artifact) for artifact in task.artifacts}
+class _Content:
+    """A digest of an artifact's parts, the same however their text was cut into chunks."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._before = b""
+        """What the newest part has besides its text."""
+
+    def add(self, artifact: Artifact) -> None:
+        """Take the parts that follow."""
+        for part in artifact.parts:
+            rest = Part()
+            rest.CopyFrom(part)
+            if part.HasField("text"):
+                rest.text = ""
+            beside = _digest(rest)
+            if not (part.HasField("text") and beside == self._before):
+                self._digest.update(b"\xff" + beside)  # no text in UTF-8 has this byte
+            self._digest.update(part.text.encode())
+            self._before = beside
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Content) and self._digest.digest() == other._digest.digest()
+
+    __hash__ = None  # type: ignore[assignment]
 
 
-def _extended(digest: bytes, artifact: Artifact) -> bytes:
-    """Return the digest of all parts, given that of the parts before those of `artifact`."""
-    for part in artifact.parts:
-        digest = hashlib.blake2b(digest + _digest(part), digest_size=16).digest()
-    return digest
+def _contents(task: Task) -> dict[str, _Content]:
+    found: dict[str, _Content] = {}
+    for artifact in task.artifacts:
+        found[artifact.artifact_id] = _Content()
+        found[artifact.artifact_id].add(artifact)
+    return found
 
 
 def _digest(message: Message) -> bytes:

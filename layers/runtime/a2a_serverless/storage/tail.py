@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from a2a.types import Task, TaskArtifactUpdateEvent
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.entries import ArtifactWritten, Restarted, StatusChanged
 from a2a_serverless.tasks.fold import Cursor, Event, Fold, Log, events_of, extend, incarnation_tag
 from a2a_serverless.tasks.head import Head
 
@@ -198,13 +199,17 @@ async def settle(
 
 
 def _task_at(log: Log, cursor: Cursor) -> Task:
-    """Return the Task after the event at `cursor`, which may lie inside a commit."""
+    """Return the Task after the event at `cursor`, which may lie inside a commit.
+
+    What no event shows counts with the event before it, such as the end of the turn: so the Task is
+    the one of a snapshot under the same cursor.
+    """
     fold = extend(Fold(log.head.task_id, log.head.context_id), log.records[: cursor.version - 1])
     record = log.records[cursor.version - 1]
-    shown = -1
+    before = fold.generation
     for entry in record.entries:
-        fold.apply(entry, record)
-        shown += len(list(events_of(replace(record, entries=(entry,)), fold)))
-        if shown >= cursor.index:
+        has_all = fold.generation - before > cursor.index
+        if has_all and isinstance(entry, Restarted | StatusChanged | ArtifactWritten):
             break
+        fold.apply(entry, record)
     return fold.task()

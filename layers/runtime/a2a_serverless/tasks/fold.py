@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 from a2a.types import (
     Artifact,
     Message,
+    Part,
     SendMessageRequest,
     Task,
     TaskArtifactUpdateEvent,
@@ -30,15 +31,18 @@ from a2a_serverless.tasks.entries import (
     Replied,
     Restarted,
     StatusChanged,
+    TurnEnded,
     TurnOpened,
     Unknown,
     copied,
     has_time,
     is_finite,
 )
-from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, Head
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.tasks.rules import Step, merge_metadata
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +105,14 @@ class Fold:
     history: list[Message] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     reply: Message | None = None
-    restored: list[Artifact] = field(default_factory=list)
-    """The artifacts as the last restart left them."""
+    _restored: list[tuple[Artifact, list[int]]] = field(default_factory=list)
+    """The artifacts as the last restart left them, each with the seams that no reader sees."""
     _shared: set[str] = field(default_factory=set)
-    """The ids of the artifacts that `restored` shares with `artifacts`."""
+    """The ids of the artifacts that `_restored` shares with `artifacts`."""
+    _seams: dict[str, list[int]] = field(default_factory=dict)
+    """The numbers of the parts with which the later chunks of each artifact begin."""
+    _ended: dict[str, int] = field(default_factory=dict)
+    """How many seams of each artifact are those of chunks that belong together: it has ended."""
     _opened: dict[int, TurnOpened] = field(default_factory=dict)
     _changes: list[tuple[Record, _Undo]] = field(default_factory=list)
     """Every change that no restart has taken back, in the order in which it was made."""
@@ -130,7 +138,7 @@ class Fold:
         """Apply one entry of `record`, for a reader that stops inside a commit."""
         if isinstance(entry, Restarted):
             self._restart(entry.base)
-            self.generation += len(self.restored)
+            self.generation += len(self._restored)
         else:
             self._change(entry, record)
             self.generation += isinstance(entry, StatusChanged | ArtifactWritten)
@@ -153,22 +161,33 @@ class Fold:
     def task(self, history_length: int | None = None, *, include_artifacts: bool = True) -> Task:
         """Return the Task, as new objects that belong to the caller.
 
-        `history_length`: None = all, 0 = none, n = the last n messages.
+        Text that came in chunks is one part once its artifact has ended: with its last chunk, or
+        with its turn. `history_length`: None = all, 0 = none, n = the last n messages.
         """
         task = Task(id=self.task_id, context_id=self.context_id, status=self.status)
         task.history.extend(_limit_history(self.history, history_length))
         if include_artifacts:
-            task.artifacts.extend(self.artifacts.values())
+            task.artifacts.extend(joined(*each) for each in self._artifacts())
         if self.metadata.fields:
             task.metadata.CopyFrom(self.metadata)
         return task
+
+    @property
+    def restored(self) -> list[Artifact]:
+        """Return the artifacts as a reader saw them after the last restart, as new objects."""
+        return [joined(*each) for each in self._restored]
+
+    def _artifacts(self) -> Iterator[tuple[Artifact, list[int]]]:
+        """Yield each artifact with the seams that no reader sees: those until it has ended."""
+        for artifact_id, artifact in self.artifacts.items():
+            yield artifact, self._seams[artifact_id][: self._ended[artifact_id]]
 
     def _restart(self, base: int) -> None:
         for record in self._taken_back(base):
             for entry in record.entries:
                 if not isinstance(entry, Restarted):
                     self._change(entry, record)
-        self.restored = list(self.artifacts.values())
+        self._restored = list(self._artifacts())
         self._shared = set(self.artifacts)
 
     def _taken_back(self, base: int) -> list[Record]:
@@ -199,8 +218,14 @@ class Fold:
                 yield self._set("status", status)
                 if metadata is not None:
                     yield _merge(self.metadata, metadata)
-            case ArtifactWritten():
+                if status.state in TERMINAL:
+                    yield from self._end_artifacts(*self.artifacts)
+            case TurnEnded():
+                yield from self._end_artifacts(*self.artifacts)
+            case ArtifactWritten(artifact):
                 yield from self._write_artifact(entry)
+                if entry.last_chunk:
+                    yield from self._end_artifacts(artifact.artifact_id)
             case MetadataMerged(metadata):
                 yield _merge(self.metadata, metadata)
             case Replied(message):
@@ -230,25 +255,68 @@ class Fold:
         is_shared = artifact_id in self._shared
         self._shared.discard(artifact_id)
         if known is None or not write.append:
-            yield _put(self.artifacts, copied(write.artifact))
+            yield _put(self._seams, artifact_id, [])
+            yield _put(self._ended, artifact_id, 0)
+            yield _put(self.artifacts, artifact_id, copied(write.artifact))
             return
-        if is_shared:  # `restored` shows it as it was
+        if is_shared:  # `_restored` shows it as it was
             known = copied(known)
-            yield _put(self.artifacts, known)
+            yield _put(self.artifacts, artifact_id, known)
+        seams = self._seams[artifact_id]
+        seams.append(len(known.parts))
+        yield seams.pop
         yield _extend(known, write.artifact)
         if write.artifact.HasField("metadata"):
             had_none = not known.HasField("metadata")
             undo = _merge(known.metadata, write.artifact.metadata)
             yield partial(known.ClearField, "metadata") if had_none else undo
 
+    def _end_artifacts(self, *artifact_ids: str) -> Iterator[_Undo]:
+        for artifact_id in artifact_ids:
+            seams = len(self._seams[artifact_id])
+            if self._ended[artifact_id] < seams:
+                yield _put(self._ended, artifact_id, seams)
 
-def _put(artifacts: dict[str, Artifact], artifact: Artifact) -> _Undo:
-    key = artifact.artifact_id
-    before = artifacts.get(key)
-    artifacts[key] = artifact
+
+def joined(artifact: Artifact, seams: Collection[int] | None = None) -> Artifact:
+    """Return a copy in which text parts that differ in nothing but their text are one part.
+
+    A part is joined to the one before it if its number is in `seams`; None: wherever it can be.
+    """
+    copy = copied(artifact)
+    places = range(1, len(copy.parts)) if seams is None else set(seams)
+    if not places:
+        return copy
+    texts: list[list[str]] = []
+    del copy.parts[:]
+    for number, part in enumerate(artifact.parts):
+        if number in places and copy.parts and _go_together(copy.parts[-1], part):
+            texts[-1].append(part.text)
+        else:
+            copy.parts.append(part)
+            texts.append([part.text])
+    for part, pieces in zip(copy.parts, texts, strict=True):
+        if len(pieces) > 1:
+            part.text = "".join(pieces)
+    return copy
+
+
+def _go_together(part: Part, following: Part) -> bool:
+    """Return True if two parts have text, and like metadata, media type and file name."""
+    return (
+        part.WhichOneof("content") == following.WhichOneof("content") == "text"
+        and (part.media_type, part.filename) == (following.media_type, following.filename)
+        and part.HasField("metadata") == following.HasField("metadata")
+        and part.metadata == following.metadata
+    )
+
+
+def _put(values: dict[str, T], key: str, value: T) -> _Undo:
+    before = values.get(key)
+    values[key] = value
     if before is None:
-        return partial(artifacts.pop, key)
-    return partial(artifacts.__setitem__, key, before)
+        return partial(values.pop, key)
+    return partial(values.__setitem__, key, before)
 
 
 def _extend(artifact: Artifact, chunk: Artifact) -> _Undo:
@@ -337,7 +405,7 @@ class Log:
 
     def restores(self) -> int:
         """Return how many artifacts come back when a claim starts the open turn over."""
-        return len(self.restarted().restored)
+        return len(self.restarted().artifacts)
 
     def restarted(self) -> Fold:
         """Return the fold after the restart with which a claim begins another attempt.

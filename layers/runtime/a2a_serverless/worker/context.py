@@ -256,6 +256,8 @@ class TaskContext(UserTurn):
     ) -> None:
         """Add an artifact of text; with `append`, add the next chunk to one.
 
+        Streams show the chunks; the task has one text once the artifact has ended.
+
         >>> await ctx.emit_text_artifact("Once upon", "story")
         >>> await ctx.emit_text_artifact(" a time.", "story", append=True, last_chunk=True)
         """

@@ -40,7 +40,7 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     copied,
 )
-from a2a_serverless.tasks.fold import Event, Fold, Log, Record, bound, extend
+from a2a_serverless.tasks.fold import Event, Fold, Log, Record, bound, extend, joined
 from a2a_serverless.tasks.head import KNOWN, state_name
 from a2a_serverless.tasks.rules import merge_metadata
 from a2a_serverless.worker.files import AGENTS, FileInfo, files_of
@@ -151,7 +151,8 @@ class TurnView:
                 _check_parts(message.parts, "A message")
                 yield MessageAppended(self._completed(message))
         for artifact in task.artifacts:
-            if self._fold.artifacts.get(artifact.artifact_id) != artifact:
+            known = self._fold.artifacts.get(artifact.artifact_id)
+            if known is None or joined(known) != joined(artifact):
                 yield ArtifactWritten(_checked(artifact))
         metadata = self._news_of(_joined(task, *task.history, task.status.message))
         if metadata.fields:
