@@ -146,6 +146,23 @@ async def test_a_link_ends(agent: Agent, backends: Backends, client: httpx.Async
     assert (await client.get(url)).status_code == 403
 
 
+async def test_long_chunks_are_one_text(agent: Agent, backends: Backends) -> None:
+    """Text that is streamed in long and short chunks is one part once its artifact has ended."""
+    chunks = [TEXT, "short", TEXT, TEXT, "end", "."]
+
+    async def handle(ctx: TaskContext) -> None:
+        for number, chunk in enumerate(chunks):
+            await ctx.emit_text_artifact(chunk, "a", append=number > 0)
+        await ctx.emit_text_artifact("x", "b")
+        await ctx.emit_text_artifact(TEXT, "b", append=True)
+        await ctx.respond()
+
+    task_id = await worked(agent, backends, handle)
+    task = (await agent.call("GetTask", {"id": task_id})).task
+    texts = [[part["text"] for part in each["parts"]] for each in task["artifacts"]]
+    assert texts == [["".join(chunks)], [f"x{TEXT}"]]
+
+
 async def test_an_agent_gets_what_the_client_sent(agent: Agent, backends: Backends) -> None:
     """A message of 3 MB comes to the agent byte for byte; the log has a few hundred bytes of it."""
     seen: list[Any] = []

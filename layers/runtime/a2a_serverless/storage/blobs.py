@@ -26,6 +26,7 @@ from a2a_serverless.tasks.blobs import (
     blob_of,
     contents_of,
     filled,
+    joins,
     linked_blob,
 )
 
@@ -146,6 +147,9 @@ async def show(blobs: Blobs | None, message: AnyMessage | None, inline: Inline) 
         for part in content.parts
         if (blob := blob_of(part)) is not None
     ]
+    if not found:
+        return
+    texts = [(content, joins(content.parts)) for content in contents_of(message)]
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(part: Part, blob: Blob) -> None:
@@ -158,6 +162,9 @@ async def show(blobs: Blobs | None, message: AnyMessage | None, inline: Inline) 
                 part.url = await blobs.link(blob, _link(part, inline))
 
     await asyncio.gather(*(one(*each) for each in found))
+    for content, numbers in texts:
+        for number in reversed(numbers):
+            content.parts[number - 1].text += content.parts.pop(number).text
 
 
 def _link(part: Part, inline: Inline) -> Link:

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, Literal, NamedTuple, TypeVar, cast
 from urllib.parse import unquote
 
@@ -70,6 +71,9 @@ class Blob:
     """The field of the part; a data value is stored as protobuf."""
     behind: int = 0
     """The raw bytes before it in its message or artifact: with its size they decide its form."""
+    joins: str = ""
+    """Of a text in an artifact that has ended: `<`, `>` or both: it is one part with the part
+    before it, or behind it."""
 
     @classmethod
     def of(cls, content: bytes, owner: BlobOwner, kind: Kind = "raw", behind: int = 0) -> Blob:
@@ -84,7 +88,7 @@ class Blob:
     def reference(self) -> str:
         """Return the URL of a part that stands for the content."""
         behind = f"+{self.behind}" if self.behind else ""
-        return f"{SCHEME}:{self.kind}{behind}:{self.key}"
+        return f"{SCHEME}:{self.kind}{self.joins}{behind}:{self.key}"
 
 
 def blob_of(part: Part) -> Blob | None:
@@ -94,7 +98,8 @@ def blob_of(part: Part) -> Blob | None:
     found = _REFERENCE.fullmatch(part.url)
     if found is None:
         return None
-    return _blob(found, cast("Kind", found["kind"]), int(found["behind"] or 0))
+    blob = _blob(found, cast("Kind", found["kind"]), int(found["behind"] or 0))
+    return replace(blob, joins=found["joins"])
 
 
 def linked_blob(url: str) -> Blob | None:
@@ -189,6 +194,31 @@ def filled(part: Part, blob: Blob, content: bytes) -> None:
             part.data.ParseFromString(content)
 
 
+def is_text(part: Part) -> bool:
+    """Return True if a part has text, or refers to one."""
+    blob = blob_of(part)
+    return part.WhichOneof("content") == "text" or (blob is not None and blob.kind == "text")
+
+
+def joining(part: Part, side: str) -> bool:
+    """Note in a part that refers to a text that it is one with the part on that side (`<`, `>`).
+
+    Return False if it refers to none.
+    """
+    blob = blob_of(part)
+    if blob is None:
+        return False
+    part.url = replace(blob, joins="".join(sorted({*blob.joins, side}))).reference
+    return True
+
+
+def joins(parts: Sequence[Part]) -> list[int]:
+    """Return the numbers of the parts that are one with the part before, as `joining` has noted."""
+    noted = [blob.joins if (blob := blob_of(part)) else "" for part in parts]
+    pairs = enumerate(pairwise(noted), 1)
+    return [number for number, (one, following) in pairs if ">" in one or "<" in following]
+
+
 def raw_bytes(*parts: Part) -> int:
     """Return the bytes of the raw parts among these, and of those that refer to raw bytes."""
     return sum(_raw_bytes(part) for part in parts)
@@ -258,6 +288,6 @@ _KEY: Final = (
     r"/(?P<incarnation>[A-Za-z0-9_-]{12})/(?P<digest>[0-9a-f]{64})\.(?P<size>\d{1,15})"
 )
 _REFERENCE: Final = re.compile(
-    rf"{SCHEME}:(?P<kind>raw|text|data)(?:\+(?P<behind>\d{{1,15}}))?:{_KEY}"
+    rf"{SCHEME}:(?P<kind>raw|text|data)(?P<joins>[<>]{{0,2}})(?:\+(?P<behind>\d{{1,15}}))?:{_KEY}"
 )
 _LINK: Final = re.compile(rf"(?:https?:/)?/.+/{_KEY}")
