@@ -446,6 +446,48 @@ async def test_what_is_not_said_any_more_starts_the_turn_over() -> None:
     assert artifact_texts(await stand.bench.task(head)) == {"second": ["text"]}
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+async def test_code_that_differs_each_time_ends(most: int) -> None:
+    """A turn that is longer than a worker begins as often as it has attempts, whatever it records.
+
+    Then its task fails, with a sentence that says what has differed, and what helps.
+    """
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact(f"It is {ctx.task_id} {stand.clock.now_ms()}", "day")
+        for _ in range(20):
+            await ctx.step("part", stand.last, 120)
+        await ctx.complete()
+
+    stand = Stand(handle, clock=PacedClock(), max_attempts=most)
+    await stand.send()
+    head = await stand.work(deadline_s=900)
+    # Of each beginning one attempt is handed over, and the next one differs from it.
+    assert (head.state, stand.script.starts) == (S.TASK_STATE_FAILED, 2 * most)
+    assert (await stand.kinds()).count("Restarted") == most - 1
+    assert (await stand.text()).startswith(
+        "The agent's code has run again and said another content of artifact 'day', outside of"
+        " steps, and the turn has no attempt left: take what differs from run to run, such as the"
+        " time or a random number, from a step."
+    )
+
+
+async def test_a_failure_after_a_new_beginning_has_all_its_attempts() -> None:
+    """Beginnings count where the code differs, and nowhere else."""
+    ran: list[int] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        ran.append(len(ran))
+        await ctx.emit_text_artifact(str(min(ran[-1], 3)))  # differs in the second and fourth
+        await ctx.step("work", len, "x")
+        if ran[-1] < 5:
+            raise RuntimeError
+        await ctx.complete()
+
+    _, head = await run(handle, max_attempts=3)
+    assert (head.state, ran) == (S.TASK_STATE_COMPLETED, list(range(6)))
+
+
 async def test_a_turn_longer_than_a_worker_is_handed_over() -> None:
     """Forty minutes in workers of fifteen: each step once, each event once, no attempt used."""
     ran: list[int] = []

@@ -33,6 +33,7 @@ from a2a_serverless.tasks.attempts import (
     after_interruption,
     after_passing,
     attempts_started,
+    attempts_that_differ,
     lease_end,
     on_failure,
     on_return,
@@ -88,6 +89,10 @@ STALE = (
 TOO_LONG = (
     "The step %r needs longer than a worker has: cut it into smaller steps, or let another service"
     " do the work, and look for its result after `ctx.sleep`."
+)
+DIFFERS = (
+    "The agent's code has run again and %s, and the turn has no attempt left: take what differs"
+    " from run to run, such as the time or a random number, from a step%s."
 )
 BLOCKED = (
     "The event loop was blocked for %.1f s at %s: call blocking code by"
@@ -358,6 +363,11 @@ class Attempt:
         if isinstance(error, DeadlineError) and error.step:
             self._log(logging.WARNING, "step_too_long", TOO_LONG, error.step)
             why = TOO_LONG % error.step if retry.is_exhausted(attempts) else why
+        if isinstance(error, DivergedError):
+            attempts = attempts_that_differ(self.turn.log, attempts)
+            self._log(logging.WARNING, "diverged", "%s%s", error, where(error))
+            if retry.is_exhausted(attempts):
+                why = DIFFERS % (error.what, error.otherwise)
         asked_s = meaning.asked_s if isinstance(meaning, Passing) else 0
         end = self.guard.ended(reason_of(error))
         reference = end.correlation_id

@@ -58,7 +58,6 @@ from a2a_serverless.worker.steps import (
     Running,
     StepError,
     current_step,
-    diverged,
     running_step,
     until_time,
     wait_in,
@@ -455,13 +454,13 @@ class TurnQueue(EventQueue):
             self._view.repeat(event)
         return told
 
-    def diverge(self, what: str) -> NoReturn:
+    def diverge(self, what: str, otherwise: str = "") -> NoReturn:
         """Stop the attempt: the agent has done something else than its records tell.
 
         Raises:
             DivergedError: always; the turn starts over.
         """
-        error = diverged(what)
+        error = DivergedError(what, otherwise)
         self._call_at_home(lambda: self._start_over(error))
         raise error
 

@@ -79,7 +79,20 @@ class LeftError(Exception):
 
 
 class DivergedError(A2AServerlessError):
-    """The agent's code has said something else than in an earlier attempt: the turn starts over."""
+    """The agent's code has said something else than in an earlier attempt: the turn starts over.
+
+    Args:
+        what: what it has done, as in "The code has …".
+        otherwise: a way out beside that of all code, as in "do this or …"; empty without one.
+    """
+
+    def __init__(self, what: str, otherwise: str = "") -> None:
+        super().__init__(
+            f"The agent's code has run again and {what}, so the turn starts over: take what may"
+            f" differ from run to run, such as the time or a random number, from a step{otherwise}."
+        )
+        self.what = what
+        self.otherwise = otherwise
 
 
 def _is_seconds(given: object) -> bool:
@@ -380,7 +393,9 @@ class Journal:
         if not kept:
             return False
         if artifact is not None and kept[0] != _content_of(artifact):
-            raise diverged(f"said another content of artifact {artifact.artifact_id!r}{_OUTSIDE}")
+            raise DivergedError(
+                f"said another content of artifact {artifact.artifact_id!r}{_OUTSIDE}"
+            )
         kept.popleft()
         return True
 
@@ -392,18 +407,10 @@ class Journal:
         """
         missing = [artifact_id for artifact_id, kept in self._told.items() if artifact_id and kept]
         if missing:
-            raise diverged(f"said nothing of artifact {missing[0]!r}{_OUTSIDE}")
+            raise DivergedError(f"said nothing of artifact {missing[0]!r}{_OUTSIDE}")
 
 
 _OUTSIDE: Final = ", outside of steps"
-
-
-def diverged(what: str) -> DivergedError:
-    """Return the error of code that does something else than in an earlier attempt."""
-    return DivergedError(
-        f"The agent's code has run again and {what}, so the turn starts over: put what may differ"
-        " from run to run into a step."
-    )
 
 
 def _content_of(artifact: Artifact) -> bytes:
