@@ -41,6 +41,7 @@ from tests.unit.frameworks.talks import (
     dies_at,
     fails,
     killed_everywhere,
+    starts,
     waits,
 )
 
@@ -253,14 +254,6 @@ class Told(BaseLlm):  # type: ignore[misc] # as above
         if last.text:
             part = types.Part(function_call=calling("adds", what=told))
         yield LlmResponse(content=types.Content(role="model", parts=[part]))
-
-
-async def starts(speaking: Talk) -> int:
-    """How often a turn is started until it ends."""
-    number = 1
-    while not await speaking.bench.work():
-        number += 1
-    return number
 
 
 async def test_a_record_answers_no_other_request() -> None:

@@ -34,6 +34,7 @@ from tests.unit.frameworks.talks import (
     fails,
     killed_everywhere,
     question,
+    started_over,
     waits,
 )
 
@@ -250,6 +251,25 @@ async def test_no_request_and_no_tool_call_is_made_twice() -> None:
 
     recorded = await killed_everywhere(play, in_flight=2)
     assert recorded == ["model", "look", "look", "model", "model", "delete", "model"], recorded
+
+
+async def test_a_record_answers_no_other_request() -> None:
+    """What is no step may differ in the next attempt: the turn starts over, and mixes none."""
+    for record in (1, 2, 3):
+        attempts = iter("123")
+
+        class Changing(OpenAIAgentsWorker):
+            def begin(self, ctx: TaskContext, attempts: Any = attempts) -> Any:
+                return next(attempts)
+
+        def reply(call: ModelCall) -> list[Any]:
+            if call.input[-1].get("type") == "function_call_output":
+                return says(call)
+            return [function_call("look_up", {"what": said(call)[-1]}, call_id=uuid.uuid4().hex)]
+
+        agent = Agent(name="helper", model=Fake(reply), tools=[look_up])
+        task = await started_over(Changing(agent, RunConfig(tracing_disabled=True)), record)
+        assert answered(task) == "3, 3 is sunny", task
 
 
 async def test_a_step_costs_a_commit_at_most() -> None:

@@ -28,6 +28,7 @@ from tests.unit.frameworks.talks import (
     fails,
     killed_everywhere,
     question,
+    started_over,
     waits,
 )
 
@@ -224,6 +225,27 @@ async def test_no_request_and_no_tool_call_is_made_twice() -> None:
 
     recorded = await killed_everywhere(play)
     assert recorded == ["model", *["asks"] * 3, "model", "model", "asks", "asks", "model"], recorded
+
+
+async def test_a_record_answers_no_other_request() -> None:
+    """What is no step may differ in the next attempt: the turn starts over, and mixes none."""
+    for record in (1, 2, 3):
+        attempts = iter("123")
+
+        class Changing(StrandsWorker):
+            def begin(self, ctx: TaskContext, attempts: Any = attempts) -> Any:
+                return f"call {next(attempts)}"
+
+        @tool(name="asks")  # type: ignore[untyped-decorator] # as above
+        def looks(what: str) -> str:
+            """Look."""
+            return f"seen {what}"
+
+        def make(looks: Any = looks) -> Agent:
+            return Agent(model=Fake(), tools=[looks], callback_handler=None)
+
+        task = await started_over(Changing(make), record)
+        assert answered(task) == "call 3, seen 3", task
 
 
 async def test_a_step_costs_a_commit_at_most() -> None:

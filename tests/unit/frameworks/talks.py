@@ -138,6 +138,25 @@ async def killed_everywhere(
     return recorded
 
 
+async def starts(talk: Talk) -> int:
+    """How often a turn is started until it ends."""
+    number = 1
+    while not await talk.bench.work():
+        number += 1
+    _deaths.clear()
+    return number
+
+
+async def started_over(agent: Worker, record: int) -> Task:
+    """A task whose turn dies right after a record, and starts over when its agent differs."""
+    talk = Talk(agent, max_attempts=3)
+    head = await talk.bench.send("go")
+    with dies_at(record, before=False):
+        number = await starts(talk)
+    assert number == 3, number
+    return await talk.bench.task(head)
+
+
 def waits(told: str, what: str) -> None:
     """Check that a turn waits until a fault has passed."""
     assert told.startswith(f"The agent waits for a service that it calls ({what})"), told

@@ -16,6 +16,7 @@ from langchain_core.messages import (
     AIMessageChunk,
     AnyMessage,
     BaseMessage,
+    HumanMessage,
     RemoveMessage,
     ToolMessage,
 )
@@ -46,6 +47,7 @@ from tests.unit.frameworks.talks import (
     fails,
     killed_everywhere,
     question,
+    started_over,
     waits,
 )
 
@@ -335,6 +337,22 @@ def paid(calls: list[str], **options: Any) -> LangGraphWorker:
     graph.add_edge(START, "plan").add_edge("look", "ask").add_edge("ask", "add")
     graph.add_conditional_edges("add", again, ["add", END])
     return LangGraphWorker(graph.compile(), **options)
+
+
+@pytest.mark.parametrize("record", [1, 2])
+async def test_a_record_is_of_no_other_input(record: int) -> None:
+    """`begin` may return something else in the next attempt: the turn starts over, mixes none."""
+    attempts = iter("123")
+
+    class Changing(LangGraphWorker):
+        def begin(self, ctx: TaskContext) -> Any:
+            return {"messages": [HumanMessage(next(attempts))]}
+
+    def say(state: MessagesState) -> Update:
+        return {"messages": [AIMessage(f"[{texts(state)}]")]}
+
+    graph = chain(MessagesState, first=say, second=say).compile()
+    assert answered(await started_over(Changing(graph), record)) == "[3]\n\n[3, [3]]"
 
 
 async def test_no_node_runs_twice() -> None:

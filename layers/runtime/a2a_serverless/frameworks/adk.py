@@ -44,7 +44,7 @@ from a2a_serverless.frameworks.conversation import (
     final_errors,
 )
 from a2a_serverless.frameworks.parts import KINDS, File, PartRefusedError, Takes, tell
-from a2a_serverless.frameworks.steps import MODEL, Steps
+from a2a_serverless.frameworks.steps import MODEL, Steps, text_of
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
@@ -403,7 +403,7 @@ class _Recording:
                 result = await run(args=args, tool_context=tool_context)
                 return [_json_of(tool.name, result), _dumped(tool_context.actions)]
 
-            key, asked = str(tool_context.function_call_id), digest("call", _text_of(args))
+            key, asked = str(tool_context.function_call_id), digest("call", text_of(args))
             result, changed = await self._steps.run(tool.name, call, key=key, asked=asked)
             actions = EventActions.model_validate_json(json.dumps(changed))
             for name in actions.model_fields_set - {"state_delta"}:
@@ -425,13 +425,8 @@ def _asked(request: LlmRequest) -> str:
     Sorted: the answers of agents side by side come in another order when they are recorded.
     """
     config = request.config.model_copy(update={"http_options": None})
-    contents = sorted(_text_of(each) for each in request.contents)
-    return digest("request", str(request.model), _text_of(config), *contents)
-
-
-def _text_of(asked: Any) -> str:
-    made = to_jsonable_python(asked, exclude_none=True, fallback=lambda odd: type(odd).__qualname__)
-    return json.dumps(made, sort_keys=True)
+    contents = sorted(text_of(each) for each in request.contents)
+    return digest("request", str(request.model), text_of(config), *contents)
 
 
 def _json_of(tool: str, result: Any) -> Any:

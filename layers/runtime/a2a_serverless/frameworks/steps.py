@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
+
+from pydantic_core import to_jsonable_python
 
 from a2a_serverless.frameworks.conversation import RECORD_TOO_LARGE, final_errors
 from a2a_serverless.tasks.entries import StepId
@@ -38,6 +40,28 @@ def record_of(ctx: TaskContext, name: str, key: str) -> bytes | None:
     """Return the bytes that an earlier attempt has recorded for the one step of a name and key."""
     record = queue_of(ctx).journal.found(StepId(name, key, 1))
     return None if record is None else record.value
+
+
+def text_of(asked: Any) -> str:
+    """Return what is asked as a text, the same one in each process: sets have to be sorted."""
+    made = to_jsonable_python(
+        asked,
+        bytes_mode="base64",
+        exclude_none=True,
+        fallback=lambda odd: type(odd).__qualname__,
+    )
+    return json.dumps(made, sort_keys=True)
+
+
+def refuse_another(ctx: TaskContext, name: str) -> NoReturn:
+    """Let the turn start over: the record of a call is of one that was asked something else.
+
+    Raises:
+        DivergedError: always.
+    """
+    queue_of(ctx).diverge(
+        f"asked {name!r} something else than before, because of something that is no step"
+    )
 
 
 class Steps:
@@ -107,9 +131,7 @@ class Steps:
     def _result(self, recorded: list[Any], name: str, asked: str) -> Any:
         signal, result, *of = recorded
         if of != ([asked] if asked else []):
-            queue_of(self._ctx).diverge(
-                f"asked {name!r} something else than before, because of something that is no step"
-            )
+            refuse_another(self._ctx, name)
         for kind in self._signals:
             if kind.__name__ == signal:
                 raise kind(**result)
