@@ -31,6 +31,7 @@ from tests.unit.frameworks.talks import (
     Talk,
     answered,
     commits,
+    differs_each_time,
     fails,
     killed_everywhere,
     question,
@@ -270,6 +271,22 @@ async def test_a_record_answers_no_other_request() -> None:
         agent = Agent(name="helper", model=Fake(reply), tools=[look_up])
         task = await started_over(Changing(agent, RunConfig(tracing_disabled=True)), record)
         assert answered(task) == "3, 3 is sunny", task
+
+
+async def test_a_prompt_that_differs_each_time_ends() -> None:
+    """A turn longer than a worker begins as often as it has attempts; then a sentence says why."""
+
+    def make(time: Callable[[], str], work: Callable[[], None]) -> OpenAIAgentsWorker:
+        def reply(call: ModelCall) -> list[Any]:
+            if len(call.input) > 6:
+                return says(call)
+            return [function_call("work", {}, call_id=uuid.uuid4().hex)]
+
+        tools = [function_tool(work)]
+        agent = Agent(name="a", instructions=lambda _, __: time(), model=Fake(reply), tools=tools)
+        return OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True))
+
+    await differs_each_time(make, "asked 'model' (1) something else than before")
 
 
 async def test_a_step_costs_a_commit_at_most() -> None:

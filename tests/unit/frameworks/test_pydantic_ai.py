@@ -48,6 +48,7 @@ from tests.unit.frameworks.talks import (
     Talk,
     answered,
     commits,
+    differs_each_time,
     fails,
     killed_everywhere,
     question,
@@ -308,6 +309,21 @@ async def test_a_record_answers_no_other_request(record: int) -> None:
     made = Agent(FunctionModel(calls("check")))
     made.tool_plain(check)
     assert answered(await started_over(Changing(made), record)) == "3 | checked 3"
+
+
+async def test_a_prompt_that_differs_each_time_ends() -> None:
+    """A turn longer than a worker begins as often as it has attempts; then a sentence says why."""
+
+    def make(time: Callable[[], str], work: Callable[[], None]) -> PydanticAIWorker:
+        def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+            done = len(messages) > 6
+            return ModelResponse(parts=[TextPart("end") if done else ToolCallPart("work", {})])
+
+        made = Agent(FunctionModel(reply), instructions=time)
+        made.tool_plain(work)
+        return PydanticAIWorker(made)
+
+    await differs_each_time(make, "asked 'model' (1) something else than before")
 
 
 async def test_a_request_that_was_repeated_is_one_step() -> None:

@@ -12,10 +12,17 @@ from base64 import b64decode, b64encode
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Final, TypeGuard
 
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import (
+    LC_AUTO_PREFIX,
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+)
 from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.channels import DeltaChannel
@@ -27,6 +34,7 @@ from langgraph.graph import StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import CachePolicy, Command
+from pydantic import BaseModel
 from xxhash import xxh3_128_hexdigest
 
 from a2a_serverless.errors import ConfigurationError
@@ -317,12 +325,19 @@ def _are_messages(value: Any) -> TypeGuard[list[Any]]:
 def _without_ids(given: Any) -> Any:
     """Return a graph's input without what is new in each attempt: ids, and the order of sets."""
     if isinstance(given, BaseMessage):
-        return given.model_dump(exclude={"id"})
+        return _without_ids(given.model_dump(exclude={"id"}))
+    if isinstance(given, BaseModel):
+        return _without_ids(dict(given))
+    if is_dataclass(given) and not isinstance(given, type):
+        return {each.name: _without_ids(getattr(given, each.name)) for each in fields(given)}
     if isinstance(given, Mapping):
-        return {str(name): _without_ids(value) for name, value in given.items()}
-    if isinstance(given, list | tuple):
-        return [_without_ids(value) for value in given]
-    return sorted(map(repr, given)) if isinstance(given, set | frozenset) else given
+        named = {str(name): _without_ids(value) for name, value in given.items()}
+        if str(named.get("id", "")).startswith(LC_AUTO_PREFIX):  # a block of a message's content
+            del named["id"]
+        return named
+    if isinstance(given, set | frozenset):
+        return sorted(text_of(_without_ids(value)) for value in given)
+    return [*map(_without_ids, given)] if isinstance(given, list | tuple) else given
 
 
 class _Run:
@@ -460,7 +475,8 @@ class _Nodes(BaseCache[Any]):
             if record is not None:
                 asked, kind, content = record.split(b"\n", 2)
                 if asked != self._asked:
-                    refuse_another(self._ctx, run.node)
+                    what = f"given the graph another input than that of the record of {run.node!r}"
+                    refuse_another(self._ctx, what)
                 writes = self.serde.loads_typed((kind.decode(), content))
                 if writes is not None:
                     found[key] = writes

@@ -53,15 +53,13 @@ def text_of(asked: Any) -> str:
     return json.dumps(made, sort_keys=True)
 
 
-def refuse_another(ctx: TaskContext, name: str) -> NoReturn:
-    """Let the turn start over: the record of a call is of one that was asked something else.
+def refuse_another(ctx: TaskContext, what: str) -> NoReturn:
+    """Let the turn start over: a record is not of `what` the framework has done now.
 
     Raises:
         DivergedError: always.
     """
-    queue_of(ctx).diverge(
-        f"asked {name!r} something else than before, because of something that is no step"
-    )
+    queue_of(ctx).diverge(what, ", or turn the adapter's steps off (`steps=False`)")
 
 
 class Steps:
@@ -103,7 +101,7 @@ class Steps:
         found = (record_of(self._ctx, name, each) for each in keys)
         record = next((each for each in found if each is not None), None)
         if record is not None:
-            return self._result(json.loads(record), name, asked)
+            return self._result(json.loads(record), f"{name!r} ({keys[0]})", asked)
         try:
             with final_errors(TOO_LARGE):
                 ran = await self._ctx.step(name, self._recorded, call, asked, key=keys[tries - 1])
@@ -131,7 +129,7 @@ class Steps:
     def _result(self, recorded: list[Any], name: str, asked: str) -> Any:
         signal, result, *of = recorded
         if of != ([asked] if asked else []):
-            refuse_another(self._ctx, name)
+            refuse_another(self._ctx, f"asked {name} something else than before")
         for kind in self._signals:
             if kind.__name__ == signal:
                 raise kind(**result)
