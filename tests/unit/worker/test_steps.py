@@ -41,6 +41,7 @@ from tests.support.workers import (
     status_text,
 )
 from tests.unit.worker import step_kills
+from tests.unit.worker.test_exits import PLACES, Exits, Place, exits, interrupts
 
 Handle = Callable[[TaskContext], Awaitable[None]]
 LONG = os.environ.get("A2A_FAULTS") == "long"
@@ -257,18 +258,20 @@ async def test_what_is_no_exception_fails_a_step_like_one() -> None:
     assert [(error.kind, error.text) for error in told] == [("Stop", "enough")] * 2
 
 
-@pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt])
-async def test_an_exit_of_a_step_ends_its_attempt(exits: type[BaseException]) -> None:
+@pytest.mark.parametrize("call", [exits, interrupts])
+@pytest.mark.parametrize("place", PLACES)
+async def test_an_exit_of_a_step_ends_its_attempt(place: Place, call: Exits) -> None:
     """The attempt counts, as that of a dead process, and the next one runs the step.
 
-    Nothing is tried again or recorded in it, or caught by `except Exception`.
+    Nothing is tried again or recorded in it, or caught by `except Exception`: also if a task has
+    exited that the step has begun, whether the step looks at its end or not.
     """
     ran: list[int] = []
 
     async def leave() -> int:
         ran.append(1)
         if len(ran) < 3:
-            raise exits
+            await place(call)
         return len(ran)
 
     async def handle(ctx: TaskContext) -> None:

@@ -120,10 +120,10 @@ class Attempt:
     drains: Callable[[], bool] = lambda: False
     """Returns True once the process is to end: the turn leaves it at its next record."""
     _was_blocked: bool = field(default=False, init=False)
-    _started: StartedTasks = field(default_factory=StartedTasks, init=False)
 
     def __post_init__(self) -> None:
         self._clock = self.guard.clock
+        self._started = StartedTasks(self._exited)
         self._writer = TurnWriter(guard=self.guard, flush_after_s=self.flush_after_s)
         left_s = self.stop_at - self._clock.monotonic()
         margin_s = min(HAND_OVER_S, MAX_HAND_OVER_SHARE * left_s)
@@ -269,6 +269,8 @@ class Attempt:
             raise error  # the runtime's own sentence, which the client may read
         if error is None or comes_of_forgetting(error):
             queue.refuse_forgotten()
+        if isinstance(error, AgentFailedError):  # the agent itself wanted to end the process
+            raise error
         if error is not None:
             raise AgentFailedError from error
         queue.keep_pause()
@@ -336,6 +338,15 @@ class Attempt:
             )
         for task in tasks:
             error_of(task)  # retrieved, so that asyncio does not report it as lost
+
+    def _exited(self, failure: AgentFailedError) -> None:
+        """Stop the attempt, as a task that the agent has started wants to end the process.
+
+        asyncio would end the process, even if the agent did not look at the task's end. A cancel
+        goes on, and so does an end that the agent has given.
+        """
+        if not (self.guard.is_canceling or self._queue.has_ended):
+            self._queue.stop(failure)
 
     def _blocked(self, seconds: float, place: str) -> None:
         """Log, once a turn, that it has blocked its loop, and so the other turns of the process."""

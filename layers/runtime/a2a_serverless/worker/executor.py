@@ -257,6 +257,7 @@ class TurnQueue(EventQueue):
             await self._at_home(self._park(step_id, until))
         with running_step(self.journal, step_id, at_home=self._call_at_home) as running:
             while True:
+                await self._unless_stopped()
                 began = self._guard.clock.monotonic()
                 try:
                     result = await work()
@@ -268,6 +269,7 @@ class TurnQueue(EventQueue):
                 except ENDINGS:
                     raise
                 except BaseException as error:
+                    await self._unless_stopped()
                     tried += 1
                     wait_s = None if running.has_streamed else retry.wait_s(tried, error)
                     if wait_s is None:
@@ -280,6 +282,14 @@ class TurnQueue(EventQueue):
             entry = form.encoded(step_id, result)
             await self._at_home(self._record(running, entry))
         return form.decoded(entry)
+
+    async def _unless_stopped(self) -> None:
+        """Return while the attempt goes on; else wait until its end cancels the caller.
+
+        An attempt that has been stopped runs nothing more, and what its steps raise does not count.
+        """
+        if self._guard.stopped.is_set():
+            await asyncio.get_running_loop().create_future()
 
     def _cancelled(self, running: Running, after_s: float) -> None:
         """Note that the agent has cancelled a step of which clients have seen a part.
@@ -448,7 +458,7 @@ class TurnQueue(EventQueue):
             elif isinstance(event, TaskStatusUpdateEvent):
                 told = self.journal.is_told(None)
         except DivergedError as error:
-            self._start_over(error)
+            self.stop(error)
             raise
         if told:
             self._view.repeat(event)
@@ -461,10 +471,11 @@ class TurnQueue(EventQueue):
             DivergedError: always; the turn starts over.
         """
         error = DivergedError(what, otherwise)
-        self._call_at_home(lambda: self._start_over(error))
+        self._call_at_home(lambda: self.stop(error))
         raise error
 
-    def _start_over(self, error: DivergedError) -> None:
+    def stop(self, error: Exception) -> None:
+        """Take nothing more, and stop the attempt for a reason."""
         self._is_closed = True
         self._guard.stop(error)
 
