@@ -229,6 +229,28 @@ async def test_a_step_that_fails_is_recorded_when_the_agent_goes_on() -> None:
     assert isinstance(told[0].__cause__, ValueError)
 
 
+class UnsayableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it has no text")
+
+
+async def test_an_exception_without_a_text_fails_a_step() -> None:
+    """The agent gets a StepError with the name of its class, as of any other."""
+
+    def fetch() -> None:
+        raise UnsayableError
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.step("fetch", fetch)
+        except StepError as error:
+            await ctx.complete(str(error))
+
+    stand, head = await run(handle)
+    said = artifact_texts(await stand.bench.task(head))["final-answer"]
+    assert said == ["step 'fetch' failed with UnsayableError: (its text cannot be read)"]
+
+
 class Stop(BaseException):
     """What a framework raises past `except Exception`, as pytest's own do."""
 
@@ -999,6 +1021,8 @@ WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
     (lambda ctx: ctx.step("x", len, "x", retry=5), r"Retry\(tries=…\)"),  # type: ignore[arg-type]
     (lambda ctx: ctx.step("x", len, "x", type=object()), "what pydantic reads"),
     (lambda ctx: ctx.step("x", str, "x", type=int), "not of its `type`"),
+    (lambda ctx: ctx.step("x", float, "nan", type=float), "write as JSON and read again: Input"),
+    (lambda ctx: ctx.step("x", lambda: b"\xff", type=bytes), "write as JSON and read again: Err"),
     (lambda ctx: ctx.step("x", lambda: (n for n in "x")), "collect what it yields"),
     (lambda ctx: ctx.step("set", set, "x"), r"list\(…\)"),
     (lambda ctx: ctx.step("big", "x".__mul__, 2 * MAX_RESULT_BYTES), "at most 1,000,000"),
@@ -1029,6 +1053,7 @@ async def test_a_wrong_call_says_the_right_one(
     assert (head.state, stand.script.starts) == (S.TASK_STATE_FAILED, 1)
     with pytest.raises(WrongCallError, match=text):
         raise raised[0]
+    assert "Recorded" not in await stand.kinds()
 
 
 async def test_two_tasks_with_one_name_are_refused() -> None:

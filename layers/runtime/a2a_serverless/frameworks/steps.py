@@ -123,8 +123,7 @@ class Steps:
         except ENDINGS:
             raise
         except BaseException as error:
-            text = str(error)[:MAX_NAME]
-            raise NotRecordedError("", type(error).__name__, text) from error
+            raise NotRecordedError("", type(error).__name__, "") from error
 
     def _result(self, recorded: list[Any], name: str, asked: str) -> Any:
         signal, result, *of = recorded

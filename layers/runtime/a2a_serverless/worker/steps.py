@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from a2a.types import Artifact, TaskArtifactUpdateEvent
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.tasks.entries import ArtifactWritten, Recorded, StatusChanged, StepId
@@ -67,7 +68,11 @@ class StepError(Exception):
     @classmethod
     def of(cls, step_id: StepId, error: BaseException) -> StepError:
         """Return the error of a step that has raised."""
-        return cls(step_id.name, type(error).__name__, str(error)[:MAX_NAME])
+        try:
+            text = str(error)[:MAX_NAME]
+        except Exception:  # noqa: BLE001 - of the agent's own class
+            text = "(its text cannot be read)"
+        return cls(step_id.name, type(error).__name__, text)
 
     def record(self, step_id: StepId) -> Recorded:
         """Return the record of a step that has failed with it."""
@@ -215,12 +220,15 @@ class Form(NamedTuple):
     def _json(self, step_id: StepId, result: Any) -> bytes:
         if self.type is not None:
             try:
-                return self.type.dump_json(self.type.validate_python(result))
-            except ValidationError as error:
-                reason = error.errors()[0]["msg"]
+                made = self.type.dump_json(self.type.validate_python(result))
+                self.type.validate_json(made)  # not a number, for instance, becomes null
+            except (ValidationError, PydanticSerializationError) as error:
+                reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
                 raise WrongCallError(
-                    f"Step {step_id.name!r} has returned what is not of its `type`: {reason}."
+                    f"Step {step_id.name!r} has returned what is not of its `type`, or what that"
+                    f" does not write as JSON and read again: {reason}."
                 ) from error
+            return made
         try:
             return json.dumps(result, separators=(",", ":"), allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
