@@ -644,6 +644,27 @@ async def test_a_long_sleep_holds_no_worker() -> None:
     assert "Restarted" not in await stand.kinds()
 
 
+async def test_a_sleep_may_be_shorter_when_the_code_runs_again() -> None:
+    """The seconds until a time are fewer then: no other sleep is taken for the one that is over."""
+    woke: dict[int, float] = {}
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.gather(ctx.sleep(120))  # in a task of its own, it is none of `handle`'s
+        for at in (600, 660, 1260):
+            await ctx.sleep(max(0, begun + at - stand.clock.monotonic()))
+            woke.setdefault(at, stand.clock.monotonic() - begun)
+        await ctx.sleep(1020)
+        await ctx.complete()
+
+    stand = Stand(handle, clock=PacedClock())
+    begun = stand.clock.monotonic()
+    await stand.send()
+    while not (await stand.work()).is_terminal:
+        await stand.pass_time(60)
+    assert woke == {at: at for at in (600, 660, 1260)}
+    assert stand.clock.monotonic() - begun == 2280
+
+
 async def test_sleeps_beside_one_another_each_end_at_their_time() -> None:
     """The turn wakes for the first one, and for each other one as long after its beginning."""
     woke: dict[str, int] = {}

@@ -118,6 +118,8 @@ class TurnQueue(EventQueue):
         self.left: AttemptEnd | None = None
         """The end of the attempt, once it has left its turn at a record."""
         self._home = asyncio.get_running_loop()
+        self.main: asyncio.Task[Any] | None = None
+        """The task in which the agent is called; it may start others."""
         self._taking = asyncio.Lock()
         self._is_closed = False
         self._is_over = False
@@ -137,6 +139,11 @@ class TurnQueue(EventQueue):
         if self._journal is None:
             self._journal = Journal()
         return self._journal
+
+    @property
+    def is_main_task(self) -> bool:
+        """Return True in the task in which the agent is called."""
+        return self._is_home and asyncio.current_task() is self.main
 
     @property
     def calls(self) -> AgentCalls:

@@ -44,6 +44,8 @@ CANCELLED: Final = "cancelled"
 """The form of the record of a step that the agent has cancelled after clients had seen of it."""
 SLEEP: Final = "ctx.sleep"
 """The name of the records of sleeps."""
+IN_TASK: Final = "in a task"
+"""The key of those without one in the tasks that the agent has started."""
 STATE: Final = "ctx.load_context"
 """The name of the record of the conversation's state."""
 
