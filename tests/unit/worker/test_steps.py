@@ -8,10 +8,13 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types import Part
 from pydantic import BaseModel
 
 from a2a_serverless import steps
@@ -1032,6 +1035,45 @@ async def test_steps_of_any_executor() -> None:
     assert len(set(ran)) == len(ran) == 4
     with pytest.raises(RuntimeError, match="No turn runs here"):
         await search("rome")
+
+
+FIXED = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
+
+
+async def test_an_artifact_that_is_named_at_random_is_said_once() -> None:
+    """The SDK's TaskUpdater names it anew in each attempt; it is known again by what it says."""
+    ran: list[str] = []
+
+    @steps.step
+    async def work(what: str) -> None:
+        ran.append(what)
+        if len(ran) == 3:
+            raise RuntimeError
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        updater = TaskUpdater(queue, context.task_id or "", context.context_id or "")
+        await updater.start_work()
+        own = str(uuid4())
+        for text in ("named by the agent ", "the same"):
+            await updater.add_artifact([Part(text=text)], artifact_id=FIXED, append=True)
+        await updater.add_artifact([Part(text="the same")])
+        await updater.add_artifact([Part(text="in two ")], artifact_id=own)
+        await work("one")
+        await updater.add_artifact([Part(text="pieces")], artifact_id=own, append=True)
+        await work("two")
+        await updater.add_artifact([Part(text="the same")])
+        await work("three")
+        await updater.add_artifact([Part(text="new")])
+        await updater.complete()
+
+    bench = Bench(Agent(execute), retry_base_s=0)
+    head = await bench.send()
+    while not await bench.work():
+        pass
+    shown = artifact_texts(await bench.task(head))
+    assert shown.pop(FIXED) == ["named by the agent the same"]
+    assert [*shown.values()] == [["the same"], ["in two pieces"], ["the same"], ["new"]]
+    assert ran == ["one", "two", "three", "three"]
 
 
 WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [

@@ -593,6 +593,13 @@ class TurnQueue(EventQueue):
         self, event: E, entries_of: Callable[[E], tuple[Entry, ...]], *, ends_turn: bool = False
     ) -> None:
         async with self._in_turn(_size_of(event)):
+            if self._journal is not None and isinstance(event, TaskArtifactUpdateEvent):
+                given_id = event.artifact.artifact_id
+                is_new = current_step() is None and not self._view.has_artifact(given_id)
+                kept_id = self._journal.kept_id(event.artifact, is_new=is_new)
+                if kept_id != given_id:  # the agent keeps its own event
+                    event = copied(event)
+                    event.artifact.artifact_id = kept_id
             if not self._takes(_kind(event)) or self._is_kept(event, ends_turn=ends_turn):
                 return
             entries = entries_of(event)

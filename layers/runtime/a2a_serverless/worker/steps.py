@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import json
 import math
+import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,13 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from a2a_serverless.errors import A2AServerlessError
-from a2a_serverless.tasks.entries import ArtifactWritten, Recorded, StatusChanged, StepId
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Recorded,
+    StatusChanged,
+    StepId,
+    copied,
+)
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker.failures import RetryLater, WrongCallError, is_final, json_instead
@@ -48,6 +55,9 @@ IN_TASK: Final = "in a task"
 """The key of those without one in the tasks that the agent has started."""
 STATE: Final = "ctx.load_context"
 """The name of the record of the conversation's state."""
+
+RANDOM: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+"""The id of an artifact that the SDK has named."""
 
 ENDINGS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """What ends a step's caller. Anything else that a step raises is a failure of the step, also what a
@@ -288,6 +298,10 @@ class Journal:
     def __init__(self, kept: Iterable[Record] = ()) -> None:
         self._kept: dict[StepId, Recorded] = {}
         self._told: defaultdict[str, deque[bytes]] = defaultdict(deque)
+        self._random: dict[str, None] = {}
+        """The artifacts of the log that are named at random, and were not said again yet."""
+        self._named_anew: dict[str, str] = {}
+        """Their ids in the log, by those that this attempt has given them."""
         for record in kept:
             for entry in record.entries:
                 self._keep(entry)
@@ -306,7 +320,10 @@ class Journal:
         if isinstance(entry, Recorded):
             self._kept[entry.id] = entry
         elif isinstance(entry, ArtifactWritten) and entry.told:
-            self._told[entry.artifact.artifact_id].append(_content_of(entry.artifact))
+            artifact_id = entry.artifact.artifact_id
+            self._told[artifact_id].append(_content_of(entry.artifact))
+            if RANDOM.fullmatch(artifact_id):
+                self._random[artifact_id] = None
         elif isinstance(entry, StatusChanged) and entry.told:
             self._told[""].append(b"")
 
@@ -392,6 +409,25 @@ class Journal:
         waiting = tuple(self._waiting.pop(each) for each in [*self._waiting] if each in taken)
         self._kept.update({entry.id: entry for entry in waiting})
         return waiting
+
+    def kept_id(self, artifact: Artifact, *, is_new: bool) -> str:
+        """Return the id of an artifact; that of the log, if each attempt names it at random.
+
+        It is the first one of the log that says the same outside of steps, and was not said again.
+        `is_new`: the attempt has said nothing of it, and says it outside of steps.
+        """
+        given = artifact.artifact_id
+        if given in self._told:  # the agent has named it
+            self._random.pop(given, None)
+        elif is_new and self._random and given not in self._named_anew and RANDOM.fullmatch(given):
+            alike = copied(artifact)
+            for kept in self._random:
+                alike.artifact_id = kept
+                if self._told[kept][0] == _content_of(alike):
+                    self._named_anew[given] = kept
+                    del self._random[kept]
+                    break
+        return self._named_anew.get(given, given)
 
     def is_told(self, artifact: Artifact | None) -> bool:
         """Return True if the log keeps what the code says outside of steps; None: a status.
