@@ -146,6 +146,12 @@ class TurnQueue(EventQueue):
         return self._is_home and asyncio.current_task() is self.main
 
     @property
+    def exit(self) -> BaseException | None:
+        """Return the exit that has stopped the attempt, of a task that the agent has started."""
+        reason = self._guard.reason
+        return reason.__cause__ if isinstance(reason, AgentFailedError) else None
+
+    @property
     def calls(self) -> AgentCalls:
         """Return the agent's calls, of this queue and of the `ctx` before it."""
         return self._calls
