@@ -23,7 +23,7 @@ from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.loops import contained, run_to_end, survive_exits
 from tests.support.messages import request
 from tests.support.queues import take
-from tests.support.workers import Agent, Bench, S, complete, params_of
+from tests.support.workers import Agent, Bench, PacedClock, S, complete, params_of
 
 WAIT_S = 30
 Exits = Callable[[], Awaitable[None]]
@@ -105,6 +105,29 @@ async def test_an_exit_anywhere_in_an_agent_is_a_failed_attempt(
     assert ended == ["SystemExit" if call is exits else "KeyboardInterrupt"] * 3
     now = await bench.head(good)
     assert (now.state, now.attempts) == (S.TASK_STATE_COMPLETED, 1)
+
+
+async def test_an_exit_does_not_hold_up_a_cancel() -> None:
+    """Neither in `execute()`, which is being cancelled, nor in `cancel()`: the task is canceled."""
+
+    async def execute(_: RequestContext, __: EventQueue) -> None:
+        try:
+            await bench.storage.request_cancel(task.task_id)
+            await asyncio.Event().wait()
+        finally:
+            await in_silence(exits)
+
+    async def cancel(_: RequestContext, __: EventQueue) -> None:
+        await in_a_task(interrupts)
+
+    clock = PacedClock()
+    bench = Bench(Agent(execute, cancel), clock=clock)
+    task = await bench.send("work")
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(3)
+    async with asyncio.timeout(WAIT_S):
+        assert await working
+    assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
 
 
 async def _of(bench: Bench, task_id: str) -> Any:
