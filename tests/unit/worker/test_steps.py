@@ -475,7 +475,9 @@ async def test_what_is_not_said_any_more_starts_the_turn_over() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-async def test_code_that_differs_each_time_ends(most: int) -> None:
+async def test_code_that_differs_each_time_ends(
+    most: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """A turn that is longer than a worker begins as often as it has attempts, whatever it records.
 
     Then its task fails, with a sentence that says what has differed, and what helps.
@@ -498,6 +500,9 @@ async def test_code_that_differs_each_time_ends(most: int) -> None:
         " steps, and the turn has no attempt left: take what differs from run to run, such as the"
         " time or a random number, from a step."
     )
+    told = [one.getMessage() for one in caplog.records if one.__dict__["action"] == "diverged"]
+    assert len(told) == most
+    assert all(" from a step. (" in one and "test_steps.py, line " in one for one in told)
 
 
 async def test_a_failure_after_a_new_beginning_has_all_its_attempts() -> None:
