@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,7 +28,7 @@ from a2a_serverless.tasks.entries import Recorded, StepId
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import FinalError, Retry, StepError, TaskContext, Worker
-from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless.worker.context import WorkerExecutor, queue_of
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.steps import MAX_RESULT_BYTES
 from a2a_serverless.worker.sweeper import Sweeper
@@ -312,6 +313,41 @@ async def test_an_exit_of_a_step_ends_its_attempt(place: Place, call: Exits) -> 
     assert "Recorded" not in await stand.kinds()
     stand, head = await run(handle, max_attempts=2)
     assert (head.state, await stand.text(), len(ran)) == (S.TASK_STATE_COMPLETED, "3", 3)
+
+
+async def test_a_step_in_a_thread_ends_with_its_attempt() -> None:
+    """It has a loop of its own, in which no task is cancelled: the thread is not left behind."""
+    over = threading.Event()
+
+    async def handle(ctx: TaskContext) -> None:
+        guard = queue_of(ctx)._guard
+        began = asyncio.Event()
+        home = asyncio.get_running_loop()
+
+        async def fails() -> None:
+            home.call_soon_threadsafe(began.set)
+            stopped = asyncio.run_coroutine_threadsafe(guard.stopped.wait(), home)
+            await asyncio.wrap_future(stopped)
+            raise ValueError
+
+        async def in_its_loop() -> None:
+            await ctx.step("fails", fails, retry=Retry(tries=2, base_s=0))
+
+        def in_a_thread() -> None:
+            try:
+                asyncio.run(in_its_loop())
+            finally:
+                over.set()
+
+        async def leave() -> None:
+            await began.wait()
+            await exits()
+
+        await ctx.gather(leave(), ctx.run_sync(in_a_thread))
+
+    _, head = await run(handle, max_attempts=1)
+    assert head.state == S.TASK_STATE_FAILED
+    assert await asyncio.to_thread(over.wait, 10)
 
 
 async def test_what_the_runtime_acts_on_leaves_a_step_with_its_causes() -> None:

@@ -300,8 +300,13 @@ class TurnQueue(EventQueue):
         """Return while the attempt goes on; else wait until its end cancels the caller.
 
         An attempt that has been stopped runs nothing more, and what its steps raise does not count.
+
+        Raises:
+            CancelledError: at once, in a loop other than the worker's.
         """
         if self._guard.stopped.is_set():
+            if not self._is_home:
+                raise asyncio.CancelledError
             await asyncio.get_running_loop().create_future()
 
     def _cancelled(self, running: Running, after_s: float) -> None:
