@@ -133,6 +133,7 @@ def _check_turn(fold: Fold, log: Log) -> None:
     found = [entry for record in log.kept() for entry in record.entries]
     expected = reference.journal(records, head.turn_base) if head.has_records else []
     assert [entry for entry in found if reference.of_journal(entry)] == expected
+    assert log.beginnings() == reference.beginnings(records, head.turn_base)
     if not head.has_records:
         return
     base = reference.recorded_at(records, head.turn_base)

@@ -70,6 +70,13 @@ def journal(records: Sequence[Record], turn_base: int) -> list[Entry]:
     return [entry for record in kept for entry in record.entries if of_journal(entry)]
 
 
+def beginnings(records: Sequence[Record], turn_base: int) -> int:
+    """Return how often the turn has begun: once, and with each restart that discards a record."""
+    ends = [number for number, record in enumerate(records) if [*_restarts(record)]]
+    lasts = [[recorded_at(records[: number + n], turn_base) for n in (0, 1)] for number in ends]
+    return 1 + sum(after < before for before, after in lasts)
+
+
 def of_journal(entry: Entry) -> bool:
     """Whether an attempt looks for the entry when its code runs again."""
     is_said = isinstance(entry, StatusChanged | ArtifactWritten) and entry.told

@@ -291,9 +291,11 @@ class _StoppedAgent(AgentExecutor):
         except BaseException as error:
             task, is_end = asyncio.current_task(), isinstance(error, asyncio.CancelledError)
             was_ended = is_end and task is not None and task.cancelling()
-            if not was_ended and not isinstance(error, GeneratorExit):
+            if not (was_ended or queue.exit or isinstance(error, GeneratorExit)):
                 points.errors.append(error)
             raise
+        finally:
+            points.errors += [] if queue.exit is None else [queue.exit]
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         agent, _, queue = self._of_turn(event_queue)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 from unittest import TestCase
 from unittest.mock import patch
@@ -39,8 +39,10 @@ from tests.unit.frameworks.talks import (
     answered,
     commits,
     dies_at,
+    differs_each_time,
     fails,
     killed_everywhere,
+    starts,
     waits,
 )
 
@@ -255,14 +257,6 @@ class Told(BaseLlm):  # type: ignore[misc] # as above
         yield LlmResponse(content=types.Content(role="model", parts=[part]))
 
 
-async def starts(speaking: Talk) -> int:
-    """How often a turn is started until it ends."""
-    number = 1
-    while not await speaking.bench.work():
-        number += 1
-    return number
-
-
 async def test_a_record_answers_no_other_request() -> None:
     """What is no step may differ in the next attempt: the turn starts over, and mixes none."""
     for options, record in ((o, r) for o in BOTH for r in (1, 2, 3)):
@@ -293,6 +287,21 @@ async def test_a_record_answers_no_other_request() -> None:
         assert said == ["3 and 31"], (record, said)
         assert calls[-1] == "3", calls
         assert (await session(speaking))[1] == {"3": 1}
+
+
+async def test_a_prompt_that_differs_each_time_ends() -> None:
+    """A turn longer than a worker begins as often as it has attempts; then a sentence says why."""
+
+    def make(time: Callable[[], str], work: Callable[[], None]) -> AdkExecutor:
+        def adds(what: str) -> dict[str, Any]:
+            work()
+            return {"result": what}
+
+        model = Counted(model="fake", calls=[], asks=[calling("adds", what=what) for what in "abc"])
+        agent = LlmAgent(name="helper", model=model, instruction=lambda _: time(), tools=[adds])
+        return AdkExecutor(agent, "adapted")
+
+    await differs_each_time(make, "asked 'model' (helper 1) something else than before")
 
 
 class Saying(BaseAgent):  # type: ignore[misc] # as above

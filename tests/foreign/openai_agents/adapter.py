@@ -31,9 +31,11 @@ from tests.unit.frameworks.talks import (
     Talk,
     answered,
     commits,
+    differs_each_time,
     fails,
     killed_everywhere,
     question,
+    started_over,
     waits,
 )
 
@@ -250,6 +252,41 @@ async def test_no_request_and_no_tool_call_is_made_twice() -> None:
 
     recorded = await killed_everywhere(play, in_flight=2)
     assert recorded == ["model", "look", "look", "model", "model", "delete", "model"], recorded
+
+
+async def test_a_record_answers_no_other_request() -> None:
+    """What is no step may differ in the next attempt: the turn starts over, and mixes none."""
+    for record in (1, 2, 3):
+        attempts = iter("123")
+
+        class Changing(OpenAIAgentsWorker):
+            def begin(self, ctx: TaskContext, attempts: Any = attempts) -> Any:
+                return next(attempts)
+
+        def reply(call: ModelCall) -> list[Any]:
+            if call.input[-1].get("type") == "function_call_output":
+                return says(call)
+            return [function_call("look_up", {"what": said(call)[-1]}, call_id=uuid.uuid4().hex)]
+
+        agent = Agent(name="helper", model=Fake(reply), tools=[look_up])
+        task = await started_over(Changing(agent, RunConfig(tracing_disabled=True)), record)
+        assert answered(task) == "3, 3 is sunny", task
+
+
+async def test_a_prompt_that_differs_each_time_ends() -> None:
+    """A turn longer than a worker begins as often as it has attempts; then a sentence says why."""
+
+    def make(time: Callable[[], str], work: Callable[[], None]) -> OpenAIAgentsWorker:
+        def reply(call: ModelCall) -> list[Any]:
+            if len(call.input) > 6:
+                return says(call)
+            return [function_call("work", {}, call_id=uuid.uuid4().hex)]
+
+        tools = [function_tool(work)]
+        agent = Agent(name="a", instructions=lambda _, __: time(), model=Fake(reply), tools=tools)
+        return OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True))
+
+    await differs_each_time(make, "asked 'model' (1) something else than before")
 
 
 async def test_a_step_costs_a_commit_at_most() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, get_args
 
 from strands import Agent, ToolContext, tool
@@ -25,9 +25,11 @@ from tests.unit.frameworks.talks import (
     Talk,
     answered,
     commits,
+    differs_each_time,
     fails,
     killed_everywhere,
     question,
+    started_over,
     waits,
 )
 
@@ -224,6 +226,51 @@ async def test_no_request_and_no_tool_call_is_made_twice() -> None:
 
     recorded = await killed_everywhere(play)
     assert recorded == ["model", *["asks"] * 3, "model", "model", "asks", "asks", "model"], recorded
+
+
+async def test_a_record_answers_no_other_request() -> None:
+    """What is no step may differ in the next attempt: the turn starts over, and mixes none."""
+    for record in (1, 2, 3):
+        attempts = iter("123")
+
+        class Changing(StrandsWorker):
+            def begin(self, ctx: TaskContext, attempts: Any = attempts) -> Any:
+                return f"call {next(attempts)}"
+
+        @tool(name="asks")  # type: ignore[untyped-decorator] # as above
+        def looks(what: str) -> str:
+            """Look."""
+            return f"seen {what}"
+
+        def make(looks: Any = looks) -> Agent:
+            return Agent(model=Fake(), tools=[looks], callback_handler=None)
+
+        task = await started_over(Changing(make), record)
+        assert answered(task) == "call 3, seen 3", task
+
+
+async def test_a_prompt_that_differs_each_time_ends() -> None:
+    """A turn longer than a worker begins as often as it has attempts; then a sentence says why."""
+
+    def make(time: Callable[[], str], work: Callable[[], None]) -> StrandsWorker:
+        class Thrice(StrandsWorker):
+            def begin(self, ctx: TaskContext) -> Any:
+                return "call a b c"
+
+        @tool(name="asks")  # type: ignore[untyped-decorator] # as above
+        def works(what: str) -> str:
+            """Work."""
+            work()
+            return what
+
+        def agent() -> Agent:
+            model, one_by_one = Fake(), SequentialToolExecutor()
+            options = {"callback_handler": None, "tool_executor": one_by_one}
+            return Agent(model=model, tools=[works], system_prompt=time(), **options)
+
+        return Thrice(agent)
+
+    await differs_each_time(make, "asked 'model' (1) something else than before")
 
 
 async def test_a_step_costs_a_commit_at_most() -> None:

@@ -21,7 +21,8 @@ from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import DeadlineError
 from a2a_serverless.worker.steps import STATE
 from tests.support.messages import request
-from tests.support.workers import Bench, S, status_text
+from tests.support.queues import is_empty
+from tests.support.workers import Bench, PacedClock, S, status_text
 
 T = TypeVar("T")
 
@@ -136,6 +137,59 @@ async def killed_everywhere(
             twice.remove(call)
         assert before <= len(twice) <= in_flight - (not before), (number, before, again)
     return recorded
+
+
+async def starts(talk: Talk) -> int:
+    """How often a turn is started until it ends."""
+    number = 1
+    while not await talk.bench.work():
+        number += 1
+    _deaths.clear()
+    return number
+
+
+async def started_over(agent: Worker, record: int) -> Task:
+    """A task whose turn dies right after a record, and starts over when its agent differs."""
+    talk = Talk(agent, max_attempts=3)
+    head = await talk.bench.send("go")
+    with dies_at(record, before=False):
+        number = await starts(talk)
+    assert number == 3, number
+    return await talk.bench.task(head)
+
+
+Make = Callable[[Callable[[], str], Callable[[], None]], Worker | AgentExecutor]
+
+
+async def longer_than_a_worker(make: Make) -> tuple[Task, int]:
+    """A task whose turn needs two workers, and how often the turn was started.
+
+    `make` makes the agent, given a function that returns the time, and one that takes 400 s of the
+    900 of a worker; the agent calls the second one three times, after its prompt.
+    """
+    clock, starts = PacedClock(), 0
+
+    def work() -> None:
+        clock._now += 400
+
+    agent = make(lambda: f"It is {clock.now_ms()}", work)
+    executor = WorkerExecutor(agent) if isinstance(agent, Worker) else agent
+    bench = Bench(executor, clock=clock, retry_base_s=0, visibility_s=5400, max_attempts=3)
+    head = await bench.send("go")
+    while not is_empty(bench.operations):
+        starts += 1
+        assert starts <= 6
+        await bench.work(deadline=clock.monotonic() + 900)
+    return await bench.task(head), starts
+
+
+async def differs_each_time(make: Make, what: str) -> None:
+    """Check the end of such a turn if its prompt has the time of day."""
+    task, starts = await longer_than_a_worker(make)
+    told = status_text(task)
+    assert told.startswith(f"The agent's code has run again and {what}, and the turn has"), told
+    assert "a random number, from a step, or turn the adapter's steps off (`steps=False`)." in told
+    assert starts == 6, starts  # of each beginning the first is handed over, and the second differs
 
 
 def waits(told: str, what: str) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import operator
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import cycle
 from typing import Annotated, Any, TypedDict
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -16,11 +20,16 @@ from langchain_core.messages import (
     AIMessageChunk,
     AnyMessage,
     BaseMessage,
+    HumanMessage,
     RemoveMessage,
     ToolMessage,
 )
 from langchain_core.messages.block_translators.openai import convert_to_openai_data_block
-from langchain_core.messages.content import create_file_block, create_image_block
+from langchain_core.messages.content import (
+    create_file_block,
+    create_image_block,
+    create_text_block,
+)
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk as Chunk
 from langchain_core.outputs import ChatResult
@@ -43,9 +52,12 @@ from tests.unit.frameworks.talks import (
     Talk,
     answered,
     commits,
+    differs_each_time,
     fails,
     killed_everywhere,
+    longer_than_a_worker,
     question,
+    started_over,
     waits,
 )
 
@@ -335,6 +347,117 @@ def paid(calls: list[str], **options: Any) -> LangGraphWorker:
     graph.add_edge(START, "plan").add_edge("look", "ask").add_edge("ask", "add")
     graph.add_conditional_edges("add", again, ["add", END])
     return LangGraphWorker(graph.compile(), **options)
+
+
+@pytest.mark.parametrize("record", [1, 2])
+async def test_a_record_is_of_no_other_input(record: int) -> None:
+    """`begin` may return something else in the next attempt: the turn starts over, mixes none."""
+    attempts = iter("123")
+
+    class Changing(LangGraphWorker):
+        def begin(self, ctx: TaskContext) -> Any:
+            return {"messages": [HumanMessage(next(attempts))]}
+
+    def say(state: MessagesState) -> Update:
+        return {"messages": [AIMessage(f"[{texts(state)}]")]}
+
+    graph = chain(MessagesState, first=say, second=say).compile()
+    assert answered(await started_over(Changing(graph), record)) == "[3]\n\n[3, [3]]"
+
+
+now: ContextVar[str] = ContextVar("now")
+
+
+class Timed(LangGraphWorker):
+    """Begins with the time of day."""
+
+    def begin(self, ctx: TaskContext) -> Any:
+        return {"messages": [HumanMessage(now.get())]}
+
+
+def works(work: Callable[[], None]) -> Any:
+    """A graph of three nodes that work, which is longer than a worker."""
+
+    def node(_: Any) -> Update:
+        work()
+        return {"messages": [AIMessage("Worked.")]}
+
+    return chain(MessagesState, first=node, second=node, third=node).compile()
+
+
+async def test_an_input_that_differs_each_time_ends() -> None:
+    """A turn longer than a worker begins as often as it has attempts; then a sentence says why."""
+
+    def make(time: Callable[[], str], work: Callable[[], None]) -> LangGraphWorker:
+        class Changing(Timed):
+            async def handle(self, ctx: TaskContext) -> None:
+                now.set(time())
+                await super().handle(ctx)
+
+        return Changing(works(work))
+
+    what = "given the graph another input than that of the record of 'first'"
+    await differs_each_time(make, what)
+
+
+async def test_the_time_may_come_from_a_step() -> None:
+    """`handle` may take steps before the adapter's: what differs from run to run is recorded."""
+
+    def make(time: Callable[[], str], work: Callable[[], None]) -> LangGraphWorker:
+        class Same(Timed):
+            async def handle(self, ctx: TaskContext) -> None:
+                now.set(await ctx.step("now", time))
+                await super().handle(ctx)
+
+        return Same(works(work))
+
+    task, starts = await longer_than_a_worker(make)
+    assert (answered(task), starts) == ("\n\n".join(["Worked."] * 3), 2)
+
+
+class Shapes(BaseModel):
+    messages: Annotated[list[AnyMessage], add_messages]
+    tags: set[int] = set()
+
+
+@dataclass
+class Plain:
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+def message_again(text: str) -> HumanMessage:
+    """A message with ids that are new each time: its own, and its block's."""
+    return HumanMessage([dict(create_text_block(text))], id=uuid4().hex)
+
+
+@pytest.mark.parametrize(
+    ("state", "make"),
+    [
+        (MessagesState, lambda _, text: {"messages": [message_again(text)]}),
+        (MessagesState, lambda _, text: Command(update={"messages": [message_again(text)]})),
+        (Plain, lambda _, text: Plain([message_again(text)])),
+        # The order of a set is that in which its members came.
+        (Shapes, lambda n, text: Shapes(messages=[message_again(text)], tags={8 * n, 8 - 8 * n})),
+    ],
+)
+async def test_an_equal_input_is_the_same_one(state: Any, make: Any) -> None:
+    """Ids that are made anew in each attempt, and the order of a set, differ in nothing."""
+
+    async def play(calls: list[str]) -> Any:
+        numbers = cycle([0, 1])
+
+        class Anew(LangGraphWorker):
+            def begin(self, ctx: TaskContext) -> Any:
+                return make(next(numbers), ctx.user_text)
+
+        def say(given: Any) -> Update:
+            calls.append("say")
+            return {"messages": [AIMessage("Said.")]}
+
+        graph: Any = chain(state, first=say, second=say).compile()
+        return answered((await Talk(Anew(graph), max_attempts=3).say("one"))[1])
+
+    assert await killed_everywhere(play) == ["first", "second"]
 
 
 async def test_no_node_runs_twice() -> None:

@@ -48,9 +48,11 @@ from tests.unit.frameworks.talks import (
     Talk,
     answered,
     commits,
+    differs_each_time,
     fails,
     killed_everywhere,
     question,
+    started_over,
     waits,
 )
 
@@ -290,6 +292,38 @@ async def test_no_request_and_no_tool_call_is_made_twice(*, streams: bool) -> No
 
     recorded = await killed_everywhere(play)
     assert recorded[:4] == ["model", "look", "look", "model"]
+
+
+@pytest.mark.parametrize("record", [1, 2, 3])
+async def test_a_record_answers_no_other_request(record: int) -> None:
+    """What is no step may differ in the next attempt: the turn starts over, and mixes none."""
+    attempts = iter("123")
+
+    class Changing(PydanticAIWorker):
+        def begin(self, ctx: TaskContext) -> Any:
+            return next(attempts)
+
+    def check(what: str) -> str:
+        return f"checked {what}"
+
+    made = Agent(FunctionModel(calls("check")))
+    made.tool_plain(check)
+    assert answered(await started_over(Changing(made), record)) == "3 | checked 3"
+
+
+async def test_a_prompt_that_differs_each_time_ends() -> None:
+    """A turn longer than a worker begins as often as it has attempts; then a sentence says why."""
+
+    def make(time: Callable[[], str], work: Callable[[], None]) -> PydanticAIWorker:
+        def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+            done = len(messages) > 6
+            return ModelResponse(parts=[TextPart("end") if done else ToolCallPart("work", {})])
+
+        made = Agent(FunctionModel(reply), instructions=time)
+        made.tool_plain(work)
+        return PydanticAIWorker(made)
+
+    await differs_each_time(make, "asked 'model' (1) something else than before")
 
 
 async def test_a_request_that_was_repeated_is_one_step() -> None:

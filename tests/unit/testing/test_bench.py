@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -391,6 +392,20 @@ def test_what_is_no_exception_is_shown_too(
     """It fails the attempt, and the test sees it; CancelledError if the agent itself raises it."""
     run = agent_bench(made(_raises(error("enough"))), max_attempts=1).send("hi")
     assert (run.state, [type(one) for one in run.errors]) == ("failed", [error])
+
+
+def test_an_exit_of_a_task_is_shown_too(agent_bench: MakeBench) -> None:
+    """It ends the attempt, and the test sees it, even if the agent does not look at its task."""
+
+    async def leave() -> None:
+        sys.exit(3)
+
+    async def handle(ctx: TaskContext) -> None:
+        await asyncio.gather(ctx.step("leave", leave), return_exceptions=True)
+        await ctx.complete()
+
+    run = agent_bench(made(handle), max_attempts=2).send("hi")
+    assert (run.state, [repr(one) for one in run.errors]) == ("failed", ["SystemExit(3)"] * 2)
 
 
 def test_a_cancel_is_no_error_of_the_agent(agent_bench: MakeBench) -> None:

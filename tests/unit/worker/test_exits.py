@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import pytest
@@ -22,9 +23,11 @@ from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.loops import contained, run_to_end, survive_exits
 from tests.support.messages import request
 from tests.support.queues import take
-from tests.support.workers import Agent, Bench, S, complete, params_of
+from tests.support.workers import Agent, Bench, PacedClock, S, complete, params_of
 
 WAIT_S = 30
+Exits = Callable[[], Awaitable[None]]
+Place = Callable[[Any], Awaitable[None]]
 
 
 async def exits() -> NoReturn:
@@ -37,11 +40,11 @@ async def interrupts() -> NoReturn:
     raise KeyboardInterrupt
 
 
-async def in_a_task(call: Callable[[], Awaitable[None]]) -> None:
+async def in_a_task(call: Exits) -> None:
     await asyncio.ensure_future(call())
 
 
-async def in_gather(call: Callable[[], Awaitable[None]]) -> None:
+async def in_gather(call: Exits) -> None:
     await asyncio.gather(call(), asyncio.sleep(0))
 
 
@@ -50,28 +53,38 @@ async def in_a_group(call: Callable[[], Any]) -> None:
         group.create_task(call())
 
 
-async def in_a_grandchild(call: Callable[[], Awaitable[None]]) -> None:
+async def in_a_grandchild(call: Exits) -> None:
     await asyncio.create_task(in_a_task(call))
 
 
-async def in_itself(call: Callable[[], Awaitable[None]]) -> None:
+async def in_itself(call: Exits) -> None:
     await call()
 
 
-PLACES = [in_itself, in_a_task, in_gather, in_a_group, in_a_grandchild]
+async def in_silence(call: Exits) -> None:
+    await asyncio.gather(call(), return_exceptions=True)
 
 
+PLACES = [in_itself, in_a_task, in_gather, in_a_group, in_a_grandchild, in_silence]
+
+
+@pytest.mark.parametrize("caught", [(), Exception])
 @pytest.mark.parametrize("call", [exits, interrupts])
 @pytest.mark.parametrize("place", PLACES)
 async def test_an_exit_anywhere_in_an_agent_is_a_failed_attempt(
-    place: Callable[[Any], Awaitable[None]], call: Callable[[], Awaitable[None]]
+    place: Place, call: Exits, caught: Any
 ) -> None:
-    """The turn is tried again, and a turn of another task beside it is not touched."""
+    """The turn is tried again, and a turn of another task beside it is not touched.
+
+    An agent that goes on after an exit, because it was a task's, says nothing more.
+    """
     healthy = asyncio.Event()
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         if context.get_user_input() == "exit":
-            await place(call)
+            with suppress(caught):
+                await place(call)
+            await complete(context, queue)
         await healthy.wait()
         await complete(context, queue)
 
@@ -88,8 +101,33 @@ async def test_an_exit_anywhere_in_an_agent_is_a_failed_attempt(
         S.TASK_STATE_FAILED,
         3,
     )
+    ended = [record.ended.reason for record in await bench.records(bad) if record.ended]
+    assert ended == ["SystemExit" if call is exits else "KeyboardInterrupt"] * 3
     now = await bench.head(good)
     assert (now.state, now.attempts) == (S.TASK_STATE_COMPLETED, 1)
+
+
+async def test_an_exit_does_not_hold_up_a_cancel() -> None:
+    """Neither in `execute()`, which is being cancelled, nor in `cancel()`: the task is canceled."""
+
+    async def execute(_: RequestContext, __: EventQueue) -> None:
+        try:
+            await bench.storage.request_cancel(task.task_id)
+            await asyncio.Event().wait()
+        finally:
+            await in_silence(exits)
+
+    async def cancel(_: RequestContext, __: EventQueue) -> None:
+        await in_a_task(interrupts)
+
+    clock = PacedClock()
+    bench = Bench(Agent(execute, cancel), clock=clock)
+    task = await bench.send("work")
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(3)
+    async with asyncio.timeout(WAIT_S):
+        assert await working
+    assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
 
 
 async def _of(bench: Bench, task_id: str) -> Any:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types import Part
 from pydantic import BaseModel
 
 from a2a_serverless import steps
@@ -24,7 +28,7 @@ from a2a_serverless.tasks.entries import Recorded, StepId
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import FinalError, Retry, StepError, TaskContext, Worker
-from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless.worker.context import WorkerExecutor, queue_of
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.steps import MAX_RESULT_BYTES
 from a2a_serverless.worker.sweeper import Sweeper
@@ -41,6 +45,7 @@ from tests.support.workers import (
     status_text,
 )
 from tests.unit.worker import step_kills
+from tests.unit.worker.test_exits import PLACES, Exits, Place, exits, interrupts
 
 Handle = Callable[[TaskContext], Awaitable[None]]
 LONG = os.environ.get("A2A_FAULTS") == "long"
@@ -228,6 +233,28 @@ async def test_a_step_that_fails_is_recorded_when_the_agent_goes_on() -> None:
     assert isinstance(told[0].__cause__, ValueError)
 
 
+class UnsayableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it has no text")
+
+
+async def test_an_exception_without_a_text_fails_a_step() -> None:
+    """The agent gets a StepError with the name of its class, as of any other."""
+
+    def fetch() -> None:
+        raise UnsayableError
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.step("fetch", fetch)
+        except StepError as error:
+            await ctx.complete(str(error))
+
+    stand, head = await run(handle)
+    said = artifact_texts(await stand.bench.task(head))["final-answer"]
+    assert said == ["step 'fetch' failed with UnsayableError: (its text cannot be read)"]
+
+
 class Stop(BaseException):
     """What a framework raises past `except Exception`, as pytest's own do."""
 
@@ -257,18 +284,20 @@ async def test_what_is_no_exception_fails_a_step_like_one() -> None:
     assert [(error.kind, error.text) for error in told] == [("Stop", "enough")] * 2
 
 
-@pytest.mark.parametrize("exits", [SystemExit, KeyboardInterrupt])
-async def test_an_exit_of_a_step_ends_its_attempt(exits: type[BaseException]) -> None:
+@pytest.mark.parametrize("call", [exits, interrupts])
+@pytest.mark.parametrize("place", PLACES)
+async def test_an_exit_of_a_step_ends_its_attempt(place: Place, call: Exits) -> None:
     """The attempt counts, as that of a dead process, and the next one runs the step.
 
-    Nothing is tried again or recorded in it, or caught by `except Exception`.
+    Nothing is tried again or recorded in it, or caught by `except Exception`: also if a task has
+    exited that the step has begun, whether the step looks at its end or not.
     """
     ran: list[int] = []
 
     async def leave() -> int:
         ran.append(1)
         if len(ran) < 3:
-            raise exits
+            await place(call)
         return len(ran)
 
     async def handle(ctx: TaskContext) -> None:
@@ -284,6 +313,41 @@ async def test_an_exit_of_a_step_ends_its_attempt(exits: type[BaseException]) ->
     assert "Recorded" not in await stand.kinds()
     stand, head = await run(handle, max_attempts=2)
     assert (head.state, await stand.text(), len(ran)) == (S.TASK_STATE_COMPLETED, "3", 3)
+
+
+async def test_a_step_in_a_thread_ends_with_its_attempt() -> None:
+    """It has a loop of its own, in which no task is cancelled: the thread is not left behind."""
+    over = threading.Event()
+
+    async def handle(ctx: TaskContext) -> None:
+        guard = queue_of(ctx)._guard
+        began = asyncio.Event()
+        home = asyncio.get_running_loop()
+
+        async def fails() -> None:
+            home.call_soon_threadsafe(began.set)
+            stopped = asyncio.run_coroutine_threadsafe(guard.stopped.wait(), home)
+            await asyncio.wrap_future(stopped)
+            raise ValueError
+
+        async def in_its_loop() -> None:
+            await ctx.step("fails", fails, retry=Retry(tries=2, base_s=0))
+
+        def in_a_thread() -> None:
+            try:
+                asyncio.run(in_its_loop())
+            finally:
+                over.set()
+
+        async def leave() -> None:
+            await began.wait()
+            await exits()
+
+        await ctx.gather(leave(), ctx.run_sync(in_a_thread))
+
+    _, head = await run(handle, max_attempts=1)
+    assert head.state == S.TASK_STATE_FAILED
+    assert await asyncio.to_thread(over.wait, 10)
 
 
 async def test_what_the_runtime_acts_on_leaves_a_step_with_its_causes() -> None:
@@ -446,6 +510,53 @@ async def test_what_is_not_said_any_more_starts_the_turn_over() -> None:
     assert artifact_texts(await stand.bench.task(head)) == {"second": ["text"]}
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+async def test_code_that_differs_each_time_ends(
+    most: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A turn that is longer than a worker begins as often as it has attempts, whatever it records.
+
+    Then its task fails, with a sentence that says what has differed, and what helps.
+    """
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact(f"It is {ctx.task_id} {stand.clock.now_ms()}", "day")
+        for _ in range(20):
+            await ctx.step("part", stand.last, 120)
+        await ctx.complete()
+
+    stand = Stand(handle, clock=PacedClock(), max_attempts=most)
+    await stand.send()
+    head = await stand.work(deadline_s=900)
+    # Of each beginning one attempt is handed over, and the next one differs from it.
+    assert (head.state, stand.script.starts) == (S.TASK_STATE_FAILED, 2 * most)
+    assert (await stand.kinds()).count("Restarted") == most - 1
+    assert (await stand.text()).startswith(
+        "The agent's code has run again and said another content of artifact 'day', outside of"
+        " steps, and the turn has no attempt left: take what differs from run to run, such as the"
+        " time or a random number, from a step."
+    )
+    told = [one.getMessage() for one in caplog.records if one.__dict__["action"] == "diverged"]
+    assert len(told) == most
+    assert all(" from a step. (" in one and "test_steps.py, line " in one for one in told)
+
+
+async def test_a_failure_after_a_new_beginning_has_all_its_attempts() -> None:
+    """Beginnings count where the code differs, and nowhere else."""
+    ran: list[int] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        ran.append(len(ran))
+        await ctx.emit_text_artifact(str(min(ran[-1], 3)))  # differs in the second and fourth
+        await ctx.step("work", len, "x")
+        if ran[-1] < 5:
+            raise RuntimeError
+        await ctx.complete()
+
+    _, head = await run(handle, max_attempts=3)
+    assert (head.state, ran) == (S.TASK_STATE_COMPLETED, list(range(6)))
+
+
 async def test_a_turn_longer_than_a_worker_is_handed_over() -> None:
     """Forty minutes in workers of fifteen: each step once, each event once, no attempt used."""
     ran: list[int] = []
@@ -575,6 +686,27 @@ async def test_a_long_sleep_holds_no_worker() -> None:
     assert (head.state, head.resends) == (S.TASK_STATE_COMPLETED, 0)
     assert (ran, stand.script.starts) == (["first", "second"], 2)
     assert "Restarted" not in await stand.kinds()
+
+
+async def test_a_sleep_may_be_shorter_when_the_code_runs_again() -> None:
+    """The seconds until a time are fewer then: no other sleep is taken for the one that is over."""
+    woke: dict[int, float] = {}
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.gather(ctx.sleep(120))  # in a task of its own, it is none of `handle`'s
+        for at in (600, 660, 1260):
+            await ctx.sleep(max(0, begun + at - stand.clock.monotonic()))
+            woke.setdefault(at, stand.clock.monotonic() - begun)
+        await ctx.sleep(1020)
+        await ctx.complete()
+
+    stand = Stand(handle, clock=PacedClock())
+    begun = stand.clock.monotonic()
+    await stand.send()
+    while not (await stand.work()).is_terminal:
+        await stand.pass_time(60)
+    assert woke == {at: at for at in (600, 660, 1260)}
+    assert stand.clock.monotonic() - begun == 2280
 
 
 async def test_sleeps_beside_one_another_each_end_at_their_time() -> None:
@@ -946,6 +1078,45 @@ async def test_steps_of_any_executor() -> None:
         await search("rome")
 
 
+FIXED = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
+
+
+async def test_an_artifact_that_is_named_at_random_is_said_once() -> None:
+    """The SDK's TaskUpdater names it anew in each attempt; it is known again by what it says."""
+    ran: list[str] = []
+
+    @steps.step
+    async def work(what: str) -> None:
+        ran.append(what)
+        if len(ran) == 3:
+            raise RuntimeError
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        updater = TaskUpdater(queue, context.task_id or "", context.context_id or "")
+        await updater.start_work()
+        own = str(uuid4())
+        for text in ("named by the agent ", "the same"):
+            await updater.add_artifact([Part(text=text)], artifact_id=FIXED, append=True)
+        await updater.add_artifact([Part(text="the same")])
+        await updater.add_artifact([Part(text="in two ")], artifact_id=own)
+        await work("one")
+        await updater.add_artifact([Part(text="pieces")], artifact_id=own, append=True)
+        await work("two")
+        await updater.add_artifact([Part(text="the same")])
+        await work("three")
+        await updater.add_artifact([Part(text="new")])
+        await updater.complete()
+
+    bench = Bench(Agent(execute), retry_base_s=0)
+    head = await bench.send()
+    while not await bench.work():
+        pass
+    shown = artifact_texts(await bench.task(head))
+    assert shown.pop(FIXED) == ["named by the agent the same"]
+    assert [*shown.values()] == [["the same"], ["in two pieces"], ["the same"], ["new"]]
+    assert ran == ["one", "two", "three", "three"]
+
+
 WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
     (lambda ctx: ctx.step("", len, "x"), "its name, of 1 to 200 characters"),
     (lambda ctx: ctx.step("x" * 300, len, "x"), "its name, of 1 to 200 characters"),
@@ -954,6 +1125,8 @@ WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
     (lambda ctx: ctx.step("x", len, "x", retry=5), r"Retry\(tries=…\)"),  # type: ignore[arg-type]
     (lambda ctx: ctx.step("x", len, "x", type=object()), "what pydantic reads"),
     (lambda ctx: ctx.step("x", str, "x", type=int), "not of its `type`"),
+    (lambda ctx: ctx.step("x", float, "nan", type=float), "write as JSON and read again: Input"),
+    (lambda ctx: ctx.step("x", lambda: b"\xff", type=bytes), "write as JSON and read again: Err"),
     (lambda ctx: ctx.step("x", lambda: (n for n in "x")), "collect what it yields"),
     (lambda ctx: ctx.step("set", set, "x"), r"list\(…\)"),
     (lambda ctx: ctx.step("big", "x".__mul__, 2 * MAX_RESULT_BYTES), "at most 1,000,000"),
@@ -984,6 +1157,7 @@ async def test_a_wrong_call_says_the_right_one(
     assert (head.state, stand.script.starts) == (S.TASK_STATE_FAILED, 1)
     with pytest.raises(WrongCallError, match=text):
         raise raised[0]
+    assert "Recorded" not in await stand.kinds()
 
 
 async def test_two_tasks_with_one_name_are_refused() -> None:

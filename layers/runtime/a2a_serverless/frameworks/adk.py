@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -44,13 +43,13 @@ from a2a_serverless.frameworks.conversation import (
     final_errors,
 )
 from a2a_serverless.frameworks.parts import KINDS, File, PartRefusedError, Takes, tell
-from a2a_serverless.frameworks.steps import MODEL, Steps
+from a2a_serverless.frameworks.steps import MODEL, Steps, text_of
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import WrongCallError, json_instead
-from a2a_serverless.worker.steps import current_step
+from a2a_serverless.worker.steps import RANDOM, current_step
 
 __all__ = ["AdkExecutor"]
 
@@ -58,8 +57,6 @@ _FINAL: Final[dict[type[Exception], str]] = {LlmCallsLimitExceededError: TOO_MAN
 _TAKES: Final = Takes("google-adk", None)
 _EVENT: Final = "adk_event_id"
 """The key of an artifact's metadata under which the ADK's executor has its event's id."""
-_RANDOM: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
-"""The id that the ADK's executor gives an artifact; those of the author's converters are kept."""
 _ANSWER: Final = "a2a_serverless_answer"
 """The key of a chunk's metadata under which it has the number of its answer."""
 _ASKS: Final = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
@@ -270,9 +267,12 @@ class _Ids:
         return digest("adk", self._turn, scope, str(self._numbers[scope]))
 
     def of_artifact(self, artifact: Artifact) -> str:
-        """Return the id of an artifact, in place of a random one of the ADK's executor."""
+        """Return the id of an artifact, in place of a random one of the ADK's executor.
+
+        Those of the author's converters are kept.
+        """
         given = artifact.artifact_id
-        if given not in self._artifacts and _RANDOM.fullmatch(given):
+        if given not in self._artifacts and RANDOM.fullmatch(given):
             event = f"artifact {dict(artifact.metadata).get(_EVENT, '')}"
             self._numbers[event] += 1
             number = str(self._numbers[event])
@@ -403,7 +403,7 @@ class _Recording:
                 result = await run(args=args, tool_context=tool_context)
                 return [_json_of(tool.name, result), _dumped(tool_context.actions)]
 
-            key, asked = str(tool_context.function_call_id), digest("call", _text_of(args))
+            key, asked = str(tool_context.function_call_id), digest("call", text_of(args))
             result, changed = await self._steps.run(tool.name, call, key=key, asked=asked)
             actions = EventActions.model_validate_json(json.dumps(changed))
             for name in actions.model_fields_set - {"state_delta"}:
@@ -425,13 +425,8 @@ def _asked(request: LlmRequest) -> str:
     Sorted: the answers of agents side by side come in another order when they are recorded.
     """
     config = request.config.model_copy(update={"http_options": None})
-    contents = sorted(_text_of(each) for each in request.contents)
-    return digest("request", str(request.model), _text_of(config), *contents)
-
-
-def _text_of(asked: Any) -> str:
-    made = to_jsonable_python(asked, exclude_none=True, fallback=lambda odd: type(odd).__qualname__)
-    return json.dumps(made, sort_keys=True)
+    contents = sorted(text_of(each) for each in request.contents)
+    return digest("request", str(request.model), text_of(config), *contents)
 
 
 def _json_of(tool: str, result: Any) -> Any:

@@ -12,10 +12,17 @@ from base64 import b64decode, b64encode
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Final, TypeGuard
 
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import (
+    LC_AUTO_PREFIX,
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+)
 from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.channels import DeltaChannel
@@ -27,6 +34,7 @@ from langgraph.graph import StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import CachePolicy, Command
+from pydantic import BaseModel
 from xxhash import xxh3_128_hexdigest
 
 from a2a_serverless.errors import ConfigurationError
@@ -39,7 +47,14 @@ from a2a_serverless.frameworks.conversation import (
     final_errors,
 )
 from a2a_serverless.frameworks.parts import KINDS, File, Takes, give
-from a2a_serverless.frameworks.steps import TOO_LARGE, NotRecordedError, record_of
+from a2a_serverless.frameworks.steps import (
+    TOO_LARGE,
+    NotRecordedError,
+    record_of,
+    refuse_another,
+    text_of,
+)
+from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import FinalError, TaskContext
 
 __all__ = ["LangGraphWorker"]
@@ -122,7 +137,7 @@ class LangGraphWorker(FrameworkWorker):
             given = await _answered(graph, thread.config, conversation.answer)
         with final_errors(_FINAL), self.takes.refusals(ctx):
             if self._steps:
-                await _Nodes(ctx, graph, self._serde).stream(given, thread.config)
+                await _Nodes(ctx, graph, self._serde, given).stream(given, thread.config)
             else:
                 await _stream(ctx, graph, given, thread.config)
         state = await graph.aget_state(thread.config)
@@ -307,6 +322,24 @@ def _are_messages(value: Any) -> TypeGuard[list[Any]]:
 # -- steps -----------------------------------------------------------------------------------
 
 
+def _without_ids(given: Any) -> Any:
+    """Return a graph's input without what is new in each attempt: ids, and the order of sets."""
+    if isinstance(given, BaseMessage):
+        return _without_ids(given.model_dump(exclude={"id"}))
+    if isinstance(given, BaseModel):
+        return _without_ids(dict(given))
+    if is_dataclass(given) and not isinstance(given, type):
+        return {each.name: _without_ids(getattr(given, each.name)) for each in fields(given)}
+    if isinstance(given, Mapping):
+        named = {str(name): _without_ids(value) for name, value in given.items()}
+        if str(named.get("id", "")).startswith(LC_AUTO_PREFIX):  # a block of a message's content
+            del named["id"]
+        return named
+    if isinstance(given, set | frozenset):
+        return sorted(text_of(_without_ids(value)) for value in given)
+    return [*map(_without_ids, given)] if isinstance(given, list | tuple) else given
+
+
 class _Run:
     """One run of a node, which is a step."""
 
@@ -326,9 +359,13 @@ class _Nodes(BaseCache[Any]):
     round are recorded.
     """
 
-    def __init__(self, ctx: TaskContext, graph: Graph, serde: SerializerProtocol | None) -> None:
+    def __init__(
+        self, ctx: TaskContext, graph: Graph, serde: SerializerProtocol | None, given: Any
+    ) -> None:
         super().__init__(serde=serde)
         self._ctx = ctx
+        # What a node gets comes of the graph's input, of records, and of the state at the start.
+        self._asked = digest("input", text_of(_without_ids(given))).encode()
         self._answer = Answer(ctx)
         self._said = _Said(ctx, self._answer)
         self._others = graph.cache
@@ -420,7 +457,7 @@ class _Nodes(BaseCache[Any]):
             raise NotRecordedError(run.node, "", "")
         writes = await run.writes
         kind, content = self.serde.dumps_typed(writes)
-        return kind.encode() + b"\n" + content
+        return b"\n".join([self._asked, kind.encode(), content])
 
     async def _recorded(self) -> None:
         """Return when all nodes are recorded that have ended."""
@@ -436,7 +473,10 @@ class _Nodes(BaseCache[Any]):
                 continue
             record = record_of(self._ctx, run.node, run.key)
             if record is not None:
-                kind, _, content = record.partition(b"\n")
+                asked, kind, content = record.split(b"\n", 2)
+                if asked != self._asked:
+                    what = f"given the graph another input than that of the record of {run.node!r}"
+                    refuse_another(self._ctx, what)
                 writes = self.serde.loads_typed((kind.decode(), content))
                 if writes is not None:
                     found[key] = writes

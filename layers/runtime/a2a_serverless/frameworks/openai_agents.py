@@ -46,7 +46,8 @@ from a2a_serverless.frameworks.conversation import (
     is_consent,
 )
 from a2a_serverless.frameworks.parts import DOCUMENTS, IMAGES, File, Takes, give
-from a2a_serverless.frameworks.steps import MODEL, Steps
+from a2a_serverless.frameworks.steps import MODEL, Steps, text_of
+from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
 
 __all__ = ["OpenAIAgentsWorker"]
@@ -292,7 +293,8 @@ class _StepModel(Model):  # type: ignore[misc] # its environment has the types
             return [_once(items, end), end]
 
         try:
-            items, end = await self._steps.run(MODEL, call)
+            asked = digest("request", text_of(given[:2]))  # instructions and messages
+            items, end = await self._steps.run(MODEL, call, asked=asked)
         except _NoAnswerError as failed:
             yield failed.event
             return

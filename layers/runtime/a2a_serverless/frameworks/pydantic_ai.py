@@ -63,7 +63,8 @@ from a2a_serverless.frameworks.conversation import (
     is_consent,
 )
 from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, Kind, Takes, give
-from a2a_serverless.frameworks.steps import MODEL, Signals, Steps
+from a2a_serverless.frameworks.steps import MODEL, Signals, Steps, text_of
+from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
 
 __all__ = ["PydanticAIWorker"]
@@ -94,6 +95,8 @@ _SIGNALS: Final[Signals] = {
     ApprovalRequired: ("metadata",),
     _WrongArgumentsError: ("title", "errors"),
 }
+_OWN: Final = frozenset({"timestamp", "tool_call_id", "metadata"})
+"""What a part of a message has for the framework alone, and is new in each attempt."""
 _RETURN: Final[TypeAdapter[Any]] = TypeAdapter(ToolReturn)
 _CONTENT: Final[TypeAdapter[Any]] = TypeAdapter(ToolReturnContent)
 
@@ -248,7 +251,7 @@ class _StepModel(WrapperModel):
                 [await self.wrapped.request(messages, model_settings, model_request_parameters)]
             )
 
-        return _response(await self._steps.run(MODEL, call))
+        return _response(await self._steps.run(MODEL, call, asked=_told(messages)))
 
     @asynccontextmanager
     async def request_stream(
@@ -270,7 +273,7 @@ class _StepModel(WrapperModel):
                 return _dumped([streamed.get()])
 
         yield CompletedStreamedResponse(
-            _response(await self._steps.run(MODEL, call)),
+            _response(await self._steps.run(MODEL, call, asked=_told(messages))),
             model_request_parameters=model_request_parameters,
             replay_events=True,
         )
@@ -304,6 +307,18 @@ class _StepToolset(WrapperToolset[None]):
                 error.title, [_detail(*each) for each in error.errors]
             ) from error
         return (_RETURN if kind == "return" else _CONTENT).validate_python(dumped)
+
+
+def _told(messages: list[ModelMessage]) -> str:
+    """Return a digest of what a model is told: of the messages without their times and ids."""
+    told = [
+        [
+            message.get("instructions"),
+            *({k: v for k, v in part.items() if k not in _OWN} for part in message["parts"]),
+        ]
+        for message in _dumped(messages)
+    ]
+    return digest("request", text_of(told))
 
 
 def _response(dumped: list[Any]) -> ModelResponse:

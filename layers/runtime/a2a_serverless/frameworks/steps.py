@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
+
+from pydantic_core import to_jsonable_python
 
 from a2a_serverless.frameworks.conversation import RECORD_TOO_LARGE, final_errors
 from a2a_serverless.tasks.entries import StepId
@@ -38,6 +40,26 @@ def record_of(ctx: TaskContext, name: str, key: str) -> bytes | None:
     """Return the bytes that an earlier attempt has recorded for the one step of a name and key."""
     record = queue_of(ctx).journal.found(StepId(name, key, 1))
     return None if record is None else record.value
+
+
+def text_of(asked: Any) -> str:
+    """Return what is asked as a text, the same one in each process: sets have to be sorted."""
+    made = to_jsonable_python(
+        asked,
+        bytes_mode="base64",
+        exclude_none=True,
+        fallback=lambda odd: type(odd).__qualname__,
+    )
+    return json.dumps(made, sort_keys=True)
+
+
+def refuse_another(ctx: TaskContext, what: str) -> NoReturn:
+    """Let the turn start over: a record is not of `what` the framework has done now.
+
+    Raises:
+        DivergedError: always.
+    """
+    queue_of(ctx).diverge(what, ", or turn the adapter's steps off (`steps=False`)")
 
 
 class Steps:
@@ -79,7 +101,7 @@ class Steps:
         found = (record_of(self._ctx, name, each) for each in keys)
         record = next((each for each in found if each is not None), None)
         if record is not None:
-            return self._result(json.loads(record), name, asked)
+            return self._result(json.loads(record), f"{name!r} ({keys[0]})", asked)
         try:
             with final_errors(TOO_LARGE):
                 ran = await self._ctx.step(name, self._recorded, call, asked, key=keys[tries - 1])
@@ -101,15 +123,12 @@ class Steps:
         except ENDINGS:
             raise
         except BaseException as error:
-            text = str(error)[:MAX_NAME]
-            raise NotRecordedError("", type(error).__name__, text) from error
+            raise NotRecordedError("", type(error).__name__, "") from error
 
     def _result(self, recorded: list[Any], name: str, asked: str) -> Any:
         signal, result, *of = recorded
         if of != ([asked] if asked else []):
-            queue_of(self._ctx).diverge(
-                f"asked {name!r} something else than before, because of something that is no step"
-            )
+            refuse_another(self._ctx, f"asked {name} something else than before")
         for kind in self._signals:
             if kind.__name__ == signal:
                 raise kind(**result)

@@ -35,7 +35,7 @@ from a2a_serverless.frameworks.conversation import (
     final_errors,
 )
 from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, Takes, give
-from a2a_serverless.frameworks.steps import MODEL, Steps
+from a2a_serverless.frameworks.steps import MODEL, Steps, text_of
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import FinalError, TaskContext
 
@@ -214,7 +214,8 @@ class _Recording:
                     await self._answer.add(text, request)
             return encode_bytes_values(stop)
 
-        yield ModelStopReason(*decode_bytes_values(await self._steps.run(MODEL, call)))
+        stop = await self._steps.run(MODEL, call, asked=_asked(context))
+        yield ModelStopReason(*decode_bytes_values(stop))
 
     async def call(self, context: Any, go_on: Any) -> AsyncIterator[Any]:
         """Yield a tool's result; what the tool has changed in the states is recorded with it."""
@@ -250,6 +251,17 @@ class _Recording:
             context.invocation_state.setdefault("request_state", {}).update(changed[1])
         failure = ended[-1].exception if ended else None
         yield ToolResultEvent(decode_bytes_values(result), exception=failure)
+
+
+def _asked(context: Any) -> str:
+    """Return a digest of what a model is asked, without what the SDK makes anew for each request.
+
+    That are ids, metadata, and the blocks at the end.
+    """
+    said = [[message["role"], *message["content"]] for message in context.messages]
+    if context.dynamic_trailing_blocks:
+        del said[-1][-context.dynamic_trailing_blocks :]
+    return digest("request", text_of([context.system_prompt, said]))
 
 
 def _states(context: Any) -> list[dict[str, Any]]:

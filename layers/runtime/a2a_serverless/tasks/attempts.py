@@ -291,6 +291,16 @@ def attempts_started(head: Head, *, is_claimed: bool) -> int:
     return head.attempts + (not is_claimed)
 
 
+def attempts_that_differ(log: Log, attempts: int) -> int:
+    """Return the attempts that count of a turn whose code does not do what its records tell.
+
+    `attempts` count since the last record, and the code would make records again and again which
+    the next attempt takes back. So each beginning of the turn counts. The log was read from its
+    beginning.
+    """
+    return max(attempts, log.beginnings())
+
+
 def after_passing(spared: Spared, retry: RetryPolicy, *, asked_s: float = 0) -> Spared | None:
     """Return HEAD's count of spared starts after a fault that passes; None: the task fails.
 

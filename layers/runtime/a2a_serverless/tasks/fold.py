@@ -29,6 +29,7 @@ from a2a_serverless.tasks.entries import (
     Entry,
     MessageAppended,
     MetadataMerged,
+    Recorded,
     Replied,
     Restarted,
     StatusChanged,
@@ -440,6 +441,20 @@ class Log:
             if record.token is not None:
                 kept.append(record)
         return [record for record in kept if record.version <= self.head.restart_base]
+
+    def beginnings(self) -> int:
+        """Return how often the open turn has begun: again each time that records were taken back.
+
+        The log was read from its beginning.
+        """
+        number, newest = 1, self.head.turn_base
+        for record in self.records[newest:]:
+            for entry in record.entries:
+                if isinstance(entry, Restarted) and entry.base < newest:
+                    number, newest = number + 1, entry.base
+                elif isinstance(entry, Recorded):
+                    newest = record.version
+        return number
 
     def fold(self) -> Fold:
         """Return the fold of a log that was read from its beginning."""

@@ -33,6 +33,7 @@ from a2a_serverless.tasks.attempts import (
     after_interruption,
     after_passing,
     attempts_started,
+    attempts_that_differ,
     lease_end,
     on_failure,
     on_return,
@@ -89,6 +90,10 @@ TOO_LONG = (
     "The step %r needs longer than a worker has: cut it into smaller steps, or let another service"
     " do the work, and look for its result after `ctx.sleep`."
 )
+DIFFERS = (
+    "The agent's code has run again and %s, and the turn has no attempt left: take what differs"
+    " from run to run, such as the time or a random number, from a step%s."
+)
 BLOCKED = (
     "The event loop was blocked for %.1f s at %s: call blocking code by"
     " `await ctx.run_sync(func, …)`, in an AgentExecutor by `await asyncio.to_thread(func, …)`"
@@ -115,10 +120,10 @@ class Attempt:
     drains: Callable[[], bool] = lambda: False
     """Returns True once the process is to end: the turn leaves it at its next record."""
     _was_blocked: bool = field(default=False, init=False)
-    _started: StartedTasks = field(default_factory=StartedTasks, init=False)
 
     def __post_init__(self) -> None:
         self._clock = self.guard.clock
+        self._started = StartedTasks(self._exited)
         self._writer = TurnWriter(guard=self.guard, flush_after_s=self.flush_after_s)
         left_s = self.stop_at - self._clock.monotonic()
         margin_s = min(HAND_OVER_S, MAX_HAND_OVER_SHARE * left_s)
@@ -268,6 +273,8 @@ class Attempt:
             raise error  # the runtime's own sentence, which the client may read
         if error is None or comes_of_forgetting(error):
             queue.refuse_forgotten()
+        if isinstance(error, AgentFailedError):  # the agent itself wanted to end the process
+            raise error
         if error is not None:
             raise AgentFailedError from error
         queue.keep_pause()
@@ -336,6 +343,15 @@ class Attempt:
         for task in tasks:
             error_of(task)  # retrieved, so that asyncio does not report it as lost
 
+    def _exited(self, failure: AgentFailedError) -> None:
+        """Stop the attempt, as a task that the agent has started wants to end the process.
+
+        asyncio would end the process, even if the agent did not look at the task's end. A cancel
+        goes on, and so does an end that the agent has given.
+        """
+        if not (self.guard.is_canceling or self._queue.has_ended):
+            self._queue.stop(failure)
+
     def _blocked(self, seconds: float, place: str) -> None:
         """Log, once a turn, that it has blocked its loop, and so the other turns of the process."""
         if not self._was_blocked:
@@ -362,6 +378,11 @@ class Attempt:
         if isinstance(error, DeadlineError) and error.step:
             self._log(logging.WARNING, "step_too_long", TOO_LONG, error.step)
             why = TOO_LONG % error.step if retry.is_exhausted(attempts) else why
+        if isinstance(error, DivergedError):
+            attempts = attempts_that_differ(self.turn.log, attempts)
+            self._log(logging.WARNING, "diverged", "%s%s", error, where(error))
+            if retry.is_exhausted(attempts):
+                why = DIFFERS % (error.what, error.otherwise)
         asked_s = meaning.asked_s if isinstance(meaning, Passing) else 0
         end = self.guard.ended(reason_of(error))
         reference = end.correlation_id

@@ -48,6 +48,7 @@ from a2a_serverless.worker.failures import (
 from a2a_serverless.worker.files import FileInfo, Source
 from a2a_serverless.worker.loops import called, noted, notes_calls
 from a2a_serverless.worker.steps import (
+    IN_TASK,
     ONCE,
     PARK_S,
     SLEEP,
@@ -87,6 +88,7 @@ def current_context() -> TaskContext:
 def enter_turn(request: RequestContext, queue: TurnQueue) -> None:
     """Make a turn the one that runs in the calling task, and in the tasks that it starts."""
     _turn.set((request, queue))
+    queue.main = asyncio.current_task()
 
 
 @notes_calls
@@ -402,7 +404,8 @@ class TaskContext(UserTurn):
         From a minute on no process waits, except in a step. The attempt ends, and the turn goes on
         after that time, up to a minute late: its code runs again from the beginning, and what it
         has recorded by `step` does not run again. A cancel, or the deletion of the task, counts at
-        once. Asyncio tasks that sleep beside one another need a `key` each, as in `step`.
+        once. Asyncio tasks that sleep beside one another need a `key` each, as in `step`; the task
+        of the agent itself needs none.
 
         In a test of the agent there is no wait: the test's clock moves to the end of the sleep.
 
@@ -411,14 +414,18 @@ class TaskContext(UserTurn):
         Raises:
             WrongCallError: `seconds` is no number from 0 on, or the task expires before.
         """
-        seconds = seconds_of(seconds)
-        if seconds < PARK_S or current_step() is not None or self.is_cancelled:
-            await self._queue.sleep(seconds)
+        seconds, queue = seconds_of(seconds), self._queue
+        if current_step() is not None or self.is_cancelled:
+            await queue.sleep(seconds)
             return
-        if not self._is_open("sleep"):
-            return
-        until = self._queue.now_ms + int(seconds * 1000)
-        await self._queue.sleep_until(self._queue.journal.id_of(SLEEP, key), until)
+        # The agent's own task has one order, so that short sleeps count, too: the same call may be
+        # a long one now and a short one when the code runs again.
+        step_id = queue.journal.id_of(SLEEP, key) if queue.is_main_task else None
+        if seconds < PARK_S and (step_id is None or queue.journal.found(step_id) is None):
+            await queue.sleep(seconds)
+        elif self._is_open("sleep"):
+            until = queue.now_ms + int(seconds * 1000)
+            await queue.sleep_until(step_id or queue.journal.id_of(SLEEP, key or IN_TASK), until)
 
     async def sleep_until(self, when: datetime) -> None:
         """Wait until a time with a time zone, as `sleep` does.

@@ -67,7 +67,6 @@ from a2a_serverless.worker.steps import (
     Running,
     StepError,
     current_step,
-    diverged,
     running_step,
     until_time,
     wait_in,
@@ -130,6 +129,8 @@ class TurnQueue(EventQueue):
         self.left: AttemptEnd | None = None
         """The end of the attempt, once it has left its turn at a record."""
         self._home = asyncio.get_running_loop()
+        self.main: asyncio.Task[Any] | None = None
+        """The task in which the agent is called; it may start others."""
         self._taking = asyncio.Lock()
         self._is_closed = False
         self._is_over = False
@@ -149,6 +150,17 @@ class TurnQueue(EventQueue):
         if self._journal is None:
             self._journal = Journal()
         return self._journal
+
+    @property
+    def is_main_task(self) -> bool:
+        """Return True in the task in which the agent is called."""
+        return self._is_home and asyncio.current_task() is self.main
+
+    @property
+    def exit(self) -> BaseException | None:
+        """Return the exit that has stopped the attempt, of a task that the agent has started."""
+        reason = self._guard.reason
+        return reason.__cause__ if isinstance(reason, AgentFailedError) else None
 
     @property
     def calls(self) -> AgentCalls:
@@ -287,6 +299,7 @@ class TurnQueue(EventQueue):
             await self._at_home(self._park(step_id, until))
         with running_step(self.journal, step_id, at_home=self._call_at_home) as running:
             while True:
+                await self._unless_stopped()
                 began = self._guard.clock.monotonic()
                 try:
                     result = await work()
@@ -298,6 +311,7 @@ class TurnQueue(EventQueue):
                 except ENDINGS:
                     raise
                 except BaseException as error:
+                    await self._unless_stopped()
                     tried += 1
                     wait_s = None if running.has_streamed else retry.wait_s(tried, error)
                     if wait_s is None:
@@ -310,6 +324,19 @@ class TurnQueue(EventQueue):
             entry = form.encoded(step_id, result)
             await self._at_home(self._record(running, entry))
         return form.decoded(entry)
+
+    async def _unless_stopped(self) -> None:
+        """Return while the attempt goes on; else wait until its end cancels the caller.
+
+        An attempt that has been stopped runs nothing more, and what its steps raise does not count.
+
+        Raises:
+            CancelledError: at once, in a loop other than the worker's.
+        """
+        if self._guard.stopped.is_set():
+            if not self._is_home:
+                raise asyncio.CancelledError
+            await asyncio.get_running_loop().create_future()
 
     def _cancelled(self, running: Running, after_s: float) -> None:
         """Note that the agent has cancelled a step of which clients have seen a part.
@@ -478,23 +505,24 @@ class TurnQueue(EventQueue):
             elif isinstance(event, TaskStatusUpdateEvent):
                 told = self.journal.is_told(None)
         except DivergedError as error:
-            self._start_over(error)
+            self.stop(error)
             raise
         if told:
             self._view.repeat(event)
         return told
 
-    def diverge(self, what: str) -> NoReturn:
+    def diverge(self, what: str, otherwise: str = "") -> NoReturn:
         """Stop the attempt: the agent has done something else than its records tell.
 
         Raises:
             DivergedError: always; the turn starts over.
         """
-        error = diverged(what)
-        self._call_at_home(lambda: self._start_over(error))
+        error = DivergedError(what, otherwise)
+        self._call_at_home(lambda: self.stop(error))
         raise error
 
-    def _start_over(self, error: DivergedError) -> None:
+    def stop(self, error: Exception) -> None:
+        """Take nothing more, and stop the attempt for a reason."""
         self._is_closed = True
         self._guard.stop(error)
 
@@ -607,11 +635,7 @@ class TurnQueue(EventQueue):
         async with self._in_turn(_size_of(event)):
             if not self._takes(_kind(event)):
                 return
-            is_large = False
-            if isinstance(event, ProtobufMessage):
-                given, behind = event, self._view.raw_bytes_before(event)
-                event = await self._guard.log.set_apart(self._guard.head, given, behind=behind)
-                is_large = event is not given
+            event, is_large = await self._as_stored(event)
             if self._is_kept(event, ends_turn=ends_turn):
                 return
             entries = entries_of(event)
@@ -626,6 +650,25 @@ class TurnQueue(EventQueue):
             self._count()
         await self._settle(ends_turn=ends_turn)
         await self.on_taken(event)
+
+    async def _as_stored(self, event: E) -> tuple[E, bool]:
+        """Return an event with the ids and references that the log has, and whether it is large.
+
+        Its large contents are stored then; the agent keeps its own event.
+        """
+        given: object = event  # it may be anything
+        if not isinstance(given, ProtobufMessage):
+            return event, False
+        if self._journal is not None and isinstance(event, TaskArtifactUpdateEvent):
+            given_id = event.artifact.artifact_id
+            is_new = current_step() is None and not self._view.has_artifact(given_id)
+            kept_id = self._journal.kept_id(event.artifact, is_new=is_new)
+            if kept_id != given_id:
+                event = copied(event)
+                event.artifact.artifact_id = kept_id
+        behind = self._view.raw_bytes_before(event)
+        stored = await self._guard.log.set_apart(self._guard.head, event, behind=behind)
+        return stored, stored is not event
 
     def _entries_of(self, event: Event) -> tuple[Entry, ...]:
         try:

@@ -134,11 +134,13 @@ class StartedTasks:
     """The asyncio tasks that an agent has started on one attempt, and those that they have started.
 
     A task that was created with a context of its own (`create_task(…, context=Context())`) is not
-    among them: it belongs to the process.
+    among them: it belongs to the process. `on_exit` is called when one of them wants to end the
+    process, whether the agent looks at its end or not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_exit: Callable[[AgentFailedError], object] = lambda _: None) -> None:
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self.on_exit = on_exit
 
     def add(self, task: asyncio.Future[Any]) -> None:
         if isinstance(task, asyncio.Task):
@@ -394,7 +396,7 @@ class _Factory:
         started = _in_agent.get() if context is None else context.get(_in_agent)
         if started is None:
             return self._make(loop, coro, **options)
-        made = _Contained(coro) if isinstance(coro, Coroutine) else coro
+        made = _Contained(coro, started) if isinstance(coro, Coroutine) else coro
         task = self._make(loop, made, **options)
         started.add(task)
         return task
@@ -417,13 +419,14 @@ class _Contained(Coroutine[Any, Any, Any]):
     before its first step, the inner coroutine would never start.
     """
 
-    def __init__(self, coro: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, coro: Coroutine[Any, Any, Any], started: StartedTasks) -> None:
         self._coro = coro
+        self._started = started
         self.__name__ = getattr(coro, "__name__", type(coro).__name__)
         self.__qualname__ = getattr(coro, "__qualname__", self.__name__)
 
     def send(self, value: Any) -> Any:
-        with _exits_as_failures():
+        with _exits_as_failures(self._started):
             return self._coro.send(value)
 
     def throw(
@@ -434,7 +437,7 @@ class _Contained(Coroutine[Any, Any, Any]):
     ) -> Any:
         del tb  # it is the error's own
         error = typ if isinstance(typ, BaseException) else val
-        with _exits_as_failures():
+        with _exits_as_failures(self._started):
             return self._coro.throw(error if isinstance(error, BaseException) else typ)
 
     def close(self) -> None:
@@ -448,10 +451,13 @@ class _Contained(Coroutine[Any, Any, Any]):
 
 
 @contextmanager
-def _exits_as_failures() -> Iterator[None]:
+def _exits_as_failures(started: StartedTasks | None = None) -> Iterator[None]:
     try:
         yield
-    except SystemExit as error:
-        raise AgentFailedError("The agent called sys.exit().") from error
-    except KeyboardInterrupt as error:
-        raise AgentFailedError("The agent raised KeyboardInterrupt.") from error
+    except (SystemExit, KeyboardInterrupt) as error:
+        has = "called sys.exit()" if isinstance(error, SystemExit) else "raised KeyboardInterrupt"
+        failure = AgentFailedError(f"The agent {has}.")
+        failure.__cause__ = error
+        if started is not None:
+            started.on_exit(failure)
+        raise failure from error

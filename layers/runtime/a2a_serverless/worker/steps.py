@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import json
 import math
+import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,10 +23,17 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from a2a.types import Artifact, TaskArtifactUpdateEvent
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.tasks.blobs import comparable
-from a2a_serverless.tasks.entries import ArtifactWritten, Recorded, StatusChanged, StepId
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Recorded,
+    StatusChanged,
+    StepId,
+    copied,
+)
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker.failures import RetryLater, WrongCallError, is_final, json_instead
@@ -44,8 +52,13 @@ CANCELLED: Final = "cancelled"
 """The form of the record of a step that the agent has cancelled after clients had seen of it."""
 SLEEP: Final = "ctx.sleep"
 """The name of the records of sleeps."""
+IN_TASK: Final = "in a task"
+"""The key of those without one in the tasks that the agent has started."""
 STATE: Final = "ctx.load_context"
 """The name of the record of the conversation's state."""
+
+RANDOM: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+"""The id of an artifact that the SDK has named."""
 
 ENDINGS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """What ends a step's caller. Anything else that a step raises is a failure of the step, also what a
@@ -68,7 +81,11 @@ class StepError(Exception):
     @classmethod
     def of(cls, step_id: StepId, error: BaseException) -> StepError:
         """Return the error of a step that has raised."""
-        return cls(step_id.name, type(error).__name__, str(error)[:MAX_NAME])
+        try:
+            text = str(error)[:MAX_NAME]
+        except Exception:  # noqa: BLE001 - of the agent's own class
+            text = "(its text cannot be read)"
+        return cls(step_id.name, type(error).__name__, text)
 
     def record(self, step_id: StepId) -> Recorded:
         """Return the record of a step that has failed with it."""
@@ -80,7 +97,20 @@ class LeftError(Exception):
 
 
 class DivergedError(A2AServerlessError):
-    """The agent's code has said something else than in an earlier attempt: the turn starts over."""
+    """The agent's code has said something else than in an earlier attempt: the turn starts over.
+
+    Args:
+        what: what it has done, as in "The code has …".
+        otherwise: a way out beside that of all code, as in "do this or …"; empty without one.
+    """
+
+    def __init__(self, what: str, otherwise: str = "") -> None:
+        super().__init__(
+            f"The agent's code has run again and {what}, so the turn starts over: take what may"
+            f" differ from run to run, such as the time or a random number, from a step{otherwise}."
+        )
+        self.what = what
+        self.otherwise = otherwise
 
 
 def _is_seconds(given: object) -> bool:
@@ -203,12 +233,15 @@ class Form(NamedTuple):
     def _json(self, step_id: StepId, result: Any) -> bytes:
         if self.type is not None:
             try:
-                return self.type.dump_json(self.type.validate_python(result))
-            except ValidationError as error:
-                reason = error.errors()[0]["msg"]
+                made = self.type.dump_json(self.type.validate_python(result))
+                self.type.validate_json(made)  # not a number, for instance, becomes null
+            except (ValidationError, PydanticSerializationError) as error:
+                reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
                 raise WrongCallError(
-                    f"Step {step_id.name!r} has returned what is not of its `type`: {reason}."
+                    f"Step {step_id.name!r} has returned what is not of its `type`, or what that"
+                    f" does not write as JSON and read again: {reason}."
                 ) from error
+            return made
         try:
             return json.dumps(result, separators=(",", ":"), allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
@@ -266,6 +299,10 @@ class Journal:
     def __init__(self, kept: Iterable[Record] = ()) -> None:
         self._kept: dict[StepId, Recorded] = {}
         self._told: defaultdict[str, deque[bytes]] = defaultdict(deque)
+        self._random: dict[str, None] = {}
+        """The artifacts of the log that are named at random, and were not said again yet."""
+        self._named_anew: dict[str, str] = {}
+        """Their ids in the log, by those that this attempt has given them."""
         for record in kept:
             for entry in record.entries:
                 self._keep(entry)
@@ -284,7 +321,10 @@ class Journal:
         if isinstance(entry, Recorded):
             self._kept[entry.id] = entry
         elif isinstance(entry, ArtifactWritten) and entry.told:
-            self._told[entry.artifact.artifact_id].append(_content_of(entry.artifact))
+            artifact_id = entry.artifact.artifact_id
+            self._told[artifact_id].append(_content_of(entry.artifact))
+            if RANDOM.fullmatch(artifact_id):
+                self._random[artifact_id] = None
         elif isinstance(entry, StatusChanged) and entry.told:
             self._told[""].append(b"")
 
@@ -371,6 +411,25 @@ class Journal:
         self._kept.update({entry.id: entry for entry in waiting})
         return waiting
 
+    def kept_id(self, artifact: Artifact, *, is_new: bool) -> str:
+        """Return the id of an artifact; that of the log, if each attempt names it at random.
+
+        It is the first one of the log that says the same outside of steps, and was not said again.
+        `is_new`: the attempt has said nothing of it, and says it outside of steps.
+        """
+        given = artifact.artifact_id
+        if given in self._told:  # the agent has named it
+            self._random.pop(given, None)
+        elif is_new and self._random and given not in self._named_anew and RANDOM.fullmatch(given):
+            alike = copied(artifact)
+            for kept in self._random:
+                alike.artifact_id = kept
+                if self._told[kept][0] == _content_of(alike):
+                    self._named_anew[given] = kept
+                    del self._random[kept]
+                    break
+        return self._named_anew.get(given, given)
+
     def is_told(self, artifact: Artifact | None) -> bool:
         """Return True if the log keeps what the code says outside of steps; None: a status.
 
@@ -381,7 +440,9 @@ class Journal:
         if not kept:
             return False
         if artifact is not None and kept[0] != _content_of(artifact):
-            raise diverged(f"said another content of artifact {artifact.artifact_id!r}{_OUTSIDE}")
+            raise DivergedError(
+                f"said another content of artifact {artifact.artifact_id!r}{_OUTSIDE}"
+            )
         kept.popleft()
         return True
 
@@ -393,18 +454,10 @@ class Journal:
         """
         missing = [artifact_id for artifact_id, kept in self._told.items() if artifact_id and kept]
         if missing:
-            raise diverged(f"said nothing of artifact {missing[0]!r}{_OUTSIDE}")
+            raise DivergedError(f"said nothing of artifact {missing[0]!r}{_OUTSIDE}")
 
 
 _OUTSIDE: Final = ", outside of steps"
-
-
-def diverged(what: str) -> DivergedError:
-    """Return the error of code that does something else than in an earlier attempt."""
-    return DivergedError(
-        f"The agent's code has run again and {what}, so the turn starts over: put what may differ"
-        " from run to run into a step."
-    )
 
 
 def _content_of(artifact: Artifact) -> bytes:
