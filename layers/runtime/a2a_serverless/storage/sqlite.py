@@ -100,6 +100,11 @@ SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlit
 """
 
 
+def blobs_folder(file: Path) -> Path:
+    """Return the folder with the content of a file's items that is too large for them."""
+    return file.with_name(f"{file.name}.blobs")
+
+
 class SqliteTable(Streamed):
     """Items in a file. Safe under threads, each of which has a connection of its own.
 
@@ -134,8 +139,7 @@ class SqliteTable(Streamed):
             time.sleep(0.01)  # another process makes the file
 
     def blobs_beside(self, clock: Clock, *, keep_s: float) -> DirectoryBlobs:
-        folder = self.path.with_name(f"{self.path.name}.blobs")
-        return DirectoryBlobs(folder, clock, keep_s=keep_s)
+        return DirectoryBlobs(blobs_folder(self.path), clock, keep_s=keep_s)
 
     def close(self) -> None:
         """Close all connections; the table cannot be used any more."""

@@ -346,7 +346,9 @@ class TaskContext(UserTurn):
         Clients get a small file in the answer itself, and a large one as a link that is made anew
         for each answer. `filename` is that of a path unless it is given.
 
-        >>> await ctx.emit_file("report.pdf", media_type="application/pdf")
+        >>> from io import BytesIO
+        >>> file = BytesIO(b"%PDF-1.7 ...")
+        >>> await ctx.emit_file(file, media_type="application/pdf", filename="report.pdf")
 
         Raises:
             WrongCallError: it is no file that can be read.

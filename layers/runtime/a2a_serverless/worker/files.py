@@ -7,7 +7,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, TypeAlias
@@ -73,23 +73,24 @@ class Files:
     async def put(self, source: Source, media_type: str, filename: str) -> Part:
         """Store a file; return the part that stands for it in an event of the task.
 
-        At most `CHUNK_BYTES` are in memory; a stream is copied to a temporary file first.
+        At most `CHUNK_BYTES` are in memory; what cannot be read twice from its beginning is copied
+        to a temporary file first.
 
         Raises:
             WrongCallError: it is no file that can be read.
             ConfigurationError, UnavailableError: as `Blobs.put`.
         """
         with _opened(source) as file:
-            spooled, digest, size = await asyncio.to_thread(_measured, file)
-            with spooled:
+            stored, digest, size = await asyncio.to_thread(_measured, file)
+            with nullcontext() if stored is file else stored:
                 blobs = self._storage.table.blobs
                 part = Part(media_type=media_type, filename=filename)
                 if blobs is None or size <= APART_BYTES:
-                    spooled.seek(0)
-                    part.raw = await asyncio.to_thread(spooled.read)
+                    stored.seek(0)
+                    part.raw = await asyncio.to_thread(stored.read)
                     return part
                 blob = Blob(self._owner, digest, size)
-                await blobs.put(blob, spooled, media_type)
+                await blobs.put(blob, stored, media_type)
                 part.url = blob.reference
                 return part
 
@@ -155,14 +156,22 @@ def _opened(source: Source) -> Iterator[BinaryIO]:
 
 
 def _measured(file: BinaryIO) -> tuple[BinaryIO, str, int]:
-    """Return a copy of a file that can be read twice, its SHA-256 and its size."""
+    """Return a file that can be read again from its beginning, its SHA-256 and its size.
+
+    It is the file itself if that can be, else a temporary copy.
+    """
     sha = hashlib.sha256()
     size = 0
+    is_again = file.seekable() and file.tell() == 0
     spooled = tempfile.SpooledTemporaryFile(max_size=CHUNK_BYTES)  # noqa: SIM115 - the caller closes it
     while chunk := file.read(CHUNK_BYTES):
         if not isinstance(chunk, bytes):
             raise WrongCallError("ctx.emit_file takes a file that is opened as binary ('rb').")
         sha.update(chunk)
         size += len(chunk)
-        spooled.write(chunk)
+        if not is_again:
+            spooled.write(chunk)
+    if is_again:
+        spooled.close()
+        return file, sha.hexdigest(), size
     return spooled, sha.hexdigest(), size  # type: ignore[return-value]
