@@ -26,7 +26,6 @@ from typing import Any, Final, Self, TypeVar
 from a2a.types import SendMessageRequest, Task, TaskPushNotificationConfig
 from google.protobuf.message import Message as AnyMessage
 
-from a2a_serverless import faults
 from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import (
     BeingDeletedError,
@@ -439,7 +438,6 @@ class DurableStorage:
         message, to_store = set_apart(message, owner, behind=behind)
         if to_store:
             await store(blobs, to_store)
-            faults.point("blobs-stored")
         return message
 
     async def _forget_blobs(self, step: Step) -> None:

@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, BinaryIO, Final
 
-from botocore import exceptions as boto
-
-from a2a_serverless.aws import call, client, error_code, repeat
+from a2a_serverless.aws import ERRORS, call, client, error_code, repeat
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage.blobs import ANY_TYPE, CHUNK_BYTES, Blobs, Link, disposition
@@ -103,7 +101,7 @@ class S3Blobs(Blobs):
         """Return the answer to a request, repeated if need be; None: there is no such object."""
         try:
             return await repeat(request, clock=self._clock)
-        except boto.ClientError as error:
+        except ERRORS as error:
             if error_code(error) in _MISSING:
                 return None
             raise ConfigurationError(

@@ -668,6 +668,8 @@ class TurnQueue(EventQueue):
                 event.artifact.artifact_id = kept_id
         behind = self._view.raw_bytes_before(event)
         stored = await self._guard.log.set_apart(self._guard.head, event, behind=behind)
+        if stored is not event:
+            faults.point("blob-stored")
         return stored, stored is not event
 
     def _entries_of(self, event: Event) -> tuple[Entry, ...]:
