@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +18,7 @@ from a2a_serverless.storage.deletion import count_data, delete_context
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import (
     FIRST_COMMITS,
+    Fitting,
     ListTasksQuery,
     ListTasksResult,
     _Listing,
@@ -55,6 +57,15 @@ async def pages(storage: DurableStorage, **query: object) -> list[ListTasksResul
 
 def ids(*results: ListTasksResult) -> list[str]:
     return [task.id for result in results for task in result.tasks]
+
+
+def at_most(count: int) -> Fitting:
+    """An answer in which so many tasks fit."""
+
+    async def fitting(tasks: Sequence[Task]) -> int:
+        return min(count, len(tasks))
+
+    return fitting
 
 
 def at(task: Task) -> str:
@@ -186,12 +197,12 @@ async def test_a_page_ends_with_what_fits_into_an_answer(
     """
     made = await fill(storage, clock, 5)
     query = ListTasksQuery()
-    first = await list_tasks(storage, query, fitting=lambda tasks: min(2, len(tasks)))
+    first = await list_tasks(storage, query, fitting=at_most(2))
     assert ids(first) == made[:2:-1]
     rest = query.model_copy(update={"page_token": first.next_page_token})
     assert ids(await list_tasks(storage, rest)) == made[2::-1]
     with pytest.raises(AnswerTooLargeError, match=rf"^Task {made[2]} alone .* without artifacts"):
-        await list_tasks(storage, rest, fitting=lambda _: 0)
+        await list_tasks(storage, rest, fitting=at_most(0))
 
 
 async def test_a_task_that_moves_is_not_shown_twice(

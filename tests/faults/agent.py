@@ -61,6 +61,10 @@ class Faulty(Worker):
             self._ledger.note("emitted", ctx.task_id)
         await ctx.respond("Done.")
 
+    async def file(self, ctx: TaskContext, count: float) -> None:
+        await ctx.emit_artifact("file", file_bytes=b"x" * 40_000)
+        await self.chunks(ctx, count, 0)
+
     async def steps(
         self, ctx: TaskContext, count: float, pause_s: float, failing: float = 0
     ) -> None:

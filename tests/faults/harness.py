@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import httpx
 from a2a.types import Artifact, Task, TaskState
 
+from a2a_serverless.clock import SystemClock
+from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.fold import Log
@@ -355,6 +357,7 @@ class World:
         task = await self.storage.load_task(task_id)
         assert log is not None, f"{task_id} is lost"
         assert task is not None, f"{task_id} is lost"
+        assert "not stored any more" not in str(task), f"a file of {task_id} is lost"
         assert log.head.due_at is None, f"{task_id} has ended and is watched"
         check_log(log)
         return End(head=log.head, task=task, log=log)
@@ -445,10 +448,12 @@ class Emulators:
             **self._variables,
             **made.environment(),
             "A2A_AUTH": "none",
+            "A2A_BLOBS": f"file:{folder}/blobs",
             **settings,
         }
         http = httpx.AsyncClient(trust_env=False, timeout=SETTLE_S)
         world = World(self.dynamodb, self.sqs, made, folder, variables, http)
+        world.storage.table.blobs = DirectoryBlobs(folder / "blobs", SystemClock(), keep_s=3600)
         try:
             yield world
         finally:

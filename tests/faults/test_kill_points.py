@@ -132,6 +132,11 @@ async def finished_turn(world: World, point: str) -> Expected:
     return await _worker_dies(world, point, starts=1)
 
 
+async def stored_file(world: World, point: str) -> Expected:
+    """The next attempt stores the same file again, and refers to it; nothing else is left of it."""
+    return await _worker_dies(world, point, starts=2, text="file 4")
+
+
 async def second_delivery(world: World, point: str) -> Expected:
     """A delivery that was received before claims before its agent starts, and dies there."""
     return await _worker_dies(world, point, starts=1, receives=1)
@@ -373,6 +378,7 @@ CASES = {
         Case(name="after receive, before visibility", point="after-receive:1", flow=waiting_turn),
         Case(name="after the first commit's claim", point="after-claim:1", flow=started_turn),
         Case(name="after a claim of its own", point="after-claim:1", flow=second_delivery),
+        Case(name="file stored, not committed", point="blob-stored:1", flow=stored_file),
         Case(name="between two commits", point="between-commits:1", flow=started_turn),
         Case(name="before a later commit", point="between-commits:2", flow=long_turn),
         Case(name="after last commit, before ack", point="before-ack:1", flow=finished_turn),

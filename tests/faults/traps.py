@@ -27,6 +27,7 @@ POINTS: Final = frozenset(
         "after-cancel-send",  # API: the cancel is sent; no request waits for its end any more
         "after-receive",  # worker: the delivery has the visibility of its receive, nothing is read
         "after-claim",  # worker: the turn has an owner, which is dead
+        "blob-stored",  # worker: a file is stored, nothing refers to it
         "between-commits",  # worker: some of the attempt is committed, the next batch is not
         "before-ack",  # worker: all is committed, the message is still in the queue
         "after-leave",  # worker: a turn is left for another of its conversation, its message is not

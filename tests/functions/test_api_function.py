@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -29,7 +31,7 @@ from tests.support.emulators import free_port
 from tests.support.gateway import HOST, adapted, rest_event
 from tests.support.handlers import cold_start, event_file
 from tests.support.messages import chunk, storyteller
-from tests.support.simulation.simulated_aws import simulated_aws
+from tests.support.simulation.simulated_aws import simulated_aws, stored_blobs
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "functions" / "api"
@@ -173,7 +175,8 @@ async def test_a_task_behind_a_fence_is_deleted(
     backends = aws_backends(settings)
     app = create_app(settings, backends, storyteller(), entrypoint=entrypoint)
     headers = {"X-API-Key": KEY, "A2A-Version": "1.0", "Idempotency-Key": "once"}
-    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "my secret"}]}
+    parts = [{"text": "my secret"}, {"text": "and a long one " * 5000}]
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": parts}
     body = {"message": message, "configuration": {"returnImmediately": True}}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
 
@@ -188,7 +191,41 @@ async def test_a_task_behind_a_fence_is_deleted(
         assert (await send()).status_code == 400
         scanned = aws.client("dynamodb").scan(TableName=settings.table)["Items"]
         assert "my secret" not in str(scanned)
+        assert stored_blobs() == []
         assert (await send()).json()["task"]["id"] == first  # it follows from the key
+
+
+@pytest.mark.parametrize("entrypoint", ["api", "stream"])
+async def test_a_file_goes_through_the_bucket(
+    environment: pytest.MonkeyPatch, entrypoint: Literal["api", "stream"]
+) -> None:
+    """A message's file is stored there once, shown from there, and a link to it is that file."""
+    environment.setenv("A2A_INLINE_BYTES", "40000")
+    settings, card = load_settings(), storyteller(inputs=("image/*",))
+    app = create_app(settings, aws_backends(settings), card, entrypoint=entrypoint)
+    headers = {"X-API-Key": KEY, "A2A-Version": "1.0"}
+    content = base64.b64encode(b"x" * 40_000).decode()
+    large = base64.b64encode(b"y" * 40_001).decode()
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
+
+        async def sent(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+            message = {"messageId": "m", "role": "ROLE_USER", "parts": parts}
+            body = {"message": message, "configuration": {"returnImmediately": True}}
+            answer = await client.post("/message:send", json=body, headers=headers)
+            assert answer.status_code == 200, answer.text
+            task = (
+                await client.get(f"/tasks/{answer.json()['task']['id']}", headers=headers)
+            ).json()
+            found: list[dict[str, Any]] = task["history"][0]["parts"]
+            return found
+
+        small, linked = await sent({"raw": content}, {"raw": large, "mediaType": "image/png"})
+        assert small["raw"] == content
+        assert "X-Amz-Signature=" in linked["url"]
+        assert len(stored_blobs()) == 2
+        (again,) = await sent(linked)
+        assert urlsplit(again["url"]).path.rpartition("/")[2] in linked["url"]
+        assert len(stored_blobs()) == 3
 
 
 def test_a_stream_is_cut_short_and_goes_on(

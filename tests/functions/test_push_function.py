@@ -10,14 +10,23 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from a2a.types import TaskPushNotificationConfig, TaskState
+from a2a.types import (
+    Message,
+    Part,
+    Role,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+)
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.signing import signing_key
 from a2a_serverless.settings import load_settings
+from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.template import Names
@@ -149,6 +158,28 @@ def test_a_job_tells_the_webhook(
     assert cursor(backends, head) == head.version
     published = asyncio.run(backends.pushing().keys.jwks())
     assert [key["kid"] for key in published["keys"]] == [signing_key(SECRET).kid]
+
+
+def test_a_webhook_gets_long_texts_and_links(
+    function: ModuleType, backends: Backends, provisioned: Names, receiver: Receiver
+) -> None:
+    """The text of a status comes whole out of the bucket, and its file as a new link."""
+    storage, text = backends.storage, "long " * 20_000
+    config = TaskPushNotificationConfig(id="mine", url=receiver.url())
+    head = asyncio.run(storage.open_task("context", request(), push=config)).head
+    said = Message(
+        message_id="m",
+        role=Role.ROLE_AGENT,
+        parts=[Part(text=text), Part(raw=b"x" * 300_000, media_type="image/png")],
+    )
+    ended = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=said))
+    head = asyncio.run(storage.commit(head, Commit(entries=(ended,), ends_turn=True)))
+    function.handler(committed(head), LambdaContext())
+    assert function.handler(next_job(provisioned), LambdaContext()) == ALL_DONE
+    (told,) = receiver.requests
+    long, linked = json.loads(told.body)["statusUpdate"]["status"]["message"]["parts"]
+    assert long["text"] == text
+    assert "X-Amz-Signature=" in linked["url"]
 
 
 def test_a_job_comes_again_while_the_webhook_fails(

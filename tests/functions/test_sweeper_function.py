@@ -25,7 +25,7 @@ from a2a_serverless_tools.local.template import Names
 from tests.support.clocks import ManualClock
 from tests.support.handlers import ALL_DONE, cold_start, event_file
 from tests.support.messages import message, request
-from tests.support.simulation.simulated_aws import simulated_aws
+from tests.support.simulation.simulated_aws import simulated_aws, stored_blobs
 
 
 @pytest.fixture
@@ -137,9 +137,12 @@ def test_what_was_stored_behind_a_fence_is_deleted(
     monkeypatch.setattr(storage, "clock", clock)
     head = open_task(function)
     run(function, Erasure(storage, Owner(storage.scope.person, "context")).step(limit=1))
-    late = open_task(function)
+    large = request("long " * 20_000)
+    late = run(function, storage.open_task("context", large)).head
+    assert len(stored_blobs()) == 1
     clock.advance(61)
     assert function.handler(event_file("sweeper-schedule"), None)["passed"] == 1
+    assert stored_blobs() == []
     for one in (head, late):
         assert run(function, storage.head(one.task_id)) is None
     scanned = aws.client("dynamodb").scan(TableName=deployed.table)["Items"]

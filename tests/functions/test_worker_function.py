@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
 from a2a.types import Task, TaskState
 
 from a2a_serverless import aws
@@ -23,9 +25,9 @@ from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless.worker.agents import load_agent
 from tests.support.handlers import ALL_DONE, LambdaContext, cold_start, event_file
 from tests.support.messages import request, said, texts
-from tests.support.simulation.simulated_aws import simulated_aws
+from tests.support.simulation.simulated_aws import simulated_aws, stored_blobs
 from tests.support.simulation.sources import SqsSource
-from tests.support.workers import Bench, PacedClock, S, status_text
+from tests.support.workers import Agent, Bench, PacedClock, S, chunk, status, status_text
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "functions" / "worker"
@@ -81,6 +83,29 @@ def task_of(backends: Backends, head: Head) -> Task:
     task = asyncio.run(backends.storage.load_task(head.task_id))
     assert task is not None
     return task
+
+
+async def test_long_texts_go_through_the_bucket(deployed: pytest.MonkeyPatch) -> None:
+    """The agent reads a long message out of it, and what it emits is stored there."""
+    assert deployed is not None
+    backends = aws_backends(load_settings())
+    text = "long " * 20_000
+    head = (await backends.storage.open_task("ctx", request(text))).head
+    read: list[str] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        read.append(context.get_user_input())
+        await queue.enqueue_event(chunk(context, text * 2))
+        await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED))
+
+    bench = Bench(Agent(execute), backends=backends)
+    await bench.enqueue(head)
+    assert await bench.work()
+    assert read == [text]
+    task = await backends.storage.load_task(head.task_id)
+    assert task is not None
+    assert task.artifacts[0].parts[0].text == text * 2
+    assert len(stored_blobs()) == 2
 
 
 def deliverable(monkeypatch: pytest.MonkeyPatch) -> None:

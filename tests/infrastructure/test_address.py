@@ -256,13 +256,14 @@ def test_what_is_not_asked_for_is_not_made(
 
 
 def test_outputs_lead_to_the_endpoint(document: Json) -> None:
-    """After a deployment its user sees the one endpoint, the table, the queues and the secrets."""
+    """After a deployment its user sees the one endpoint, table, bucket, queues and secrets."""
     assert set(document["Outputs"]) == {
         "ApiKeys",
         "DashboardUrl",
         "Endpoint",
         "LogGroup",
         "Table",
+        "Blobs",
         "Queue",
         "DeadLetterQueue",
         "UndecodableQueue",

@@ -56,6 +56,9 @@ def statements(role: Json) -> list[tuple[str, str, set[str]]]:
     return [(s["Sid"], s["Effect"], {*act}) for s, act in zip(found, acts, strict=True)]
 
 
+SIDS = ("Tasks", "ConsumeOperations", "Line", "Files", "FindFiles", "SendOperations")
+
+
 def test_a_worker_may_do_what_the_function_may(document: Json, fargate: Json) -> None:
     """The comparison of calls with permissions, made for the function, holds for the worker too.
 
@@ -64,10 +67,10 @@ def test_a_worker_may_do_what_the_function_may(document: Json, fargate: Json) ->
     own = [s for s in statements(fargate["Resources"]["TaskRole"]) if s[1] == "Allow"]
     its = statements(document["Resources"]["WorkerRole"])
     assert [s for s in own if s[0] != "KeepUndecodable"] == its
-    assert {s[0] for s in its} == {"Tasks", "ConsumeOperations", "Line", "SendOperations"}
+    assert {s[0] for s in its} == set(SIDS)
 
 
-@pytest.mark.parametrize("sid", ["Tasks", "ConsumeOperations", "Line", "SendOperations"])
+@pytest.mark.parametrize("sid", SIDS)
 def test_a_worker_reaches_what_the_function_reaches(
     document: Json, fargate: Json, sid: str
 ) -> None:
@@ -82,6 +85,7 @@ def test_a_worker_reaches_what_the_function_reaches(
     assert ("/index/by-line" in str(own["Resource"])) is ("/index/by-line" in str(its))
     assert ("Ref': 'Queue'" in str(own["Resource"])) is ("OperationsQueue" in str(its))
     assert ("Table" in str(own["Resource"])) is ("TaskTable" in str(its))
+    assert ("${Blobs}" in str(own["Resource"])) is ("BlobBucket" in str(its))
 
 
 def test_a_worker_may_ask_ecs_what_it_asks(fargate: Json) -> None:

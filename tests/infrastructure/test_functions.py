@@ -75,7 +75,7 @@ def longest(value: Any, parameters: Json) -> int:
             return 128
         case {"Ref": "AWS::NoValue"}:
             return 0
-        case {"Ref": "TaskTable"}:
+        case {"Ref": "TaskTable" | "BlobBucket"}:  # a bucket's name has at most 63 characters
             return 128 + len("-TaskTable-0123456789AB")
         case {"Ref": name} if name.endswith("Queue"):  # a queue's name has at most 80 characters
             return len("https://sqs.ap-southeast-2.amazonaws.com.cn/123456789012/") + 80

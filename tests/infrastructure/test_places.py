@@ -307,7 +307,7 @@ def test_what_a_failed_first_deployment_leaves(document: Json) -> None:
         if resource.get("DeletionPolicy", "Delete") != "Delete"
     }
     assert kept == dict.fromkeys(
-        ("TaskTable", "UndecodableQueue", "ApiKeys", "SigningSecret"),
+        ("TaskTable", "BlobBucket", "UndecodableQueue", "ApiKeys", "SigningSecret"),
         ("RetainExceptOnCreate", "Retain"),
     )
 
@@ -379,7 +379,7 @@ def test_what_a_deleted_stack_leaves_can_be_removed(document: Json, project: Pat
     text = page.partition("\n## Delete\n")[2].partition("\n## ")[0]
     before, _, after = text.partition("sam delete")
     remembered = dict(re.findall(r"(\w+)=\$\(output (\w+)\)", before))
-    removed = re.findall(r"delete-(?:table|queue|secret) --\S+ \"\$(\w+)\"", after)
+    removed = re.findall(r"(?:delete-(?:table|queue|secret) --\S+ |rb s3://)\"\$(\w+)\"", after)
     outputs = {name_of(document["Outputs"][remembered[name]]["Value"]) for name in removed}
     kept = {
         n for n, it in document["Resources"].items() if "Retain" in it.get("DeletionPolicy", "")

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import json
 import os
+import tempfile
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -23,6 +24,7 @@ PROCESS = uuid.uuid4().hex
 """This process among all that run the agent."""
 
 LONGEST_WAIT_S = 300.0
+PATTERN = bytes(range(256)) * 4096
 
 
 class LiveAgent(Worker):
@@ -39,6 +41,7 @@ class LiveAgent(Worker):
             "wait": self.wait,
             "nap": self.nap,
             "digest": self.digest,
+            "file": self.file,
             "outlive": self.outlive,
             "denied": self.denied,
         }
@@ -92,6 +95,18 @@ class LiveAgent(Worker):
         digest = hashlib.sha256(ctx.parts[1].text.encode()).hexdigest()
         await ctx.emit_text_artifact("x" * answer_bytes, "large")
         await ctx.respond(digest)
+
+    async def file(self, ctx: TaskContext, size: int) -> None:
+        """Emit a file of so many bytes, and say its digest."""
+        sha = hashlib.sha256()
+        with tempfile.TemporaryFile() as file:
+            for start in range(0, size, len(PATTERN)):
+                chunk = PATTERN[: size - start]
+                sha.update(chunk)
+                file.write(chunk)
+            file.seek(0)
+            await ctx.emit_file(file, media_type="image/png", filename="large.png")
+        await ctx.respond(sha.hexdigest())
 
     async def outlive(self, ctx: TaskContext, until_ms: int, blocked_s: float) -> None:
         """Block the process if this attempt begins before `until_ms`, else end the turn."""

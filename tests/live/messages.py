@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from typing import Any, Final
+
+import httpx
 
 from tests.live.findings import Check, Figures, require
 from tests.live.subject import VERSION, Subject, artifact_text, ordered, state, status_text
@@ -13,6 +15,7 @@ SENT_BYTES: Final = 2_950_000
 """Below the limit of a part, 3 MB."""
 ANSWERED_BYTES: Final = 2_000_000
 """With the message, which is in the history, below the limit of an answer in one piece, 5 MB."""
+FILE_BYTES: Final = 50_000_000
 TOO_LARGE_BYTES: Final = 7_000_000
 """A size above Lambda's limit and below API Gateway's."""
 
@@ -57,7 +60,52 @@ async def too_large(subject: Subject) -> Figures:
     return {"bytes": TOO_LARGE_BYTES, "status": response.status_code, "body": response.text[:500]}
 
 
+async def file(subject: Subject) -> Figures:
+    """Let the agent emit a file that no answer can hold, and fetch it by its link."""
+    task = await _with_file(subject)
+    (part,) = task["artifacts"][0]["parts"]
+    began, sha, size = subject.clock.monotonic(), hashlib.sha256(), 0
+    async with httpx.AsyncClient(timeout=60) as anyone, anyone.stream("GET", part["url"]) as got:
+        async for chunk in got.aiter_bytes():
+            sha.update(chunk)
+            size += len(chunk)
+    took_s = round(subject.clock.monotonic() - began, 3)
+    require(got.status_code == 200, f"the link to a file was answered with {got.status_code}")
+    require(sha.hexdigest() == status_text(task), f"the link gave another file, of {size} bytes")
+    require(got.headers["content-type"] == "image/png", "the link gives the file another type")
+    fetched = got.headers.get("content-disposition", "")
+    require(fetched.startswith("attachment"), "a browser would show what a link gives")
+    return {"bytes": size, "seconds": took_s}
+
+
+async def forged(subject: Subject) -> Figures:
+    """Ask for a file without a signature, and with another one."""
+    link = (await _with_file(subject))["artifacts"][0]["parts"][0]["url"]
+    answers = {}
+    async with httpx.AsyncClient(timeout=60) as anyone:
+        for name, asked in (("unsigned", link.partition("?")[0]), ("forged", f"{link}0")):
+            answers[name] = (await anyone.get(asked)).status_code
+    require(set(answers.values()) == {403}, f"links that were not signed were answered {answers}")
+    return answers
+
+
+async def _with_file(subject: Subject) -> dict[str, Any]:
+    """The task of an agent that has emitted a large file."""
+    task = (
+        await subject.agent.call("SendMessage", {"message": ordered("file", size=FILE_BYTES)})
+    ).task
+    return task if state(task) == "COMPLETED" else await subject.ended(task["id"], within_s=60)
+
+
 CHECKS = (
     Check("large-messages", "five large messages in a row are stored and answered whole", large),
+    Check("file", "a file that no answer can hold is fetched by its link, whole", file, seconds=20),
+    Check(
+        "forged-link",
+        "a link without its signature, or with another one, gives nothing",
+        forged,
+        Subject.behind_gateway,
+        seconds=20,
+    ),
     Check("too-large", "a message that Lambda cannot take is refused with 413", too_large),
 )

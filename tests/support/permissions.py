@@ -134,9 +134,13 @@ def _named(statement: Json) -> Iterator[tuple[str, str]]:
 
 
 def implied(resources: Json) -> set[Permission]:
-    """What is needed beside this release's calls: by pollers and runtime."""
+    """What is needed beside this release's calls: by pollers and runtime.
+
+    S3 tells who may list a bucket that an object is missing, and others that it is refused.
+    """
     return {
         *_polled(resources),
+        *((function, "s3:ListBucket", "BlobBucket") for function in functions(resources)),
         *((function, *need) for function in functions(resources) for need in RUNTIME),
         *((function, action, "*") for function in in_a_vpc(resources) for action in NETWORK),
     }

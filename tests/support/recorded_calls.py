@@ -35,6 +35,14 @@ WRITES: Final = frozenset(
     f"dynamodb:{name}" for name in ("BatchWriteItem", "DeleteItem", "PutItem", "UpdateItem")
 )
 
+_ON_S3: Final[Mapping[str, tuple[str, ...]]] = {
+    "CopyObject": ("GetObject", "PutObject"),
+    "DeleteObjects": ("DeleteObject",),
+    "GetObject": ("GetObject",),
+    "ListObjectsV2": ("ListBucket",),
+    "PutObject": ("PutObject",),
+}
+
 ENTRYPOINTS: Final = {"api": "ApiFunction", "stream": "StreamFunction"}
 
 ENTRANCES: Final[Mapping[str, tuple[tuple[type, str], ...]]] = {
@@ -83,12 +91,12 @@ def needed(service: str, operation: str, request: Mapping[str, Any]) -> Iterator
                 yield f"dynamodb:{operation}", _written("dynamodb:BatchWriteItem", *write.values())
         case "dynamodb", _:
             yield f"dynamodb:{operation}", _written(f"dynamodb:{operation}", request)
-        case "sqs", "SendMessageBatch":
-            yield "sqs:SendMessage", _queue(request["QueueUrl"])
         case "sqs", "GetQueueUrl":
             return  # a deployed function is given URLs; names are for local use
         case "sqs", _:
-            yield f"sqs:{operation}", _queue(request["QueueUrl"])
+            yield f"sqs:{operation.removesuffix('Batch')}", _queue(request["QueueUrl"])
+        case "s3", _:
+            yield from ((f"s3:{action}", "BlobBucket") for action in _ON_S3[operation])
         case "secretsmanager", _:
             yield f"secretsmanager:{operation}", _secret(str(request["SecretId"]).lower())
         case _:

@@ -266,6 +266,9 @@ def _connect(service: str, read_timeout_s: int) -> Any:
         read_timeout=read_timeout_s,
         max_pool_connections=THREADS,
         retries={"mode": "standard", "total_max_attempts": 3},
+        # Links need it: those of the older signature, the default in some regions, do not work for
+        # encrypted objects.
+        signature_version="s3v4" if service == "s3" else None,
     )
     try:
         if not _sessions:

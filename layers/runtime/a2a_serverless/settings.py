@@ -9,6 +9,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.storage.blobs import Inline
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.rules import Timing
 
@@ -128,6 +129,16 @@ class Settings(BaseModel):
     requests_per_s: float = Field(default=0, ge=0)
     """Requests of one caller that one process answers per second; 0: any number."""
 
+    blobs: str = ""
+    """Where content above 32 KB is stored: the name of a bucket, or `file:FOLDER`; empty: beside a
+    table in a file or in memory, and in the items of a table on DynamoDB."""
+    inline_bytes: int = Field(default=262_144, ge=32_768, le=2_000_000)
+    """The largest file that an answer shows in itself; a larger one is a link."""
+    inline_all_bytes: int = Field(default=1_000_000, ge=32_768, le=3_000_000)
+    """The most bytes of files that a message or artifact shows in itself."""
+    link_s: int = Field(default=300, ge=10, le=540)
+    """The life of a link to a file; credentials are renewed 10 minutes before they end."""
+
     older_dialects: bool = False
     """True to serve the methods of A2A 0.1, and `tasks/submit` and `tasks/status`, too."""
     submitted_ttl_s: float = Field(default=3600, gt=0)
@@ -170,6 +181,15 @@ class Settings(BaseModel):
     """The agent card's file."""
     extended_card: str = ""
     """The file of the card for authenticated callers; empty: there is none."""
+
+    def inline(self, base_url: str) -> Inline:
+        """Return what an answer shows of files in itself; `base_url` is the service's address."""
+        return Inline(
+            part_bytes=self.inline_bytes,
+            all_bytes=self.inline_all_bytes,
+            link_s=self.link_s,
+            base_url=base_url,
+        )
 
     @property
     def pushes(self) -> bool:

@@ -18,6 +18,7 @@ from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.queues.fifo import FifoQueue, M
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import layout
+from a2a_serverless.storage.blobs import Blobs
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import BY_LINE, INDEXES
@@ -217,6 +218,8 @@ def _storage_on(
     Without a queue of operations the turns that it wakes are left to the sweeper.
     """
     layout.SHARDS = settings.shards
+    if table.blobs is None:
+        table.blobs = open_blobs(settings, table, clock)
     send = None if operations is None else partial(_send_copy, operations)
     return DurableStorage(
         table,
@@ -380,6 +383,24 @@ def open_table(name: str, clock: Clock) -> Table:
             return _open_file(name)
         case scheme:
             return _open_outside(scheme, name, clock)
+
+
+def open_blobs(settings: Settings, table: Table, clock: Clock) -> Blobs | None:
+    """Open the store for content that is too large for items of a table, by A2A_BLOBS.
+
+    Raises:
+        ConfigurationError: one sentence says why it cannot be used.
+    """
+    name, keep_s = settings.blobs, (settings.ttl_days + 1) * 86_400
+    if name.startswith(f"{FILE}:"):
+        from a2a_serverless.storage.directory import DirectoryBlobs
+
+        return DirectoryBlobs(_file(name.removeprefix(f"{FILE}:")), clock, keep_s=keep_s)
+    if name:
+        from a2a_serverless.storage.s3 import S3Blobs
+
+        return S3Blobs(name, clock)
+    return table.blobs_beside(clock, keep_s=keep_s)
 
 
 def table_file(name: str) -> Path | None:

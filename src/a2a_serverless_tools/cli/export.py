@@ -92,7 +92,7 @@ async def _exported(storage: DurableStorage, owner: Owner) -> AsyncIterator[dict
                     log = await own.read(ids["task_id"])
                     if log is None:  # it has expired, or was deleted meanwhile
                         continue
-                    yield {"kind": "task", **named, **_task(log)}
+                    yield {"kind": "task", **named, **_task(await own.shown(log))}
                 else:
                     state, version = await own.contexts.load(ids["context_id"])
                     if version:

@@ -29,6 +29,7 @@ from a2a_serverless_tools.local import own_file
 
 _OUTPUTS: Final[Mapping[str, str]] = {
     "Table": "table",
+    "Blobs": "blobs",
     "Queue": "queue",
     "QuarantineQueue": "quarantine_queue",
     "UndecodableQueue": "undecodable_queue",

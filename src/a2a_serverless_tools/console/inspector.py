@@ -22,6 +22,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.http.intake import Wait, cancel
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.blobs import Inline
 from a2a_serverless.storage.conversation import line_of
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.storage.finding import HOUR_MS, Created, Due, created_in, due_tasks, find_tasks
@@ -239,12 +240,17 @@ class Inspector:
         )
 
     async def log(self, task_id: str, scope: str) -> Log | None:
-        """Return the whole log of a task; None if there is none.
+        """Return the whole log of a task as clients see it; None if there is none.
 
         Raises:
             UnreadableTaskError: it is damaged.
         """
-        return await self.storage.for_scope(Scope(scope)).read(task_id)
+        log = await self.storage.for_scope(Scope(scope)).read(task_id)
+        return None if log is None else await self.storage.shown(log, self._inline)
+
+    @property
+    def _inline(self) -> Inline:
+        return self.settings.inline(self.settings.public_url)
 
     async def events(
         self, task_id: str, scope: str, *, is_followed: bool = False
@@ -258,13 +264,14 @@ class Inspector:
         log = await storage.read(task_id)
         if log is None:
             raise TaskNotFoundError
-        for line in event_lines(log):
+        for line in event_lines(await storage.shown(log, self._inline)):
             yield line
         if not is_followed:
             return
         last = Cursor(log.head.version, 1_000_000_000, incarnation_tag(log.head.incarnation))
         tail, _ = await Tail.resume(storage, task_id, last)
         async for told in tail.events(until=lambda head: head.is_terminal, deadline=math.inf):
+            await storage.show(told.event, self._inline)
             yield str(told.cursor), _as_response(told.event)
 
     async def tasks(self, query: TaskQuery) -> _Rows:

@@ -95,7 +95,9 @@ class Storage:
         log = opened.log or await self._storage.read(opened.head.task_id)
         if log is None:
             raise TaskNotFoundError
-        return log.fold().task()
+        task = log.fold().task()
+        await self._storage.show(task)
+        return task
 
     async def load_task(
         self, task_id: str, history_length: int | None = None, *, include_artifacts: bool = True

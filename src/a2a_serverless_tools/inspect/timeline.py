@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from a2a.types import TaskState
 
+from a2a_serverless.tasks.blobs import blob_of, contents_of
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -27,6 +28,7 @@ from a2a_serverless.tasks.entries import (
     TurnEnded,
     TurnOpened,
     Unknown,
+    content_of,
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Record
@@ -404,7 +406,9 @@ def _discards(records: Iterable[Record]) -> dict[int, tuple[int, ...]]:
 
 def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
     """Return an entry without its content; `discards`: the versions that a restart takes back."""
-    references = len(getattr(entry, "references", ()))
+    content = content_of(entry)
+    parts = () if content is None else (p for c in contents_of(content) for p in c.parts)
+    references = sum(blob_of(part) is not None for part in parts)
     change = partial(Change, size=len(encode_entries((entry,))), references=references)
     match entry:
         case TurnOpened(request, caller):

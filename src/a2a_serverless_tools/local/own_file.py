@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -14,6 +15,7 @@ from typing import Final, TextIO
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.sqlite import blobs_folder
 from a2a_serverless_tools.scaffold.source import project_around
 
 FOLDER: Final = ".a2a"
@@ -98,7 +100,9 @@ def url_of(path: Path) -> str:
 
 
 def empty(path: Path) -> None:
-    """Remove all that a file holds, of whatever format. It stays the same file for its readers.
+    """Remove all that a file and the folder beside it hold, of whatever format.
+
+    It stays the same file for its readers.
 
     Raises:
         ConfigurationError: it holds something else, or it cannot be written.
@@ -121,6 +125,7 @@ def empty(path: Path) -> None:
             file.execute("PRAGMA user_version = 0")
             file.execute("COMMIT")
             file.execute("VACUUM")
+        shutil.rmtree(blobs_folder(path), ignore_errors=True)
     except sqlite3.Error as error:
         msg = f"{path} cannot be emptied: {error}. Remove it, or name another file with --file."
         raise ConfigurationError(msg) from error

@@ -1,4 +1,4 @@
-"""DynamoDB and SQS simulated by moto in this process: no account, no network, no Docker."""
+"""DynamoDB, SQS and S3 simulated by moto in this process: no account, no network, no Docker."""
 
 from __future__ import annotations
 
@@ -24,25 +24,34 @@ _ENVIRONMENT = {
     "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true",
     "AWS_ACCOUNT_ID_ENDPOINT_MODE": "disabled",  # moto does not know an account's own endpoints
 }
+BUCKET = "local-blobs"
 _FOREIGN = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN")
 """Variables of a developer's shell that must not reach the simulation."""
 
 
 @contextmanager
 def simulated_aws() -> Iterator[Names]:
-    """Simulate AWS with the table and the queues of template.yaml, for all threads of the process.
+    """Simulate AWS with table, queues and bucket of template.yaml, for all threads of the process.
 
     moto is not safe under threads: it loses puts that run beside transactions. Under one lock every
     request is a single step, as on AWS. A long poll would hold the lock: receive without waiting.
     """
     environment = {k: v for k, v in os.environ.items() if k not in _FOREIGN} | _ENVIRONMENT
+    environment["A2A_BLOBS"] = BUCKET
     with mock.patch.dict(os.environ, environment, clear=True), mock_aws(), _one_at_a_time():
         aws.forget_clients()
         try:
             names = Names.with_prefix("local")
+            aws.client("s3").create_bucket(Bucket=BUCKET)
             yield provision(aws.client("dynamodb"), aws.client("sqs"), names=names)
         finally:
             aws.forget_clients()
+
+
+def stored_blobs() -> list[str]:
+    """The keys of the bucket's objects."""
+    found = aws.client("s3").list_objects_v2(Bucket=BUCKET)
+    return [each["Key"] for each in found.get("Contents", ())]
 
 
 @contextmanager

@@ -21,18 +21,19 @@ from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.http.operations import (
     MAX_ANSWER_BYTES,
     Entrypoint,
+    _fitting,
     _sent_bytes,
     _shown_page,
-    fitting,
 )
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.entries import Replied, StatusChanged
-from a2a_serverless.tasks.fold import Log
+from a2a_serverless.storage.blobs import WHOLE, MemoryBlobs
+from a2a_serverless.tasks.blobs import Blob
+from a2a_serverless.tasks.entries import Replied, StatusChanged, copied
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract import ArtifactWrite, Storage
 from tests.support.a2a_calls import JSONRPC, REST, Agent, message
 from tests.support.gateway import deployed, rest_event
+from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, artifact, request
 from tests.support.scripted_worker import ScriptedWorker, Turn
 
@@ -92,18 +93,18 @@ def test_lists_of_large_tasks_fit_into_what_lambda_sends(
 ) -> None:
     """15 tasks of 2.9 MB come page by page, in answers that Lambda takes and little memory.
 
-    Each is read for its own page alone: what protobuf holds of a task is in no count of Python's.
+    The content of each is read for its own page alone.
     """
     made = [loop.run_until_complete(large_task(backends, "x" * 2_900_000)) for _ in range(15)]
     handler = lambda_handler(create_app(settings, backends, card, entrypoint="api"))
     listed, token = [], ""
-    read, load = list[str](), DurableStorage.read
+    read, get = list[str](), MemoryBlobs.get
 
-    async def reading(storage: DurableStorage, task_id: str, **how: Any) -> Log | None:
-        read.append(task_id)
-        return await load(storage, task_id, **how)
+    async def reading(blobs: MemoryBlobs, blob: Blob) -> bytes | None:
+        read.append(blob.owner.task_id)
+        return await get(blobs, blob)
 
-    monkeypatch.setattr(DurableStorage, "read", reading)
+    monkeypatch.setattr(MemoryBlobs, "get", reading)
     tracemalloc.start()
     while True:
         path = f"/tasks?pageSize=100&includeArtifacts=true&pageToken={token}"
@@ -261,11 +262,19 @@ def test_the_size_of_an_answer_is_that_of_the_answer(part: Part) -> None:
     assert _sent_bytes(task) <= 20 * task.ByteSize()
 
 
-def test_what_fits() -> None:
-    """The first tasks up to the limit; of none, none."""
+async def test_what_fits() -> None:
+    """The first tasks up to the limit, by their size as they are shown; of none, none."""
+    storage = memory_storage()
+
+    async def fitting(*tasks: Task) -> int:
+        return await _fitting([copied(task) for task in tasks], storage, WHOLE)
+
+    small = Task(id="t")
     half = Task(id="t", metadata={"x": "y" * (MAX_ANSWER_BYTES // 2 - 1000)})
-    assert [fitting([half] * number) for number in range(5)] == [0, 1, 2, 2, 2]
-    assert fitting([Task(id="t")] * 100) == 100
+    assert [await fitting(*[half] * number) for number in range(5)] == [0, 1, 2, 2, 2]
+    assert await fitting(*[small] * 100) == 100
+    assert await fitting(*[small] * 98, half, half, half) == 100
+    assert await fitting(half, *[small] * 99) == 100
 
 
 @pytest.mark.parametrize(("values", "is_refused"), [(49_000, True), (10_000, False)])

@@ -16,13 +16,13 @@ from a2a.types import (
     TaskStatus,
 )
 
+from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
     Entry,
     MessageAppended,
     Recorded,
-    Reference,
     Replied,
     Restarted,
     StatusChanged,
@@ -135,13 +135,16 @@ def test_an_end_is_that_of_the_attempt_before_or_its_own() -> None:
 
 def test_parts_that_are_elsewhere_are_counted() -> None:
     """Whichever entry refers to them."""
-    elsewhere = Reference(part=0, digest="d", size=9, media_type="text/plain", place="s3://x")
-    working = TaskStatus(state=TaskState.TASK_STATE_WORKING)
+    blob = Blob.of(b"x", BlobOwner("s" * 32, "t", "i" * 12))
+    elsewhere = Part(url=blob.reference)
+    message = Message(parts=[elsewhere, Part(text="here")])
+    working = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=message)
+    chunk = Artifact(artifact_id="a", parts=[elsewhere] * 2)
     entries: list[Entry] = [
-        replace(CHUNK, references=(elsewhere,) * 2),
-        replace(REPLY, references=(elsewhere,)),
-        StatusChanged(working, references=(elsewhere,)),
-        MessageAppended(Message(), (elsewhere,)),
+        ArtifactWritten(chunk, append=True),
+        Replied(message),
+        StatusChanged(working),
+        MessageAppended(message),
     ]
     (commit,) = of(record(1, *entries)).commits
     assert [change.references for change in commit.changes] == [2, 1, 1, 1]

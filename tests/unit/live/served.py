@@ -9,9 +9,11 @@ import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from a2a_serverless.http.files import ServedFiles
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.blobs import PATH, Blobs, ServedBlobs
 from a2a_serverless_tools.local.http_server import bind, guarded
 from a2a_serverless_tools.local.stack import Options, Running, Stack
 from tests.live import agent
@@ -19,6 +21,21 @@ from tests.support.gateway import STAGE
 from tests.support.simulation.front import front
 
 AGENT = Path(agent.__file__)
+
+
+class Bucket:
+    """Serves files beside the gateway, as a bucket does: the gateway would spoil bytes."""
+
+    def __init__(self, gateway: ASGIApp, blobs: Blobs | None) -> None:
+        assert isinstance(blobs, ServedBlobs)
+        self._gateway, self._files = gateway, ServedFiles(gateway, blobs)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if path.startswith(f"/{STAGE}{PATH}"):
+            await self._files({**scope, "path": path.removeprefix(f"/{STAGE}")}, receive, send)
+        else:
+            await self._gateway(scope, receive, send)
 
 
 def serve() -> None:
@@ -36,7 +53,8 @@ def serve() -> None:
 
         def gateway(stack: Running) -> ASGIApp:
             api = front(stack.settings, stack.backends, stack.card, stage=STAGE)
-            return guarded(running.enter_context(api), settings, port)
+            whole = guarded(running.enter_context(api), settings, port)
+            return Bucket(whole, stack.backends.storage.table.blobs)
 
         options = Options(
             agent=f"{AGENT}:agent",

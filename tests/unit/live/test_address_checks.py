@@ -60,6 +60,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "LATE_S", 0.7)
     monkeypatch.setattr(messages, "SENT_BYTES", 100_000)
     monkeypatch.setattr(messages, "ANSWERED_BYTES", 100_000)
+    monkeypatch.setattr(messages, "FILE_BYTES", 3_000_000)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         *WAYS,
         "stream-python",
         "large-messages",
+        "file",
         "too-large",
         "cancel",
         "webhook",
@@ -222,6 +224,36 @@ async def test_a_large_message_that_is_not_whole(
     found = await finding(
         await subject_at(transport=BrokenWay(concerns, shorten)), check("large-messages")
     )
+    assert found.outcome is Outcome.FAILED
+    assert says in found.says
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"content-type": "text/html"}, "another type"),
+        ({"content-disposition": "inline"}, "a browser would show"),
+        ({}, "another file"),
+    ],
+)
+async def test_a_file_that_is_not_as_it_was_made(
+    subject_at: Open, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], says: str
+) -> None:
+    """A link fails whose file comes as another type, is shown by a browser, or is another one."""
+    send = httpx.AsyncHTTPTransport.handle_async_request
+
+    async def broken(way: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+        response = await send(way, request)
+        if "/.blobs/" not in request.url.path:
+            return response
+        headers = {**response.headers, **changed}
+        content = await response.aread()
+        return httpx.Response(
+            200, headers=headers, content=content if changed else content[:-1] + b"!"
+        )
+
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", broken)
+    found = await finding(await subject_at(), check("file"))
     assert found.outcome is Outcome.FAILED
     assert says in found.says
 

@@ -13,7 +13,7 @@ import pytest
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.sqlite import SqliteTable
+from a2a_serverless.storage.sqlite import SqliteTable, blobs_folder
 from a2a_serverless.storage.table import Key, Put
 from a2a_serverless_tools.local.own_file import empty, held, own_file, url_of
 
@@ -91,7 +91,10 @@ async def test_an_emptied_file_stays_the_same_file(tmp_path: Path) -> None:
             newer.execute("PRAGMA user_version = 99")
         with pytest.raises(ConfigurationError, match="newer release"):
             SqliteTable(file, INDEXES)
+        blobs = blobs_folder(file) / "task"
+        blobs.mkdir(parents=True)
         empty(file)
+        assert not blobs.parent.exists()
         with closing(SqliteTable(file, INDEXES)) as writing:
             assert await reading.get(key) is None
             await writing.write(Put(item={**key._asdict(), "version": 2}))

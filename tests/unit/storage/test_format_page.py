@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, get_args
 
@@ -27,13 +27,13 @@ from a2a_serverless.storage.dynamodb import Typed
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.leases import PLACES, Slots, _Slot
 from a2a_serverless.tasks import entries
+from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
     MessageAppended,
     MetadataMerged,
     Recorded,
-    Reference,
     Replied,
     Restarted,
     StatusChanged,
@@ -304,17 +304,20 @@ def test_entries_are_those_of_the_codec() -> None:
 
 
 def test_flags_are_those_of_the_codec() -> None:
-    """The page has the bits of the codec's flags, and the kinds that may have references."""
+    """The page has the bits of the codec's flags."""
     listed = {int(flag, 16): cells[0] for flag, cells in rows("Entries", "flag").items()}
-    assert set(listed) == {entries._ARCHIVE, entries._TOLD, entries._REFERS, entries.CRITICAL}
-    referring = [one for one in ONE_OF_EACH if isinstance(one, entries._Referring)]
-    kinds = {encode_entries([one])[:1].decode() for one in referring}
-    assert set(re.findall(r"`(\w)`", listed[entries._REFERS])) == kinds
+    assert set(listed) == {entries._ARCHIVE, entries._TOLD, entries.CRITICAL}
 
 
-def test_a_reference_has_the_fields_of_the_page() -> None:
-    """A reference's fields have the names and the order of the page."""
-    assert list(rows("Entries", "field")) == [field.name for field in fields(Reference)]
+def test_a_reference_has_the_form_of_the_page() -> None:
+    """The URL of a part that refers to a blob is that of the page, and its kinds are."""
+    owner = BlobOwner("s" * 32, "t", "i" * 12)
+    blob = Blob.of(b"x", owner, "data", 7)
+    example = re.search(r"`(a2a-blob:[^`]+)`", PAGE)
+    assert example is not None
+    names = {"KIND": "data", "BEHIND": "7", "SCOPE": owner.scope, "TASK": "t"}
+    names |= {"INCARNATION": owner.incarnation, "DIGEST": blob.digest, "SIZE": "1"}
+    assert re.sub("[A-Z]{4,}", lambda word: names[word[0]], example[1]) == blob.reference
 
 
 @pytest.mark.parametrize("model", [Operation, OperationParams, PushJob, PushLetter])

@@ -9,8 +9,6 @@ from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
     MessageAppended,
-    Reference,
-    StatusChanged,
     Unknown,
     decode_entries,
     encode_entries,
@@ -62,22 +60,6 @@ def test_a_body_that_is_cut_off_is_critical(entries: tuple[Entry, ...], at: int)
     whole = [entry for entry in read if not isinstance(entry, Unknown)]
     assert whole == list(entries[: len(whole)])
     assert all(entry.is_critical for entry in read if isinstance(entry, Unknown))
-
-
-def test_references_come_back_as_they_were() -> None:
-    """No release writes one; a reader that knows them keeps them."""
-    reference = Reference(part=0, digest="0f", size=1, media_type="text/plain", place="s3://x")
-    status = working("said")
-    entry = StatusChanged(status.status, references=(reference,))
-    assert decode_entries(encode_entries([entry])) == (entry,)
-
-
-def test_references_of_an_entry_without_content_are_critical() -> None:
-    """A restart that is skipped would leave what it takes back."""
-    for kind in (b"R", b"E", b"D"):
-        (entry,) = decode_entries(kind + b"\x40" + b"\x00\x00\x00\x06" + b"\x00\x00\x00\x02[]")
-        assert isinstance(entry, Unknown)
-        assert entry.is_critical
 
 
 def test_a_sender_that_is_none_is_critical() -> None:

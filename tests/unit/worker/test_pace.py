@@ -71,6 +71,7 @@ class World:
 @pytest.fixture(autouse=True)
 def _pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryTable, "partition_units", PARTITION)
+    monkeypatch.setattr(MemoryTable, "blobs_beside", lambda *_, **__: None)
 
 
 def emitting(*sizes: int) -> Callable[[World, Emit], Awaitable[None]]:

@@ -330,7 +330,9 @@ async def test_an_event_beyond_the_limit_fails_the_task() -> None:
 
     async def verbose(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(chunk(context, "small"))
-        await queue.enqueue_event(chunk(context, "x" * 4_100_000))
+        large = chunk(context, "large")
+        large.metadata["much"] = "x" * 4_100_000  # what is no content of a part is not set apart
+        await queue.enqueue_event(large)
         await complete(context, queue)
 
     agent = Agent(verbose)

@@ -102,7 +102,7 @@ def create_app(
     _add_card_routes(app, partial(deployed, as_written))
     app.router.routes.extend(protocol_routes(handler, card, settings))
     describe(app)
-    add_middleware(app, card, settings, authenticator, clock)
+    add_middleware(app, card, settings, authenticator, clock, backends.storage.table.blobs)
     app.exception_handler(HTTPException)(_http_exception)
     app.add_exception_handler(Exception, _unforeseen)
     return app

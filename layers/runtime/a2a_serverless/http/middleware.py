@@ -25,7 +25,9 @@ from a2a_serverless.http import JSONRPC_PATHS, PUBLIC_PATHS, V0_3_PREFIX
 from a2a_serverless.http.auth import Authenticator
 from a2a_serverless.http.context import EXTENSION_HEADERS, names_1_0, requested_extensions
 from a2a_serverless.http.errors import RequestRefusedError, response_of
+from a2a_serverless.http.files import ServedFiles
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.blobs import Blobs, ServedBlobs
 
 _JSON: Final = "application/json"
 _WEIGHT_0: Final = re.compile(r"q=0(\.0*)?")
@@ -43,14 +45,18 @@ def add_middleware(
     settings: Settings,
     authenticator: Authenticator | None,
     clock: Clock,
+    blobs: Blobs | None = None,
 ) -> None:
     """Put the middleware around an application: the last one that is added comes first.
 
-    Without an authenticator every request is let through, without a principal.
+    Without an authenticator every request is let through, without a principal. A store of `blobs`
+    that has no links of its own is served here.
     """
     app.add_middleware(_Negotiation, card=card)
     app.add_middleware(_Admission, settings=settings, authenticator=authenticator, clock=clock)
     app.add_middleware(_ErrorForm)
+    if isinstance(blobs, ServedBlobs):
+        app.add_middleware(ServedFiles, blobs=blobs)
     if settings.cors_origins:
         # Outermost, because a browser's preflight has no credentials, and must read refusals, too.
         app.add_middleware(CORSMiddleware, **_browser_access(settings.cors_origins))

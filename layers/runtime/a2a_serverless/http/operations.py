@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import isasyncgenfunction
 from operator import attrgetter
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from a2a.types import (
     AgentCard,
@@ -47,12 +47,13 @@ from a2a_serverless.http.checks import (
     history_length,
     list_query,
 )
-from a2a_serverless.http.context import CallContext, operation, protocol_errors
+from a2a_serverless.http.context import CallContext, base_url, operation, protocol_errors
 from a2a_serverless.http.intake import Accepted, Intake, Wait, cancel
 from a2a_serverless.http.receivers import Receivers
 from a2a_serverless.http.streams import StreamEvent, StreamItems, followed
 from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.blobs import Inline, inlined_bytes
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import list_tasks
 from a2a_serverless.storage.tail import Tail, TailEvent
@@ -60,6 +61,8 @@ from a2a_serverless.tasks.fold import Event, bound
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import terminal_error
 from a2a_serverless.wiring import Backends
+
+M = TypeVar("M", bound=AnyMessage)
 
 Entrypoint = Literal["api", "stream"]
 """How the application's answers go out.
@@ -117,8 +120,9 @@ class DurableRequestHandler:
         if not params.configuration.return_immediately:
             await self._wait(context).settle(tail, until=accepted.is_answered, deadline=deadline)
         if tail.fold.reply is not None:
-            return bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
-        return tail.fold.task(self._length(params.configuration))
+            reply = bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
+            return await self._shown(reply, context)
+        return await self._shown(tail.fold.task(self._length(params.configuration)), context)
 
     async def _accept(self, params: SendMessageRequest, context: CallContext) -> Accepted:
         check_send(params, self._card, self._settings)
@@ -178,15 +182,20 @@ class DurableRequestHandler:
         """Return the task as it is now; None if the caller sees no such task."""
         with protocol_errors("get_task", params.id):
             length = self._length(params)
-            return await self._storage(context).load_task(params.id, length)
+            inline = self._inline(context)
+            return await self._storage(context).load_task(params.id, length, inline=inline)
 
     @operation("list_tasks")
     async def on_list_tasks(
         self, params: ListTasksRequest, context: CallContext
     ) -> ListTasksResponse:
         """List the caller's tasks, newest status first (section 3.1.4)."""
-        query = list_query(params, self._settings)
-        found = await list_tasks(self._storage(context), query, fitting=fitting)
+        query, storage = list_query(params, self._settings), self._storage(context)
+
+        async def fitting(tasks: Sequence[Task]) -> int:
+            return await _fitting(tasks, storage, self._inline(context))
+
+        found = await list_tasks(storage, query, fitting=fitting)
         return ListTasksResponse(
             tasks=found.tasks,
             next_page_token=found.next_page_token,
@@ -211,7 +220,7 @@ class DurableRequestHandler:
                 by=context.user_name,
             )
             piece.annotate(task_id=tail.head.task_id)
-        return tail.fold.task(self._length())
+        return await self._shown(tail.fold.task(self._length()), context)
 
     # -- push notifications and the extended card ----------------------------------------------
 
@@ -288,7 +297,16 @@ class DurableRequestHandler:
             stop=limits[1],
             wait=self._wait(context),
             flush_s=self._settings.flush_ms / 1000,
+            show=lambda event: self._shown(event, context),
         )
+
+    async def _shown(self, message: M, context: CallContext) -> M:
+        """Return a task, message or event as the client gets it: with contents and links."""
+        await self._backends.storage.show(message, self._inline(context))
+        return message
+
+    def _inline(self, context: CallContext) -> Inline:
+        return self._settings.inline(base_url(context.request, self._settings))
 
     def _wait(self, context: CallContext) -> Wait:
         return Wait(self._backends.streams, context.user_name)
@@ -503,13 +521,18 @@ _MOST_GROWTH: Final = 20
 """The most bytes that are sent for one byte of protobuf; names of enum values grow the most."""
 
 
-def fitting(tasks: Sequence[Task | Message]) -> int:
-    """Return how many of the first tasks, or messages, fit into one answer."""
-    if _MOST_GROWTH * sum(task.ByteSize() for task in tasks) <= MAX_ANSWER_BYTES:
-        return len(tasks)
-    size = 0
+async def _fitting(tasks: Sequence[Task], storage: DurableStorage, inline: Inline) -> int:
+    """Return how many of the first tasks fit into one answer, and make them what is sent."""
+    size = counted = stored = 0
     for number, task in enumerate(tasks):
-        size += _sent_bytes(task)
+        if number and size + inlined_bytes(task, inline) > MAX_ANSWER_BYTES:
+            return number
+        await storage.show(task, inline)
+        stored += task.ByteSize()
+        if _MOST_GROWTH * stored <= MAX_ANSWER_BYTES:
+            continue
+        size += sum(map(_sent_bytes, tasks[counted : number + 1]))
+        counted = number + 1
         if size > MAX_ANSWER_BYTES:
             return number
     return len(tasks)

@@ -7,7 +7,7 @@ there is more. Lines end with LF, because some clients only find the end of an e
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -71,6 +71,7 @@ async def followed(
     stop: float,
     wait: Wait,
     flush_s: float,
+    show: Callable[[Event], Awaitable[Event]],
 ) -> StreamItems:
     """Yield the opening event and those of a tail until HEAD satisfies `until`, or why it ends.
 
@@ -79,9 +80,9 @@ async def followed(
 
     In monotonic seconds: the stream does not wait after `deadline`; the events of a finished turn
     are still sent up to `stop`, a margin before the function ends. `flush_s` are the seconds from a
-    commit of chunks to the next one, as the workers are set.
+    commit of chunks to the next one, as the workers are set. `show` makes an event what is sent.
     """
-    yield StreamEvent(event=opening.event, cursor=opening.cursor)
+    yield StreamEvent(event=await show(opening.event), cursor=opening.cursor)
     deliveries = tail.events(
         until=until,
         deadline=deadline,
@@ -92,7 +93,8 @@ async def followed(
     try:
         async for delivery in deliveries:
             is_last = until(tail.head) and not tail.has_more
-            yield StreamEvent(event=delivery.event, cursor=delivery.cursor, is_last=is_last)
+            event = await show(delivery.event)
+            yield StreamEvent(event=event, cursor=delivery.cursor, is_last=is_last)
         if tail.has_more or not until(tail.head):
             yield _EarlyEnd(TOO_MANY if wait.is_refused else TOO_LONG)
     finally:

@@ -174,6 +174,7 @@ class Deliverer:
         if name:
             secret = SecretsManagerSecret(name, clock=self.clock).values
         issuer = (settings.push_issuer or settings.public_url).rstrip("/") or _ISSUER
+        self.inline = settings.inline(settings.public_url or settings.push_issuer)
         self.signer = Signer(secret, keys, issuer=issuer, clock=self.clock)
         per_caller = max(1, settings.push_concurrency // SHARE)
         self.places = Places(slots, per_caller=per_caller, in_all=0) if slots else None
@@ -405,6 +406,8 @@ class _Job:
         push, notification = attempt.push, attempt.notification
         try:
             audience = Receiver.parse(push.config.url).origin
+            # Links are made for this attempt: they live for minutes, and events wait for hours.
+            await self._storage.show(notification.event, self._deliverer.inline)
             body = notification.body(push)
         except InvalidArgumentError as error:
             return Outcome(meaning="never", reason=str(error))

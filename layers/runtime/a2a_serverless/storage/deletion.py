@@ -37,6 +37,7 @@ from a2a_serverless.storage.table import (
     beginning,
     key_of,
 )
+from a2a_serverless.tasks.blobs import BlobOwner
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import (
     PERSON_CHARS,
@@ -489,6 +490,11 @@ async def _erase(
     # Read after the keys: each of them is of this incarnation, or of none that lives.
     now = await storage.table.get(Key(partition, layout.HEAD))
     is_own = now is not None and now.get("incarnation") == fence
+    if storage.table.blobs is not None:  # before the items: a deletion that is resumed finds them
+        gone = {layout.incarnation_in(key.SK) for key in keys} - {None, _incarnation_of(now)}
+        for name in gone:
+            owner = BlobOwner(storage.scope.digest, task_id, str(name))
+            await storage.table.blobs.delete(owner)
     doomed = keys if is_own else [k for k in keys if not _is_of(k, _incarnation_of(now))]
     await storage.table.delete(doomed)
     if is_whole and is_own:

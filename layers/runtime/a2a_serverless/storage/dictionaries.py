@@ -17,7 +17,8 @@ from collections.abc import (
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from a2a_serverless.clock import Waker
+from a2a_serverless.clock import Clock, Waker
+from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.table import (
     TABLE,
     Index,
@@ -55,6 +56,9 @@ class MemoryTable(Table):
         }
         self._wakers: defaultdict[str, set[Waker]] = defaultdict(set)
         self._listeners: dict[object, Callable[[Item], None]] = {}
+
+    def blobs_beside(self, clock: Clock, *, keep_s: float) -> MemoryBlobs:  # noqa: ARG002
+        return MemoryBlobs(clock)
 
     def on_insert(self, listener: Callable[[Item], None]) -> Callable[[], None]:
         """Tell `listener` of every item that is made from now on; return a function to stop.

@@ -21,9 +21,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from a2a.types import SendMessageRequest, Task, TaskPushNotificationConfig
+from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import (
@@ -39,6 +40,7 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.storage import codec, conversation, layout
+from a2a_serverless.storage.blobs import WHOLE, Inline, show, store
 from a2a_serverless.storage.codec import (
     Commits,
     canceled,
@@ -66,12 +68,17 @@ from a2a_serverless.storage.table import (
     holds,
 )
 from a2a_serverless.storage.webhooks import Webhooks, push_inline
+from a2a_serverless.tasks.blobs import BlobOwner, refers, set_apart
 from a2a_serverless.tasks.conversation import Place
 from a2a_serverless.tasks.entries import (
     Caller,
+    Entry,
     advice_on_size,
     check_readable,
+    content_of,
+    decode_entries,
     encode_entries,
+    with_content,
 )
 from a2a_serverless.tasks.fold import Log, Record, belonging_to, check_history_length, task_of_head
 from a2a_serverless.tasks.head import AttemptEnd, Head, Reason, Spared
@@ -103,6 +110,8 @@ from a2a_serverless.tasks.rules import (
     open_task,
     waking,
 )
+
+M = TypeVar("M", bound=AnyMessage)
 
 logger = logging.getLogger(__name__)
 
@@ -335,12 +344,18 @@ class DurableStorage:
         return head, commits
 
     async def load_task(
-        self, task_id: str, history_length: int | None = None, *, include_artifacts: bool = True
+        self,
+        task_id: str,
+        history_length: int | None = None,
+        *,
+        include_artifacts: bool = True,
+        inline: Inline | None = WHOLE,
     ) -> Task | None:
         """Return the task as the caller's own copy; None when it does not exist or has expired.
 
         `history_length`: None = all, 0 = none, n = the last n messages. With 0 and without
-        artifacts the cost does not depend on the task's size.
+        artifacts the cost does not depend on the task's size. `inline` says what is shown of large
+        files in the task itself; None: it keeps its references.
 
         Raises:
             InvalidArgumentError: a negative or non-integer `history_length`.
@@ -351,11 +366,38 @@ class DurableStorage:
             if head is None:
                 return None
             if (task := task_of_head(head)) is not None:
-                return task
+                return await self._shown(task, inline)
         log = await self.read(task_id)
         if log is None:
             return None
-        return log.fold().task(history_length, include_artifacts=include_artifacts)
+        task = log.fold().task(history_length, include_artifacts=include_artifacts)
+        return await self._shown(task, inline)
+
+    async def _shown(self, task: Task, inline: Inline | None) -> Task:
+        if inline is not None:
+            await self.show(task, inline)
+        return task
+
+    async def shown(self, log: Log, inline: Inline = WHOLE) -> Log:
+        """Return a log that was read here with contents or links in place of references."""
+        records = [await self._shown_record(record, inline) for record in log.records]
+        return replace(log, records=tuple(records))
+
+    async def _shown_record(self, record: Record, inline: Inline) -> Record:
+        if not any(refers(content_of(entry)) for entry in record.entries):
+            return record
+        entries = decode_entries(encode_entries(record.entries))  # copies
+        for entry in entries:
+            await self.show(content_of(entry), inline)
+        return replace(record, entries=entries)
+
+    async def show(self, message: AnyMessage | None, inline: Inline = WHOLE) -> None:
+        """Replace references in a message that was read here by contents or links, in place.
+
+        Raises:
+            UnavailableError: no answer within the retry budget.
+        """
+        await show(self.table.blobs, message, inline)
 
     async def items_of(self, task_id: str, start: str = layout.EVENTS) -> list[Item]:
         """Return the items of a task from the sort key `start` on, HEAD last."""
@@ -377,6 +419,41 @@ class DurableStorage:
         return self.table.wakes
 
     # -- commits -----------------------------------------------------------------------------
+
+    async def set_apart(self, head: Head, message: M, *, behind: int = 0) -> M:
+        """Store the large contents of a message beside the log; return it with references to them.
+
+        `behind` are the raw bytes that the artifact has before those of this chunk. A commit does
+        the same: what is set apart before is not in memory until then.
+
+        Raises:
+            InvalidArgumentError: a part refers to another scope's content, or to none.
+            ConfigurationError: the store refuses.
+            UnavailableError: no answer within the retry budget; nothing refers to what is stored.
+        """
+        blobs = self.table.blobs
+        if blobs is None:
+            return message
+        owner = BlobOwner(head.scope, head.task_id, head.incarnation)
+        message, to_store = set_apart(message, owner, behind=behind)
+        if to_store:
+            await store(blobs, to_store)
+        return message
+
+    async def _forget_blobs(self, step: Step) -> None:
+        """Delete the blobs of a creation that has met an earlier one."""
+        if self.table.blobs is not None and any(refers(content_of(one)) for one in step.entries):
+            head = step.head
+            await self.table.blobs.delete(BlobOwner(head.scope, head.task_id, head.incarnation))
+
+    async def _apart(self, head: Head, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Return the entries of a commit that names nothing that is not stored."""
+        contents = [content_of(entry) for entry in entries]
+        apart = [None if c is None else await self.set_apart(head, c) for c in contents]
+        return tuple(
+            entry if content is None else with_content(entry, content)
+            for entry, content in zip(entries, apart, strict=True)
+        )
 
     async def open_task(
         self,
@@ -419,10 +496,13 @@ class DurableStorage:
         now_ms = self.clock.now_ms()
         trace = self.observer.trace()
         step = open_task(new, now_ms=now_ms, timing=self.timing, trace=trace)
+        check_readable(step.entries)
+        step = replace(step, entries=await self._apart(step.head, step.entries))
         body = _body_of(step)
         step = _sized(step, len(body))
         taker = await self._insert(step, body, _pushed(step))
         if taker is not None:
+            await self._forget_blobs(step)
             return _Opened(head=taker, created=False)
         log = Log(head=step.head, records=(Record.of(step),))
         return _Opened(head=step.head, created=True, log=log)
@@ -444,7 +524,9 @@ class DurableStorage:
         """
         now_ms = self.clock.now_ms()
         trace = self.observer.trace()
-        commit = replace(commit, is_serial=self.is_serial)
+        check_readable(commit.entries)
+        entries = await self._apart(head, commit.entries)
+        commit = replace(commit, entries=entries, is_serial=self.is_serial)
         try:
             step = advance(head, commit, now_ms=now_ms, timing=self.timing, trace=trace)
         except (TaskTerminalStateError, TaskNotAcceptingMessagesError):
@@ -744,10 +826,8 @@ def _body_of(step: Step) -> bytes:
     """Return the entries of a commit as they are stored.
 
     Raises:
-        InvalidArgumentError: an entry could be stored, but never be shown.
         CommitTooLargeError: more than `MAX_COMMIT_BYTES` at once.
     """
-    check_readable(step.entries)
     body = encode_entries(step.entries)
     size = len(body) + (len(step.context_write.value) if step.context_write else 0)
     if size > MAX_COMMIT_BYTES:

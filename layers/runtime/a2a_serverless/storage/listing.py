@@ -12,7 +12,7 @@ import base64
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -56,8 +56,8 @@ MAX_PAGE_BYTES: Final = 4_000_000
 MAX_TOTAL: Final = 2**31 - 1
 """The largest number that the protocol's `totalSize` holds."""
 
-Fitting = Callable[[Sequence[Task]], int]
-"""Returns how many of the first tasks fit into one answer."""
+Fitting = Callable[[Sequence[Task]], Awaitable[int]]
+"""Returns how many of the first tasks fit into one answer; it may make them what is sent."""
 
 _PLACE = re.compile(r"[0-9]{15}#[A-Za-z0-9._:-]{1,100}")
 
@@ -94,7 +94,7 @@ async def list_tasks(
     storage: DurableStorage,
     query: ListTasksQuery,
     *,
-    fitting: Fitting = len,
+    fitting: Fitting | None = None,
     most: int | None = MOST_COUNTED,
 ) -> ListTasksResult:
     """Return one page of the scope's tasks, newest status first, ties by task id.
@@ -122,7 +122,7 @@ async def list_tasks(
     )
     places = [place for place, task in enumerate(shown) if task is not None]
     tasks = [task for task in shown if task is not None]
-    count = fitting(tasks)
+    count = len(tasks) if fitting is None else await fitting(tasks)
     if count < len(tasks):
         if count == 0:
             raise AnswerTooLargeError(tasks[0].id)
@@ -173,7 +173,9 @@ async def _listed(
     task = None if _needs_log(head, query) else task_of_head(head)
     if task is None:
         try:
-            task = await storage.load_task(head.task_id, length, include_artifacts=has_artifacts)
+            task = await storage.load_task(
+                head.task_id, length, include_artifacts=has_artifacts, inline=None
+            )
         except UnreadableTaskError as error:
             tell_left_out(error)
     if task is None or query.status in (None, task.status.state):

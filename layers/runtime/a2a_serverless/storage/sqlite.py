@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import quote
 
-from a2a_serverless.clock import Waker
+from a2a_serverless.clock import Clock, Waker
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.storage.dictionaries import part_of, some
+from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.table import (
     NEVER_S,
     Index,
@@ -99,6 +100,11 @@ SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlit
 """
 
 
+def blobs_folder(file: Path) -> Path:
+    """Return the folder with the content of a file's items that is too large for them."""
+    return file.with_name(f"{file.name}.blobs")
+
+
 class SqliteTable(Streamed):
     """Items in a file. Safe under threads, each of which has a connection of its own.
 
@@ -131,6 +137,9 @@ class SqliteTable(Streamed):
         deadline = time.monotonic() + BUSY_S
         while not self._is_open(deadline):
             time.sleep(0.01)  # another process makes the file
+
+    def blobs_beside(self, clock: Clock, *, keep_s: float) -> DirectoryBlobs:
+        return DirectoryBlobs(blobs_folder(self.path), clock, keep_s=keep_s)
 
     def close(self) -> None:
         """Close all connections; the table cannot be used any more."""

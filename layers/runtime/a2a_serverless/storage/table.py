@@ -12,10 +12,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from operator import eq, ge, gt, le, lt, ne
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError
+
+if TYPE_CHECKING:
+    from a2a_serverless.storage.blobs import Blobs
 
 __all__ = [
     "MAX_ITEM_BYTES",
@@ -492,10 +495,20 @@ class Table(ABC):
 
     wakes: ClassVar[bool] = False
     """True where a watch returns soon after each write, so that no reader has to poll."""
+    blobs: Blobs | None = None
+    """Where content is stored that is too large for items; None: in items all the same."""
     lag_s: ClassVar[float] = 10.0
     """The seconds after which an index is taken to show a write; DynamoDB promises no bound."""
     partition_units: ClassVar[int | None] = None
     """The write units that a partition takes in a second; None: as many as come."""
+
+    def blobs_beside(self, clock: Clock, *, keep_s: float) -> Blobs | None:  # noqa: ARG002
+        """Return a store for the content of this table's items that is too large for them.
+
+        It keeps what is stored for `keep_s`. None: such content stays in the items, unless
+        A2A_BLOBS names a store.
+        """
+        return None
 
     @abstractmethod
     async def load(

@@ -11,7 +11,7 @@ import math
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from a2a.types import (
@@ -44,31 +44,12 @@ class Caller:
     """Context variables that travel with the message, as one JSON object; empty without any."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
-    """Content of a part that is stored elsewhere; the part itself has none.
-
-    No release writes one yet: a reader shows the part without content.
-    """
-
-    part: int
-    """The part's place in its message or artifact, from 0."""
-    digest: str
-    """SHA-256 of the content, in hexadecimal digits."""
-    size: int
-    """In bytes."""
-    media_type: str
-    place: str
-    """Where the content is, in terms of the storage that wrote it; never shown to a client."""
-
-
 @dataclass(frozen=True, slots=True)
 class TurnOpened:
     """A user message was accepted; the commit's version is the turn's number."""
 
     request: SendMessageRequest
     caller: Caller = field(default_factory=Caller)
-    references: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +57,6 @@ class MessageAppended:
     """A message joined the history."""
 
     message: Message
-    references: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +70,6 @@ class StatusChanged:
     status: TaskStatus
     metadata: Struct | None = None
     archive: bool = False
-    references: tuple[Reference, ...] = ()
     told: bool = False
     """The agent has said it, and not in a step: it says it again when its code runs again."""
 
@@ -103,7 +82,6 @@ class ArtifactWritten:
     append: bool = False
     last_chunk: bool = False
     metadata: Struct | None = None
-    references: tuple[Reference, ...] = ()
     told: bool = False
     """As of `StatusChanged`."""
 
@@ -137,7 +115,6 @@ class Replied:
     """The agent answered with a Message alone; the client of a blocking send gets it."""
 
     message: Message
-    references: tuple[Reference, ...] = ()
 
 
 class StepId(NamedTuple):
@@ -211,9 +188,6 @@ _KINDS: Final = frozenset((b"T", b"M", b"S", b"A", b"D", b"R", b"E", b"P", b"J")
 _BASE_BYTES: Final = 8
 _ARCHIVE = 1
 _TOLD = 2
-_Referring = TurnOpened | MessageAppended | StatusChanged | ArtifactWritten | Replied
-_REFERS = 0x40
-"""The payload begins with the entry's references: their length in four bytes, and JSON."""
 
 
 def encode_entries(entries: Iterable[Entry]) -> bytes:
@@ -275,6 +249,32 @@ def copied(message: M) -> M:
     return copy
 
 
+def content_of(entry: Entry) -> SendMessageRequest | Message | TaskStatus | Artifact | None:
+    """Return what has parts in an entry; None if it has none."""
+    match entry:
+        case TurnOpened(request, _):
+            return request
+        case MessageAppended(message) | Replied(message):
+            return message
+        case StatusChanged(status):
+            return status
+        case ArtifactWritten(artifact):
+            return artifact
+        case _:
+            return None
+
+
+def with_content(entry: Entry, content: AnyMessage) -> Entry:
+    """Return an entry with a content of the same kind in place of its own."""
+    if content is content_of(entry):
+        return entry
+    changed: Any = {f.name: content for f in fields(entry) if f.name in _CONTENTS}
+    return replace(entry, **changed)
+
+
+_CONTENTS: Final = frozenset({"request", "message", "status", "artifact"})
+
+
 def is_finite(message: AnyMessage) -> bool:
     """Return True if JSON can express all numbers of a message."""
     return all(math.isfinite(number) for number in _numbers(message))
@@ -328,9 +328,6 @@ def _shown_in(entry: Entry) -> Task:
 
 def _encode(entry: Entry) -> bytes:
     kind, flags, payload = _pack(entry)
-    if isinstance(entry, _Referring) and entry.references:
-        named = json.dumps([asdict(reference) for reference in entry.references]).encode()
-        flags, payload = flags | _REFERS, len(named).to_bytes(4, "big") + named + payload
     return _HEADER.pack(kind, flags, len(payload)) + payload
 
 
@@ -391,9 +388,8 @@ def _decode(kind: bytes, flags: int, payload: bytes) -> Entry:
     """
     if flags & CRITICAL or kind not in _KINDS:
         return Unknown(kind, flags, payload)
-    unpack = _unpack_referring if flags & _REFERS else _unpack
     try:
-        return _shown(unpack(kind, flags, payload), payload)
+        return _shown(_unpack(kind, flags, payload), payload)
     except (DecodeError, ValueError, TypeError, KeyError, RecursionError):
         return Unknown(kind, flags | CRITICAL, payload)
 
@@ -407,23 +403,9 @@ def _shown(entry: Entry, payload: bytes) -> Entry:
     return entry
 
 
-def _unpack_referring(kind: bytes, flags: int, payload: bytes) -> Entry:
-    """Return an entry whose references stand before its payload; raise what `_unpack` raises."""
-    end = 4 + _size(payload)
-    entry = _unpack(kind, flags, payload[end:])
-    if not isinstance(entry, _Referring):
-        raise TypeError("an entry without content refers to content")
-    references = tuple(map(_reference, json.loads(payload[4:end])))
-    return replace(entry, references=references)
-
-
 def _size(payload: bytes) -> int:
     """Return the length that stands in the first four bytes."""
     return int.from_bytes(payload[:4], "big")
-
-
-def _reference(fields: dict[str, Any]) -> Reference:
-    return Reference(**{name: fields[name] for name in Reference.__slots__})
 
 
 def _caller(fields: list[Any]) -> Caller:

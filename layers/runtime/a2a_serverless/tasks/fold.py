@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import InvalidArgumentError, NewerReleaseError
+from a2a_serverless.tasks.blobs import blob_of, is_text, joining
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -292,7 +293,12 @@ def joined(artifact: Artifact, seams: Collection[int] | None = None) -> Artifact
     del copy.parts[:]
     for number, part in enumerate(artifact.parts):
         if number in places and copy.parts and _go_together(copy.parts[-1], part):
-            texts[-1].append(part.text)
+            if blob_of(part) is None and not joining(copy.parts[-1], ">"):
+                texts[-1].append(part.text)
+                continue
+            copy.parts.append(part)
+            joining(copy.parts[-1], "<")
+            texts.append([part.text])
         else:
             copy.parts.append(part)
             texts.append([part.text])
@@ -303,9 +309,13 @@ def joined(artifact: Artifact, seams: Collection[int] | None = None) -> Artifact
 
 
 def _go_together(part: Part, following: Part) -> bool:
-    """Return True if two parts have text, and like metadata, media type and file name."""
+    """Return True if two parts have text, and like metadata, media type and file name.
+
+    What is stored beside the log is joined when it is shown.
+    """
     return (
-        part.WhichOneof("content") == following.WhichOneof("content") == "text"
+        is_text(part)
+        and is_text(following)
         and (part.media_type, part.filename) == (following.media_type, following.filename)
         and part.HasField("metadata") == following.HasField("metadata")
         and part.metadata == following.metadata

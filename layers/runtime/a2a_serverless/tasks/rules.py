@@ -29,6 +29,7 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     TurnFinishedError,
 )
+from a2a_serverless.tasks.blobs import comparable
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -378,8 +379,11 @@ def message_digest(message: Message) -> str:
 
 
 def content_digest(message: Message) -> str:
-    """Return HEAD's digest of a message, independent of the task and context that it names."""
-    content = copied(message)
+    """Return HEAD's digest of a message, independent of the task and context that it names.
+
+    A link to a file counts as the file's content.
+    """
+    content = comparable(message)
     content.ClearField("task_id")
     content.ClearField("context_id")
     return digest("content", content.SerializeToString(deterministic=True).hex())

@@ -2,8 +2,9 @@
 
 from a2a_serverless.worker.context import TaskContext, Worker
 from a2a_serverless.worker.failures import FinalError, RetryLater
+from a2a_serverless.worker.files import FileInfo
 from a2a_serverless.worker.steps import Retry, StepError
-from a2a_serverless.worker.turn import FileInfo, HistoryMessage, PreviousArtifact
+from a2a_serverless.worker.turn import HistoryMessage, PreviousArtifact
 
 __all__ = [
     "FileInfo",

@@ -441,7 +441,8 @@ class _Delivery:
         agent = await self._agent(log)
         # A paused task has no turn to claim: its last attempt is over, and no other one follows.
         guard = self._guard(log, None if way is Canceled.PAUSED else new_token())
-        attempt = self._attempt(guard, canceled_turn_of(log, tracing.carried()), agent)
+        turn = await self._shown(canceled_turn_of(log, tracing.carried()))
+        attempt = self._attempt(guard, turn, agent)
         try:
             with observed_cancel(log, self._operation):
                 async with guard.keeping_delivery():
@@ -488,7 +489,8 @@ class _Delivery:
                 agent = await self._agent(log)
                 guard = self._attempted = self._guard(log, new_token(), found)
                 # The agent's own calls belong to its attempt.
-                attempt = self._attempt(guard, turn_of(log, tracing.carried()), agent)
+                turn = await self._shown(turn_of(log, tracing.carried()))
+                attempt = self._attempt(guard, turn, agent)
                 async with guard.keeping_delivery():
                     if claims_first or log.head.woken:
                         is_alone = self._quarantine is None
@@ -507,6 +509,11 @@ class _Delivery:
             metrics.count("FencedWrites")
             _log(self._handle, logging.WARNING, "fenced", f"Attempt stopped: {error}")
             return LOST
+
+    async def _shown(self, turn: TurnInput) -> TurnInput:
+        settings = self._adapter.settings
+        inline = settings.inline(settings.public_url or settings.push_issuer)
+        return await turn.shown(self._storage, inline)
 
     async def _left(self, head: Head) -> None:
         """Send the copy with which a turn that was handed over goes on; one that sleeps has none.

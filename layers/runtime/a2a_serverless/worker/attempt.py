@@ -129,7 +129,11 @@ class Attempt:
         margin_s = min(HAND_OVER_S, MAX_HAND_OVER_SHARE * left_s)
         self._hand_over_at = self.stop_at - margin_s
         self._queue = TurnQueue(
-            self._writer, self.turn.view, self.turn.kept, hands_over=self._hands_over
+            self._writer,
+            self.turn.view,
+            self.turn.kept,
+            hands_over=self._hands_over,
+            inline=self.turn.inline,
         )
 
     def _hands_over(self, next_s: float) -> bool:

@@ -6,12 +6,14 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import os
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from a2a.helpers import new_data_part
@@ -43,6 +45,7 @@ from a2a_serverless.worker.failures import (
     refused_data,
     refused_text,
 )
+from a2a_serverless.worker.files import FileInfo, Source
 from a2a_serverless.worker.loops import called, noted, notes_calls
 from a2a_serverless.worker.steps import (
     IN_TASK,
@@ -325,6 +328,75 @@ class TaskContext(UserTurn):
         )
         if self._is_open("emit_artifact"):
             await self._publish_artifact(artifact, append=append, last_chunk=last_chunk)
+
+    async def emit_file(
+        self,
+        source: Source,
+        artifact_id: str = "file",
+        *,
+        media_type: str = "",
+        filename: str = "",
+        name: str = "",
+        append: bool = False,
+        last_chunk: bool = False,
+    ) -> None:
+        """Add an artifact with a file of any size, from a path or an open binary file.
+
+        With `append` the file becomes the artifact's next part. The whole file is never in memory.
+        Clients get a small file in the answer itself, and a large one as a link that is made anew
+        for each answer. `filename` is that of a path unless it is given.
+
+        >>> from io import BytesIO
+        >>> file = BytesIO(b"%PDF-1.7 ...")
+        >>> await ctx.emit_file(file, media_type="application/pdf", filename="report.pdf")
+
+        Raises:
+            WrongCallError: it is no file that can be read.
+            OSError: the path cannot be opened.
+        """
+        if not self._is_open("emit_file"):
+            return
+        named = filename or (Path(source).name if isinstance(source, str | os.PathLike) else "")
+        part = await self._queue.put_file(source, media_type, named)
+        artifact = Artifact(artifact_id=artifact_id, name=name, parts=[part])
+        await self._publish_artifact(artifact, append=append, last_chunk=last_chunk)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    async def read_file(self, file: FileInfo) -> bytes:
+        """Return the content of one of `ctx.files`, or of an earlier artifact's `files`.
+
+        >>> contents = [await ctx.read_file(file) for file in ctx.files]
+
+        Raises:
+            WrongCallError: it has a client's own URL, which the agent may fetch itself; or it is
+                not stored any more.
+        """
+        return b"".join([chunk async for chunk in self._queue.file_chunks(file)])
+
+    async def save_file(self, file: FileInfo, path: str | os.PathLike[str]) -> None:
+        """Write the content of a file to a path; the whole file is never in memory.
+
+        >>> for file in ctx.files:
+        ...     await ctx.save_file(file, "/tmp/" + file.filename)
+
+        Raises:
+            WrongCallError: as `read_file`.
+            OSError: the path cannot be written.
+        """
+        with await asyncio.to_thread(Path(path).open, "wb") as target:
+            async for chunk in self._queue.file_chunks(file):
+                await asyncio.to_thread(target.write, chunk)
+
+    async def link_to(self, file: FileInfo) -> str:
+        """Return a new link to a file that has a URL of this service; it lives for minutes.
+
+        >>> links = [await ctx.link_to(file) for file in ctx.files if file.url]
+
+        Raises:
+            WrongCallError: as `read_file`.
+        """
+        return await self._queue.link_to(file)
 
     # -- long work -----------------------------------------------------------------------------
 

@@ -16,11 +16,19 @@ from functools import partial
 from typing import Any, Final, NoReturn, Self, TypeVar
 
 from a2a.server.events import EventQueue
-from a2a.types import Message, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from a2a.types import (
+    Message,
+    Part,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
 from google.protobuf.message import Message as ProtobufMessage
 
 from a2a_serverless import faults
 from a2a_serverless.errors import InvalidAgentEventError
+from a2a_serverless.storage.blobs import Inline
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES
 from a2a_serverless.tasks.attempts import Returned, on_return
@@ -43,6 +51,7 @@ from a2a_serverless.worker.failures import (
     WrongCallError,
     is_final,
 )
+from a2a_serverless.worker.files import AGENTS, FileInfo, Files, Source
 from a2a_serverless.worker.guard import Guard, Merged
 from a2a_serverless.worker.loops import AgentCall, AgentCalls, first_of, noted
 from a2a_serverless.worker.steps import (
@@ -104,8 +113,10 @@ class TurnQueue(EventQueue):
         kept: Sequence[Record] = (),
         *,
         hands_over: Callable[[float], bool] = lambda _: False,
+        inline: Inline = AGENTS,
     ) -> None:
         self._writer = writer
+        self._inline = inline
         self._guard = writer.guard
         self._view = view
         self._journal = Journal(kept) if kept else None
@@ -175,6 +186,24 @@ class TurnQueue(EventQueue):
     def has_artifact(self, artifact_id: str) -> bool:
         """Return True if the task has an artifact, also one of earlier attempts that is kept."""
         return self._view.has_artifact(artifact_id)
+
+    async def put_file(self, source: Source, media_type: str, filename: str) -> Part:
+        """Store a file beside the log of the turn's task; return the part that stands for it."""
+        return await self._at_home(self._files.put(source, media_type, filename))
+
+    async def file_chunks(self, file: FileInfo) -> AsyncIterator[bytes]:
+        """Yield the content of a file, see `Files.chunks`."""
+        chunks = self._files.chunks(file)
+        while (chunk := await self._at_home(_next(chunks))) is not None:
+            yield chunk
+
+    async def link_to(self, file: FileInfo) -> str:
+        """Return a new link to a file of this service."""
+        return await self._at_home(self._files.link(file))
+
+    @property
+    def _files(self) -> Files:
+        return Files(self._guard.log, self._guard.head, self._inline)
 
     @property
     def now_ms(self) -> int:
@@ -604,14 +633,10 @@ class TurnQueue(EventQueue):
         self, event: E, entries_of: Callable[[E], tuple[Entry, ...]], *, ends_turn: bool = False
     ) -> None:
         async with self._in_turn(_size_of(event)):
-            if self._journal is not None and isinstance(event, TaskArtifactUpdateEvent):
-                given_id = event.artifact.artifact_id
-                is_new = current_step() is None and not self._view.has_artifact(given_id)
-                kept_id = self._journal.kept_id(event.artifact, is_new=is_new)
-                if kept_id != given_id:  # the agent keeps its own event
-                    event = copied(event)
-                    event.artifact.artifact_id = kept_id
-            if not self._takes(_kind(event)) or self._is_kept(event, ends_turn=ends_turn):
+            if not self._takes(_kind(event)):
+                return
+            event, is_large = await self._as_stored(event)
+            if self._is_kept(event, ends_turn=ends_turn):
                 return
             entries = entries_of(event)
             in_step = self._journal is not None and current_step() is not None
@@ -620,9 +645,32 @@ class TurnQueue(EventQueue):
             if ends_turn or self.has_ended:  # before the commit that ends the turn
                 self.refuse_forgotten()
             self._put(entries, ends_turn=ends_turn)
+            if is_large:
+                self._writer.fill_batch()
             self._count()
         await self._settle(ends_turn=ends_turn)
         await self.on_taken(event)
+
+    async def _as_stored(self, event: E) -> tuple[E, bool]:
+        """Return an event with the ids and references that the log has, and whether it is large.
+
+        Its large contents are stored then; the agent keeps its own event.
+        """
+        given: object = event  # it may be anything
+        if not isinstance(given, ProtobufMessage):
+            return event, False
+        if self._journal is not None and isinstance(event, TaskArtifactUpdateEvent):
+            given_id = event.artifact.artifact_id
+            is_new = current_step() is None and not self._view.has_artifact(given_id)
+            kept_id = self._journal.kept_id(event.artifact, is_new=is_new)
+            if kept_id != given_id:
+                event = copied(event)
+                event.artifact.artifact_id = kept_id
+        behind = self._view.raw_bytes_before(event)
+        stored = await self._guard.log.set_apart(self._guard.head, event, behind=behind)
+        if stored is not event:
+            faults.point("blob-stored")
+        return stored, stored is not event
 
     def _entries_of(self, event: Event) -> tuple[Entry, ...]:
         try:
@@ -683,6 +731,10 @@ class TurnQueue(EventQueue):
         if self.has_ended or self._writer.is_full:
             # If the commit fails, the attempt is told, and stops the agent.
             await self._writer.drain(ends_turn=ends_turn)
+
+
+async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(chunks, None)
 
 
 async def _nothing(_: object) -> None:
@@ -828,6 +880,12 @@ class TurnWriter:
         batch.leaves = leaves or batch.leaves
         if batch.size >= FLUSH_BYTES:
             batch.urgent.set()
+
+    def fill_batch(self) -> None:
+        """Commit what waits without waiting for more: a part of it is stored beside the log."""
+        batch = self._waiting()
+        batch.size += FLUSH_BYTES
+        batch.urgent.set()
 
     async def flush(self, *, ends_turn: bool = False) -> None:
         """Return when all that was put is committed; with `ends_turn`, end the turn as well.

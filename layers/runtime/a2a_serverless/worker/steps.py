@@ -26,6 +26,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.tasks.blobs import comparable
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Recorded,
@@ -460,7 +461,7 @@ _OUTSIDE: Final = ", outside of steps"
 
 
 def _content_of(artifact: Artifact) -> bytes:
-    return hashlib.sha256(artifact.SerializeToString(deterministic=True)).digest()
+    return hashlib.sha256(comparable(artifact).SerializeToString(deterministic=True)).digest()
 
 
 def key_of(scope: str, task_id: str, turn: int, step_id: StepId) -> str:

@@ -27,6 +27,9 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import InvalidAgentEventError
+from a2a_serverless.storage.blobs import Inline
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.blobs import contents_of, raw_bytes
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -35,10 +38,12 @@ from a2a_serverless.tasks.entries import (
     MetadataMerged,
     Replied,
     StatusChanged,
+    copied,
 )
 from a2a_serverless.tasks.fold import Event, Fold, Log, Record, bound, extend, joined
 from a2a_serverless.tasks.head import KNOWN, state_name
 from a2a_serverless.tasks.rules import merge_metadata
+from a2a_serverless.worker.files import AGENTS, FileInfo, files_of
 
 
 class TurnView:
@@ -90,6 +95,13 @@ class TurnView:
     def has_artifact(self, artifact_id: str) -> bool:
         """Return True if the task has an artifact of this id."""
         return artifact_id in self._fold.artifacts
+
+    def raw_bytes_before(self, event: object) -> int:
+        """Return the raw bytes that the artifact has to which an event appends; 0 for any other."""
+        if not isinstance(event, TaskArtifactUpdateEvent) or not event.append:
+            return 0
+        known = self._fold.artifacts.get(event.artifact.artifact_id)
+        return 0 if known is None else raw_bytes(*known.parts)
 
     def kept(self) -> tuple[Entry, ...]:
         """Return the pause to log for an agent that returns after sending the given status back.
@@ -266,16 +278,6 @@ def describe(state: TaskState | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileInfo:
-    """A file of the user's message: `content` or `url`."""
-
-    content: bytes | None
-    url: str | None
-    filename: str
-    media_type: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryMessage:
     """An earlier message of the task; `text` joins its text parts by newlines."""
 
@@ -292,6 +294,11 @@ class PreviousArtifact:
     artifact_id: str
     name: str
     parts: tuple[Part, ...]
+
+    @property
+    def files(self) -> list[FileInfo]:
+        """Return the files of the artifact, as `ctx.files` those of the message."""
+        return files_of(self.parts)
 
 
 class UserTurn:
@@ -411,10 +418,21 @@ class TurnInput:
     """For the headers of the call contexts."""
     kept: Sequence[Record] = ()
     """The commits of earlier attempts that the next claim does not take back."""
+    inline: Inline = AGENTS
+    """What the agent is shown of files in itself."""
 
     def cancel_context(self) -> RequestContext:
         """Return the context of `cancel()`: the Task when the attempt began, and no message."""
         return _cancel_context(self.log, self.state)
+
+    async def shown(self, storage: DurableStorage, inline: Inline) -> TurnInput:
+        """Return the turn with files and long texts, or links, in what the agent is given.
+
+        `inline` is what clients are shown: a task with more files than an agent gets in itself
+        shows them to the agent in the same way.
+        """
+        await _show_given(storage, self.context, inline)
+        return replace(self, inline=replace(AGENTS, link_s=inline.link_s, base_url=inline.base_url))
 
 
 def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
@@ -432,7 +450,7 @@ def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     kept = log.kept()
     return TurnInput(
         context=context,
-        view=TurnView(log.restarted() if kept else fold, given),
+        view=TurnView(log.restarted() if kept else fold, None if given is None else copied(given)),
         log=log,
         state=state,
         kept=kept,
@@ -442,8 +460,19 @@ def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
 def canceled_turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     """Return the current turn of a log for `cancel()` alone: with all that the log has."""
     context = _cancel_context(log, state)
-    view = TurnView(log.fold(), context.current_task)
+    given = context.current_task
+    view = TurnView(log.fold(), None if given is None else copied(given))
     return TurnInput(context=context, view=view, log=log, state=state)
+
+
+async def _show_given(storage: DurableStorage, context: RequestContext, inline: Inline) -> None:
+    agents = replace(AGENTS, link_s=inline.link_s, base_url=inline.base_url)
+    if context.message is not None:
+        await storage.show(context.message, agents)
+    task = context.current_task
+    if task is not None:
+        files = sum(raw_bytes(*content.parts) for content in contents_of(task))
+        await storage.show(task, agents if files <= AGENTS.all_bytes else inline)
 
 
 def _cancel_context(log: Log, state: Mapping[str, str]) -> RequestContext:
@@ -513,21 +542,6 @@ def _request_context(
         context_id=fold.context_id,
         task=given,
     )
-
-
-def files_of(parts: Iterable[Part]) -> list[FileInfo]:
-    """Return the files among parts."""
-    kinds = ((part, part.WhichOneof("content")) for part in parts)
-    return [
-        FileInfo(
-            content=part.raw if kind == "raw" else None,
-            url=part.url if kind == "url" else None,
-            filename=part.filename,
-            media_type=part.media_type,
-        )
-        for part, kind in kinds
-        if kind in {"raw", "url"}
-    ]
 
 
 def history_message(message: Message) -> HistoryMessage:

@@ -1,0 +1,278 @@
+"""Stores of blobs beside a table, and showing content at the edges."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+from urllib.parse import quote, urlencode
+
+from a2a.types import Part
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as AnyMessage
+
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.tasks.blobs import (
+    Blob,
+    BlobOwner,
+    ToStore,
+    blob_of,
+    contents_of,
+    filled,
+    joins,
+    linked_blob,
+)
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+"""The most bytes of a blob that are in memory while it is copied."""
+AT_ONCE: Final = 8
+"""Blobs that one answer, or one commit, reads or writes at the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What a link to a blob says beside its place; it is fixed by the link's signature."""
+
+    media_type: str
+    filename: str
+    seconds: int
+    base_url: str = ""
+    """The service's own address, for a store whose blobs the service itself serves."""
+
+
+class Blobs(ABC):
+    """A store of blobs by key: what is stored under a key never changes.
+
+    All of them may raise UnavailableError: no answer within the retry budget.
+    """
+
+    @abstractmethod
+    async def put(self, blob: Blob, content: bytes | BinaryIO, media_type: str) -> None:
+        """Store a blob, from its bytes or from a file that is read from its beginning.
+
+        Raises:
+            ConfigurationError: the store refuses; one sentence says why.
+        """
+
+    @abstractmethod
+    async def copy(self, source: Blob, blob: Blob) -> bool:
+        """Store a blob with the content of another one; False if that is not there."""
+
+    @abstractmethod
+    async def get(self, blob: Blob) -> bytes | None:
+        """Return a whole content; None if it is not there."""
+
+    @abstractmethod
+    def chunks(self, blob: Blob) -> AsyncIterator[bytes]:
+        """Yield a content in chunks of at most `CHUNK_BYTES`; nothing if it is not there."""
+
+    @abstractmethod
+    async def link(self, blob: Blob, link: Link) -> str:
+        """Return a link to a blob, which anyone may fetch for `link.seconds`."""
+
+    @abstractmethod
+    async def delete(self, owner: BlobOwner) -> None:
+        """Delete all blobs of an incarnation of a task; it may be repeated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inline:
+    """The raw content that is shown in a message or artifact itself; beyond it there are links."""
+
+    part_bytes: int
+    """Of one part."""
+    all_bytes: int
+    """Of a part together with those before it in its message or artifact."""
+    link_s: int = 300
+    base_url: str = ""
+
+    def has_room(self, blob: Blob) -> bool:
+        """Return True if a blob is shown by its content: it depends on the blob alone."""
+        fits = blob.size <= self.part_bytes and blob.behind + blob.size <= self.all_bytes
+        return blob.kind != "raw" or fits
+
+
+WHOLE: Final = Inline(part_bytes=2**62, all_bytes=2**62)
+"""Everything is shown by its content."""
+
+
+async def store(blobs: Blobs, to_store: Sequence[ToStore]) -> None:
+    """Store what a commit is going to name.
+
+    Raises:
+        InvalidArgumentError: a link names a file that is not stored any more.
+        ConfigurationError, UnavailableError: as `Blobs.put`.
+    """
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(each: ToStore) -> None:
+        async with turns:
+            if isinstance(each.content, bytes):
+                await blobs.put(each.blob, each.content, each.media_type)
+            elif not await blobs.copy(each.content, each.blob):
+                raise InvalidArgumentError(
+                    "A part's link names a file that is not stored any more: send the file itself."
+                )
+
+    distinct = {each.blob.key: each for each in to_store}
+    await asyncio.gather(*map(one, distinct.values()))
+
+
+def inlined_bytes(message: AnyMessage, inline: Inline) -> int:
+    """Return the bytes that `show` puts into a message, before JSON makes them more."""
+    found = (blob_of(part) for content in contents_of(message) for part in content.parts)
+    return sum(blob.size for blob in found if blob is not None and inline.has_room(blob))
+
+
+async def show(blobs: Blobs | None, message: AnyMessage | None, inline: Inline) -> None:
+    """Replace the references in a message, if it is one, by contents or links, in place.
+
+    A content that is missing, or damaged, is told by a sentence in its place, and in the log.
+
+    Raises:
+        UnavailableError: no answer within the retry budget.
+    """
+    found = [
+        (part, blob)
+        for content in contents_of(message)
+        for part in content.parts
+        if (blob := blob_of(part)) is not None
+    ]
+    if not found:
+        return
+    texts = [(content, joins(content.parts)) for content in contents_of(message)]
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(part: Part, blob: Blob) -> None:
+        async with turns:
+            if blobs is None:
+                _tell_missing(part, blob)
+            elif inline.has_room(blob):
+                await _fill(blobs, part, blob)
+            else:
+                part.url = await blobs.link(blob, _link(part, inline))
+
+    await asyncio.gather(*(one(*each) for each in found))
+    for content, numbers in texts:
+        for number in reversed(numbers):
+            content.parts[number - 1].text += content.parts.pop(number).text
+
+
+def _link(part: Part, inline: Inline) -> Link:
+    return Link(
+        media_type=part.media_type,
+        filename=part.filename,
+        seconds=inline.link_s,
+        base_url=inline.base_url,
+    )
+
+
+async def _fill(blobs: Blobs, part: Part, blob: Blob) -> None:
+    content = await blobs.get(blob)
+    try:
+        if content is not None and Blob.of(content, blob.owner).digest == blob.digest:
+            filled(part, blob, content)
+            return
+    except (DecodeError, ValueError):
+        pass
+    _tell_missing(part, blob)
+
+
+def _tell_missing(part: Part, blob: Blob) -> None:
+    extra = {"action": "blob_missing", "task_id": blob.owner.task_id, "digest": blob.digest}
+    logger.error("A blob of %d bytes is not stored any more", blob.size, extra=extra)
+    name = part.filename or {"raw": "file", "text": "text", "data": "data"}[blob.kind]
+    part.text = f"[{name}: {blob.size} bytes that are not stored any more]"
+
+
+# -- stores without links of their own -------------------------------------------------------
+
+PATH: Final = "/.blobs/"
+"""Where the service itself serves the blobs of such a store."""
+
+ANY_TYPE: Final = "application/octet-stream"
+
+
+class ServedBlobs(Blobs):
+    """A store whose blobs the service itself serves, by links that it has signed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    @abstractmethod
+    def secret(self) -> bytes:
+        """Return what signs the links: the same in all processes of the store."""
+
+    async def link(self, blob: Blob, link: Link) -> str:
+        until = str(self._clock.now_ms() // 1000 + link.seconds)
+        fixed = {"type": link.media_type or ANY_TYPE, "name": link.filename, "until": until}
+        signature = await asyncio.to_thread(self._signature, blob.key, fixed)
+        signed = {**fixed, "signature": signature}
+        return f"{link.base_url.rstrip('/')}{PATH}{quote(blob.key)}?{urlencode(signed)}"
+
+    def linked(self, path: str, query: Mapping[str, str]) -> tuple[Blob, Link] | None:
+        """Return the blob that a link made by `link` names; None: it is none, or has expired."""
+        fixed = {name: query.get(name, "") for name in ("type", "name", "until")}
+        blob = linked_blob(f"https://localhost{path}")
+        if blob is None or not hmac.compare_digest(
+            self._signature(blob.key, fixed), query.get("signature", "")
+        ):
+            return None
+        left_s = int(fixed["until"]) - self._clock.now_ms() // 1000
+        if left_s <= 0:
+            return None
+        return blob, Link(media_type=fixed["type"], filename=fixed["name"], seconds=left_s)
+
+    def _signature(self, key: str, fixed: Mapping[str, str]) -> str:
+        text = "\n".join((key, *map(quote, fixed.values())))
+        return hmac.new(self.secret(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def disposition(filename: str) -> str:
+    """Return the Content-Disposition of a blob: a browser saves it and never shows it."""
+    name = f"; filename*=UTF-8''{quote(filename, safe='')}" if filename else ""
+    return f"attachment{name}"
+
+
+class MemoryBlobs(ServedBlobs):
+    """Blobs in this process's memory."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self._secret = secrets.token_bytes(32)
+        self._contents: dict[str, bytes] = {}
+
+    def secret(self) -> bytes:
+        return self._secret
+
+    async def put(self, blob: Blob, content: bytes | BinaryIO, media_type: str) -> None:  # noqa: ARG002
+        if not isinstance(content, bytes):
+            content.seek(0)
+            content = content.read()
+        self._contents[blob.key] = content
+
+    async def copy(self, source: Blob, blob: Blob) -> bool:
+        if source.key in self._contents:
+            self._contents[blob.key] = self._contents[source.key]
+        return source.key in self._contents
+
+    async def get(self, blob: Blob) -> bytes | None:
+        return self._contents.get(blob.key)
+
+    async def chunks(self, blob: Blob) -> AsyncIterator[bytes]:
+        content = self._contents.get(blob.key, b"")
+        for start in range(0, len(content), CHUNK_BYTES):
+            yield content[start : start + CHUNK_BYTES]
+
+    async def delete(self, owner: BlobOwner) -> None:
+        for key in [key for key in self._contents if key.startswith(owner.prefix)]:
+            del self._contents[key]

@@ -1,0 +1,117 @@
+"""Blobs in a bucket of S3."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any, BinaryIO, Final
+
+from a2a_serverless.aws import ERRORS, call, client, error_code, repeat
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.storage.blobs import ANY_TYPE, CHUNK_BYTES, Blobs, Link, disposition
+from a2a_serverless.tasks.blobs import Blob, BlobOwner
+
+_MISSING: Final = frozenset({"NoSuchKey", "404", "InvalidRange"})
+_DELETED_AT_ONCE: Final = 1000
+
+
+class S3Blobs(Blobs):
+    """Blobs as objects of one bucket; its lifecycle rule removes those of expired tasks.
+
+    A link is signed with the credentials of its process, and ends with them: botocore renews
+    temporary ones 10 minutes before their end, and links live for less.
+    """
+
+    def __init__(self, bucket: str, clock: Clock) -> None:
+        self._bucket = bucket
+        self._clock = clock
+        self._client = client("s3")
+
+    async def put(self, blob: Blob, content: bytes | BinaryIO, media_type: str) -> None:
+        def put() -> None:
+            if not isinstance(content, bytes):
+                content.seek(0)
+            self._client.put_object(
+                Bucket=self._bucket,
+                Key=blob.key,
+                Body=content,
+                ContentLength=blob.size,
+                ContentType=_type(media_type),
+                ChecksumSHA256=base64.b64encode(bytes.fromhex(blob.digest)).decode(),
+            )
+
+        await self._asked(put)
+
+    async def copy(self, source: Blob, blob: Blob) -> bool:
+        copy = partial(
+            self._client.copy_object,
+            Bucket=self._bucket,
+            Key=blob.key,
+            CopySource={"Bucket": self._bucket, "Key": source.key},
+        )
+        return await self._asked(copy) is not None
+
+    async def get(self, blob: Blob) -> bytes | None:
+        content: bytes | None = await self._asked(partial(self._read, blob))
+        return content
+
+    async def chunks(self, blob: Blob) -> AsyncIterator[bytes]:
+        for start in range(0, blob.size, CHUNK_BYTES):
+            last = min(start + CHUNK_BYTES, blob.size) - 1
+            chunk = await self._asked(partial(self._read, blob, Range=f"bytes={start}-{last}"))
+            if chunk is None:
+                return
+            yield chunk
+
+    async def link(self, blob: Blob, link: Link) -> str:
+        # In a thread: credentials may have to be renewed.
+        url: str = await call(
+            self._client.generate_presigned_url,
+            ClientMethod="get_object",
+            Params={
+                "Bucket": self._bucket,
+                "Key": blob.key,
+                "ResponseContentType": _type(link.media_type),
+                "ResponseContentDisposition": disposition(link.filename),
+            },
+            ExpiresIn=link.seconds,
+        )
+        return url
+
+    async def delete(self, owner: BlobOwner) -> None:
+        wanted = {"Bucket": self._bucket, "Prefix": owner.prefix, "MaxKeys": _DELETED_AT_ONCE}
+        while True:
+            page = await self._asked(partial(self._client.list_objects_v2, **wanted))
+            found = [{"Key": each["Key"]} for each in (page or {}).get("Contents", ())]
+            if not found:
+                return
+            deletion = {"Objects": found, "Quiet": True}
+            await self._asked(
+                partial(self._client.delete_objects, Bucket=self._bucket, Delete=deletion)
+            )
+
+    def _read(self, blob: Blob, **options: str) -> bytes:
+        answer = self._client.get_object(Bucket=self._bucket, Key=blob.key, **options)
+        content: bytes = answer["Body"].read()
+        return content
+
+    async def _asked(self, request: Callable[[], Any]) -> Any:
+        """Return the answer to a request, repeated if need be; None: there is no such object."""
+        try:
+            return await repeat(request, clock=self._clock)
+        except ERRORS as error:
+            if error_code(error) in _MISSING:
+                return None
+            raise ConfigurationError(
+                f"The bucket {self._bucket} refuses a request: {error_code(error)}; check A2A_BLOBS"
+                " and what the role may do."
+            ) from error
+
+
+def _type(media_type: str) -> str:
+    """Return a media type that a header can have."""
+    return (
+        media_type if media_type.isascii() and media_type.isprintable() and media_type else ANY_TYPE
+    )

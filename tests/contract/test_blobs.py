@@ -1,0 +1,342 @@
+"""Stores of blobs, and the storage of tasks over each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+import requests
+from a2a.types import Artifact, Message, Part, Role, SendMessageRequest
+from moto import mock_aws
+
+from a2a_serverless.aws import client, forget_clients
+from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
+from a2a_serverless.storage import blobs as stores
+from a2a_serverless.storage.blobs import CHUNK_BYTES, Blobs, Inline, Link, MemoryBlobs
+from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.directory import DirectoryBlobs
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.s3 import S3Blobs
+from a2a_serverless.tasks.blobs import APART_BYTES, Blob, BlobOwner
+from a2a_serverless.tasks.entries import ArtifactWritten
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit
+from tests.support.clocks import ManualClock
+
+OWNER = BlobOwner("s" * 32, "task:1", "i" * 12)
+LARGE = bytes(range(256)) * 256
+PNG = Link(media_type="image/png", filename="Größe.png", seconds=60, base_url="http://agent/")
+LINKS = Inline(part_bytes=0, all_bytes=0, base_url="http://agent")
+
+
+@pytest.fixture(params=["memory", "folder", "s3"])
+def blobs(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Blobs]:
+    """An empty store of each kind; S3 on moto."""
+    match request.param:
+        case "memory":
+            yield MemoryBlobs(clock)
+        case "folder":
+            yield DirectoryBlobs(tmp_path / "blobs", clock, keep_s=3600)
+        case _:
+            with mock_aws():
+                forget_clients()
+                client("s3").create_bucket(
+                    Bucket="blobs", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
+                )
+                yield S3Blobs("blobs", clock)
+            forget_clients()
+
+
+@pytest.fixture
+def storage(storage: DurableStorage, blobs: Blobs) -> Iterator[DurableStorage]:
+    """The storage on each table, with each store."""
+    storage.table.blobs = blobs
+    yield storage
+    storage.table.blobs = None
+
+
+async def whole(blobs: Blobs, blob: Blob) -> bytes:
+    return b"".join([chunk async for chunk in blobs.chunks(blob)])
+
+
+async def test_what_is_stored_is_read(blobs: Blobs) -> None:
+    """Whole, or in chunks; from bytes, or from a file wherever it stands; twice is once."""
+    content = LARGE * (CHUNK_BYTES // len(LARGE)) + b"end"
+    blob, file = Blob.of(content, OWNER), io.BytesIO(content)
+    file.seek(5)
+    for source in (content, file, content):
+        await blobs.put(blob, source, "image/png")
+        assert await blobs.get(blob) == content
+    sizes = [len(chunk) async for chunk in blobs.chunks(blob)]
+    assert sizes == [CHUNK_BYTES, 3]
+    assert await whole(blobs, blob) == content
+
+
+async def test_what_is_missing_is_told(blobs: Blobs) -> None:
+    """Reading and copying a blob that is not there tells so, and raises nothing."""
+    blob, other = Blob.of(LARGE, OWNER), Blob.of(LARGE, OWNER._replace(task_id="t2"))
+    assert await blobs.get(blob) is None
+    assert await whole(blobs, blob) == b""
+    assert not await blobs.copy(blob, other)
+    await blobs.put(blob, LARGE, "")
+    assert await blobs.copy(blob, other)
+    assert await blobs.get(other) == LARGE
+
+
+async def test_a_deletion_is_of_one_incarnation(blobs: Blobs) -> None:
+    """What another incarnation, and another task whose id begins alike, has stored stays."""
+    later = OWNER._replace(incarnation="j" * 12)
+    alike = OWNER._replace(task_id=f"{OWNER.task_id}0")
+    for number, owner in enumerate((OWNER, OWNER, later, alike)):
+        await blobs.put(Blob.of(LARGE + bytes([number]), owner), LARGE + bytes([number]), "")
+    for _ in range(2):
+        await blobs.delete(OWNER)
+    assert [await blobs.get(Blob.of(LARGE + bytes([n]), OWNER)) for n in (0, 1)] == [None, None]
+    assert await blobs.get(Blob.of(LARGE + b"\2", later)) == LARGE + b"\2"
+    assert await blobs.get(Blob.of(LARGE + b"\3", alike)) == LARGE + b"\3"
+
+
+async def test_a_link_of_s3_fixes_what_it_gives(clock: ManualClock) -> None:
+    """It has a signature of version 4, the asked life, one object, its type, and is a download."""
+    with mock_aws():
+        forget_clients()
+        client("s3").create_bucket(
+            Bucket="blobs", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
+        )
+        blobs, blob = S3Blobs("blobs", clock), Blob.of(LARGE, OWNER)
+        await blobs.put(blob, LARGE, "text/html")
+        link = await blobs.link(blob, PNG)
+        query = parse_qs(urlsplit(link).query)
+        assert query["X-Amz-Algorithm"] == ["AWS4-HMAC-SHA256"]
+        assert query["X-Amz-Expires"] == ["60"]
+        assert unquote(urlsplit(link).path).endswith(f"/{blob.key}")
+        answer = await asyncio.to_thread(requests.get, link, timeout=10)
+        assert answer.content == LARGE
+        assert answer.headers["Content-Type"] == "image/png"
+        name = "attachment; filename*=UTF-8''Gr%C3%B6%C3%9Fe.png"
+        assert answer.headers["Content-Disposition"] == name
+    forget_clients()
+
+
+async def test_a_bucket_that_refuses_is_named(clock: ManualClock) -> None:
+    """One sentence names the bucket, the reason and the setting."""
+    with mock_aws():
+        forget_clients()
+        with pytest.raises(ConfigurationError, match=r"bucket none refuses.*NoSuchBucket.*A2A_BL"):
+            await S3Blobs("none", clock).put(Blob.of(LARGE, OWNER), LARGE, "")
+    forget_clients()
+
+
+async def test_a_link_ends_and_cannot_be_changed(tmp_path: Path, clock: ManualClock) -> None:
+    """It names one blob until its time, in every process of the store; no field may be changed."""
+    of_folder = DirectoryBlobs(tmp_path, clock, keep_s=60)
+    same = DirectoryBlobs(tmp_path, clock, keep_s=60)
+    for blobs, reader in ((MemoryBlobs(clock),) * 2, (of_folder, same)):
+        blob, other = Blob.of(LARGE, OWNER), Blob.of(b"other", OWNER)
+        parts = urlsplit(await blobs.link(blob, PNG))
+        path, query = unquote(parts.path), {k: v[0] for k, v in parse_qs(parts.query).items()}
+        assert parts.netloc == "agent"
+        found = reader.linked(path, query)
+        assert found is not None
+        assert (found[0], found[1].media_type) == (blob, "image/png")
+        assert reader.linked(path.replace(blob.digest, other.digest), query) is None
+        for name, value in query.items():
+            assert reader.linked(path, {**query, name: f"{value}1"}) is None
+            assert reader.linked(path, {n: v for n, v in query.items() if n != name}) is None
+        clock.advance(60)
+        assert reader.linked(path, query) is None
+
+
+async def test_a_folder_keeps_its_files_from_others(tmp_path: Path, clock: ManualClock) -> None:
+    """Files and folders are its user's alone, and nothing is left of a write that failed."""
+    blobs, blob = DirectoryBlobs(tmp_path / "blobs", clock, keep_s=60), Blob.of(LARGE, OWNER)
+    await blobs.put(blob, LARGE, "")
+    await blobs.link(blob, PNG)
+    for path in (tmp_path / "blobs").rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+    class Broken(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise OSError(28, "No space left on device")
+
+    other = Blob.of(b"other", OWNER)
+    with pytest.raises(ConfigurationError, match=r"5 bytes cannot be stored .*No space left"):
+        await blobs.put(other, Broken(), "")
+    files = [each.name for each in (tmp_path / "blobs" / OWNER.prefix).iterdir()]
+    assert files == [f"{blob.digest}.{blob.size}"]
+
+
+async def test_a_folder_forgets_what_has_expired(tmp_path: Path, clock: ManualClock) -> None:
+    """What an incarnation has stored goes after its time; what is younger stays."""
+    old, new = Blob.of(LARGE, OWNER), Blob.of(LARGE, OWNER._replace(task_id="new"))
+    await DirectoryBlobs(tmp_path, clock, keep_s=3600).put(old, LARGE, "")
+    await DirectoryBlobs(tmp_path, clock, keep_s=-1).put(new, LARGE, "")
+    assert await DirectoryBlobs(tmp_path, clock, keep_s=1).get(old) is None
+    assert await DirectoryBlobs(tmp_path, clock, keep_s=1).get(new) == LARGE
+
+
+# -- tasks -----------------------------------------------------------------------------------
+
+
+def said(*parts: Part) -> SendMessageRequest:
+    return SendMessageRequest(message=Message(message_id="m", role=Role.ROLE_USER, parts=parts))
+
+
+async def begun(storage: DurableStorage, *parts: Part) -> Head:
+    return (await storage.open_task("ctx", said(*parts))).head
+
+
+async def test_a_task_is_read_as_it_was_written(storage: DurableStorage) -> None:
+    """Messages and artifacts byte for byte, while its log has references alone."""
+    parts = [Part(text="see"), Part(raw=LARGE, filename="a"), Part(text="ä" * APART_BYTES)]
+    head = await begun(storage, *parts)
+    artifact = Artifact(artifact_id="a", parts=[Part(raw=LARGE), Part(raw=LARGE + b"2")])
+    head = await storage.commit(head, Commit(entries=(ArtifactWritten(artifact),)))
+    assert head.size < 4_000
+    task = await storage.load_task(head.task_id)
+    assert task is not None
+    assert list(task.history[0].parts) == parts
+    assert task.artifacts[0] == artifact
+
+
+async def test_a_commit_names_only_what_is_stored(
+    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the store refuses, nothing is committed, and the rest of the task stays readable."""
+    head = await begun(storage, Part(text="hi"))
+
+    async def refuse(*_: object) -> None:
+        raise ConfigurationError("The bucket refuses.")
+
+    monkeypatch.setattr(blobs, "put", refuse)
+    artifact = Artifact(artifact_id="a", parts=[Part(raw=LARGE)])
+    with pytest.raises(ConfigurationError):
+        await storage.commit(head, Commit(entries=(ArtifactWritten(artifact),)))
+    with pytest.raises(ConfigurationError):
+        await begun(storage, Part(raw=LARGE))
+    task = await storage.load_task(head.task_id)
+    assert task is not None
+    assert not task.artifacts
+
+
+async def test_a_repeated_creation_leaves_no_blob(storage: DurableStorage, blobs: Blobs) -> None:
+    """It has stored the content for a task that was not made: that goes at once."""
+    first = await storage.open_task("ctx", said(Part(raw=LARGE)), idempotency_key="k")
+    owners: list[BlobOwner] = []
+    put = blobs.put
+
+    async def noted(blob: Blob, content: bytes, media_type: str) -> None:
+        owners.append(blob.owner)
+        await put(blob, content, media_type)
+
+    blobs.put = noted  # type: ignore[method-assign, assignment]
+    again = await storage.open_task("ctx", said(Part(raw=LARGE)), idempotency_key="k")
+    assert (again.created, again.head.task_id) == (False, first.head.task_id)
+    assert await blobs.get(Blob.of(LARGE, owners[0])) is None
+    task = await storage.load_task(first.head.task_id)
+    assert task is not None
+    assert task.history[0].parts[0].raw == LARGE
+
+
+async def test_a_missing_blob_hides_nothing_else(
+    storage: DurableStorage, blobs: Blobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sentence stands in its place, the log has its digest, and the other parts are shown."""
+    parts = [Part(raw=LARGE, filename="lost.png"), Part(text="here"), Part(raw=LARGE + b"2")]
+    head = await begun(storage, *parts)
+    await blobs.delete(BlobOwner(head.scope, head.task_id, head.incarnation))
+    await blobs.put(
+        Blob.of(LARGE + b"2", BlobOwner(head.scope, head.task_id, head.incarnation)),
+        LARGE + b"2",
+        "",
+    )
+    task = await storage.load_task(head.task_id)
+    assert task is not None
+    lost, text, kept = task.history[0].parts
+    assert lost.text == f"[lost.png: {len(LARGE)} bytes that are not stored any more]"
+    assert (text.text, kept.raw) == ("here", LARGE + b"2")
+    (logged,) = [each for each in caplog.records if hasattr(each, "digest")]
+    assert logged.digest == hashlib.sha256(LARGE).hexdigest()
+
+
+async def test_a_damaged_blob_is_not_shown(storage: DurableStorage, blobs: Blobs) -> None:
+    """Content that is not that of its digest counts as missing."""
+    head = await begun(storage, Part(raw=LARGE))
+    blob = Blob.of(LARGE, BlobOwner(head.scope, head.task_id, head.incarnation))
+    match blobs:
+        case MemoryBlobs():
+            blobs._contents[blob.key] = b"x" * blob.size
+        case DirectoryBlobs():
+            (blobs._folder / blob.key).write_bytes(b"x" * blob.size)
+        case _:
+            client("s3").put_object(Bucket="blobs", Key=blob.key, Body=b"x" * blob.size)
+    task = await storage.load_task(head.task_id)
+    assert task is not None
+    assert "not stored any more" in task.history[0].parts[0].text
+
+
+async def test_a_deleted_task_leaves_no_blob(storage: DurableStorage, blobs: Blobs) -> None:
+    """Its blobs go with it; those of another task with the same content stay."""
+    heads = [await begun(storage, Part(raw=LARGE)) for _ in range(2)]
+    assert await delete_task(storage, heads[0].task_id)
+    owned = [BlobOwner(head.scope, head.task_id, head.incarnation) for head in heads]
+    found = [await blobs.get(Blob.of(LARGE, owner)) for owner in owned]
+    assert found == [None, LARGE]
+
+
+async def test_a_link_to_a_file_of_the_caller_is_that_file(
+    storage: DurableStorage, blobs: Blobs
+) -> None:
+    """It is copied to the new task, and stays when the first task is deleted."""
+    first = await begun(storage, Part(raw=LARGE, media_type="image/png"))
+    task = await storage.load_task(first.task_id, inline=LINKS)
+    assert task is not None
+    (linked,) = task.history[0].parts
+    assert linked.url.startswith("http")
+    second = await begun(storage, Part(url=linked.url, media_type="image/png"))
+    await delete_task(storage, first.task_id)
+    found = await storage.load_task(second.task_id)
+    assert found is not None
+    assert found.history[0].parts[0].raw == LARGE
+    with pytest.raises(InvalidArgumentError, match="not stored any more: send the file itself"):
+        await begun(storage, Part(url=linked.url))
+
+
+async def test_each_reading_has_the_same_form(storage: DurableStorage) -> None:
+    """Whether a file is a link depends on its size and on the bytes before it alone."""
+    inline = Inline(part_bytes=len(LARGE), all_bytes=2 * len(LARGE), base_url="http://agent")
+    files = [LARGE, LARGE[:40_000], LARGE[:40_001], LARGE + b"too large"]
+    head = await begun(storage, *(Part(raw=raw) for raw in files))
+    task = await storage.load_task(head.task_id, inline=inline)
+    assert task is not None
+    kinds = [part.WhichOneof("content") for part in task.history[0].parts]
+    assert kinds == ["raw", "raw", "url", "url"]
+
+
+async def test_many_blobs_are_stored_a_few_at_a_time(
+    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An artifact of 30 files keeps `AT_ONCE` of them under way, and stores equal ones once."""
+    put, now, most, keys = blobs.put, 0, 0, list[str]()
+
+    async def counted(blob: Blob, content: bytes, media_type: str) -> None:
+        nonlocal now, most
+        now, most = now + 1, max(most, now + 1)
+        keys.append(blob.key)
+        await asyncio.sleep(0)
+        await put(blob, content, media_type)
+        now -= 1
+
+    monkeypatch.setattr(blobs, "put", counted)
+    parts = [Part(raw=LARGE + bytes([number % 20])) for number in range(30)]
+    head = await begun(storage, *parts)
+    assert len(keys) == len(set(keys)) == 20
+    assert most <= stores.AT_ONCE
+    task = await storage.load_task(head.task_id)
+    assert task is not None
+    assert list(task.history[0].parts) == parts

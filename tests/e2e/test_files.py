@@ -1,0 +1,124 @@
+"""A file that no memory has to hold, through the processes of one machine."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.commands import Running, environment, running, until
+from tests.support.a2a_calls import Caller
+from tests.support.emulators import free_port
+
+SIZE = 100_000_000
+MOST_BYTES = 64 * 1024 * 1024
+"""More than idle, that a process may have in memory meanwhile."""
+
+AGENT = """
+import hashlib
+import tempfile
+
+from a2a_serverless.worker import TaskContext, Worker
+
+
+class Maker(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        if ctx.user_text == "make":
+            with tempfile.TemporaryFile() as file:
+                for number in range(100):
+                    file.write(bytes([number]) * 1_000_000)
+                file.seek(0)
+                await ctx.emit_file(file, "made", media_type="image/png", filename="made.png")
+            await ctx.request_input("again?")
+            return
+        (artifact,) = ctx.previous_artifacts
+        await ctx.save_file(artifact.files[0], "read.png")
+        with open("read.png", "rb") as file:
+            await ctx.complete(hashlib.file_digest(file, "sha256").hexdigest())
+
+
+agent = Maker()
+"""
+
+
+@dataclass
+class Machine:
+    """An api and a worker on one file, and a client of them."""
+
+    api: Running
+    worker: Running
+    caller: Caller
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """The processes, idle, after a first small task."""
+    (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
+    card = Path(__file__).with_name("probe_card.json").read_text(encoding="utf-8")
+    (tmp_path / "agent_card.json").write_text(card, encoding="utf-8")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    env = environment(
+        A2A_TABLE=f"file:{tmp_path}/tasks.db",
+        A2A_AUTH="none",
+        A2A_PUBLIC_URL=url,
+        TMPDIR=str(tmp_path),
+    )
+    api = ("api", "--card", "agent_card.json", "--port", str(port))
+    worker = ("worker", "--agent", "agent.py:agent")
+    with (
+        running(*api, env=env, output=tmp_path / "api.log", cwd=tmp_path) as serving,
+        running(*worker, env=env, output=tmp_path / "worker.log", cwd=tmp_path) as working,
+        Caller(url) as caller,
+    ):
+
+        def answers() -> bool:
+            try:
+                return caller.http.get("/healthz").is_success
+            except httpx.TransportError:
+                return False
+
+        until(answers)
+        yield Machine(serving, working, caller)
+
+
+def peak_bytes(running: Running) -> int:
+    """The most memory that a process has had since its start, or since `forget_peak`."""
+    status = Path(f"/proc/{running.process.pid}/status").read_text(encoding="utf-8")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def test_a_file_of_100_mb_passes_in_little_memory(machine: Machine) -> None:
+    """An agent makes it, a client fetches it by its link, and the next turn reads it again."""
+    caller = machine.caller
+    caller.send("warm up", waits=True)
+    idle = [peak_bytes(each) for each in (machine.api, machine.worker)]
+    task = caller.send("make")
+    part = caller.until("INPUT_REQUIRED", task["id"])["artifacts"][0]["parts"][0]
+    sha, size = hashlib.sha256(), 0
+    with httpx.stream("GET", part["url"], timeout=60, trust_env=False) as got:
+        assert got.headers["content-type"] == "image/png"
+        for chunk in got.iter_bytes():
+            sha.update(chunk)
+            size += len(chunk)
+    assert size == SIZE
+    again = {
+        "messageId": "2",
+        "role": "ROLE_USER",
+        "taskId": task["id"],
+        "parts": [{"text": "read"}],
+    }
+    caller.http.post("/message:send", json={"message": again})
+    ended = caller.until("COMPLETED|FAILED", task["id"])
+    assert ended["artifacts"][1]["parts"][0]["text"] == sha.hexdigest()
+    peaks = [peak_bytes(each) for each in (machine.api, machine.worker)]
+    assert [peak - before < MOST_BYTES for peak, before in zip(peaks, idle, strict=True)] == [
+        True
+    ] * 2

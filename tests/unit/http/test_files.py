@@ -1,0 +1,359 @@
+"""Files of any size between clients and agents: what each side sends, gets and stores."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import Artifact, Part, TaskArtifactUpdateEvent, TaskState
+from fastapi import FastAPI
+
+from a2a_serverless.storage.blobs import MemoryBlobs
+from a2a_serverless.tasks.blobs import linked_blob
+from a2a_serverless.wiring import Backends
+from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker.context import WorkerExecutor
+from tests.support.a2a_calls import Agent
+from tests.support.clocks import ManualClock
+from tests.support.stream_calls import all_events, payload
+from tests.support.workers import Bench, status
+
+LARGE = bytes(range(256)) * 20_000
+"""5.12 MB: more than a request, an item or an answer can hold."""
+SMALL = LARGE[:100_000]
+TEXT = "ä long text. " * 10_000
+NOW = {"returnImmediately": True}
+
+Handle = Callable[[TaskContext], Awaitable[None]]
+
+
+class Handling(Worker):
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    async def handle(self, ctx: TaskContext) -> None:
+        await self._handle(ctx)
+
+
+async def emitting(ctx: TaskContext) -> None:
+    """Emit a large picture, a small one, and a long text."""
+    await ctx.emit_artifact("large", file_bytes=LARGE, media_type="image/png", filename="ä.png")
+    await ctx.emit_artifact("small", file_bytes=SMALL, media_type="image/png")
+    await ctx.emit_artifact("text", text=TEXT, last_chunk=True)
+    await ctx.respond("done")
+
+
+async def worked(agent: Agent, backends: Backends, handle: Handle, **sent: Any) -> str:
+    """Send a message, and let a worker run its turn; return the task's id."""
+    answer = await agent.send(configuration=NOW, **sent)
+    assert not answer.reason, answer.message
+    bench = Bench(WorkerExecutor(Handling(handle)), backends=backends, retry_base_s=0)
+    assert await bench.work()
+    return str(answer.task["id"])
+
+
+def parts_of(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["artifactId"]: each["parts"][0] for each in task.get("artifacts", ())}
+
+
+def without_query(value: Any) -> Any:
+    """A JSON value whose links have lost their signatures."""
+    return json.loads(re.sub(r'(/\.blobs/[^?"]+)\?[^"]*', r"\1", json.dumps(value)))
+
+
+def raw(content: bytes, **fields: Any) -> dict[str, Any]:
+    return {"raw": base64.b64encode(content).decode(), **fields}
+
+
+async def test_a_large_file_is_a_link(
+    agent: Agent, backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """The small file and the text are in the answer, and the link gives the large one's bytes."""
+    task_id = await worked(agent, backends, emitting)
+    task = (await agent.call("GetTask", {"id": task_id})).task
+    parts = parts_of(task)
+    assert base64.b64decode(parts["small"]["raw"]) == SMALL
+    assert parts["text"]["text"] == TEXT
+    large = parts["large"]
+    assert (large["mediaType"], large["filename"]) == ("image/png", "ä.png")
+    assert large["url"].startswith("http://test/")
+    got = await client.get(large["url"])
+    assert got.content == LARGE
+    assert got.headers["content-type"] == "image/png"
+    assert got.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%A4.png"
+    assert got.headers["content-length"] == str(len(LARGE))
+
+
+async def test_all_readings_agree(
+    app: FastAPI, agent: Agent, binding: str, backends: Backends
+) -> None:
+    """GetTask, a list, a blocking send, streams from their beginning and later, and a replay."""
+    bench = Bench(WorkerExecutor(Handling(emitting)), backends=backends, retry_base_s=0)
+    working = asyncio.create_task(bench.work())
+    sent = (await agent.send()).task
+    await working
+    got = (await agent.call("GetTask", {"id": sent["id"]})).task
+    listed = await agent.call("ListTasks", {"includeArtifacts": True})
+    first_event = {"Last-Event-ID": await _first_id(app, binding, sent["id"])}
+    events = await all_events(
+        app, binding, "SubscribeToTask", {"id": sent["id"]}, headers=first_event
+    )
+    streamed = {
+        update["artifact"]["artifactId"]: update["artifact"]["parts"][0]
+        for update in (payload(event).get("artifactUpdate") for event in events)
+        if update
+    }
+    expected = without_query(parts_of(got))
+    assert without_query(parts_of(sent)) == expected
+    assert without_query(parts_of(listed.result["tasks"][0])) == expected
+    assert without_query(streamed) == expected
+    everything = json.dumps([sent, got, listed.result, [payload(event) for event in events]])
+    assert "a2a-blob" not in everything
+
+
+async def _first_id(app: FastAPI, binding: str, task_id: str) -> str:
+    """The id of the first event of a task, as its version and incarnation have it."""
+    events = await all_events(
+        app, binding, "SubscribeToTask", {"id": task_id}, headers={"Last-Event-ID": "1.0.aaaaaa"}
+    )
+    _, _, tag = str(events[0].id).split(".")
+    return f"1.0.{tag}"
+
+
+async def test_a_link_ends(agent: Agent, backends: Backends, client: httpx.AsyncClient) -> None:
+    """After its time, changed, or with another method it gives nothing."""
+    task_id = await worked(agent, backends, emitting)
+    url = parts_of((await agent.call("GetTask", {"id": task_id})).task)["large"]["url"]
+    for refused in (url.replace("signature=", "signature=0"), url.partition("?")[0]):
+        assert (await client.get(refused)).status_code == 403
+    assert (await client.post(url)).status_code == 405
+    assert (await client.get("/.blobs/tasks")).status_code == 403
+    blobs = backends.storage.table.blobs
+    assert isinstance(blobs, MemoryBlobs)
+    clock = ManualClock()
+    clock.advance(backends.storage.clock.now_ms() / 1000 - clock.now_ms() / 1000 + 301)
+    blobs._clock = clock
+    assert (await client.get(url)).status_code == 403
+
+
+async def test_long_chunks_are_one_text(agent: Agent, backends: Backends) -> None:
+    """Text that is streamed in long and short chunks is one part once its artifact has ended."""
+    chunks = [TEXT, "short", TEXT, TEXT, "end", "."]
+
+    async def handle(ctx: TaskContext) -> None:
+        for number, chunk in enumerate(chunks):
+            await ctx.emit_text_artifact(chunk, "a", append=number > 0)
+        await ctx.emit_text_artifact("x", "b")
+        await ctx.emit_text_artifact(TEXT, "b", append=True)
+        await ctx.respond()
+
+    task_id = await worked(agent, backends, handle)
+    task = (await agent.call("GetTask", {"id": task_id})).task
+    texts = [[part["text"] for part in each["parts"]] for each in task["artifacts"]]
+    assert texts == [["".join(chunks)], [f"x{TEXT}"]]
+
+
+async def test_an_agent_gets_what_the_client_sent(agent: Agent, backends: Backends) -> None:
+    """A message of 3 MB comes to the agent byte for byte; the log has a few hundred bytes of it."""
+    seen: list[Any] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        seen.extend(ctx.files)
+        seen.append(ctx.parts)
+        assert await ctx.read_file(ctx.files[0]) == LARGE[:2_900_000]
+        await ctx.respond()
+
+    sent = raw(LARGE[:2_900_000], mediaType="image/png", filename="in.png")
+    task_id = await worked(agent, backends, handle, parts=[{"text": "see"}, sent])
+    assert seen[0].content == LARGE[:2_900_000]
+    assert [part.WhichOneof("content") for part in seen[1]] == ["text", "raw"]
+    head = await backends.storage.head(task_id)
+    assert head is not None
+    assert head.size < 3_000
+
+
+async def test_a_later_turn_reads_what_is_there(agent: Agent, backends: Backends) -> None:
+    """Files of earlier turns are in the agent's task, and are loaded again at any time."""
+
+    async def ask(ctx: TaskContext) -> None:
+        await ctx.emit_file(io.BytesIO(LARGE * 4), "big", media_type="image/png")
+        await ctx.emit_artifact("small", file_bytes=SMALL)
+        await ctx.request_input("more?")
+
+    async def look(ctx: TaskContext) -> None:
+        big, small = (artifact.files[0] for artifact in ctx.previous_artifacts)
+        assert big.content is None
+        assert await ctx.read_file(big) == LARGE * 4
+        assert small.content == SMALL
+        again = await ctx.link_to(big)
+        assert linked_blob(again) == linked_blob(big.url or "")
+        await ctx.respond("seen")
+
+    task_id = await worked(agent, backends, ask)
+    await worked(agent, backends, look, taskId=task_id)
+    task = (await agent.call("GetTask", {"id": task_id})).task
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_a_file_of_any_kind_of_source(
+    agent: Agent, backends: Backends, client: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """A path, an open file and a stream become parts of one artifact, in their order."""
+    path = tmp_path / "report.bin"
+    path.write_bytes(LARGE)
+
+    class Stream(io.RawIOBase):
+        """A stream that can be read once, and not be sought."""
+
+        def __init__(self) -> None:
+            self._left = io.BytesIO(LARGE + b"3")
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            return self._left.readinto(buffer)
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_file(path, media_type="application/pdf")
+        with path.open("rb") as file:
+            await ctx.emit_file(file, filename="two", append=True)
+        await ctx.emit_file(Stream(), append=True)  # type: ignore[arg-type]
+        await ctx.emit_file(io.BytesIO(b"tiny"), append=True, last_chunk=True)
+        await ctx.respond()
+
+    task_id = await worked(agent, backends, handle)
+    task = (await agent.call("GetTask", {"id": task_id})).task
+    first, second, third, tiny = task["artifacts"][0]["parts"]
+    assert [first.get("filename"), second.get("filename")] == ["report.bin", "two"]
+    contents = [(await client.get(part["url"])).content for part in (first, second, third)]
+    assert contents == [LARGE, LARGE, LARGE + b"3"]
+    assert base64.b64decode(tiny["raw"]) == b"tiny"
+
+
+async def test_an_unmodified_executor_emits_20_mb(
+    agent: Agent, backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """Parts of raw bytes go where large content goes, and the task completes."""
+
+    class Executor(AgentExecutor):
+        async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+            parts = [Part(raw=LARGE + bytes([number])) for number in range(4)]
+            event = TaskArtifactUpdateEvent(
+                task_id=context.task_id,
+                context_id=context.context_id,
+                artifact=Artifact(artifact_id="a", parts=parts),
+            )
+            await event_queue.enqueue_event(event)
+            await event_queue.enqueue_event(status(context, TaskState.TASK_STATE_COMPLETED))
+
+        async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+            raise NotImplementedError
+
+    sent = await agent.send(configuration=NOW)
+    assert await Bench(Executor(), backends=backends).work()
+    task = (await agent.call("GetTask", {"id": sent.task["id"]})).task
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+    for number, part in enumerate(task["artifacts"][0]["parts"]):
+        assert (await client.get(part["url"])).content == LARGE + bytes([number])
+
+
+async def test_a_repeated_message_is_one_message(agent: Agent, backends: Backends) -> None:
+    """With its large part, or with a link to it in its place, whatever the link's signature."""
+    sent: dict[str, Any] = {"parts": [raw(SMALL)], "contextId": "ctx"}
+    headers = {"Idempotency-Key": "k"}
+    first = await agent.send(configuration=NOW, headers=headers, **sent)
+    again = await agent.send(configuration=NOW, headers=headers, **sent)
+    assert again.task["id"] == first.task["id"]
+    other: dict[str, Any] = {"parts": [raw(SMALL + b"x")], "contextId": "ctx"}
+    refused = await agent.send(configuration=NOW, headers=headers, **other)
+    assert "used before with a different message" in refused.message
+
+
+async def test_a_link_that_comes_back_is_its_file(agent: Agent, backends: Backends) -> None:
+    """A client passes the result of one task on as the input of the next, by its link."""
+    task_id = await worked(agent, backends, emitting)
+    url = parts_of((await agent.call("GetTask", {"id": task_id})).task)["large"]["url"]
+    seen: list[bytes | None] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        seen.append(ctx.files[0].content)
+        await ctx.respond()
+
+    await worked(agent, backends, handle, parts=[{"url": url, "mediaType": "image/png"}])
+    assert seen == [LARGE]
+
+
+async def test_no_client_writes_a_reference(agent: Agent, backends: Backends) -> None:
+    """The scheme of references is the service's own: a part with it is refused with a sentence."""
+    refused = await agent.send(parts=[{"url": "a2a-blob:raw:anything"}])
+    assert refused.reason == "INVALID_PARAMS"
+    assert "only this service writes" in refused.message
+
+
+@pytest.mark.parametrize("source", [b"bytes", 5, None])
+async def test_what_is_no_file_is_refused(agent: Agent, backends: Backends, source: Any) -> None:
+    """The sentence says what `emit_file` takes, and how bytes are emitted."""
+    said: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.emit_file(source)
+        except TypeError as error:
+            said.append(str(error))
+        await ctx.respond()
+
+    await worked(agent, backends, handle)
+    assert "takes a path or an open binary file" in said[0]
+
+
+async def test_a_clients_own_url_is_not_fetched(agent: Agent, backends: Backends) -> None:
+    """It goes to the agent as it is, and reading it says why the service does not."""
+    said: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        (file,) = ctx.files
+        assert file.url == "https://example.com/a.png"
+        for call in (ctx.read_file, ctx.link_to):
+            try:
+                await call(file)
+            except TypeError as error:
+                said.append(str(error))
+        await ctx.respond()
+
+    await worked(agent, backends, handle, parts=[{"url": "https://example.com/a.png"}])
+    assert len(said) == 2
+    assert all("never fetches" in each for each in said)
+
+
+async def test_a_turn_that_runs_again_says_the_same(agent: Agent, backends: Backends) -> None:
+    """What the log keeps of files outside of steps is compared by content, and not stored twice."""
+    starts = 0
+
+    async def handle(ctx: TaskContext) -> None:
+        nonlocal starts
+        starts += 1
+        await ctx.emit_artifact("a", file_bytes=LARGE, append=True)
+        await ctx.emit_artifact("a", file_bytes=SMALL, append=True)
+        await ctx.step("one", int)
+        if starts == 1:
+            raise ValueError
+        await ctx.emit_artifact("a", file_bytes=SMALL[1:], append=True, last_chunk=True)
+        await ctx.respond()
+
+    sent = await agent.send(configuration=NOW)
+    bench = Bench(WorkerExecutor(Handling(handle)), backends=backends, retry_base_s=0)
+    assert [await bench.work(), await bench.work()] == [False, True]
+    task = await backends.storage.load_task(sent.task["id"])
+    assert task is not None
+    assert [part.raw for part in task.artifacts[0].parts] == [LARGE, SMALL, SMALL[1:]]
