@@ -13,11 +13,20 @@ from typing import Any
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+)
 
 from a2a_serverless.errors import BeingDeletedError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.deletion import Erasure, Owner, delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage, Fences, Observer
@@ -428,6 +437,27 @@ async def test_a_chunk_costs_the_same_in_a_long_artifact(bench: Bench) -> None:
     with bench.meter.measure() as usage:
         await bench.storage.read(head.task_id, after=head.version, incarnation=head.incarnation)
     assert cost(usage) == (1, 0, 1)
+
+
+async def test_a_file_costs_what_a_word_costs(bench: Bench) -> None:
+    """Its task's commits have the same units for 40 KB and for 10 MB, in messages and artifacts.
+
+    The table of these tests has no store of its own: here it has one in memory.
+    """
+    bench.storage.table.blobs = MemoryBlobs(bench.storage.clock)
+
+    async def cost_of(*parts: Part) -> tuple[Any, ...]:
+        said = SendMessageRequest(message=Message(message_id="m", parts=[Part(text="see"), *parts]))
+        with bench.meter.measure() as creation:
+            head = (await bench.storage.open_task("context", said)).head
+        made = ArtifactWritten(Artifact(artifact_id="a", parts=parts or [Part(text="a word")]))
+        with bench.meter.measure() as commit:
+            await bench.storage.commit(head, Commit(entries=(made,)))
+        return cost(creation), cost(commit)
+
+    word = await cost_of()
+    for size in (40_000, 10_000_000):
+        assert await cost_of(Part(raw=b"x" * size)) == word
 
 
 @pytest.mark.parametrize(("history_length", "requests"), [(0, 5), (None, 6)])

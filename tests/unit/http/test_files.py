@@ -94,6 +94,19 @@ async def test_a_large_file_is_a_link(
     assert got.headers["content-length"] == str(len(LARGE))
 
 
+async def test_older_clients_get_their_form(
+    agent: Agent, backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """A client of 0.3 gets the large file as one with a URI, and the small one with its bytes."""
+    task_id = await worked(agent, backends, emitting)
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": task_id}}
+    task = (await client.post("/", json=call)).json()["result"]
+    large, small = (each["parts"][0]["file"] for each in task["artifacts"][:2])
+    assert (large["mimeType"], large["name"]) == ("image/png", "ä.png")
+    assert (await client.get(large["uri"])).content == LARGE
+    assert base64.b64decode(small["bytes"]) == SMALL
+
+
 async def test_all_readings_agree(
     app: FastAPI, agent: Agent, binding: str, backends: Backends
 ) -> None:

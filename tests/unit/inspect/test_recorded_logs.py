@@ -27,6 +27,7 @@ TOLD: dict[str, Sequence[str]] = {
     "after send": (NEW, *RAN),
     "after receive, before visibility": (NEW, *RAN),
     "after last commit, before ack": (NEW, *RAN),
+    "file stored, not committed": (NEW, *RAN),
     # An attempt that died, and the one that took over.
     "after the first commit's claim": (NEW, *TAKEN_OVER),
     "after a claim of its own": (NEW, *TAKEN_OVER),
