@@ -21,8 +21,8 @@ from a2a_serverless.tasks.fold import LAST, Cursor, incarnation_tag
 from a2a_serverless.tasks.head import ASLEEP, Head, Operation
 from a2a_serverless.tasks.identity import Scope, new_id
 from a2a_serverless.wiring import memory_backends, queue_on
-from a2a_serverless.worker.agents import load_agent
-from a2a_serverless.worker.context import Worker, WorkerExecutor
+from a2a_serverless.worker.agents import executor_of, load_agent, what_is
+from a2a_serverless.worker.context import Worker
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.inspect.turns import turns_of
 from a2a_serverless_tools.inspect.wording import iso
@@ -181,12 +181,14 @@ class AgentBench:
         source = self._source
         if isinstance(source, str):
             return load_agent(source, folder=self._folder)
-        made = source if isinstance(source, Worker | AgentExecutor) else source()
-        if isinstance(made, Worker):
-            return WorkerExecutor(made)
-        if isinstance(made, AgentExecutor):
-            return made
-        raise TypeError(f"{made!r} is neither an AgentExecutor nor a Worker.")
+        given = executor_of(source)
+        if given is not None:
+            return given
+        made = source() if callable(source) else source
+        agent = executor_of(made)
+        if agent is None:
+            raise TypeError(f"What was given as the agent is {what_is(made)}.")
+        return agent
 
     def _points(
         self, name: str, cancel_after: When | None = None, kill_after: When | None = None

@@ -70,6 +70,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+NEITHER = (
+    ": neither an AgentExecutor nor a Worker, nor an agent of LangGraph, Pydantic AI, the OpenAI"
+    " Agents SDK or the ADK."
+)
+
+
 @pytest.mark.parametrize("name", ["Executor", "executor"])
 def test_an_executor_is_taken_as_it_is(folder: Path, name: str) -> None:
     """A class is called without arguments, an instance is the agent."""
@@ -91,11 +97,11 @@ def test_a_worker_becomes_an_executor(folder: Path, name: str) -> None:
         ("agent.py:", "The agent '{}' is not of the form FILE.py:NAME."),
         ("@/none.py:a", "The agent '{}' cannot be used: there is no file @/none.py."),
         ("@/agent_file.py:other", "The agent '{}' cannot be used: @/agent_file.py has no 'other'."),
-        ("@/agent_file.py:number", "The agent '{}' is neither an AgentExecutor nor a Worker."),
+        ("@/agent_file.py:number", f"The agent '{{}}' is of the type int{NEITHER}"),
         ("@/agent_file.py:Path", "The agent '{}' cannot be used: @/agent_file.py has no 'Path'."),
-        ("@/agent_file.py:NAME", "The agent '{}' is neither an AgentExecutor nor a Worker."),
-        ("@/agent_file.py:Stranger", "The agent '{}' is neither an AgentExecutor nor a Worker."),
-        ("@/agent_file.py:factory", "The agent '{}' is neither an AgentExecutor nor a Worker."),
+        ("@/agent_file.py:NAME", f"The agent '{{}}' is of the type str{NEITHER}"),
+        ("@/agent_file.py:Stranger", f"The agent '{{}}' is Stranger{NEITHER}"),
+        ("@/agent_file.py:factory", f"The agent '{{}}' is of the type function{NEITHER}"),
         (
             "@/agent_file.py:Keyless",
             (

@@ -7,6 +7,7 @@ message shows a name or a value out of the secret: a user may have put a key whe
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import json
@@ -17,7 +18,7 @@ import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
@@ -351,11 +352,78 @@ def _executor(found: Any, reference: str, folder: Path) -> AgentExecutor:
     if inspect.isclass(found) and issubclass(found, AgentExecutor | Worker):
         with _users_code(reference, "cannot be made", folder, made=found):
             found = found()
+    with _users_code(reference, "cannot be adapted", folder):
+        agent = executor_of(found)
+    if agent is None:
+        raise ConfigurationError(f"The agent {reference!r} is {what_is(found)}.")
+    return agent
+
+
+def executor_of(found: Any) -> AgentExecutor | None:
+    """Return what runs an agent: itself, a Worker's executor, or its framework's adapter.
+
+    None: it is none of them; `what_is` says what it is.
+    """
+    adapter = next((_FRAMEWORKS[name] for name in _names_of(found) if name in _FRAMEWORKS), None)
+    if adapter is not None:
+        module, name, options = adapter
+        make = getattr(importlib.import_module(f"a2a_serverless.frameworks.{module}"), name)
+        found = make(found, **options(found))
     if isinstance(found, Worker):
         return WorkerExecutor(found)
-    if isinstance(found, AgentExecutor):
-        return found
-    raise ConfigurationError(f"The agent {reference!r} is neither an AgentExecutor nor a Worker.")
+    return found if isinstance(found, AgentExecutor) else None
+
+
+def what_is(found: Any) -> str:
+    """Return what is wrong with an object that is no agent, and the way out if it is known."""
+    names = {*_names_of(found), *(map(_name_of, found.__mro__) if inspect.isclass(found) else ())}
+    for name, way_out in _WAYS_OUT.items():
+        if name in names:
+            return way_out
+    what = found.__name__ if inspect.isclass(found) else f"of the type {type(found).__name__}"
+    return (
+        f"{what}: neither an AgentExecutor nor a Worker, nor an agent of LangGraph, Pydantic AI,"
+        " the OpenAI Agents SDK or the ADK"
+    )
+
+
+def _names_of(found: Any) -> Iterator[tuple[str, str]]:
+    return map(_name_of, type(found).__mro__)
+
+
+def _name_of(cls: type) -> tuple[str, str]:
+    """Return the package and the name of a class; the package of Google's ADK is `google`."""
+    return cls.__module__.partition(".")[0], cls.__name__
+
+
+def _no_options(_: Any) -> dict[str, Any]:
+    return {}
+
+
+_FRAMEWORKS: Final[Mapping[tuple[str, str], tuple[str, str, Callable[[Any], dict[str, Any]]]]] = {
+    ("langgraph", "Pregel"): ("langgraph", "LangGraphWorker", _no_options),
+    ("pydantic_ai", "AbstractAgent"): ("pydantic_ai", "PydanticAIWorker", _no_options),
+    ("agents", "Agent"): ("openai_agents", "OpenAIAgentsWorker", _no_options),
+    ("google", "BaseAgent"): ("adk", "AdkExecutor", lambda agent: {"app_name": agent.name}),
+}
+"""By package and class of a framework's agent: the module and the name of its adapter, and its
+options. No framework is imported to recognise its agents."""
+
+_WAYS_OUT: Final[Mapping[tuple[str, str], str]] = {
+    ("langgraph", "StateGraph"): (
+        "a graph of LangGraph that is not compiled: write `agent = graph.compile()`"
+    ),
+    ("langgraph", "Pregel"): "a class of LangGraph: name a compiled graph",
+    ("strands", "Agent"): (
+        "an agent of Strands, which is one conversation: write `agent = StrandsWorker(lambda:"
+        " Agent(…))`, from a2a_serverless.frameworks.strands"
+    ),
+    ("crewai", "Crew"): "a crew of CrewAI: call its `kickoff_async` in a Worker",
+    ("smolagents", "MultiStepAgent"): (
+        "an agent of smolagents: call it in a Worker, by `await ctx.run_sync(agent.run, …)`"
+    ),
+}
+"""What an object is that has no adapter, and what to write instead."""
 
 
 @contextmanager
