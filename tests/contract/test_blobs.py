@@ -22,8 +22,8 @@ from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.s3 import S3Blobs
-from a2a_serverless.tasks.blobs import APART_BYTES, Blob, BlobOwner
-from a2a_serverless.tasks.entries import ArtifactWritten
+from a2a_serverless.tasks.blobs import Blob, BlobOwner
+from a2a_serverless.tasks.entries import APART_BYTES, ArtifactWritten
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock

@@ -63,6 +63,8 @@ FREE_AT_REST = {
     "AWS::IAM::Role",
     "AWS::Lambda::Permission",
     "AWS::Route53::RecordSet",  # the zone is its owner's
+    "AWS::S3::Bucket",
+    "AWS::S3::BucketPolicy",
     "AWS::SQS::Queue",
     "AWS::Serverless::Api",
     "AWS::Serverless::LayerVersion",

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from a2a.types import TaskState
 
-from a2a_serverless.tasks.blobs import blob_of, contents_of
+from a2a_serverless.tasks.blobs import blob_of
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -29,6 +29,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
     Unknown,
     content_of,
+    contents_of,
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Record

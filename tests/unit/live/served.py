@@ -28,7 +28,7 @@ class Bucket:
 
     def __init__(self, gateway: ASGIApp, blobs: Blobs | None) -> None:
         assert isinstance(blobs, ServedBlobs)
-        self._gateway, self._files = gateway, ServedFiles(gateway, blobs)
+        self._gateway, self._files = gateway, ServedFiles(blobs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")

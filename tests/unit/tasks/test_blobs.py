@@ -20,16 +20,15 @@ from google.protobuf.struct_pb2 import Value
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.blobs import (
-    APART_BYTES,
     Blob,
     BlobOwner,
     blob_of,
     comparable,
-    contents_of,
     filled,
     linked_blob,
     set_apart,
 )
+from a2a_serverless.tasks.entries import APART_BYTES, contents_of
 from a2a_serverless.tasks.rules import content_digest
 
 OWNER = BlobOwner("s" * 32, "task:1.a", "i" * 12)

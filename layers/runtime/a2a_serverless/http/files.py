@@ -7,10 +7,10 @@ from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from a2a_serverless.http.errors import http_error
-from a2a_serverless.storage.blobs import PATH, ServedBlobs, disposition
+from a2a_serverless.storage.blobs import ServedBlobs, disposition
 
 _GONE = "The link is not one of this service, or has expired: get the task again for a new one."
 _READ_ONLY = "A link to a file serves GET alone."
@@ -22,15 +22,12 @@ class ServedFiles:
     It stands before everything that asks for credentials, and no route is below its path.
     """
 
-    def __init__(self, app: ASGIApp, blobs: ServedBlobs) -> None:
-        self._app = app
+    def __init__(self, blobs: ServedBlobs) -> None:
         self._blobs = blobs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app
-        if scope["type"] == "http" and scope["path"].startswith(PATH):
-            app = await self._answer(Request(scope))
-        await app(scope, receive, send)
+        answer = await self._answer(Request(scope))
+        await answer(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         """Return a file, as a download of the type that its link has fixed."""

@@ -27,7 +27,7 @@ from a2a_serverless.http.context import EXTENSION_HEADERS, names_1_0, requested_
 from a2a_serverless.http.errors import RequestRefusedError, response_of
 from a2a_serverless.http.files import ServedFiles
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.blobs import Blobs, ServedBlobs
+from a2a_serverless.storage.blobs import PATH, Blobs, ServedBlobs
 
 _JSON: Final = "application/json"
 _WEIGHT_0: Final = re.compile(r"q=0(\.0*)?")
@@ -56,10 +56,23 @@ def add_middleware(
     app.add_middleware(_Admission, settings=settings, authenticator=authenticator, clock=clock)
     app.add_middleware(_ErrorForm)
     if isinstance(blobs, ServedBlobs):
-        app.add_middleware(ServedFiles, blobs=blobs)
+        app.add_middleware(_Beside, path=PATH, served=ServedFiles(blobs))
     if settings.cors_origins:
         # Outermost, because a browser's preflight has no credentials, and must read refusals, too.
         app.add_middleware(CORSMiddleware, **_browser_access(settings.cors_origins))
+
+
+class _Beside:
+    """Hands all below a path to another application, which admits its requests itself."""
+
+    def __init__(self, app: ASGIApp, path: str, served: ASGIApp) -> None:
+        self._app = app
+        self._path = path
+        self._served = served
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_its = scope["type"] == "http" and scope["path"].startswith(self._path)
+        await (self._served if is_its else self._app)(scope, receive, send)
 
 
 class _Admission:

@@ -57,6 +57,7 @@ from a2a_serverless.storage.blobs import Inline, inlined_bytes
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import list_tasks
 from a2a_serverless.storage.tail import Tail, TailEvent
+from a2a_serverless.tasks.entries import is_plain
 from a2a_serverless.tasks.fold import Event, bound
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import terminal_error
@@ -302,7 +303,8 @@ class DurableRequestHandler:
 
     async def _shown(self, message: M, context: CallContext) -> M:
         """Return a task, message or event as the client gets it: with contents and links."""
-        await self._backends.storage.show(message, self._inline(context))
+        if not is_plain(message):
+            await self._backends.storage.show(message, self._inline(context))
         return message
 
     def _inline(self, context: CallContext) -> Inline:

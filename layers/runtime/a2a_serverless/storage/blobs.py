@@ -19,16 +19,8 @@ from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import InvalidArgumentError
-from a2a_serverless.tasks.blobs import (
-    Blob,
-    BlobOwner,
-    ToStore,
-    blob_of,
-    contents_of,
-    filled,
-    joins,
-    linked_blob,
-)
+from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore, blob_of, filled, joins, linked_blob
+from a2a_serverless.tasks.entries import contents_of
 
 logger = logging.getLogger(__name__)
 

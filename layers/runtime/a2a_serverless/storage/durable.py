@@ -78,6 +78,7 @@ from a2a_serverless.tasks.entries import (
     content_of,
     decode_entries,
     encode_entries,
+    is_plain,
     with_content,
 )
 from a2a_serverless.tasks.fold import Log, Record, belonging_to, check_history_length, task_of_head
@@ -397,7 +398,8 @@ class DurableStorage:
         Raises:
             UnavailableError: no answer within the retry budget.
         """
-        await show(self.table.blobs, message, inline)
+        if not is_plain(message):
+            await show(self.table.blobs, message, inline)
 
     async def items_of(self, task_id: str, start: str = layout.EVENTS) -> list[Item]:
         """Return the items of a task from the sort key `start` on, HEAD last."""
@@ -432,7 +434,7 @@ class DurableStorage:
             UnavailableError: no answer within the retry budget; nothing refers to what is stored.
         """
         blobs = self.table.blobs
-        if blobs is None:
+        if blobs is None or is_plain(message):
             return message
         owner = BlobOwner(head.scope, head.task_id, head.incarnation)
         message, to_store = set_apart(message, owner, behind=behind)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple, TypeVar, cast
@@ -19,25 +19,14 @@ from a2a.types import (
     Artifact,
     Message,
     Part,
-    SendMessageRequest,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskStatus,
-    TaskStatusUpdateEvent,
 )
 from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.errors import InvalidArgumentError
-from a2a_serverless.tasks.entries import copied
+from a2a_serverless.tasks.entries import APART_BYTES, contents_of, copied, is_plain, parts_of
 
 M = TypeVar("M", bound=AnyMessage)
 Content = TypeVar("Content", Message, Artifact)
-
-APART_BYTES: Final = 32_768
-"""Content of more bytes is set apart. It is the same everywhere: digests of messages depend on it.
-
-At this size DynamoDB's write units cost seven times as much as a request to S3.
-"""
 
 SCHEME: Final = "a2a-blob"
 """Of the URL in a reference."""
@@ -110,26 +99,7 @@ def linked_blob(url: str) -> Blob | None:
 
 def refers(message: AnyMessage | None) -> bool:
     """Return True if a message has a part that refers to a blob."""
-    return message is not None and any(map(blob_of, _parts_of(message)))
-
-
-def contents_of(message: AnyMessage | None) -> Iterator[Message | Artifact]:
-    """Yield what has parts in a message of the protocol, in the order in which it is shown."""
-    match message:
-        case Message() | Artifact():
-            yield message
-        case SendMessageRequest():
-            yield message.message
-        case TaskStatus() if message.HasField("message"):
-            yield message.message
-        case TaskStatusUpdateEvent():
-            yield from contents_of(message.status)
-        case TaskArtifactUpdateEvent():
-            yield message.artifact
-        case Task():
-            yield from contents_of(message.status)
-            yield from message.history
-            yield from message.artifacts
+    return any(map(blob_of, parts_of(message)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +121,7 @@ def set_apart(message: M, owner: BlobOwner, *, behind: int = 0) -> tuple[M, Sequ
     Raises:
         InvalidArgumentError: a part refers to what is stored for another scope.
     """
-    if not any(part.url or part.ByteSize() > APART_BYTES for part in _parts_of(message)):
+    if is_plain(message):
         return message, ()
     message, to_store = copied(message), []
     for content in contents_of(message):
@@ -229,10 +199,6 @@ def _raw_bytes(part: Part) -> int:
     if blob is not None:
         return blob.size if blob.kind == "raw" else 0
     return len(part.raw)
-
-
-def _parts_of(message: AnyMessage) -> Iterable[Part]:
-    return (part for content in contents_of(message) for part in content.parts)
 
 
 def _stored(part: Part, owner: BlobOwner, behind: int) -> ToStore | None:

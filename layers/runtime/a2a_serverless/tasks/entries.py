@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from a2a.types import (
     Artifact,
     Message,
+    Part,
     SendMessageRequest,
     SendMessageResponse,
     Task,
@@ -173,6 +174,12 @@ CRITICAL: Final = 0x80
 Only newer releases write it. They also mark a known kind with it whose meaning they have changed.
 """
 
+APART_BYTES: Final = 32_768
+"""Content of more bytes is set apart. It is the same everywhere: digests of messages depend on it.
+
+At this size DynamoDB's write units cost seven times as much as a request to S3.
+"""
+
 _MAX_NESTED_OBJECTS = 31
 _MAX_NESTED_ARRAYS = 47
 """Levels of nested arrays that can be read back wherever they stand in an answer.
@@ -247,6 +254,35 @@ def copied(message: M) -> M:
     copy = type(message)()
     copy.CopyFrom(message)
     return copy
+
+
+def contents_of(message: AnyMessage | None) -> Iterator[Message | Artifact]:
+    """Yield what has parts in a message of the protocol, in the order in which it is shown."""
+    match message:
+        case Message() | Artifact():
+            yield message
+        case SendMessageRequest():
+            yield message.message
+        case TaskStatus() if message.HasField("message"):
+            yield message.message
+        case TaskStatusUpdateEvent():
+            yield from contents_of(message.status)
+        case TaskArtifactUpdateEvent():
+            yield message.artifact
+        case Task():
+            yield from contents_of(message.status)
+            yield from message.history
+            yield from message.artifacts
+
+
+def parts_of(message: AnyMessage | None) -> Iterator[Part]:
+    """Yield all parts in a message of the protocol; none if it is None."""
+    return (part for content in contents_of(message) for part in content.parts)
+
+
+def is_plain(message: AnyMessage | None) -> bool:
+    """Return True if a message is stored and shown as it is: no part is large, or has a URL."""
+    return not any(part.url or part.ByteSize() > APART_BYTES for part in parts_of(message))
 
 
 def content_of(entry: Entry) -> SendMessageRequest | Message | TaskStatus | Artifact | None:

@@ -42,6 +42,7 @@ from a2a_serverless.tasks.entries import (
     TurnEnded,
     TurnOpened,
     copied,
+    is_plain,
 )
 from a2a_serverless.tasks.head import (
     ASLEEP,
@@ -383,7 +384,7 @@ def content_digest(message: Message) -> str:
 
     A link to a file counts as the file's content.
     """
-    content = comparable(message)
+    content = copied(message) if is_plain(message) else comparable(message)
     content.ClearField("task_id")
     content.ClearField("context_id")
     return digest("content", content.SerializeToString(deterministic=True).hex())

@@ -131,6 +131,7 @@ class WorkerAdapter:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.retry = settings.retry()
+        self.inline = settings.inline(settings.public_url or settings.push_issuer)
         self.keeper = keeper or Keeper()
         self.looks = Looks(backends.storage, self.clock)
         self.since = self.clock.now_ms()
@@ -511,9 +512,7 @@ class _Delivery:
             return LOST
 
     async def _shown(self, turn: TurnInput) -> TurnInput:
-        settings = self._adapter.settings
-        inline = settings.inline(settings.public_url or settings.push_issuer)
-        return await turn.shown(self._storage, inline)
+        return await turn.shown(self._storage, self._adapter.inline)
 
     async def _left(self, head: Head) -> None:
         """Send the copy with which a turn that was handed over goes on; one that sleeps has none.

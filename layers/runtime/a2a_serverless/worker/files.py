@@ -16,7 +16,8 @@ from a2a.types import Part
 
 from a2a_serverless.storage.blobs import CHUNK_BYTES, Inline, Link
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.blobs import APART_BYTES, Blob, BlobOwner, linked_blob
+from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
+from a2a_serverless.tasks.entries import APART_BYTES
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker.failures import WrongCallError
 

@@ -29,7 +29,7 @@ from google.protobuf.struct_pb2 import Struct
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.storage.blobs import Inline
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.blobs import contents_of, raw_bytes
+from a2a_serverless.tasks.blobs import raw_bytes
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -38,6 +38,7 @@ from a2a_serverless.tasks.entries import (
     MetadataMerged,
     Replied,
     StatusChanged,
+    contents_of,
     copied,
 )
 from a2a_serverless.tasks.fold import Event, Fold, Log, Record, bound, extend, joined
