@@ -34,6 +34,7 @@ def test_what_needs_no_account_passes(
     env = environment(
         **own_queues,
         A2A_AUTH="none",
+        A2A_BLOBS=f"file:{tmp_path}/blobs",
         A2A_PUSH_ALLOWED_HOSTS="127.0.0.1,example.com",
         A2A_PUSH_ISSUER=f"http://127.0.0.1:{port}",
     )
