@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -18,8 +19,9 @@ from a2a.server.events import EventQueue
 from a2a.types import Artifact, Part, TaskArtifactUpdateEvent, TaskState
 from fastapi import FastAPI
 
-from a2a_serverless.storage.blobs import MemoryBlobs
-from a2a_serverless.tasks.blobs import linked_blob
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.storage.blobs import Inline, MemoryBlobs
+from a2a_serverless.tasks.blobs import Blob, linked_blob
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
@@ -134,7 +136,8 @@ async def test_a_link_ends(agent: Agent, backends: Backends, client: httpx.Async
     """After its time, changed, or with another method it gives nothing."""
     task_id = await worked(agent, backends, emitting)
     url = parts_of((await agent.call("GetTask", {"id": task_id})).task)["large"]["url"]
-    for refused in (url.replace("signature=", "signature=0"), url.partition("?")[0]):
+    changed = [url.replace("signature=", f"signature={added}") for added in ("0", "%C3%A4")]
+    for refused in (*changed, url.partition("?")[0]):
         assert (await client.get(refused)).status_code == 403
     assert (await client.post(url)).status_code == 405
     assert (await client.get("/.blobs/tasks")).status_code == 403
@@ -144,6 +147,89 @@ async def test_a_link_ends(agent: Agent, backends: Backends, client: httpx.Async
     clock.advance(backends.storage.clock.now_ms() / 1000 - clock.now_ms() / 1000 + 301)
     blobs._clock = clock
     assert (await client.get(url)).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("media_type", "filename"),
+    [("text/plain\nx: y", "a\nb.png"), ("image/日本", ""), ("x" * 20_000, "n" * 20_000 + ".png")],
+)
+async def test_what_no_header_can_have_is_served(
+    agent: Agent, backends: Backends, client: httpx.AsyncClient, media_type: str, filename: str
+) -> None:
+    """A file whose type or name no header takes has a link of a usual length to its bytes."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_file(io.BytesIO(LARGE), media_type=media_type, filename=filename)
+        await ctx.respond()
+
+    task_id = await worked(agent, backends, handle)
+    part = parts_of((await agent.call("GetTask", {"id": task_id})).task)["file"]
+    assert part["mediaType"] == media_type
+    assert len(part["url"]) < 1_000
+    got = await client.get(part["url"])
+    assert got.content == LARGE
+    assert got.headers["content-type"] == "application/octet-stream"
+    assert got.headers["x-content-type-options"] == "nosniff"
+    assert got.headers["content-disposition"].endswith("png") == bool(filename)
+
+
+@pytest.mark.parametrize("way", ["get", "link"])
+async def test_a_store_that_refuses_leaves_the_rest_readable(
+    agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A sentence stands in the file's place for a client, and an agent's turn is not run on it."""
+
+    async def handle(ctx: TaskContext) -> None:
+        name = "lost.png"
+        await ctx.emit_artifact("a", file_bytes=SMALL if way == "get" else LARGE, filename=name)
+        await ctx.request_input("more?")
+
+    task_id = await worked(agent, backends, handle)
+    refusal = AsyncMock(side_effect=ConfigurationError("The bucket refuses."))
+    monkeypatch.setattr(backends.storage.table.blobs, way, refusal)
+    task = (await agent.call("GetTask", {"id": task_id})).task
+    told = task["artifacts"][0]["parts"][0]["text"]
+    assert told.startswith("[lost.png: ")
+    assert told.endswith("bytes that cannot be read at the moment]")
+    assert task["history"][-1]["parts"] == [{"text": "go"}]
+    assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    listed = await agent.call("ListTasks", {"includeArtifacts": True})
+    assert listed.result["tasks"][0]["artifacts"][0]["parts"][0]["text"] == told
+    with pytest.raises(ConfigurationError):
+        await backends.storage.load_task(task_id, inline=Inline(part_bytes=10**6, all_bytes=10**6))
+
+
+async def test_a_file_that_grows_is_as_long_as_it_was(
+    agent: Agent, backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that another process appends to gives what it had; one that is cut is refused."""
+    path, said = tmp_path / "log", list[str]()
+    blobs = backends.storage.table.blobs
+    assert blobs is not None
+    put, change = blobs.put, path.write_bytes
+
+    async def late(blob: Blob, content: Any, media_type: str) -> None:
+        change(LARGE + b"more" if not said else b"less")
+        await put(blob, content, media_type)
+
+    monkeypatch.setattr(blobs, "put", late)
+
+    async def handle(ctx: TaskContext) -> None:
+        path.write_bytes(LARGE)
+        await ctx.emit_file(path)
+        said.append("grown")
+        path.write_bytes(LARGE)
+        try:
+            await ctx.emit_file(path, "cut")
+        except ValueError as error:
+            said.append(str(error))
+        await ctx.respond()
+
+    task_id = await worked(agent, backends, handle)
+    task = await backends.storage.load_task(task_id)
+    assert task is not None
+    assert [part.raw == LARGE for each in task.artifacts for part in each.parts] == [True]
+    assert "has changed while it was stored" in said[1]
 
 
 async def test_long_chunks_are_one_text(agent: Agent, backends: Backends) -> None:

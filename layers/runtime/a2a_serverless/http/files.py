@@ -47,6 +47,7 @@ class ServedFiles:
         headers = {
             "Content-Length": str(blob.size),
             "Content-Disposition": disposition(link.filename),
+            "X-Content-Type-Options": "nosniff",
             "Cache-Control": f"private, max-age={link.seconds}",
         }
         return StreamingResponse(

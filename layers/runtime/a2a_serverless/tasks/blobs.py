@@ -28,7 +28,7 @@ from a2a.types import (
 from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.errors import InvalidArgumentError
-from a2a_serverless.tasks.entries import copied
+from a2a_serverless.tasks.entries import ArtifactWritten, check_readable, copied
 
 M = TypeVar("M", bound=AnyMessage)
 Content = TypeVar("Content", Message, Artifact)
@@ -113,6 +113,16 @@ def refers(message: AnyMessage | None) -> bool:
     return message is not None and any(map(blob_of, _parts_of(message)))
 
 
+def check_without_store(message: AnyMessage) -> None:
+    """Refuse references where no blob is stored.
+
+    Raises:
+        InvalidArgumentError: a part refers to a blob.
+    """
+    if refers(message):
+        raise InvalidArgumentError(_FOREIGN)
+
+
 def contents_of(message: AnyMessage | None) -> Iterator[Message | Artifact]:
     """Yield what has parts in a message of the protocol, in the order in which it is shown."""
     match message:
@@ -149,7 +159,8 @@ def set_apart(message: M, owner: BlobOwner, *, behind: int = 0) -> tuple[M, Sequ
     before the parts of this chunk.
 
     Raises:
-        InvalidArgumentError: a part refers to what is stored for another scope.
+        InvalidArgumentError: a part refers to what is stored for another scope, or has data that
+            no answer could show.
     """
     if not any(part.url or part.ByteSize() > APART_BYTES for part in _parts_of(message)):
         return message, ()
@@ -243,6 +254,8 @@ def _stored(part: Part, owner: BlobOwner, behind: int) -> ToStore | None:
     content = _large(part)
     if content is not None:
         kind, raw = content
+        if kind == "data":  # no later check sees it
+            check_readable([ArtifactWritten(Artifact(parts=[part]))])
         return ToStore(Blob.of(raw, owner, kind, behind), raw, part.media_type)
     named = _named(part)
     is_foreign = named is None or named.owner.scope != owner.scope
@@ -288,6 +301,6 @@ _KEY: Final = (
     r"/(?P<incarnation>[A-Za-z0-9_-]{12})/(?P<digest>[0-9a-f]{64})\.(?P<size>\d{1,15})"
 )
 _REFERENCE: Final = re.compile(
-    rf"{SCHEME}:(?P<kind>raw|text|data)(?P<joins>[<>]{{0,2}})(?:\+(?P<behind>\d{{1,15}}))?:{_KEY}"
+    rf"{SCHEME}:(?P<kind>raw|text|data)(?P<joins>[<>]{{0,2}})(?:\+(?P<behind>\d{{1,20}}))?:{_KEY}"
 )
 _LINK: Final = re.compile(rf"(?:https?:/)?/.+/{_KEY}")

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias
+from typing import BinaryIO, Final, TypeAlias, cast
 
 from a2a.types import Part
 
-from a2a_serverless.storage.blobs import CHUNK_BYTES, Inline, Link
+from a2a_serverless.storage.blobs import CHUNK_BYTES, Inline, link_of
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.blobs import APART_BYTES, Blob, BlobOwner, linked_blob
 from a2a_serverless.tasks.head import Head
@@ -90,7 +90,7 @@ class Files:
                     part.raw = await asyncio.to_thread(stored.read)
                     return part
                 blob = Blob(self._owner, digest, size)
-                await blobs.put(blob, stored, media_type)
+                await blobs.put(blob, cast("BinaryIO", _Measured(stored, size)), media_type)
                 part.url = blob.reference
                 return part
 
@@ -123,13 +123,7 @@ class Files:
         blob, blobs = self._blob_of(file), self._storage.table.blobs
         if blobs is None:
             raise WrongCallError("This deployment stores no files of which it could give links.")
-        link = Link(
-            media_type=file.media_type,
-            filename=file.filename,
-            seconds=self._inline.link_s,
-            base_url=self._inline.base_url,
-        )
-        return await blobs.link(blob, link)
+        return await blobs.link(blob, link_of(file.media_type, file.filename, self._inline))
 
     def _blob_of(self, file: FileInfo) -> Blob:
         blob = linked_blob(file.url or "")
@@ -139,6 +133,30 @@ class Files:
                 " the agent, if its host is one that you trust."
             )
         return blob
+
+
+class _Measured:
+    """A file with as many bytes as were measured, also if it has grown or shrunk since.
+
+    So a request has the length that it announces: what a grown file has more would be taken for the
+    next request on the connection. Zeros stand for what is gone, and the digest refuses them.
+    """
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._size, self._at = file, size, 0
+
+    def read(self, size: int = -1) -> bytes:
+        left = self._size - self._at
+        wanted = left if size < 0 else min(size, left)
+        self._at += wanted
+        return self._file.read(wanted).ljust(wanted, b"\0")
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._file.seek(self._at)
+
+    def tell(self) -> int:
+        return self._at
 
 
 @contextmanager
