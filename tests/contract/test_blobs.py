@@ -87,6 +87,7 @@ async def test_what_is_stored_is_read(blobs: Blobs) -> None:
     sizes = [len(chunk) async for chunk in blobs.chunks(blob)]
     assert sizes == [CHUNK_BYTES, 3]
     assert await whole(blobs, blob) == content
+    assert [chunk async for chunk in blobs.chunks(blob, CHUNK_BYTES + 1)] == [b"nd"]
 
 
 async def test_what_is_missing_is_told(blobs: Blobs) -> None:

@@ -20,8 +20,8 @@ from a2a.types import Artifact, Part, TaskArtifactUpdateEvent, TaskState
 from fastapi import FastAPI
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage.blobs import Inline, MemoryBlobs
-from a2a_serverless.tasks.blobs import Blob, linked_blob
+from a2a_serverless.storage.blobs import Inline, Link, MemoryBlobs
+from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
@@ -232,6 +232,36 @@ async def test_a_file_that_grows_is_as_long_as_it_was(
     assert "has changed while it was stored" in said[1]
 
 
+@pytest.mark.parametrize(
+    ("asked", "code", "first", "end"),
+    [
+        ("bytes=1-", 206, 1, 3 * len(LARGE)),
+        ("bytes=5-9", 206, 5, 10),
+        ("bytes=9000000-99000000", 206, 9_000_000, 3 * len(LARGE)),
+        ("bytes=-7", 206, 3 * len(LARGE) - 7, 3 * len(LARGE)),
+        ("bytes=7-5", 200, 0, 3 * len(LARGE)),
+        ("bytes=0-1,5-6", 200, 0, 3 * len(LARGE)),
+        ("bytes=99000000-", 416, 0, 0),
+        ("bytes=-0", 416, 0, 0),
+    ],
+)
+async def test_a_link_gives_a_part(
+    client: httpx.AsyncClient, backends: Backends, asked: str, code: int, first: int, end: int
+) -> None:
+    """A media player seeks in a file, as in one that a bucket serves."""
+    blobs, content = backends.storage.table.blobs, LARGE * 3
+    assert blobs is not None
+    blob = Blob.of(content, BlobOwner("s" * 32, "t", "i" * 12))
+    await blobs.put(blob, content, "")
+    url = await blobs.link(blob, Link(media_type="video/mp4", filename="", seconds=60))
+    got = await client.get(url, headers={"Range": asked})
+    assert got.status_code == code
+    assert got.content == content[first:end]
+    told = got.headers.get("Content-Range")
+    ranges = {200: None, 206: f"bytes {first}-{end - 1}/{len(content)}"}
+    assert told == ranges.get(code, f"bytes */{len(content)}")
+
+
 async def test_long_chunks_are_one_text(agent: Agent, backends: Backends) -> None:
     """Text that is streamed in long and short chunks is one part once its artifact has ended."""
     chunks = [TEXT, "short", TEXT, TEXT, "end", "."]
@@ -387,20 +417,20 @@ async def test_no_client_writes_a_reference(agent: Agent, backends: Backends) ->
     assert "only this service writes" in refused.message
 
 
-@pytest.mark.parametrize("source", [b"bytes", 5, None])
+@pytest.mark.parametrize("source", [b"bytes", 5, None, io.StringIO])
 async def test_what_is_no_file_is_refused(agent: Agent, backends: Backends, source: Any) -> None:
     """The sentence says what `emit_file` takes, and how bytes are emitted."""
     said: list[str] = []
 
     async def handle(ctx: TaskContext) -> None:
         try:
-            await ctx.emit_file(source)
+            await ctx.emit_file(source("text") if source is io.StringIO else source)
         except TypeError as error:
             said.append(str(error))
         await ctx.respond()
 
     await worked(agent, backends, handle)
-    assert "takes a path or an open binary file" in said[0]
+    assert re.search("takes a (path or an open binary file|file that is opened as binary)", said[0])
 
 
 async def test_a_clients_own_url_is_not_fetched(agent: Agent, backends: Backends) -> None:

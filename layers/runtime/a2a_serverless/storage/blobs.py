@@ -74,8 +74,11 @@ class Blobs(ABC):
         """Return a whole content; None if it is not there."""
 
     @abstractmethod
-    def chunks(self, blob: Blob) -> AsyncIterator[bytes]:
-        """Yield a content in chunks of at most `CHUNK_BYTES`; nothing if it is not there."""
+    def chunks(self, blob: Blob, start: int = 0) -> AsyncIterator[bytes]:
+        """Yield a content, or what it has from a byte on, in chunks of at most `CHUNK_BYTES`.
+
+        Nothing if it is not there.
+        """
 
     @abstractmethod
     async def link(self, blob: Blob, link: Link) -> str:
@@ -326,10 +329,10 @@ class MemoryBlobs(ServedBlobs):
     async def get(self, blob: Blob) -> bytes | None:
         return self._contents.get(blob.key)
 
-    async def chunks(self, blob: Blob) -> AsyncIterator[bytes]:
+    async def chunks(self, blob: Blob, start: int = 0) -> AsyncIterator[bytes]:
         content = self._contents.get(blob.key, b"")
-        for start in range(0, len(content), CHUNK_BYTES):
-            yield content[start : start + CHUNK_BYTES]
+        for first in range(start, len(content), CHUNK_BYTES):
+            yield content[first : first + CHUNK_BYTES]
 
     async def delete(self, owner: BlobOwner) -> None:
         for key in [key for key in self._contents if key.startswith(owner.prefix)]:

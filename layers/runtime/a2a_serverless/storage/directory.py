@@ -59,12 +59,13 @@ class DirectoryBlobs(ServedBlobs):
         except FileNotFoundError:
             return None
 
-    async def chunks(self, blob: Blob) -> AsyncIterator[bytes]:
+    async def chunks(self, blob: Blob, start: int = 0) -> AsyncIterator[bytes]:
         try:
             file = await asyncio.to_thread((self._folder / blob.key).open, "rb")
         except FileNotFoundError:
             return
         with file:
+            file.seek(start)
             while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
                 yield chunk
 

@@ -65,10 +65,10 @@ class S3Blobs(Blobs):
         content: bytes | None = await self._asked(partial(self._read, blob))
         return content
 
-    async def chunks(self, blob: Blob) -> AsyncIterator[bytes]:
-        for start in range(0, blob.size, CHUNK_BYTES):
-            last = min(start + CHUNK_BYTES, blob.size) - 1
-            chunk = await self._asked(partial(self._read, blob, Range=f"bytes={start}-{last}"))
+    async def chunks(self, blob: Blob, start: int = 0) -> AsyncIterator[bytes]:
+        for first in range(start, blob.size, CHUNK_BYTES):
+            last = min(first + CHUNK_BYTES, blob.size) - 1
+            chunk = await self._asked(partial(self._read, blob, Range=f"bytes={first}-{last}"))
             if chunk is None:
                 return
             yield chunk

@@ -7,7 +7,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, TypeAlias, cast
@@ -181,15 +181,16 @@ def _measured(file: BinaryIO) -> tuple[BinaryIO, str, int]:
     sha = hashlib.sha256()
     size = 0
     is_again = file.seekable() and file.tell() == 0
-    spooled = tempfile.SpooledTemporaryFile(max_size=CHUNK_BYTES)  # noqa: SIM115 - the caller closes it
-    while chunk := file.read(CHUNK_BYTES):
-        if not isinstance(chunk, bytes):
-            raise WrongCallError("ctx.emit_file takes a file that is opened as binary ('rb').")
-        sha.update(chunk)
-        size += len(chunk)
-        if not is_again:
-            spooled.write(chunk)
-    if is_again:
-        spooled.close()
-        return file, sha.hexdigest(), size
-    return spooled, sha.hexdigest(), size  # type: ignore[return-value]
+    with ExitStack() as on_error:
+        spooled = on_error.enter_context(tempfile.SpooledTemporaryFile(max_size=CHUNK_BYTES))
+        while chunk := file.read(CHUNK_BYTES):
+            if not isinstance(chunk, bytes):
+                raise WrongCallError("ctx.emit_file takes a file that is opened as binary ('rb').")
+            sha.update(chunk)
+            size += len(chunk)
+            if not is_again:
+                spooled.write(chunk)
+        if is_again:
+            return file, sha.hexdigest(), size
+        on_error.pop_all()  # the caller closes it
+        return spooled, sha.hexdigest(), size  # type: ignore[return-value]
