@@ -241,6 +241,16 @@ async def test_a_folder_keeps_its_files_from_others(tmp_path: Path, clock: Manua
     assert files == [f"{blob.digest}.{blob.size}"]
 
 
+async def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, clock: ManualClock) -> None:
+    """One sentence names the folder and the reason: it is not taken for a missing file."""
+    blobs, blob = DirectoryBlobs(tmp_path, clock, keep_s=60), Blob.of(LARGE, OWNER)
+    (tmp_path / blob.key).mkdir(parents=True)  # as root, mode bits refuse nothing
+    with pytest.raises(ConfigurationError, match=r"cannot be read: Is a directory; check"):
+        await blobs.get(blob)
+    with pytest.raises(ConfigurationError, match=r"cannot be read: Is a directory; check"):
+        await whole(blobs, blob)
+
+
 async def test_a_folder_forgets_what_has_expired(tmp_path: Path, clock: ManualClock) -> None:
     """What an incarnation has stored goes after its time; what is younger stays."""
     old, new = Blob.of(LARGE, OWNER), Blob.of(LARGE, OWNER._replace(task_id="new"))

@@ -20,7 +20,7 @@ from a2a.types import Artifact, Part, TaskArtifactUpdateEvent, TaskState
 from fastapi import FastAPI
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage.blobs import Inline, Link, MemoryBlobs
+from a2a_serverless.storage.blobs import Link, MemoryBlobs
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker import TaskContext, Worker
@@ -195,8 +195,20 @@ async def test_a_store_that_refuses_leaves_the_rest_readable(
     assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
     listed = await agent.call("ListTasks", {"includeArtifacts": True})
     assert listed.result["tasks"][0]["artifacts"][0]["parts"][0]["text"] == told
-    with pytest.raises(ConfigurationError):
-        await backends.storage.load_task(task_id, inline=Inline(part_bytes=10**6, all_bytes=10**6))
+    seen: list[int] = []
+
+    async def look(ctx: TaskContext) -> None:
+        seen.extend([len(await ctx.read_file(each.files[0])) for each in ctx.previous_artifacts])
+        await ctx.respond()
+
+    await agent.send(configuration=NOW, taskId=task_id)
+    bench = Bench(WorkerExecutor(Handling(look)), backends=backends, retry_base_s=0)
+    assert await bench.work() is (way == "link")  # which no turn needs
+    assert seen == ([] if way == "get" else [len(LARGE)])
+    monkeypatch.undo()
+    if way == "get":
+        assert await bench.work()
+        assert seen == [len(SMALL)]
 
 
 async def test_a_file_that_grows_is_as_long_as_it_was(

@@ -58,12 +58,16 @@ class DirectoryBlobs(ServedBlobs):
             return await asyncio.to_thread((self._folder / blob.key).read_bytes)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     async def chunks(self, blob: Blob, start: int = 0) -> AsyncIterator[bytes]:
         try:
             file = await asyncio.to_thread((self._folder / blob.key).open, "rb")
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise self._unreadable(error) from error
         with file:
             file.seek(start)
             while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
@@ -71,6 +75,11 @@ class DirectoryBlobs(ServedBlobs):
 
     async def delete(self, owner: BlobOwner) -> None:
         await asyncio.to_thread(_remove, self._folder / owner.prefix)
+
+    def _unreadable(self, error: OSError) -> ConfigurationError:
+        return ConfigurationError(
+            f"A file in {self._folder} cannot be read: {error.strerror}; check whose it is."
+        )
 
     def _put(self, blob: Blob, content: bytes | BinaryIO) -> None:
         self._sweep()
