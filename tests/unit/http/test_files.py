@@ -211,6 +211,15 @@ async def test_a_store_that_refuses_leaves_the_rest_readable(
         assert seen == [len(SMALL)]
 
 
+class Growing(io.BytesIO):
+    """A file that has more whenever it is read from its beginning again."""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        super().seek(0, io.SEEK_END)
+        self.write(b" more")
+        return super().seek(offset, whence)
+
+
 async def test_a_file_that_grows_is_as_long_as_it_was(
     agent: Agent, backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,11 +244,13 @@ async def test_a_file_that_grows_is_as_long_as_it_was(
             await ctx.emit_file(path, "cut")
         except ValueError as error:
             said.append(str(error))
+        await ctx.emit_file(Growing(b"small"), "small")
         await ctx.respond()
 
     task_id = await worked(agent, backends, handle)
     task = await backends.storage.load_task(task_id)
     assert task is not None
+    assert task.artifacts.pop().parts[0].raw == b"small"
     assert [part.raw == LARGE for each in task.artifacts for part in each.parts] == [True]
     assert "has changed while it was stored" in said[1]
 
@@ -429,14 +440,14 @@ async def test_no_client_writes_a_reference(agent: Agent, backends: Backends) ->
     assert "only this service writes" in refused.message
 
 
-@pytest.mark.parametrize("source", [b"bytes", 5, None, io.StringIO])
+@pytest.mark.parametrize("source", [b"bytes", 5, None, lambda: io.StringIO("text")])
 async def test_what_is_no_file_is_refused(agent: Agent, backends: Backends, source: Any) -> None:
     """The sentence says what `emit_file` takes, and how bytes are emitted."""
     said: list[str] = []
 
     async def handle(ctx: TaskContext) -> None:
         try:
-            await ctx.emit_file(source("text") if source is io.StringIO else source)
+            await ctx.emit_file(source() if callable(source) else source)
         except TypeError as error:
             said.append(str(error))
         await ctx.respond()

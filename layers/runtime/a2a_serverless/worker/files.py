@@ -87,7 +87,7 @@ class Files:
                 part = Part(media_type=media_type, filename=filename)
                 if blobs is None or size <= APART_BYTES:
                     stored.seek(0)
-                    part.raw = await asyncio.to_thread(stored.read)
+                    part.raw = await asyncio.to_thread(stored.read, size)
                     return part
                 blob = Blob(self._owner, digest, size)
                 await blobs.put(blob, cast("BinaryIO", _Measured(stored, size)), media_type)
