@@ -5,24 +5,36 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock, Mock
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 import requests
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from a2a_serverless.aws import client, forget_clients
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
-from a2a_serverless.storage import blobs as stores
-from a2a_serverless.storage.blobs import CHUNK_BYTES, Blobs, Inline, Link, MemoryBlobs
+from a2a_serverless.storage import durable
+from a2a_serverless.storage.blobs import (
+    AT_ONCE,
+    CHUNK_BYTES,
+    Blobs,
+    Inline,
+    Link,
+    MemoryBlobs,
+    store,
+)
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.s3 import S3Blobs
-from a2a_serverless.tasks.blobs import Blob, BlobOwner
+from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore, set_apart
 from a2a_serverless.tasks.entries import APART_BYTES, ArtifactWritten
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
@@ -75,6 +87,7 @@ async def test_what_is_stored_is_read(blobs: Blobs) -> None:
     sizes = [len(chunk) async for chunk in blobs.chunks(blob)]
     assert sizes == [CHUNK_BYTES, 3]
     assert await whole(blobs, blob) == content
+    assert [chunk async for chunk in blobs.chunks(blob, CHUNK_BYTES + 1)] == [b"nd"]
 
 
 async def test_what_is_missing_is_told(blobs: Blobs) -> None:
@@ -86,6 +99,63 @@ async def test_what_is_missing_is_told(blobs: Blobs) -> None:
     await blobs.put(blob, LARGE, "")
     assert await blobs.copy(blob, other)
     assert await blobs.get(other) == LARGE
+
+
+async def test_a_file_that_changes_meanwhile_is_refused(blobs: Blobs) -> None:
+    """A sentence says what to do, and nothing is stored under the digest of what it was."""
+    blob = Blob.of(LARGE, OWNER)
+    if isinstance(blobs, S3Blobs):  # moto takes any content; S3 answers this
+        changed = ClientError({"Error": {"Code": "BadDigest"}}, "PutObject")
+        blobs._client = Mock(put_object=Mock(side_effect=changed), get_object=_missing)
+    with pytest.raises(InvalidArgumentError, match="emit it when all of it is written"):
+        await blobs.put(blob, io.BytesIO(LARGE[::-1]), "")
+    assert await blobs.get(blob) is None
+
+
+def _missing(**_: object) -> None:
+    raise ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
+
+
+async def test_a_deletion_that_a_bucket_refuses_ends(clock: ManualClock) -> None:
+    """S3 tells of each object that it keeps in an answer that is no error."""
+    blobs = S3Blobs("blobs", clock)
+    kept = {"Errors": [{"Key": "k", "Code": "AccessDenied"}]}
+    listed = {"Contents": [{"Key": "k"}]}
+    blobs._client = Mock(
+        list_objects_v2=Mock(return_value=listed), delete_objects=Mock(return_value=kept)
+    )
+    async with asyncio.timeout(60):
+        with pytest.raises(ConfigurationError, match=r"bucket blobs refuses.*AccessDenied"):
+            await blobs.delete(OWNER)
+
+
+async def test_a_folder_has_nothing_of_a_deleted_task(tmp_path: Path, clock: ManualClock) -> None:
+    """Its own folder goes with the last incarnation's."""
+    blobs, later = DirectoryBlobs(tmp_path, clock, keep_s=60), OWNER._replace(incarnation="j" * 12)
+    for owner in (OWNER, later):
+        await blobs.put(Blob.of(LARGE, owner), LARGE, "")
+    await blobs.delete(OWNER)
+    assert await blobs.get(Blob.of(LARGE, later)) == LARGE
+    await blobs.delete(later)
+    assert not (tmp_path / OWNER.prefix).parent.exists()
+
+
+async def test_a_failure_leaves_nothing_at_work(blobs: Blobs) -> None:
+    """What waits behind a file that cannot be stored is not begun, also not later."""
+    begun: list[str] = []
+
+    async def refuse(blob: Blob, *_: object) -> None:
+        begun.append(blob.key)
+        await asyncio.sleep(0)
+        raise ConfigurationError("full")
+
+    blobs.put = refuse  # type: ignore[method-assign, assignment]
+    contents = [LARGE + bytes([number]) for number in range(30)]
+    to_store = [ToStore(Blob.of(content, OWNER), content, "") for content in contents]
+    with pytest.raises(ConfigurationError, match="full"):
+        await store(blobs, to_store)
+    assert len(asyncio.all_tasks()) == 1
+    assert len(begun) <= 2 * AT_ONCE
 
 
 async def test_a_deletion_is_of_one_incarnation(blobs: Blobs) -> None:
@@ -169,6 +239,16 @@ async def test_a_folder_keeps_its_files_from_others(tmp_path: Path, clock: Manua
         await blobs.put(other, Broken(), "")
     files = [each.name for each in (tmp_path / "blobs" / OWNER.prefix).iterdir()]
     assert files == [f"{blob.digest}.{blob.size}"]
+
+
+async def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, clock: ManualClock) -> None:
+    """One sentence names the folder and the reason: it is not taken for a missing file."""
+    blobs, blob = DirectoryBlobs(tmp_path, clock, keep_s=60), Blob.of(LARGE, OWNER)
+    (tmp_path / blob.key).mkdir(parents=True)  # as root, mode bits refuse nothing
+    with pytest.raises(ConfigurationError, match=r"cannot be read: Is a directory; check"):
+        await blobs.get(blob)
+    with pytest.raises(ConfigurationError, match=r"cannot be read: Is a directory; check"):
+        await whole(blobs, blob)
 
 
 async def test_a_folder_forgets_what_has_expired(tmp_path: Path, clock: ManualClock) -> None:
@@ -280,6 +360,43 @@ async def test_a_damaged_blob_is_not_shown(storage: DurableStorage, blobs: Blobs
     assert "not stored any more" in task.history[0].parts[0].text
 
 
+async def test_a_large_message_is_taken_apart_in_a_thread(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop, on which other turns run and deliveries are extended, does not wait for digests."""
+    threads: list[bool] = []
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return set_apart(*args, **kwargs)
+
+    monkeypatch.setattr(durable, "set_apart", noted)
+    await begun(storage, Part(raw=LARGE * 20))
+    assert threads.count(False) == 1
+    await begun(storage, Part(raw=LARGE))
+    assert threads.count(False) == 1
+
+
+async def test_no_reference_is_taken_where_no_blob_is_stored(storage: DurableStorage) -> None:
+    """It would name something as soon as the deployment has a store."""
+    url = Blob.of(LARGE, OWNER).reference
+    storage.table.blobs = None
+    with pytest.raises(InvalidArgumentError, match="only this service writes"):
+        await begun(storage, Part(url=url))
+
+
+async def test_a_repeated_creation_needs_no_deletion(
+    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that refuses to delete what the second one has stored does not hide the first one."""
+    monkeypatch.setattr(blobs, "delete", AsyncMock(side_effect=ConfigurationError("refused")))
+    opened = [
+        await storage.open_task("ctx", said(Part(raw=LARGE)), idempotency_key="k") for _ in range(2)
+    ]
+    assert [each.created for each in opened] == [True, False]
+    assert opened[0].head.incarnation == opened[1].head.incarnation
+
+
 async def test_a_deleted_task_leaves_no_blob(storage: DurableStorage, blobs: Blobs) -> None:
     """Its blobs go with it; those of another task with the same content stay."""
     heads = [await begun(storage, Part(raw=LARGE)) for _ in range(2)]
@@ -336,7 +453,7 @@ async def test_many_blobs_are_stored_a_few_at_a_time(
     parts = [Part(raw=LARGE + bytes([number % 20])) for number in range(30)]
     head = await begun(storage, *parts)
     assert len(keys) == len(set(keys)) == 20
-    assert most <= stores.AT_ONCE
+    assert most <= AT_ONCE
     task = await storage.load_task(head.task_id)
     assert task is not None
     assert list(task.history[0].parts) == parts

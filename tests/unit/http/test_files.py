@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -18,8 +19,9 @@ from a2a.server.events import EventQueue
 from a2a.types import Artifact, Part, TaskArtifactUpdateEvent, TaskState
 from fastapi import FastAPI
 
-from a2a_serverless.storage.blobs import MemoryBlobs
-from a2a_serverless.tasks.blobs import linked_blob
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.storage.blobs import Link, MemoryBlobs
+from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
@@ -147,7 +149,8 @@ async def test_a_link_ends(agent: Agent, backends: Backends, client: httpx.Async
     """After its time, changed, or with another method it gives nothing."""
     task_id = await worked(agent, backends, emitting)
     url = parts_of((await agent.call("GetTask", {"id": task_id})).task)["large"]["url"]
-    for refused in (url.replace("signature=", "signature=0"), url.partition("?")[0]):
+    changed = [url.replace("signature=", f"signature={added}") for added in ("0", "%C3%A4")]
+    for refused in (*changed, url.partition("?")[0]):
         assert (await client.get(refused)).status_code == 403
     assert (await client.post(url)).status_code == 405
     assert (await client.get("/.blobs/tasks")).status_code == 403
@@ -157,6 +160,142 @@ async def test_a_link_ends(agent: Agent, backends: Backends, client: httpx.Async
     clock.advance(backends.storage.clock.now_ms() / 1000 - clock.now_ms() / 1000 + 301)
     blobs._clock = clock
     assert (await client.get(url)).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("media_type", "filename"),
+    [("text/plain\nx: y", "a\nb.png"), ("image/日本", ""), ("x" * 20_000, "n" * 20_000 + ".png")],
+)
+async def test_what_no_header_can_have_is_served(
+    agent: Agent, backends: Backends, client: httpx.AsyncClient, media_type: str, filename: str
+) -> None:
+    """A file whose type or name no header takes has a link of a usual length to its bytes."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_file(io.BytesIO(LARGE), media_type=media_type, filename=filename)
+        await ctx.respond()
+
+    task_id = await worked(agent, backends, handle)
+    part = parts_of((await agent.call("GetTask", {"id": task_id})).task)["file"]
+    assert part["mediaType"] == media_type
+    assert len(part["url"]) < 1_000
+    got = await client.get(part["url"])
+    assert got.content == LARGE
+    assert got.headers["content-type"] == "application/octet-stream"
+    assert got.headers["x-content-type-options"] == "nosniff"
+    assert got.headers["content-disposition"].endswith("png") == bool(filename)
+
+
+@pytest.mark.parametrize("way", ["get", "link"])
+async def test_a_store_that_refuses_leaves_the_rest_readable(
+    agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A sentence stands in the file's place for a client, and an agent's turn is not run on it."""
+
+    async def handle(ctx: TaskContext) -> None:
+        name = "lost.png"
+        await ctx.emit_artifact("a", file_bytes=SMALL if way == "get" else LARGE, filename=name)
+        await ctx.request_input("more?")
+
+    task_id = await worked(agent, backends, handle)
+    refusal = AsyncMock(side_effect=ConfigurationError("The bucket refuses."))
+    monkeypatch.setattr(backends.storage.table.blobs, way, refusal)
+    task = (await agent.call("GetTask", {"id": task_id})).task
+    told = task["artifacts"][0]["parts"][0]["text"]
+    assert told.startswith("[lost.png: ")
+    assert told.endswith("bytes that cannot be read at the moment]")
+    assert task["history"][-1]["parts"] == [{"text": "go"}]
+    assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    listed = await agent.call("ListTasks", {"includeArtifacts": True})
+    assert listed.result["tasks"][0]["artifacts"][0]["parts"][0]["text"] == told
+    seen: list[int] = []
+
+    async def look(ctx: TaskContext) -> None:
+        seen.extend([len(await ctx.read_file(each.files[0])) for each in ctx.previous_artifacts])
+        await ctx.respond()
+
+    await agent.send(configuration=NOW, taskId=task_id)
+    bench = Bench(WorkerExecutor(Handling(look)), backends=backends, retry_base_s=0)
+    assert await bench.work() is (way == "link")  # which no turn needs
+    assert seen == ([] if way == "get" else [len(LARGE)])
+    monkeypatch.undo()
+    if way == "get":
+        assert await bench.work()
+        assert seen == [len(SMALL)]
+
+
+class Growing(io.BytesIO):
+    """A file that has more whenever it is read from its beginning again."""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        super().seek(0, io.SEEK_END)
+        self.write(b" more")
+        return super().seek(offset, whence)
+
+
+async def test_a_file_that_grows_is_as_long_as_it_was(
+    agent: Agent, backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that another process appends to gives what it had; one that is cut is refused."""
+    path, said = tmp_path / "log", list[str]()
+    blobs = backends.storage.table.blobs
+    assert blobs is not None
+    put, change = blobs.put, path.write_bytes
+
+    async def late(blob: Blob, content: Any, media_type: str) -> None:
+        change(LARGE + b"more" if not said else b"less")
+        await put(blob, content, media_type)
+
+    monkeypatch.setattr(blobs, "put", late)
+
+    async def handle(ctx: TaskContext) -> None:
+        path.write_bytes(LARGE)
+        await ctx.emit_file(path)
+        said.append("grown")
+        path.write_bytes(LARGE)
+        try:
+            await ctx.emit_file(path, "cut")
+        except ValueError as error:
+            said.append(str(error))
+        await ctx.emit_file(Growing(b"small"), "small")
+        await ctx.respond()
+
+    task_id = await worked(agent, backends, handle)
+    task = await backends.storage.load_task(task_id)
+    assert task is not None
+    assert task.artifacts.pop().parts[0].raw == b"small"
+    assert [part.raw == LARGE for each in task.artifacts for part in each.parts] == [True]
+    assert "has changed while it was stored" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "first", "end"),
+    [
+        ("bytes=1-", 206, 1, 3 * len(LARGE)),
+        ("bytes=5-9", 206, 5, 10),
+        ("bytes=9000000-99000000", 206, 9_000_000, 3 * len(LARGE)),
+        ("bytes=-7", 206, 3 * len(LARGE) - 7, 3 * len(LARGE)),
+        ("bytes=7-5", 200, 0, 3 * len(LARGE)),
+        ("bytes=0-1,5-6", 200, 0, 3 * len(LARGE)),
+        ("bytes=99000000-", 416, 0, 0),
+        ("bytes=-0", 416, 0, 0),
+    ],
+)
+async def test_a_link_gives_a_part(
+    client: httpx.AsyncClient, backends: Backends, asked: str, code: int, first: int, end: int
+) -> None:
+    """A media player seeks in a file, as in one that a bucket serves."""
+    blobs, content = backends.storage.table.blobs, LARGE * 3
+    assert blobs is not None
+    blob = Blob.of(content, BlobOwner("s" * 32, "t", "i" * 12))
+    await blobs.put(blob, content, "")
+    url = await blobs.link(blob, Link(media_type="video/mp4", filename="", seconds=60))
+    got = await client.get(url, headers={"Range": asked})
+    assert got.status_code == code
+    assert got.content == content[first:end]
+    told = got.headers.get("Content-Range")
+    ranges = {200: None, 206: f"bytes {first}-{end - 1}/{len(content)}"}
+    assert told == ranges.get(code, f"bytes */{len(content)}")
 
 
 async def test_long_chunks_are_one_text(agent: Agent, backends: Backends) -> None:
@@ -314,20 +453,20 @@ async def test_no_client_writes_a_reference(agent: Agent, backends: Backends) ->
     assert "only this service writes" in refused.message
 
 
-@pytest.mark.parametrize("source", [b"bytes", 5, None])
+@pytest.mark.parametrize("source", [b"bytes", 5, None, lambda: io.StringIO("text")])
 async def test_what_is_no_file_is_refused(agent: Agent, backends: Backends, source: Any) -> None:
     """The sentence says what `emit_file` takes, and how bytes are emitted."""
     said: list[str] = []
 
     async def handle(ctx: TaskContext) -> None:
         try:
-            await ctx.emit_file(source)
+            await ctx.emit_file(source() if callable(source) else source)
         except TypeError as error:
             said.append(str(error))
         await ctx.respond()
 
     await worked(agent, backends, handle)
-    assert "takes a path or an open binary file" in said[0]
+    assert re.search("takes a (path or an open binary file|file that is opened as binary)", said[0])
 
 
 async def test_a_clients_own_url_is_not_fetched(agent: Agent, backends: Backends) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from email.utils import formatdate
 from itertools import cycle, pairwise
@@ -19,10 +20,14 @@ from a2a.types import Artifact, Part, StreamResponse, TaskState, TaskStatus
 from google.protobuf import json_format
 
 from a2a_serverless.errors import UnavailableError
+from a2a_serverless.push import deliverer
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
+from a2a_serverless.push.notifications import Notification, owed
+from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.webhooks import Webhooks
+from a2a_serverless.tasks.blobs import linked_blob
 from a2a_serverless.tasks.destinations import LONGEST_S
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
@@ -835,6 +840,34 @@ def job_of(head: Head, version: int) -> PushJob:
         config_id="hook-1",
         version=version,
     )
+
+
+async def test_files_of_events_go_with_their_attempts(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt has the content, or a link of its own; what waits has references alone."""
+    world = World(push_events="all")
+    world.storage.table.blobs = MemoryBlobs(world.clock)
+    waiting: list[Notification] = []
+
+    def noted(*args: Any) -> Iterator[Notification]:
+        waiting.extend(owed(*args))
+        return iter(waiting)
+
+    monkeypatch.setattr(deliverer, "owed", noted)
+    head = await world.open(receiver.url())
+    files = [Part(raw=b"x" * size) for size in (100_000, 1_000_000)]
+    artifact = ArtifactWritten(Artifact(artifact_id="a", parts=files))
+    await world.storage.commit(head, Commit(entries=(artifact,)))
+    receiver.script = lambda _: status(503 if len(receiver.requests) == 1 else 200)
+    await world.run(seconds=120)
+    first, second = (json.loads(request.body) for request in receiver.requests)
+    parts = [each["artifactUpdate"]["artifact"]["parts"] for each in (first, second)]
+    assert parts[0][0] == parts[1][0] == {"raw": base64.b64encode(files[0].raw).decode()}
+    assert parts[0][1]["url"] != parts[1][1]["url"]
+    assert linked_blob(parts[0][1]["url"]) == linked_blob(parts[1][1]["url"])
+    assert waiting
+    assert all(each.event.ByteSize() < 1_000 for each in waiting)
 
 
 async def test_a_given_up_notification_is_counted_by_its_caller(world: World) -> None:

@@ -16,10 +16,11 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 from google.protobuf.message import Message as AnyMessage
-from google.protobuf.struct_pb2 import Value
+from google.protobuf.struct_pb2 import ListValue, Value
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.blobs import (
+    SCHEME,
     Blob,
     BlobOwner,
     blob_of,
@@ -109,6 +110,21 @@ def test_a_part_knows_the_bytes_before_it() -> None:
     blob = blob_of(chunk.parts[0])
     assert blob is not None
     assert blob.behind == 7
+
+
+def test_bytes_before_a_part_have_room() -> None:
+    """A reference behind any number of bytes that a message can name is read as one."""
+    huge = f"{SCHEME}:raw:{OWNER.prefix}{'a' * 64}.{'9' * 15}"
+    apart, _ = set_apart(message(*[Part(url=huge)] * 30, Part(raw=LARGE)), OWNER)
+    assert all(blob_of(part) is not None for part in apart.parts)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_data_that_json_does_not_have_is_refused(number: float) -> None:
+    """It would be found when an answer shows it, which then has nothing of the task."""
+    values = [Value(string_value="x" * APART_BYTES), Value(number_value=number)]
+    with pytest.raises(InvalidArgumentError, match="NaN or infinity"):
+        set_apart(message(Part(data=Value(list_value=ListValue(values=values)))), OWNER)
 
 
 def test_copies_of_a_message_have_one_digest() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from http import HTTPStatus
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -37,21 +39,50 @@ class ServedFiles:
         if found is None:
             return http_error(HTTPStatus.FORBIDDEN, "PERMISSION_DENIED", _GONE)
         blob, link = found
-        chunks = self._blobs.chunks(blob)
+        start, end = _asked_for(request.headers.get("Range", ""), blob.size)
+        if start >= blob.size:
+            headers = {"Content-Range": f"bytes */{blob.size}"}
+            return Response(status_code=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers=headers)
+        chunks = self._blobs.chunks(blob, start)
         first = await anext(chunks, None)
         if first is None:
             return http_error(HTTPStatus.NOT_FOUND, "NOT_FOUND", _GONE)
         headers = {
-            "Content-Length": str(blob.size),
+            "Content-Length": str(end - start),
+            "Accept-Ranges": "bytes",
             "Content-Disposition": disposition(link.filename),
+            "X-Content-Type-Options": "nosniff",
             "Cache-Control": f"private, max-age={link.seconds}",
         }
-        return StreamingResponse(
-            _joined(first, chunks), media_type=link.media_type, headers=headers
-        )
+        status = HTTPStatus.OK
+        if end - start < blob.size:
+            status = HTTPStatus.PARTIAL_CONTENT
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{blob.size}"
+        body = _joined(first, chunks, end - start)
+        return StreamingResponse(body, status, headers, link.media_type)
 
 
-async def _joined(first: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for chunk in chunks:
-        yield chunk
+def _asked_for(header: str, size: int) -> tuple[int, int]:
+    """Return first byte and end of the range that a request asks for, as media players do.
+
+    Several ranges, and what is none, count as the whole, as they may (RFC 9110, section 14.2).
+    """
+    found = _RANGE.fullmatch(header)
+    if found is None:
+        return 0, size
+    first, last, suffix = found.groups()
+    if suffix:
+        return size - min(size, int(suffix)), size
+    end = min(size, int(last or size) + 1)
+    return (int(first), end) if not last or int(first) <= int(last) else (0, size)
+
+
+async def _joined(first: bytes, chunks: AsyncIterator[bytes], size: int) -> AsyncIterator[bytes]:
+    yield first[:size]
+    left = size - len(first)
+    while left > 0 and (chunk := await anext(chunks, None)) is not None:
+        yield chunk[:left]
+        left -= len(chunk)
+
+
+_RANGE: Final = re.compile(r"bytes=(?:(\d{1,15})-(\d{0,15})|-(\d{1,15}))")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import isasyncgenfunction
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar
@@ -308,7 +308,8 @@ class DurableRequestHandler:
         return message
 
     def _inline(self, context: CallContext) -> Inline:
-        return self._settings.inline(base_url(context.request, self._settings))
+        inline = self._settings.inline(base_url(context.request, self._settings))
+        return replace(inline, tells_refusals=True)
 
     def _wait(self, context: CallContext) -> Wait:
         return Wait(self._backends.streams, context.user_name)

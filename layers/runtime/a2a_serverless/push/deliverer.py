@@ -38,6 +38,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.leases import Leases, Slots
 from a2a_serverless.tasks.attempts import NEWER_DELAY_S, RetryPolicy
+from a2a_serverless.tasks.entries import copied
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, caller_number
@@ -406,9 +407,11 @@ class _Job:
         push, notification = attempt.push, attempt.notification
         try:
             audience = Receiver.parse(push.config.url).origin
-            # Links are made for this attempt: they live for minutes, and events wait for hours.
-            await self._storage.show(notification.event, self._deliverer.inline)
-            body = notification.body(push)
+            # Links are made for this attempt: they live for minutes, and events wait for hours. The
+            # contents go with it: many events wait for their turn.
+            event = copied(notification.event)
+            await self._storage.show(event, self._deliverer.inline)
+            body = replace(notification, event=event).body(push)
         except InvalidArgumentError as error:
             return Outcome(meaning="never", reason=str(error))
         signature = await self._deliverer.signer.sign(

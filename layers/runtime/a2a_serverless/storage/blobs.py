@@ -8,8 +8,9 @@ import hmac
 import logging
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO, Final
 from urllib.parse import quote, urlencode
 
@@ -18,7 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore, blob_of, filled, joins, linked_blob
 from a2a_serverless.tasks.entries import contents_of
 
@@ -52,6 +53,7 @@ class Blobs(ABC):
         """Store a blob, from its bytes or from a file that is read from its beginning.
 
         Raises:
+            InvalidArgumentError: the file is not the blob's: it has changed meanwhile.
             ConfigurationError: the store refuses; one sentence says why.
         """
 
@@ -64,8 +66,11 @@ class Blobs(ABC):
         """Return a whole content; None if it is not there."""
 
     @abstractmethod
-    def chunks(self, blob: Blob) -> AsyncIterator[bytes]:
-        """Yield a content in chunks of at most `CHUNK_BYTES`; nothing if it is not there."""
+    def chunks(self, blob: Blob, start: int = 0) -> AsyncIterator[bytes]:
+        """Yield a content, or what it has from a byte on, in chunks of at most `CHUNK_BYTES`.
+
+        Nothing if it is not there.
+        """
 
     @abstractmethod
     async def link(self, blob: Blob, link: Link) -> str:
@@ -86,6 +91,8 @@ class Inline:
     """Of a part together with those before it in its message or artifact."""
     link_s: int = 300
     base_url: str = ""
+    tells_refusals: bool = False
+    """A sentence stands for a content that the store refuses to give, so that all else is read."""
 
     def has_room(self, blob: Blob) -> bool:
         """Return True if a blob is shown by its content: it depends on the blob alone."""
@@ -104,19 +111,33 @@ async def store(blobs: Blobs, to_store: Sequence[ToStore]) -> None:
         InvalidArgumentError: a link names a file that is not stored any more.
         ConfigurationError, UnavailableError: as `Blobs.put`.
     """
-    turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(each: ToStore) -> None:
-        async with turns:
-            if isinstance(each.content, bytes):
-                await blobs.put(each.blob, each.content, each.media_type)
-            elif not await blobs.copy(each.content, each.blob):
-                raise InvalidArgumentError(
-                    "A part's link names a file that is not stored any more: send the file itself."
-                )
+        if isinstance(each.content, bytes):
+            await blobs.put(each.blob, each.content, each.media_type)
+        elif not await blobs.copy(each.content, each.blob):
+            raise InvalidArgumentError(
+                "A part's link names a file that is not stored any more: send the file itself."
+            )
 
     distinct = {each.blob.key: each for each in to_store}
-    await asyncio.gather(*map(one, distinct.values()))
+    await _all(partial(one, each) for each in distinct.values())
+
+
+async def _all(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Make all calls, `AT_ONCE` of them at a time; the first failure ends those that are left."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(call: Callable[[], Awaitable[None]]) -> None:
+        async with turns:
+            await call()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for call in calls:
+                group.create_task(one(call))
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
 
 def inlined_bytes(message: AnyMessage, inline: Inline) -> int:
@@ -142,36 +163,48 @@ async def show(blobs: Blobs | None, message: AnyMessage | None, inline: Inline) 
     if not found:
         return
     texts = [(content, joins(content.parts)) for content in contents_of(message)]
-    turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(part: Part, blob: Blob) -> None:
-        async with turns:
-            if blobs is None:
-                _tell_missing(part, blob)
-            elif inline.has_room(blob):
+        if blobs is None:
+            _tell_missing(part, blob)
+            return
+        try:
+            if inline.has_room(blob):
                 await _fill(blobs, part, blob)
             else:
-                part.url = await blobs.link(blob, _link(part, inline))
+                part.url = await blobs.link(blob, link_of(part.media_type, part.filename, inline))
+        except ConfigurationError as error:
+            if not inline.tells_refusals:
+                raise
+            logger.error("%s", error, extra={"action": "blob_refused"})  # noqa: TRY400 - a sentence
+            _tell(part, blob, "cannot be read at the moment")
 
-    await asyncio.gather(*(one(*each) for each in found))
+    await _all(partial(one, *each) for each in found)
     for content, numbers in texts:
         for number in reversed(numbers):
             content.parts[number - 1].text += content.parts.pop(number).text
 
 
-def _link(part: Part, inline: Inline) -> Link:
+def link_of(media_type: str, filename: str, inline: Inline) -> Link:
+    """Return what a link to a file says, in what headers can have: names end as the file's do."""
     return Link(
-        media_type=part.media_type,
-        filename=part.filename,
+        media_type=header_type(media_type),
+        filename=filename[-_LONGEST:],
         seconds=inline.link_s,
         base_url=inline.base_url,
     )
 
 
+def header_type(media_type: str) -> str:
+    """Return a media type that a header can have; `ANY_TYPE` for one that it cannot."""
+    fits = media_type.isascii() and media_type.isprintable() and 0 < len(media_type) <= _LONGEST
+    return media_type if fits else ANY_TYPE
+
+
 async def _fill(blobs: Blobs, part: Part, blob: Blob) -> None:
     content = await blobs.get(blob)
     try:
-        if content is not None and Blob.of(content, blob.owner).digest == blob.digest:
+        if content is not None and await asyncio.to_thread(sha256_of, content) == blob.digest:
             filled(part, blob, content)
             return
     except (DecodeError, ValueError):
@@ -182,8 +215,12 @@ async def _fill(blobs: Blobs, part: Part, blob: Blob) -> None:
 def _tell_missing(part: Part, blob: Blob) -> None:
     extra = {"action": "blob_missing", "task_id": blob.owner.task_id, "digest": blob.digest}
     logger.error("A blob of %d bytes is not stored any more", blob.size, extra=extra)
+    _tell(part, blob, "are not stored any more")
+
+
+def _tell(part: Part, blob: Blob, what: str) -> None:
     name = part.filename or {"raw": "file", "text": "text", "data": "data"}[blob.kind]
-    part.text = f"[{name}: {blob.size} bytes that are not stored any more]"
+    part.text = f"[{name}: {blob.size} bytes that {what}]"
 
 
 # -- stores without links of their own -------------------------------------------------------
@@ -192,6 +229,8 @@ PATH: Final = "/.blobs/"
 """Where the service itself serves the blobs of such a store."""
 
 ANY_TYPE: Final = "application/octet-stream"
+_LONGEST: Final = 200
+"""The most characters of a media type, or of a file's name, in a link and in its headers."""
 
 
 class ServedBlobs(Blobs):
@@ -206,7 +245,7 @@ class ServedBlobs(Blobs):
 
     async def link(self, blob: Blob, link: Link) -> str:
         until = str(self._clock.now_ms() // 1000 + link.seconds)
-        fixed = {"type": link.media_type or ANY_TYPE, "name": link.filename, "until": until}
+        fixed = {"type": link.media_type, "name": link.filename, "until": until}
         signature = await asyncio.to_thread(self._signature, blob.key, fixed)
         signed = {**fixed, "signature": signature}
         return f"{link.base_url.rstrip('/')}{PATH}{quote(blob.key)}?{urlencode(signed)}"
@@ -215,8 +254,9 @@ class ServedBlobs(Blobs):
         """Return the blob that a link made by `link` names; None: it is none, or has expired."""
         fixed = {name: query.get(name, "") for name in ("type", "name", "until")}
         blob = linked_blob(f"https://localhost{path}")
+        given = query.get("signature", "").encode()
         if blob is None or not hmac.compare_digest(
-            self._signature(blob.key, fixed), query.get("signature", "")
+            self._signature(blob.key, fixed).encode(), given
         ):
             return None
         left_s = int(fixed["until"]) - self._clock.now_ms() // 1000
@@ -227,6 +267,26 @@ class ServedBlobs(Blobs):
     def _signature(self, key: str, fixed: Mapping[str, str]) -> str:
         text = "\n".join((key, *map(quote, fixed.values())))
         return hmac.new(self.secret(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def sha256_of(content: bytes) -> str:
+    """Return the digest of a content as a blob has it."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def check_content(blob: Blob, digest: str) -> None:
+    """Refuse to store content that is not the blob's.
+
+    Raises:
+        InvalidArgumentError: the digests differ.
+    """
+    if digest != blob.digest:
+        raise InvalidArgumentError(CHANGED)
+
+
+CHANGED: Final = (
+    "The file has changed while it was stored: emit it when all of it is written, or a copy of it."
+)
 
 
 def disposition(filename: str) -> str:
@@ -250,6 +310,7 @@ class MemoryBlobs(ServedBlobs):
         if not isinstance(content, bytes):
             content.seek(0)
             content = content.read()
+            check_content(blob, sha256_of(content))
         self._contents[blob.key] = content
 
     async def copy(self, source: Blob, blob: Blob) -> bool:
@@ -260,10 +321,10 @@ class MemoryBlobs(ServedBlobs):
     async def get(self, blob: Blob) -> bytes | None:
         return self._contents.get(blob.key)
 
-    async def chunks(self, blob: Blob) -> AsyncIterator[bytes]:
+    async def chunks(self, blob: Blob, start: int = 0) -> AsyncIterator[bytes]:
         content = self._contents.get(blob.key, b"")
-        for start in range(0, len(content), CHUNK_BYTES):
-            yield content[start : start + CHUNK_BYTES]
+        for first in range(start, len(content), CHUNK_BYTES):
+            yield content[first : first + CHUNK_BYTES]
 
     async def delete(self, owner: BlobOwner) -> None:
         for key in [key for key in self._contents if key.startswith(owner.prefix)]:

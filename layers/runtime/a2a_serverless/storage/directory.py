@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import secrets
 import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage.blobs import CHUNK_BYTES, ServedBlobs
+from a2a_serverless.storage.blobs import CHUNK_BYTES, ServedBlobs, check_content
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 
 _SECRET: Final = "secret"  # noqa: S105 - the name of a file
@@ -56,18 +58,28 @@ class DirectoryBlobs(ServedBlobs):
             return await asyncio.to_thread((self._folder / blob.key).read_bytes)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise self._unreadable(error) from error
 
-    async def chunks(self, blob: Blob) -> AsyncIterator[bytes]:
+    async def chunks(self, blob: Blob, start: int = 0) -> AsyncIterator[bytes]:
         try:
             file = await asyncio.to_thread((self._folder / blob.key).open, "rb")
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise self._unreadable(error) from error
         with file:
+            file.seek(start)
             while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
                 yield chunk
 
     async def delete(self, owner: BlobOwner) -> None:
-        await asyncio.to_thread(shutil.rmtree, self._folder / owner.prefix, ignore_errors=True)
+        await asyncio.to_thread(_remove, self._folder / owner.prefix)
+
+    def _unreadable(self, error: OSError) -> ConfigurationError:
+        return ConfigurationError(
+            f"A file in {self._folder} cannot be read: {error.strerror}; check whose it is."
+        )
 
     def _put(self, blob: Blob, content: bytes | BinaryIO) -> None:
         self._sweep()
@@ -81,7 +93,11 @@ class DirectoryBlobs(ServedBlobs):
                         file.write(content)
                     else:
                         content.seek(0)
-                        shutil.copyfileobj(content, file, CHUNK_BYTES)
+                        sha = hashlib.sha256()
+                        while chunk := content.read(CHUNK_BYTES):
+                            sha.update(chunk)
+                            file.write(chunk)
+                        check_content(blob, sha.hexdigest())
                     file.flush()
                     os.fsync(file.fileno())
                     os.replace(file.name, path)  # noqa: PTH105 - of a name, not of a path
@@ -102,9 +118,16 @@ class DirectoryBlobs(ServedBlobs):
         for folder in self._folder.glob("*/*/"):
             try:
                 if folder.stat().st_mtime < now - self._keep_s:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    _remove(folder)
             except FileNotFoundError:
                 continue
+
+
+def _remove(folder: Path) -> None:
+    """Remove an incarnation's folder, and its task's if that is empty then."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        folder.parent.rmdir()
 
 
 def _secret_in(folder: Path) -> bytes:

@@ -18,9 +18,12 @@ What a reader may rely on:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from a2a.types import SendMessageRequest, Task, TaskPushNotificationConfig
@@ -31,6 +34,7 @@ from a2a_serverless.errors import (
     BeingDeletedError,
     CommitTooLargeError,
     ConditionFailedError,
+    ConfigurationError,
     ConversationFullError,
     RepeatedKeyError,
     TaskNotAcceptingMessagesError,
@@ -68,7 +72,7 @@ from a2a_serverless.storage.table import (
     holds,
 )
 from a2a_serverless.storage.webhooks import Webhooks, push_inline
-from a2a_serverless.tasks.blobs import BlobOwner, refers, set_apart
+from a2a_serverless.tasks.blobs import BlobOwner, check_without_store, refers, set_apart
 from a2a_serverless.tasks.conversation import Place
 from a2a_serverless.tasks.entries import (
     Caller,
@@ -118,6 +122,9 @@ logger = logging.getLogger(__name__)
 
 MAX_COMMIT_BYTES: Final = 4_000_000
 """Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""
+
+_HASHED_HERE: Final = 1_000_000
+"""The most bytes of a message whose digests the event loop waits for: they take milliseconds."""
 
 INSERTS: Final = 5
 """How often a creation is tried while its id changes between taken and free."""
@@ -434,10 +441,15 @@ class DurableStorage:
             UnavailableError: no answer within the retry budget; nothing refers to what is stored.
         """
         blobs = self.table.blobs
-        if blobs is None or is_plain(message):
+        if is_plain(message):
+            return message
+        if blobs is None:
+            check_without_store(message)
             return message
         owner = BlobOwner(head.scope, head.task_id, head.incarnation)
-        message, to_store = set_apart(message, owner, behind=behind)
+        apart = partial(set_apart, message, owner, behind=behind)
+        is_large = message.ByteSize() > _HASHED_HERE
+        message, to_store = await asyncio.to_thread(apart) if is_large else apart()
         if to_store:
             await store(blobs, to_store)
         return message
@@ -446,7 +458,10 @@ class DurableStorage:
         """Delete the blobs of a creation that has met an earlier one."""
         if self.table.blobs is not None and any(refers(content_of(one)) for one in step.entries):
             head = step.head
-            await self.table.blobs.delete(BlobOwner(head.scope, head.task_id, head.incarnation))
+            owner = BlobOwner(head.scope, head.task_id, head.incarnation)
+            # The answer does not depend on it: what is left goes when its time is over.
+            with suppress(ConfigurationError, UnavailableError):
+                await self.table.blobs.delete(owner)
 
     async def _apart(self, head: Head, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Return the entries of a commit that names nothing that is not stored."""

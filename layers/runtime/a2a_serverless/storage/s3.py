@@ -9,11 +9,19 @@ from typing import Any, BinaryIO, Final
 
 from a2a_serverless.aws import ERRORS, call, client, error_code, repeat
 from a2a_serverless.clock import Clock
-from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage.blobs import ANY_TYPE, CHUNK_BYTES, Blobs, Link, disposition
+from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
+from a2a_serverless.storage.blobs import (
+    CHANGED,
+    CHUNK_BYTES,
+    Blobs,
+    Link,
+    disposition,
+    header_type,
+)
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 
 _MISSING: Final = frozenset({"NoSuchKey", "404", "InvalidRange"})
+_CHANGED: Final = frozenset({"BadDigest", "XAmzContentSHA256Mismatch"})
 _DELETED_AT_ONCE: Final = 1000
 
 
@@ -38,7 +46,7 @@ class S3Blobs(Blobs):
                 Key=blob.key,
                 Body=content,
                 ContentLength=blob.size,
-                ContentType=_type(media_type),
+                ContentType=header_type(media_type),
                 ChecksumSHA256=base64.b64encode(bytes.fromhex(blob.digest)).decode(),
             )
 
@@ -57,10 +65,10 @@ class S3Blobs(Blobs):
         content: bytes | None = await self._asked(partial(self._read, blob))
         return content
 
-    async def chunks(self, blob: Blob) -> AsyncIterator[bytes]:
-        for start in range(0, blob.size, CHUNK_BYTES):
-            last = min(start + CHUNK_BYTES, blob.size) - 1
-            chunk = await self._asked(partial(self._read, blob, Range=f"bytes={start}-{last}"))
+    async def chunks(self, blob: Blob, start: int = 0) -> AsyncIterator[bytes]:
+        for first in range(start, blob.size, CHUNK_BYTES):
+            last = min(first + CHUNK_BYTES, blob.size) - 1
+            chunk = await self._asked(partial(self._read, blob, Range=f"bytes={first}-{last}"))
             if chunk is None:
                 return
             yield chunk
@@ -73,7 +81,7 @@ class S3Blobs(Blobs):
             Params={
                 "Bucket": self._bucket,
                 "Key": blob.key,
-                "ResponseContentType": _type(link.media_type),
+                "ResponseContentType": link.media_type,
                 "ResponseContentDisposition": disposition(link.filename),
             },
             ExpiresIn=link.seconds,
@@ -88,9 +96,11 @@ class S3Blobs(Blobs):
             if not found:
                 return
             deletion = {"Objects": found, "Quiet": True}
-            await self._asked(
+            answer = await self._asked(
                 partial(self._client.delete_objects, Bucket=self._bucket, Delete=deletion)
             )
+            for refused in (answer or {}).get("Errors", ()):
+                raise ConfigurationError(self._refused(str(refused.get("Code"))))
 
     def _read(self, blob: Blob, **options: str) -> bytes:
         answer = self._client.get_object(Bucket=self._bucket, Key=blob.key, **options)
@@ -104,14 +114,12 @@ class S3Blobs(Blobs):
         except ERRORS as error:
             if error_code(error) in _MISSING:
                 return None
-            raise ConfigurationError(
-                f"The bucket {self._bucket} refuses a request: {error_code(error)}; check A2A_BLOBS"
-                " and what the role may do."
-            ) from error
+            if error_code(error) in _CHANGED:
+                raise InvalidArgumentError(CHANGED) from error
+            raise ConfigurationError(self._refused(error_code(error))) from error
 
-
-def _type(media_type: str) -> str:
-    """Return a media type that a header can have."""
-    return (
-        media_type if media_type.isascii() and media_type.isprintable() and media_type else ANY_TYPE
-    )
+    def _refused(self, code: str) -> str:
+        return (
+            f"The bucket {self._bucket} refuses a request: {code}; check A2A_BLOBS and what the"
+            " role may do."
+        )

@@ -23,7 +23,15 @@ from a2a.types import (
 from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.errors import InvalidArgumentError
-from a2a_serverless.tasks.entries import APART_BYTES, contents_of, copied, is_plain, parts_of
+from a2a_serverless.tasks.entries import (
+    APART_BYTES,
+    ArtifactWritten,
+    check_readable,
+    contents_of,
+    copied,
+    is_plain,
+    parts_of,
+)
 
 M = TypeVar("M", bound=AnyMessage)
 Content = TypeVar("Content", Message, Artifact)
@@ -102,6 +110,16 @@ def refers(message: AnyMessage | None) -> bool:
     return any(map(blob_of, parts_of(message)))
 
 
+def check_without_store(message: AnyMessage) -> None:
+    """Refuse references where no blob is stored.
+
+    Raises:
+        InvalidArgumentError: a part refers to a blob.
+    """
+    if refers(message):
+        raise InvalidArgumentError(_FOREIGN)
+
+
 @dataclass(frozen=True, slots=True)
 class ToStore:
     """Content to store before a commit names it: bytes, or a blob of another task to copy."""
@@ -119,7 +137,8 @@ def set_apart(message: M, owner: BlobOwner, *, behind: int = 0) -> tuple[M, Sequ
     before the parts of this chunk.
 
     Raises:
-        InvalidArgumentError: a part refers to what is stored for another scope.
+        InvalidArgumentError: a part refers to what is stored for another scope, or has data that
+            no answer could show.
     """
     if is_plain(message):
         return message, ()
@@ -209,6 +228,8 @@ def _stored(part: Part, owner: BlobOwner, behind: int) -> ToStore | None:
     content = _large(part)
     if content is not None:
         kind, raw = content
+        if kind == "data":  # no later check sees it
+            check_readable([ArtifactWritten(Artifact(parts=[part]))])
         return ToStore(Blob.of(raw, owner, kind, behind), raw, part.media_type)
     named = _named(part)
     is_foreign = named is None or named.owner.scope != owner.scope
@@ -254,6 +275,6 @@ _KEY: Final = (
     r"/(?P<incarnation>[A-Za-z0-9_-]{12})/(?P<digest>[0-9a-f]{64})\.(?P<size>\d{1,15})"
 )
 _REFERENCE: Final = re.compile(
-    rf"{SCHEME}:(?P<kind>raw|text|data)(?P<joins>[<>]{{0,2}})(?:\+(?P<behind>\d{{1,15}}))?:{_KEY}"
+    rf"{SCHEME}:(?P<kind>raw|text|data)(?P<joins>[<>]{{0,2}})(?:\+(?P<behind>\d{{1,20}}))?:{_KEY}"
 )
 _LINK: Final = re.compile(rf"(?:https?:/)?/.+/{_KEY}")

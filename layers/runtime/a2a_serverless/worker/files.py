@@ -7,14 +7,14 @@ import hashlib
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias
+from typing import BinaryIO, Final, TypeAlias, cast
 
 from a2a.types import Part
 
-from a2a_serverless.storage.blobs import CHUNK_BYTES, Inline, Link
+from a2a_serverless.storage.blobs import CHUNK_BYTES, Inline, link_of
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
 from a2a_serverless.tasks.entries import APART_BYTES
@@ -88,10 +88,10 @@ class Files:
                 part = Part(media_type=media_type, filename=filename)
                 if blobs is None or size <= APART_BYTES:
                     stored.seek(0)
-                    part.raw = await asyncio.to_thread(stored.read)
+                    part.raw = await asyncio.to_thread(stored.read, size)
                     return part
                 blob = Blob(self._owner, digest, size)
-                await blobs.put(blob, stored, media_type)
+                await blobs.put(blob, cast("BinaryIO", _Measured(stored, size)), media_type)
                 part.url = blob.reference
                 return part
 
@@ -124,13 +124,7 @@ class Files:
         blob, blobs = self._blob_of(file), self._storage.table.blobs
         if blobs is None:
             raise WrongCallError("This deployment stores no files of which it could give links.")
-        link = Link(
-            media_type=file.media_type,
-            filename=file.filename,
-            seconds=self._inline.link_s,
-            base_url=self._inline.base_url,
-        )
-        return await blobs.link(blob, link)
+        return await blobs.link(blob, link_of(file.media_type, file.filename, self._inline))
 
     def _blob_of(self, file: FileInfo) -> Blob:
         blob = linked_blob(file.url or "")
@@ -140,6 +134,30 @@ class Files:
                 " the agent, if its host is one that you trust."
             )
         return blob
+
+
+class _Measured:
+    """A file with as many bytes as were measured, also if it has grown or shrunk since.
+
+    So a request has the length that it announces: what a grown file has more would be taken for the
+    next request on the connection. Zeros stand for what is gone, and the digest refuses them.
+    """
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file, self._size, self._at = file, size, 0
+
+    def read(self, size: int = -1) -> bytes:
+        left = self._size - self._at
+        wanted = left if size < 0 else min(size, left)
+        self._at += wanted
+        return self._file.read(wanted).ljust(wanted, b"\0")
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._file.seek(self._at)
+
+    def tell(self) -> int:
+        return self._at
 
 
 @contextmanager
@@ -164,15 +182,16 @@ def _measured(file: BinaryIO) -> tuple[BinaryIO, str, int]:
     sha = hashlib.sha256()
     size = 0
     is_again = file.seekable() and file.tell() == 0
-    spooled = tempfile.SpooledTemporaryFile(max_size=CHUNK_BYTES)  # noqa: SIM115 - the caller closes it
-    while chunk := file.read(CHUNK_BYTES):
-        if not isinstance(chunk, bytes):
-            raise WrongCallError("ctx.emit_file takes a file that is opened as binary ('rb').")
-        sha.update(chunk)
-        size += len(chunk)
-        if not is_again:
-            spooled.write(chunk)
-    if is_again:
-        spooled.close()
-        return file, sha.hexdigest(), size
-    return spooled, sha.hexdigest(), size  # type: ignore[return-value]
+    with ExitStack() as on_error:
+        spooled = on_error.enter_context(tempfile.SpooledTemporaryFile(max_size=CHUNK_BYTES))
+        while chunk := file.read(CHUNK_BYTES):
+            if not isinstance(chunk, bytes):
+                raise WrongCallError("ctx.emit_file takes a file that is opened as binary ('rb').")
+            sha.update(chunk)
+            size += len(chunk)
+            if not is_again:
+                spooled.write(chunk)
+        if is_again:
+            return file, sha.hexdigest(), size
+        on_error.pop_all()  # the caller closes it
+        return spooled, sha.hexdigest(), size  # type: ignore[return-value]
