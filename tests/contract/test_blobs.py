@@ -303,7 +303,7 @@ async def test_a_link_to_a_file_of_the_caller_is_that_file(
     found = await storage.load_task(second.task_id)
     assert found is not None
     assert found.history[0].parts[0].raw == LARGE
-    with pytest.raises(InvalidArgumentError, match="not stored any more: send the file itself"):
+    with pytest.raises(InvalidArgumentError, match="is not stored: it never came, or has expired"):
         await begun(storage, Part(url=linked.url))
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any, BinaryIO, Final
 
 from a2a_serverless.aws import ERRORS, call, client, error_code, repeat
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage.blobs import ANY_TYPE, CHUNK_BYTES, Blobs, Link, disposition
+from a2a_serverless.storage.blobs import (
+    CHUNK_BYTES,
+    Blobs,
+    Link,
+    Upload,
+    disposition,
+    media_type_of,
+)
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 
 _MISSING: Final = frozenset({"NoSuchKey", "404", "InvalidRange"})
@@ -38,8 +45,8 @@ class S3Blobs(Blobs):
                 Key=blob.key,
                 Body=content,
                 ContentLength=blob.size,
-                ContentType=_type(media_type),
-                ChecksumSHA256=base64.b64encode(bytes.fromhex(blob.digest)).decode(),
+                ContentType=media_type_of(media_type),
+                ChecksumSHA256=_checksum(blob),
             )
 
         await self._asked(put)
@@ -66,16 +73,33 @@ class S3Blobs(Blobs):
             yield chunk
 
     async def link(self, blob: Blob, link: Link) -> str:
+        fixed = {
+            "ResponseContentType": media_type_of(link.media_type),
+            "ResponseContentDisposition": disposition(link.filename),
+        }
+        return await self._signed("get_object", blob, link, fixed)
+
+    async def upload(self, blob: Blob, link: Link) -> Upload:
+        media_type, checksum = media_type_of(link.media_type), _checksum(blob)
+        fixed = {
+            "ContentLength": blob.size,
+            "ContentType": media_type,
+            "ChecksumSHA256": checksum,
+            "IfNoneMatch": "*",
+        }
+        headers = {
+            "Content-Type": media_type,
+            "If-None-Match": "*",
+            "x-amz-checksum-sha256": checksum,
+        }
+        return Upload(await self._signed("put_object", blob, link, fixed), headers)
+
+    async def _signed(self, method: str, blob: Blob, link: Link, fixed: Mapping[str, Any]) -> str:
         # In a thread: credentials may have to be renewed.
         url: str = await call(
             self._client.generate_presigned_url,
-            ClientMethod="get_object",
-            Params={
-                "Bucket": self._bucket,
-                "Key": blob.key,
-                "ResponseContentType": _type(link.media_type),
-                "ResponseContentDisposition": disposition(link.filename),
-            },
+            ClientMethod=method,
+            Params={"Bucket": self._bucket, "Key": blob.key, **fixed},
             ExpiresIn=link.seconds,
         )
         return url
@@ -110,8 +134,5 @@ class S3Blobs(Blobs):
             ) from error
 
 
-def _type(media_type: str) -> str:
-    """Return a media type that a header can have."""
-    return (
-        media_type if media_type.isascii() and media_type.isprintable() and media_type else ANY_TYPE
-    )
+def _checksum(blob: Blob) -> str:
+    return base64.b64encode(bytes.fromhex(blob.digest)).decode()
