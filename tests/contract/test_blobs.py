@@ -101,9 +101,12 @@ async def test_a_deletion_is_of_one_incarnation(blobs: Blobs) -> None:
     assert await blobs.get(Blob.of(LARGE + b"\3", alike)) == LARGE + b"\3"
 
 
-async def test_a_link_of_s3_fixes_what_it_gives(clock: ManualClock) -> None:
+async def test_a_link_of_s3_fixes_what_it_gives(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has a signature of version 4, the asked life, one object, its type, and is a download."""
     with mock_aws():
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
         forget_clients()
         client("s3").create_bucket(
             Bucket="blobs", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}

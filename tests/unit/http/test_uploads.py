@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from google.protobuf.json_format import MessageToDict, ParseDict
 from moto import mock_aws
 from pydantic import SecretStr
+from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.aws import client as aws_client
 from a2a_serverless.aws import forget_clients
@@ -35,6 +36,7 @@ from a2a_serverless.tasks.blobs import linked_blob
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker import TaskContext
+from a2a_serverless_tools.local.template import find_template
 from tests.support.a2a_calls import Agent
 from tests.support.clocks import ManualClock
 from tests.support.signed_links import Door
@@ -164,12 +166,11 @@ async def test_only_what_was_asked_for_is_taken(
     assert await put(client, found) == 412
 
 
+@pytest.mark.parametrize("backends", ["s3"], indirect=True)
 async def test_s3_takes_no_header_that_is_not_signed(
     backends: Backends, client: httpx.AsyncClient
 ) -> None:
     """A checksum of other bytes, no precondition, and a header of one's own are refused."""
-    if isinstance(backends.storage.table.blobs, ServedBlobs):
-        return
     found = await asked(client)
     assert set(found["headers"]) == {"Content-Type", "If-None-Match", "x-amz-checksum-sha256"}
     for name in found["headers"]:
@@ -304,6 +305,38 @@ async def test_no_uploads_are_offered(card: AgentCard, settings: Settings, reaso
         assert "takes no uploads" in answer.json()["error"]["message"]
         with pytest.raises(A2AClientError, match="takes no uploads"):
             await upload(client, await card_of(client), io.BytesIO(LARGE))
+
+
+@pytest.mark.parametrize("backends", ["memory", "folder"], indirect=True)
+async def test_a_page_of_an_allowed_origin_may_upload(
+    card: AgentCard, settings: Settings, backends: Backends
+) -> None:
+    """A browser asks first whether it may send these headers to this address."""
+    settings = settings.model_copy(update={"cors_origins": "https://page.test"})
+    app = create_app(settings, backends, card)
+    transport = httpx.ASGITransport(app)
+    headers = {"X-API-Key": ALICE, "Origin": "https://page.test"}
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://test", headers=headers
+    ) as client:
+        found = await asked(client)
+        wanted = {
+            "Access-Control-Request-Method": "PUT",
+            "Access-Control-Request-Headers": ", ".join(found["headers"]).lower(),
+        }
+        assert (await client.options(found["url"], headers=wanted)).status_code == 200
+        assert await put(client, found, Origin="https://page.test") == 200
+
+
+@pytest.mark.parametrize("backends", ["s3"], indirect=True)
+async def test_the_buckets_rule_is_for_uploads(client: httpx.AsyncClient) -> None:
+    """A page may send to the bucket what the links of uploads have signed, and nothing else."""
+    document = yaml_parse(find_template().read_text(encoding="utf-8"))
+    bucket = document["Resources"]["BlobBucket"]["Properties"]
+    (rule,) = bucket["CorsConfiguration"]["Fn::If"][1]["CorsRules"]
+    found = await asked(client)
+    assert found["method"] in rule["AllowedMethods"]
+    assert set(rule["AllowedHeaders"]) == set(found["headers"])
 
 
 async def test_unused_uploads_go_with_their_caller(
