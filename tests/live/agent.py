@@ -42,6 +42,7 @@ class LiveAgent(Worker):
             "nap": self.nap,
             "digest": self.digest,
             "file": self.file,
+            "read": self.read,
             "outlive": self.outlive,
             "denied": self.denied,
         }
@@ -107,6 +108,12 @@ class LiveAgent(Worker):
             file.seek(0)
             await ctx.emit_file(file, media_type="image/png", filename="large.png")
         await ctx.respond(sha.hexdigest())
+
+    async def read(self, ctx: TaskContext) -> None:
+        """Say the digest of the message's file."""
+        with tempfile.NamedTemporaryFile() as file:
+            await ctx.save_file(ctx.files[0], file.name)
+            await ctx.respond(hashlib.file_digest(file, "sha256").hexdigest())
 
     async def outlive(self, ctx: TaskContext, until_ms: int, blocked_s: float) -> None:
         """Block the process if this attempt begins before `until_ms`, else end the turn."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any, Final
 
 import httpx
@@ -89,6 +90,64 @@ async def forged(subject: Subject) -> Figures:
     return answers
 
 
+async def upload(subject: Subject) -> Figures:
+    """Upload a file that no message can hold, and let the agent read it."""
+    content = bytes(range(256)) * (FILE_BYTES // 256)
+    asked = await _asked_for(subject, content)
+    began = subject.clock.monotonic()
+    stored = await _put(asked, content)
+    took_s = round(subject.clock.monotonic() - began, 3)
+    require(stored == 200, f"an upload was answered with {stored}")
+    message = ordered("read")
+    message["parts"].append(asked["part"])
+    sent = await subject.agent.call("SendMessage", {"message": message})
+    require("task" in sent.result, f"its message was answered with {sent.reason} {sent.message}")
+    task = sent.task
+    if state(task) != "COMPLETED":
+        task = await subject.ended(task["id"], within_s=60)
+    digest = hashlib.sha256(content).hexdigest()
+    require(status_text(task) == digest, "the agent has read another file than was uploaded")
+    return {"bytes": len(content), "seconds": took_s}
+
+
+async def other_uploads(subject: Subject) -> Figures:
+    """Put what a link was not made for, and what is there already."""
+    content = b"a small file"
+    asked = await _asked_for(subject, content)
+    answers = {
+        "other content": await _put(asked, content[::-1]),
+        "other length": await _put(asked, content * 2),
+        "other type": await _put(asked, content, {"Content-Type": "text/html"}),
+        "unsigned": await _put({**asked, "url": asked["url"].partition("?")[0]}, content),
+        "as asked": await _put(asked, content),
+        "again": await _put(asked, content),
+    }
+    refused = all(status in {400, 403} for status in list(answers.values())[:4])
+    as_asked = (answers["as asked"], answers["again"]) == (200, 412)
+    require(refused and as_asked, f"uploads were answered {answers}")
+    return answers
+
+
+async def _asked_for(subject: Subject, content: bytes) -> dict[str, Any]:
+    form = {
+        "size": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "mediaType": "text/plain",
+    }
+    answer = await subject.http.post("/files", json=form)
+    require(answer.status_code == 200, f"an upload was refused with {answer.status_code}")
+    asked: dict[str, Any] = answer.json()
+    return asked
+
+
+async def _put(
+    asked: dict[str, Any], content: bytes, changed: Mapping[str, str] | None = None
+) -> int:
+    headers = {**asked["headers"], **(changed or {})}
+    async with httpx.AsyncClient(timeout=120) as anyone:
+        return (await anyone.put(asked["url"], content=content, headers=headers)).status_code
+
+
 async def _with_file(subject: Subject) -> dict[str, Any]:
     """The task of an agent that has emitted a large file."""
     task = (
@@ -106,6 +165,12 @@ CHECKS = (
         forged,
         Subject.behind_gateway,
         seconds=20,
+    ),
+    Check("upload", "a file that no message can hold is uploaded and read", upload, seconds=20),
+    Check(
+        "other-uploads",
+        "a link for an upload takes the file that it was made for, once",
+        other_uploads,
     ),
     Check("too-large", "a message that Lambda cannot take is refused with 413", too_large),
 )

@@ -255,6 +255,9 @@ def _reasons(error: Exception) -> list[Any]:
     return response.get("CancellationReasons") or []
 
 
+_ENDPOINTS: Final = frozenset({"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"})
+
+
 def _connect(service: str, read_timeout_s: int) -> Any:
     """Return a new client; call it under the lock, because sessions are not safe under threads.
 
@@ -269,6 +272,9 @@ def _connect(service: str, read_timeout_s: int) -> Any:
         # Links need it: those of the older signature, the default in some regions, do not work for
         # encrypted objects.
         signature_version="s3v4" if service == "s3" else None,
+        # They name the bucket's own region: the address without one sends on for a new bucket's
+        # first hours, and a signature holds for one host. Emulators have no such addresses.
+        s3={"addressing_style": "auto" if _ENDPOINTS & os.environ.keys() else "virtual"},
     )
     try:
         if not _sessions:

@@ -138,6 +138,10 @@ class Settings(BaseModel):
     """The most bytes of files that a message or artifact shows in itself."""
     link_s: int = Field(default=300, ge=10, le=540)
     """The life of a link to a file; credentials are renewed 10 minutes before they end."""
+    upload_bytes: int = Field(default=100_000_000, ge=0, le=5_000_000_000)
+    """The most bytes of a file that a client uploads for a message; 0: it cannot."""
+    uploads_per_hour: int = Field(default=100, ge=0)
+    """The uploads that one caller may ask for within an hour; 0: any number."""
 
     older_dialects: bool = False
     """True to serve the methods of A2A 0.1, and `tasks/submit` and `tasks/status`, too."""

@@ -638,6 +638,10 @@ class TestTenant:
             assert got.reason == "TASK_NOT_FOUND"
             listed = await agent.call("ListTasks", {"tenant": tenant}, there)
             assert listed.result["totalSize"] == 0
+            form = {"size": 1, "sha256": "0" * 64, "tenant": tenant}
+            answer = await agent.client.post("/files", json=form, headers=there)
+            assert answer.status_code == 400
+            assert "no such tenant" in answer.text
             new = {"message": message("go"), "tenant": tenant, "configuration": later}
             refused = await agent.call("SendMessage", new, there)
             assert (refused.reason, refused.message) == (

@@ -71,6 +71,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         "stream-python",
         "large-messages",
         "file",
+        "upload",
+        "other-uploads",
         "too-large",
         "cancel",
         "webhook",
@@ -254,6 +256,29 @@ async def test_a_file_that_is_not_as_it_was_made(
 
     monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", broken)
     found = await finding(await subject_at(), check("file"))
+    assert found.outcome is Outcome.FAILED
+    assert says in found.says
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "says"),
+    [
+        ("upload", 403, "answered with 403"),
+        ("upload", 200, "never came"),
+        ("other-uploads", 200, "'other content': 200"),
+    ],
+)
+async def test_a_bucket_that_takes_no_upload_or_any(
+    subject_at: Open, monkeypatch: pytest.MonkeyPatch, name: str, status: int, says: str
+) -> None:
+    """An upload fails that is refused, or is not stored; and a link that takes whatever comes."""
+    send = httpx.AsyncHTTPTransport.handle_async_request
+
+    async def broken(way: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(status) if request.method == "PUT" else await send(way, request)
+
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", broken)
+    found = await finding(await subject_at(), check(name))
     assert found.outcome is Outcome.FAILED
     assert says in found.says
 

@@ -19,5 +19,8 @@ SUBMIT_PATH = "/api/a2a/tasks"
 """A second path of the JSON-RPC endpoint, where clients of `tasks/submit` expect it."""
 JSONRPC_PATHS = frozenset({"", "/", SUBMIT_PATH})
 
+UPLOADS_PATH = "/files"
+"""Where a client asks for an upload, and a tenant's client below the tenant's name."""
+
 V0_3_PREFIX = "/v1/"
 """The paths of HTTP+JSON in 0.3; its JSON-RPC shares the path of 1.0."""

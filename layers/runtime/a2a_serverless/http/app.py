@@ -31,6 +31,7 @@ from a2a_serverless.http.middleware import (
 from a2a_serverless.http.openapi import describe
 from a2a_serverless.http.operations import DurableRequestHandler, Entrypoint
 from a2a_serverless.http.receivers import KeySet
+from a2a_serverless.http.uploads import Uploads
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 
@@ -84,10 +85,12 @@ def create_app(
         msg = 'A2A_EXTENDED_CARD needs callers that are known: A2A_AUTH is "none".'
         raise ConfigurationError(msg)
 
-    def deployed(card: AgentCard, request: Request) -> AgentCard:
-        return deployed_card(card, settings, base_url(request, settings))
+    uploads = backends.storage.table.blobs is not None
 
-    as_written, card = card, deployed_card(card, settings, _SOMEWHERE)
+    def deployed(card: AgentCard, request: Request) -> AgentCard:
+        return deployed_card(card, settings, base_url(request, settings), uploads=uploads)
+
+    as_written, card = card, deployed_card(card, settings, _SOMEWHERE, uploads=uploads)
     handler = DurableRequestHandler(
         backends,
         card,
@@ -100,7 +103,7 @@ def create_app(
     _add_own_routes(app, backends)
     # From the author's card, because its signatures hold only if it is served unchanged.
     _add_card_routes(app, partial(deployed, as_written))
-    app.router.routes.extend(protocol_routes(handler, card, settings))
+    app.router.routes.extend(protocol_routes(handler, card, settings, Uploads(backends, settings)))
     describe(app)
     add_middleware(app, card, settings, authenticator, clock, backends.storage.table.blobs)
     app.exception_handler(HTTPException)(_http_exception)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 
-from a2a_serverless.http import SUBMIT_PATH, V0_3_PREFIX
+from a2a_serverless.http import SUBMIT_PATH, UPLOADS_PATH, V0_3_PREFIX
 from a2a_serverless.http.checks import (
     check_content_type,
     check_query,
@@ -48,6 +49,7 @@ from a2a_serverless.http.operations import (
     task_of,
 )
 from a2a_serverless.http.streams import event_source
+from a2a_serverless.http.uploads import Uploads
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import is_unicode
 
@@ -55,7 +57,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def protocol_routes(
-    handler: DurableRequestHandler, card: AgentCard, settings: Settings
+    handler: DurableRequestHandler, card: AgentCard, settings: Settings, uploads: Uploads
 ) -> list[BaseRoute]:
     """Return the routes of both bindings, in the order in which they are to be tried."""
     dialects = None
@@ -66,17 +68,24 @@ def protocol_routes(
     jsonrpc = _JsonRpc(handler, card, settings, dialects)
     paths = ("/", SUBMIT_PATH) if dialects else ("/",)
     # Last, because the routes of tenants take every path of two segments or more.
-    rest = _Rest(handler, card, settings).routes()
+    rest = _Rest(handler, card, settings, uploads).routes()
     return [*(route_of("POST", path, jsonrpc.answer) for path in paths), *rest]
 
 
 class _Rest:
     """The routes of the operations in 1.0 and 0.3."""
 
-    def __init__(self, handler: DurableRequestHandler, card: AgentCard, settings: Settings) -> None:
+    def __init__(
+        self,
+        handler: DurableRequestHandler,
+        card: AgentCard,
+        settings: Settings,
+        uploads: Uploads,
+    ) -> None:
         self._handler = handler
         self._card = card
         self._settings = settings
+        self._uploads = uploads
 
     def routes(self) -> list[BaseRoute]:
         """Return all routes, in the order in which they are to be tried."""
@@ -91,25 +100,19 @@ class _Rest:
             if operation.name_0_3
             for verb in operation.verbs
         ]
+        of_1_0.append(route_of("POST", UPLOADS_PATH, _refusing(self._upload)))
         # 0.3 first, because the routes of tenants take its paths, too.
         tenants = Mount("/{tenant}", Router(of_1_0, redirect_slashes=False))
         return [*of_0_3, *of_1_0, tenants]
 
     def _endpoint(self, operation: A2AOperation, *, is_0_3: bool = False) -> Endpoint:
-        async def endpoint(request: Request) -> Response:
-            try:
-                if request.method == "POST":
-                    check_content_type(request)
-            except ContentTypeNotSupportedError as error:
-                # HTTP's own header is wrong: 415. The same error for a part of a message is a 400.
-                return rest_error(error, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
-            try:
-                with protocol_errors("rest_request"):
-                    return await self._called(request, operation, is_0_3=is_0_3)
-            except A2AError as error:
-                return rest_error(error)
+        return _refusing(partial(self._called, operation=operation, is_0_3=is_0_3))
 
-        return endpoint
+    async def _upload(self, request: Request) -> Response:
+        """Answer a request of the extension, which is none of a version of A2A."""
+        body = await _body(request, is_needed=True)
+        context = CallContext(request, _tenant(request, body))
+        return JSONResponse(await self._uploads.answer(body, context))
 
     async def _called(self, request: Request, operation: A2AOperation, *, is_0_3: bool) -> Response:
         """Check version, extensions, query and body, and return the operation's answer."""
@@ -137,6 +140,25 @@ class _Rest:
         return self._handler.in_one_piece(
             show(result) or {}, task_of(result), operation.if_too_large, media_type
         )
+
+
+def _refusing(answer: Endpoint) -> Endpoint:
+    """Return an endpoint whose errors have the form of HTTP+JSON."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            if request.method == "POST":
+                check_content_type(request)
+        except ContentTypeNotSupportedError as error:
+            # HTTP's own header is wrong: 415. The same error for a part of a message is a 400.
+            return rest_error(error, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        try:
+            with protocol_errors("rest_request"):
+                return await answer(request)
+        except A2AError as error:
+            return rest_error(error)
+
+    return endpoint
 
 
 def route_of(verb: str, path: str, endpoint: Endpoint) -> Route:

@@ -16,7 +16,9 @@ from google.protobuf.json_format import Parse, ParseError
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.context import MAX_TENANT
+from a2a_serverless.http.uploads import uploads_extension
 from a2a_serverless.settings import Settings
+from a2a_serverless.sources import UPLOADS_EXTENSION
 
 _JSONRPC, _REST = TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value
 _SERVED = tuple(
@@ -110,18 +112,21 @@ def load_extended_card(settings: Settings, *, folder: Path | None = None) -> Age
     return load_card(settings.extended_card, folder=folder) if settings.extended_card else None
 
 
-def deployed_card(card: AgentCard, settings: Settings, base: str) -> AgentCard:
+def deployed_card(
+    card: AgentCard, settings: Settings, base: str, *, uploads: bool = False
+) -> AgentCard:
     """Return the card of this deployment, which clients reach under the URL `base`.
 
     It names one URL for each binding and version: `base` for HTTP+JSON, whose clients append a
     path, and `base/` for JSON-RPC, whose clients send to the URL as it stands.
 
     The file does not decide about the following: security is what A2A_AUTH asks for, an extended
-    card is promised if there is one, and push notifications are offered if there is a queue for
-    them. Skills without modes get the card's, which some clients ask for in each skill.
+    card is promised if there is one, push notifications are offered if there is a queue for them,
+    and `uploads` if there is a store for them. Skills without modes get the card's, which some
+    clients ask for in each skill.
 
     A card that is signed and has all of this as it is served stays as it is, even without a skill's
-    modes. The signatures of any other card would not hold, and are left out.
+    modes, or uploads. The signatures of any other card would not hold, and are left out.
     """
     deployed = deepcopy(card)
     del deployed.supported_interfaces[:]
@@ -130,6 +135,7 @@ def deployed_card(card: AgentCard, settings: Settings, base: str) -> AgentCard:
     deployed.capabilities.ClearField("extended_agent_card")
     if settings.extended_card:
         deployed.capabilities.extended_agent_card = True
+    extensions = deployed.capabilities.extensions
     deployed.security_schemes.clear()
     del deployed.security_requirements[:]
     taken = settings.auth.split("+")
@@ -137,9 +143,15 @@ def deployed_card(card: AgentCard, settings: Settings, base: str) -> AgentCard:
         _require_api_key(deployed)
     if "oidc" in taken:
         _require_token(deployed, settings)
+    offered = uploads_extension(settings, base) if uploads and settings.upload_bytes else None
+    named = [e for e in extensions if e.uri == UPLOADS_EXTENSION]
+    for extension in named:
+        extension.CopyFrom(offered) if offered else extensions.remove(extension)
     if deployed.signatures and deployed == card:
         return deployed
     del deployed.signatures[:]
+    if offered and not named:
+        extensions.append(offered)
     for skill in deployed.skills:
         skill.input_modes.extend(() if skill.input_modes else deployed.default_input_modes)
         skill.output_modes.extend(() if skill.output_modes else deployed.default_output_modes)

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import re
+import tempfile
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Final
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from a2a_serverless.http.errors import http_error
-from a2a_serverless.storage.blobs import ServedBlobs, disposition
+from a2a_serverless.storage.blobs import (
+    CHUNK_BYTES,
+    Link,
+    ServedBlobs,
+    disposition,
+    header_type,
+)
+from a2a_serverless.tasks.blobs import Blob
 
 _GONE = "The link is not one of this service, or has expired: get the task again for a new one."
-_READ_ONLY = "A link to a file serves GET alone."
+_NO_UPLOAD = "The link is not one for an upload here, or has expired: ask for a new one."
+_VERBS = "A link to a file serves GET alone, and one for an upload PUT."
+_OTHER_TYPE = "The upload has another Content-Type than was asked for: send the headers as given."
+_OTHER_SIZE = "The upload has another length than was asked for: ask for a new one for this file."
+_OTHER_CONTENT = "The upload has another SHA-256 than was asked for: send it again."
+_THERE = "The file is there already: send the message with its part."
+_CUT = "The upload has not come to its end: send it again."
 
 
 class ServedFiles:
@@ -28,17 +44,21 @@ class ServedFiles:
         self._blobs = blobs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await self._answer(Request(scope))
+        answer = await self._answer(Request(scope, receive))
         await answer(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        """Return a file, as a download of the type that its link has fixed."""
-        if request.method != "GET":
-            return http_error(HTTPStatus.METHOD_NOT_ALLOWED, "UNIMPLEMENTED", _READ_ONLY)
-        found = self._blobs.linked(request.url.path, request.query_params)
+        if request.method not in {"GET", "PUT"}:
+            return http_error(HTTPStatus.METHOD_NOT_ALLOWED, "UNIMPLEMENTED", _VERBS)
+        is_put = request.method == "PUT"
+        found = self._blobs.linked(request.url.path, request.query_params, request.method)
         if found is None:
-            return http_error(HTTPStatus.FORBIDDEN, "PERMISSION_DENIED", _GONE)
-        blob, link = found
+            sentence = _NO_UPLOAD if is_put else _GONE
+            return http_error(HTTPStatus.FORBIDDEN, "PERMISSION_DENIED", sentence)
+        return await (self._put(request, *found) if is_put else self._get(request, *found))
+
+    async def _get(self, request: Request, blob: Blob, link: Link) -> Response:
+        """Return a file, or a range of it, as a download of the type that its link has fixed."""
         start, end = _asked_for(request.headers.get("Range", ""), blob.size)
         if start >= blob.size:
             headers = {"Content-Range": f"bytes */{blob.size}"}
@@ -60,6 +80,36 @@ class ServedFiles:
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{blob.size}"
         body = _joined(first, chunks, end - start)
         return StreamingResponse(body, status, headers, link.media_type)
+
+    async def _put(self, request: Request, blob: Blob, link: Link) -> Response:
+        """Store a file that is what its link has fixed, as S3 does."""
+        if request.headers.get("content-type") != header_type(link.media_type):
+            return _wrong(_OTHER_TYPE)
+        if request.headers.get("content-length", str(blob.size)) != str(blob.size):
+            return _wrong(_OTHER_SIZE)
+        if await anext(self._blobs.chunks(blob), None) is not None:
+            return http_error(HTTPStatus.PRECONDITION_FAILED, "FAILED_PRECONDITION", _THERE)
+        sha, size = hashlib.sha256(), 0
+        with tempfile.SpooledTemporaryFile(max_size=CHUNK_BYTES) as file:
+            try:
+                async for chunk in request.stream():
+                    sha.update(chunk)
+                    size += len(chunk)
+                    if size > blob.size:
+                        return _wrong(_OTHER_SIZE)
+                    await asyncio.to_thread(file.write, chunk)
+            except ClientDisconnect:
+                return _wrong(_CUT)
+            if size != blob.size:
+                return _wrong(_OTHER_SIZE)
+            if sha.hexdigest() != blob.digest:
+                return _wrong(_OTHER_CONTENT)
+            await self._blobs.put(blob, file, link.media_type)  # type: ignore[arg-type]
+        return Response()
+
+
+def _wrong(sentence: str) -> Response:
+    return http_error(HTTPStatus.BAD_REQUEST, "INVALID_ARGUMENT", sentence)
 
 
 def _asked_for(header: str, size: int) -> tuple[int, int]:

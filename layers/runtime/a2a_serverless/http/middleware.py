@@ -371,6 +371,7 @@ _SENT: Final = (
     "Authorization",
     "Content-Type",
     "Idempotency-Key",
+    "If-None-Match",
     "Last-Event-ID",
     "Prefer",
     "X-API-Key",
@@ -401,7 +402,7 @@ def _browser_access(text: str) -> dict[str, Any]:
     """
     return {
         "allow_origins": origins_of(text),
-        "allow_methods": ("GET", "POST", "DELETE"),
+        "allow_methods": ("GET", "POST", "PUT", "DELETE"),
         "allow_headers": _SENT,
         "expose_headers": ("Retry-After", "WWW-Authenticate", *EXTENSION_HEADERS),
         "max_age": 600,

@@ -22,7 +22,13 @@ from fastapi import FastAPI
 from google.protobuf.descriptor import FieldDescriptor
 from starlette.routing import Route
 
-from a2a_serverless.http import JSONRPC_PATHS, PUBLIC_PATHS, SUBMIT_PATH, V0_3_PREFIX
+from a2a_serverless.http import (
+    JSONRPC_PATHS,
+    PUBLIC_PATHS,
+    SUBMIT_PATH,
+    UPLOADS_PATH,
+    V0_3_PREFIX,
+)
 from a2a_serverless.http.bindings import path_in_0_3
 from a2a_serverless.http.operations import OPERATIONS
 
@@ -49,6 +55,7 @@ _NAMES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("get", "/agentCard"): ("GetAgentCardOf_simple_a2a", "The agent card, where simple_a2a has it"),
     ("post", "/"): ("CallJsonRpc", "Any operation, over JSON-RPC"),
     ("post", SUBMIT_PATH): ("CallOlderJsonRpc", "Any operation, over JSON-RPC"),
+    ("post", UPLOADS_PATH): ("AskForUpload", "Get a link to put a large file of a message"),
     **{
         (verb.lower(), path): (one.name + suffix, _SUMMARIES[one.name])
         for one in OPERATIONS
@@ -92,6 +99,18 @@ _ERROR: Mapping[str, Any] = {
                 "data": {"description": "over JSON-RPC: the details"},
             },
         }
+    },
+}
+
+_UPLOAD: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "required": ["size", "sha256"],
+    "properties": {
+        "size": {"type": "integer", "minimum": 1, "description": "its bytes"},
+        "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+        "mediaType": {"type": "string", "pattern": "^[ -~]*$", "maxLength": 255},
+        "filename": {"type": "string", "maxLength": 255},
+        "tenant": {"type": "string", "description": "that of the message"},
     },
 }
 
@@ -155,6 +174,9 @@ def _complete(path: str, verb: str, operation: dict[str, Any]) -> None:
     parameters = {p["name"]: p for p in operation.get("parameters", [])}
     for parameter in (*_in_path(path), *(_in_query(path) if verb == "get" else ())):
         parameters.setdefault(parameter["name"], parameter)
+    if path == UPLOADS_PATH:
+        del parameters[VERSION_HEADER], operation["parameters"]
+        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": _UPLOAD}}}
     if VERSION_HEADER in parameters:
         parameters[VERSION_HEADER] = _version(path)
     if "requestBody" in operation:
@@ -186,7 +208,7 @@ def _media_types(path: str) -> tuple[str, ...]:
         return _JSON, _STREAM
     if path.endswith((":stream", ":subscribe")):
         return (_STREAM,)
-    is_1_0 = path not in PUBLIC_PATHS and not path.startswith(V0_3_PREFIX)
+    is_1_0 = path not in PUBLIC_PATHS | {UPLOADS_PATH} and not path.startswith(V0_3_PREFIX)
     return (A2A_JSON_MEDIA_TYPE, _JSON) if is_1_0 else (_JSON,)
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from a2a.types import Part
@@ -40,6 +40,13 @@ class Link:
     seconds: int
     base_url: str = ""
     """The service's own address, for a store whose blobs the service itself serves."""
+
+
+class Upload(NamedTuple):
+    """Where the content of a blob may be put, once, and with which headers."""
+
+    url: str
+    headers: Mapping[str, str]
 
 
 class Blobs(ABC):
@@ -75,6 +82,10 @@ class Blobs(ABC):
     @abstractmethod
     async def link(self, blob: Blob, link: Link) -> str:
         """Return a link to a blob, which anyone may fetch for `link.seconds`."""
+
+    @abstractmethod
+    async def upload(self, blob: Blob, link: Link) -> Upload:
+        """Return a link by which anyone may put this content, and no other, for `link.seconds`."""
 
     @abstractmethod
     async def delete(self, owner: BlobOwner) -> None:
@@ -117,7 +128,8 @@ async def store(blobs: Blobs, to_store: Sequence[ToStore]) -> None:
             await blobs.put(each.blob, each.content, each.media_type)
         elif not await blobs.copy(each.content, each.blob):
             raise InvalidArgumentError(
-                "A part's link names a file that is not stored any more: send the file itself."
+                "A part's link names a file that is not stored: it never came, or has expired."
+                " Upload it again, or send the file itself."
             )
 
     distinct = {each.blob.key: each for each in to_store}
@@ -244,19 +256,31 @@ class ServedBlobs(Blobs):
         """Return what signs the links: the same in all processes of the store."""
 
     async def link(self, blob: Blob, link: Link) -> str:
+        return await self._link("GET", blob, link)
+
+    async def upload(self, blob: Blob, link: Link) -> Upload:
+        headers = {"Content-Type": header_type(link.media_type), "If-None-Match": "*"}
+        return Upload(await self._link("PUT", blob, link), headers)
+
+    async def _link(self, verb: str, blob: Blob, link: Link) -> str:
         until = str(self._clock.now_ms() // 1000 + link.seconds)
-        fixed = {"type": link.media_type, "name": link.filename, "until": until}
-        signature = await asyncio.to_thread(self._signature, blob.key, fixed)
+        fixed = {"type": header_type(link.media_type), "name": link.filename, "until": until}
+        signature = await asyncio.to_thread(self._signature, verb, blob.key, fixed)
         signed = {**fixed, "signature": signature}
         return f"{link.base_url.rstrip('/')}{PATH}{quote(blob.key)}?{urlencode(signed)}"
 
-    def linked(self, path: str, query: Mapping[str, str]) -> tuple[Blob, Link] | None:
-        """Return the blob that a link made by `link` names; None: it is none, or has expired."""
+    def linked(
+        self, path: str, query: Mapping[str, str], verb: str = "GET"
+    ) -> tuple[Blob, Link] | None:
+        """Return the blob that a link names; None: it is none for `verb`, or has expired.
+
+        Links by `link` are for GET, those by `upload` for PUT.
+        """
         fixed = {name: query.get(name, "") for name in ("type", "name", "until")}
         blob = linked_blob(f"https://localhost{path}")
         given = query.get("signature", "").encode()
         if blob is None or not hmac.compare_digest(
-            self._signature(blob.key, fixed).encode(), given
+            self._signature(verb, blob.key, fixed).encode(), given
         ):
             return None
         left_s = int(fixed["until"]) - self._clock.now_ms() // 1000
@@ -264,8 +288,8 @@ class ServedBlobs(Blobs):
             return None
         return blob, Link(media_type=fixed["type"], filename=fixed["name"], seconds=left_s)
 
-    def _signature(self, key: str, fixed: Mapping[str, str]) -> str:
-        text = "\n".join((key, *map(quote, fixed.values())))
+    def _signature(self, verb: str, key: str, fixed: Mapping[str, str]) -> str:
+        text = "\n".join((verb, key, *map(quote, fixed.values())))
         return hmac.new(self.secret(), text.encode(), hashlib.sha256).hexdigest()
 
 

@@ -186,6 +186,9 @@ async def delete_data(
     Tasks are deleted with their logs and webhooks, also those that run: see
     `delete_task`. A context's state is deleted when no deleted task can write it any more.
 
+    The last step for a scope deletes its uploads, too. What is put by a link that is out still goes
+    as an unused one does.
+
     A step deletes about `limit` items. If it stops halfway, the next call continues it, in any
     process; repeating a finished step is harmless. What the index does not show yet is left, and
     what is created meanwhile is deleted too: an `Erasure` waits for the one, and fences the other.
@@ -217,6 +220,8 @@ async def delete_data(
         await forget_line(storage, context)
     # An index may still name what is gone: that is nothing to delete.
     is_done = items + states == 0
+    if is_done and context_id is None and storage.table.blobs is not None:
+        await storage.table.blobs.delete(BlobOwner.uploads(storage.scope.digest))
     return Deleted(tasks=tasks, contexts=states, webhooks=webhooks, is_done=is_done)
 
 

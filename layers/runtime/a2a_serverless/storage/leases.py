@@ -28,7 +28,8 @@ SLOTS_A_ROOM: Final = 100
 
 STREAMS: Final = "STREAMS"
 PLACES: Final = "PLACES"
-"""Kinds of slots: of open streams, and of slow requests to webhooks."""
+UPLOADS: Final = "UPLOADS"
+"""Kinds of slots: of open streams, of slow requests to webhooks, and of an hour's uploads."""
 
 _SLOT: Final = "SLOT#"
 
@@ -53,7 +54,7 @@ class Slots:
 
     Args:
         table: where they are.
-        kind: `STREAMS` or `PLACES`.
+        kind: `STREAMS`, `PLACES` or `UPLOADS`.
         clock: by default the system's.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any, BinaryIO, Final
 
@@ -15,6 +15,7 @@ from a2a_serverless.storage.blobs import (
     CHUNK_BYTES,
     Blobs,
     Link,
+    Upload,
     disposition,
     header_type,
 )
@@ -47,7 +48,7 @@ class S3Blobs(Blobs):
                 Body=content,
                 ContentLength=blob.size,
                 ContentType=header_type(media_type),
-                ChecksumSHA256=base64.b64encode(bytes.fromhex(blob.digest)).decode(),
+                ChecksumSHA256=_checksum(blob),
             )
 
         await self._asked(put)
@@ -74,16 +75,33 @@ class S3Blobs(Blobs):
             yield chunk
 
     async def link(self, blob: Blob, link: Link) -> str:
+        fixed = {
+            "ResponseContentType": header_type(link.media_type),
+            "ResponseContentDisposition": disposition(link.filename),
+        }
+        return await self._signed("get_object", blob, link, fixed)
+
+    async def upload(self, blob: Blob, link: Link) -> Upload:
+        media_type, checksum = header_type(link.media_type), _checksum(blob)
+        fixed = {
+            "ContentLength": blob.size,
+            "ContentType": media_type,
+            "ChecksumSHA256": checksum,
+            "IfNoneMatch": "*",
+        }
+        headers = {
+            "Content-Type": media_type,
+            "If-None-Match": "*",
+            "x-amz-checksum-sha256": checksum,
+        }
+        return Upload(await self._signed("put_object", blob, link, fixed), headers)
+
+    async def _signed(self, method: str, blob: Blob, link: Link, fixed: Mapping[str, Any]) -> str:
         # In a thread: credentials may have to be renewed.
         url: str = await call(
             self._client.generate_presigned_url,
-            ClientMethod="get_object",
-            Params={
-                "Bucket": self._bucket,
-                "Key": blob.key,
-                "ResponseContentType": link.media_type,
-                "ResponseContentDisposition": disposition(link.filename),
-            },
+            ClientMethod=method,
+            Params={"Bucket": self._bucket, "Key": blob.key, **fixed},
             ExpiresIn=link.seconds,
         )
         return url
@@ -123,3 +141,7 @@ class S3Blobs(Blobs):
             f"The bucket {self._bucket} refuses a request: {code}; check A2A_BLOBS and what the"
             " role may do."
         )
+
+
+def _checksum(blob: Blob) -> str:
+    return base64.b64encode(bytes.fromhex(blob.digest)).decode()

@@ -39,20 +39,29 @@ Content = TypeVar("Content", Message, Artifact)
 SCHEME: Final = "a2a-blob"
 """Of the URL in a reference."""
 
+UPLOADS: Final = "upload"
+"""In place of a task's id in the keys of what clients have put there for messages to come."""
+
 Kind = Literal["raw", "text", "data"]
 
 
 class BlobOwner(NamedTuple):
-    """One incarnation of a task, which owns what is stored for it."""
+    """One incarnation of a task, or one upload, which owns what is stored for it."""
 
     scope: str
     task_id: str
     incarnation: str
 
+    @classmethod
+    def uploads(cls, scope: str) -> BlobOwner:
+        """Return the owner of all uploads of a scope, for their deletion."""
+        return cls(scope, UPLOADS, "")
+
     @property
     def prefix(self) -> str:
         """Return how the keys of all its blobs begin."""
-        return f"{self.scope}.{self.task_id}/{self.incarnation}/"
+        whole = f"{self.scope}.{self.task_id}/{self.incarnation}"
+        return f"{whole}/" if self.incarnation else whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from a2a.types import (
 from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct
 
+from a2a_serverless.sources import Source
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.worker.executor import TurnQueue
@@ -45,7 +46,7 @@ from a2a_serverless.worker.failures import (
     refused_data,
     refused_text,
 )
-from a2a_serverless.worker.files import FileInfo, Source
+from a2a_serverless.worker.files import FileInfo
 from a2a_serverless.worker.loops import called, noted, notes_calls
 from a2a_serverless.worker.steps import (
     IN_TASK,

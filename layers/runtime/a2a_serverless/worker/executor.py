@@ -28,6 +28,7 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from a2a_serverless import faults
 from a2a_serverless.errors import InvalidAgentEventError
+from a2a_serverless.sources import Source
 from a2a_serverless.storage.blobs import Inline
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES
@@ -51,7 +52,7 @@ from a2a_serverless.worker.failures import (
     WrongCallError,
     is_final,
 )
-from a2a_serverless.worker.files import AGENTS, FileInfo, Files, Source
+from a2a_serverless.worker.files import AGENTS, FileInfo, Files
 from a2a_serverless.worker.guard import Guard, Merged
 from a2a_serverless.worker.loops import AgentCall, AgentCalls, first_of, noted
 from a2a_serverless.worker.steps import (

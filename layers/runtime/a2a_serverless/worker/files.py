@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
-import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias, cast
+from typing import Final
 
 from a2a.types import Part
 
-from a2a_serverless.storage.blobs import CHUNK_BYTES, Inline, link_of
+from a2a_serverless.sources import Source, SourceError, measured
+from a2a_serverless.storage.blobs import Inline, link_of
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
 from a2a_serverless.tasks.entries import APART_BYTES
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker.failures import WrongCallError
-
-Source: TypeAlias = str | os.PathLike[str] | BinaryIO
-"""A file's path, or an open binary file or stream."""
 
 AGENTS: Final = Inline(part_bytes=8_000_000, all_bytes=16_000_000)
 """The files that an agent gets in its message itself; it loads larger ones when it wants."""
@@ -81,19 +74,22 @@ class Files:
             WrongCallError: it is no file that can be read.
             ConfigurationError, UnavailableError: as `Blobs.put`.
         """
-        with _opened(source) as file:
-            stored, digest, size = await asyncio.to_thread(_measured, file)
-            with nullcontext() if stored is file else stored:
-                blobs = self._storage.table.blobs
-                part = Part(media_type=media_type, filename=filename)
-                if blobs is None or size <= APART_BYTES:
-                    stored.seek(0)
-                    part.raw = await asyncio.to_thread(stored.read, size)
+        blobs = self._storage.table.blobs
+        part = Part(media_type=media_type, filename=filename)
+        try:
+            async with measured(source) as found:
+                if blobs is None or found.size <= APART_BYTES:
+                    found.file.seek(0)
+                    part.raw = await asyncio.to_thread(found.file.read)
                     return part
-                blob = Blob(self._owner, digest, size)
-                await blobs.put(blob, cast("BinaryIO", _Measured(stored, size)), media_type)
-                part.url = blob.reference
-                return part
+                blob = Blob(self._owner, found.digest, found.size)
+                await blobs.put(blob, found.file, media_type)
+        except SourceError as error:
+            raise WrongCallError(
+                f"ctx.emit_file {error}: pass bytes as `await ctx.emit_artifact(…, file_bytes=…)`."
+            ) from error
+        part.url = blob.reference
+        return part
 
     async def chunks(self, file: FileInfo) -> AsyncIterator[bytes]:
         """Yield the content of a file in pieces of at most `CHUNK_BYTES`.
@@ -134,64 +130,3 @@ class Files:
                 " the agent, if its host is one that you trust."
             )
         return blob
-
-
-class _Measured:
-    """A file with as many bytes as were measured, also if it has grown or shrunk since.
-
-    So a request has the length that it announces: what a grown file has more would be taken for the
-    next request on the connection. Zeros stand for what is gone, and the digest refuses them.
-    """
-
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file, self._size, self._at = file, size, 0
-
-    def read(self, size: int = -1) -> bytes:
-        left = self._size - self._at
-        wanted = left if size < 0 else min(size, left)
-        self._at += wanted
-        return self._file.read(wanted).ljust(wanted, b"\0")
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._file.seek(self._at)
-
-    def tell(self) -> int:
-        return self._at
-
-
-@contextmanager
-def _opened(source: Source) -> Iterator[BinaryIO]:
-    if isinstance(source, str | os.PathLike):
-        with Path(source).open("rb") as file:
-            yield file
-    elif hasattr(source, "read"):
-        yield source
-    else:
-        raise WrongCallError(
-            f"ctx.emit_file takes a path or an open binary file, and got {type(source).__name__}:"
-            " pass bytes as `await ctx.emit_artifact(…, file_bytes=…)`."
-        )
-
-
-def _measured(file: BinaryIO) -> tuple[BinaryIO, str, int]:
-    """Return a file that can be read again from its beginning, its SHA-256 and its size.
-
-    It is the file itself if that can be, else a temporary copy.
-    """
-    sha = hashlib.sha256()
-    size = 0
-    is_again = file.seekable() and file.tell() == 0
-    with ExitStack() as on_error:
-        spooled = on_error.enter_context(tempfile.SpooledTemporaryFile(max_size=CHUNK_BYTES))
-        while chunk := file.read(CHUNK_BYTES):
-            if not isinstance(chunk, bytes):
-                raise WrongCallError("ctx.emit_file takes a file that is opened as binary ('rb').")
-            sha.update(chunk)
-            size += len(chunk)
-            if not is_again:
-                spooled.write(chunk)
-        if is_again:
-            return file, sha.hexdigest(), size
-        on_error.pop_all()  # the caller closes it
-        return spooled, sha.hexdigest(), size  # type: ignore[return-value]

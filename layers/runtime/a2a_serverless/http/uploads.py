@@ -1,0 +1,133 @@
+"""The extension by which a client puts a large file beside the messages that will name it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Final
+
+from a2a.types import AgentExtension, Part
+from a2a.utils.errors import UnsupportedOperationError
+from google.protobuf.json_format import MessageToDict
+
+from a2a_serverless.http import UPLOADS_PATH
+from a2a_serverless.http.context import CallContext, base_url
+from a2a_serverless.http.errors import RequestRefusedError, invalid_params
+from a2a_serverless.settings import Settings
+from a2a_serverless.sources import UPLOADS_EXTENSION
+from a2a_serverless.storage.blobs import Link, header_type
+from a2a_serverless.storage.leases import UPLOADS as SLOTS
+from a2a_serverless.storage.leases import Leases, Slots
+from a2a_serverless.tasks.blobs import UPLOADS, Blob, BlobOwner
+from a2a_serverless.tasks.identity import is_unicode, new_incarnation
+from a2a_serverless.wiring import Backends
+
+HOUR_S: Final = 3600
+_ANYONE: Final = "anyone"
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_MOST_CHARACTERS: Final = 255
+_TOO_MANY_REQUESTS: Final = 429
+
+
+def uploads_extension(settings: Settings, base: str) -> AgentExtension:
+    """Return what the card says of uploads, for clients that reach the agent under `base`."""
+    extension = AgentExtension(
+        uri=UPLOADS_EXTENSION,
+        description="A large file: ask for an upload, put the file, send the part that names it.",
+    )
+    extension.params.update(
+        {"url": f"{base.rstrip('/')}{UPLOADS_PATH}", "maxBytes": settings.upload_bytes}
+    )
+    return extension
+
+
+class _Quota(Leases):
+    """Leases that are never given back: each upload counts for an hour."""
+
+    noun: ClassVar[str] = "file"
+
+
+class Uploads:
+    """Answers requests for an upload: where the bytes go, and the part that names them then.
+
+    What is uploaded is of the caller's scope, and of no task: the commit of a message that names it
+    copies it to its task, as it does with any link of ours.
+    """
+
+    def __init__(self, backends: Backends, settings: Settings) -> None:
+        self._storage = backends.storage
+        self._settings = settings
+        slots = Slots(backends.storage.table, kind=SLOTS, clock=backends.storage.clock)
+        self._quota = _Quota(slots, per_caller=settings.uploads_per_hour, in_all=0)
+
+    async def answer(self, asked: Mapping[str, Any], context: CallContext) -> dict[str, Any]:
+        """Return a link for one file, once its caller may have another one.
+
+        Raises:
+            UnsupportedOperationError: there is no store, or it takes no uploads.
+            InvalidParamsError: a field is missing or wrong.
+            RequestRefusedError: the caller had its uploads of an hour.
+        """
+        blobs, settings = self._storage.table.blobs, self._settings
+        if blobs is None or not settings.upload_bytes:
+            raise UnsupportedOperationError(
+                message="The agent takes no uploads: send a file itself, or a URL of it."
+            )
+        self._check(asked)
+        context.check_may_open()
+        await self._count(context)
+        owner = BlobOwner(context.scope.digest, UPLOADS, new_incarnation())
+        blob = Blob(owner, asked["sha256"], asked["size"])
+        link = Link(
+            media_type=asked.get("mediaType", ""),
+            filename=asked.get("filename", ""),
+            seconds=settings.link_s,
+            base_url=base_url(context.request, settings),
+        )
+        until_s = self._storage.clock.now_ms() // 1000 + link.seconds
+        upload = await blobs.upload(blob, link)
+        part = Part(
+            url=upload.url.partition("?")[0],
+            media_type=header_type(link.media_type),
+            filename=link.filename,
+        )
+        return {
+            "method": "PUT",
+            "url": upload.url,
+            "headers": dict(upload.headers),
+            "expiresAt": datetime.fromtimestamp(until_s, UTC).isoformat().replace("+00:00", "Z"),
+            "part": MessageToDict(part),
+        }
+
+    def _check(self, asked: Mapping[str, Any]) -> None:
+        size, most = asked.get("size"), self._settings.upload_bytes
+        problems = []
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= most:
+            problems.append(("size", f"The bytes of the file, a whole number from 1 to {most}."))
+        digest = asked.get("sha256")
+        if not isinstance(digest, str) or _DIGEST.fullmatch(digest) is None:
+            problems.append(("sha256", "SHA-256 of the file, in 64 hexadecimal digits of 0-9 a-f."))
+        media_type = asked.get("mediaType", "")
+        if not _is_short(media_type) or header_type(media_type or "a/b") != (media_type or "a/b"):
+            problems.append(("mediaType", f"ASCII of at most {_MOST_CHARACTERS} characters."))
+        if not _is_short(asked.get("filename", "")):
+            problems.append(("filename", f"Text of at most {_MOST_CHARACTERS} characters."))
+        if problems:
+            sentences = " ".join(f"{name}: {problem}" for name, problem in problems)
+            raise invalid_params(f"The file cannot be uploaded. {sentences}", *problems)
+
+    async def _count(self, context: CallContext) -> None:
+        """Take one of the caller's uploads of an hour, in whichever tenant it acts."""
+        if await self._quota.take(context.user_name or _ANYONE, for_s=HOUR_S) is None:
+            raise RequestRefusedError(
+                "TooManyUploads",
+                _TOO_MANY_REQUESTS,
+                f"You have asked for {self._settings.uploads_per_hour} uploads within an hour;"
+                " each counts for an hour.",
+                {"Retry-After": "60"},
+            )
+
+
+def _is_short(text: object) -> bool:
+    return isinstance(text, str) and len(text) <= _MOST_CHARACTERS and is_unicode(text)

@@ -1,0 +1,464 @@
+"""Files that clients upload for their next message: over each store, with its links verified."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from a2a.client.errors import A2AClientError
+from a2a.types import AgentCard, Part
+from fastapi import FastAPI
+from google.protobuf.json_format import MessageToDict, ParseDict
+from moto import mock_aws
+from pydantic import SecretStr
+from samtranslator.yaml_helper import yaml_parse
+
+from a2a_serverless.aws import client as aws_client
+from a2a_serverless.aws import forget_clients
+from a2a_serverless.client import Retries, upload
+from a2a_serverless.clock import Clock
+from a2a_serverless.http.app import create_app
+from a2a_serverless.settings import Settings
+from a2a_serverless.sources import UPLOADS_EXTENSION, Source, SourceError
+from a2a_serverless.storage.blobs import ServedBlobs
+from a2a_serverless.storage.deletion import delete_data
+from a2a_serverless.storage.directory import DirectoryBlobs
+from a2a_serverless.storage.s3 import S3Blobs
+from a2a_serverless.tasks.blobs import linked_blob
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless.worker import TaskContext
+from a2a_serverless_tools.local.template import find_template
+from tests.support.a2a_calls import Agent
+from tests.support.clocks import ManualClock
+from tests.support.signed_links import Door
+from tests.unit.http.test_files import LARGE, NOW, worked
+
+ALICE, BOB = "alice-has-a-key-of-some-length", "bob-has-another-key-of-a-length"
+MOST = 6_000_000
+FORM = {"size": len(LARGE), "sha256": hashlib.sha256(LARGE).hexdigest(), "mediaType": "image/png"}
+CARD = "/.well-known/agent-card.json"
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(
+        auth="api-key",
+        api_keys=SecretStr(f"alice={ALICE}, bob={BOB}"),
+        upload_bytes=MOST,
+        uploads_per_hour=5,
+    )
+
+
+@pytest.fixture(params=["memory", "folder", "s3"])
+def backends(
+    request: pytest.FixtureRequest, settings: Settings, tmp_path: Path
+) -> Iterator[Backends]:
+    """Backends with a store of each kind; S3 on moto, behind a door that verifies its links."""
+    backends = memory_backends(settings)
+    table, clock = backends.storage.table, backends.storage.clock
+    if request.param == "folder":
+        table.blobs = DirectoryBlobs(tmp_path / "blobs", clock, keep_s=3600)
+    if request.param != "s3":
+        yield backends
+        return
+    with mock_aws():
+        forget_clients()
+        place = {"LocationConstraint": "eu-central-1"}
+        aws_client("s3").create_bucket(Bucket="blobs", CreateBucketConfiguration=place)
+        table.blobs = S3Blobs("blobs", clock)
+        yield backends
+    forget_clients()
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door("blobs")
+
+
+@pytest.fixture
+async def client(app: FastAPI, door: Door) -> AsyncIterator[httpx.AsyncClient]:
+    """A caller's client of the agent, for which the store's address leads to the door."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(
+        transport=transport,
+        mounts={"all://*.amazonaws.com": httpx.ASGITransport(door)},
+        base_url="http://test",
+        headers={"X-API-Key": ALICE},
+    ) as client:
+        yield client
+
+
+async def asked(client: httpx.AsyncClient, path: str = "/files", **fields: Any) -> dict[str, Any]:
+    answer = await client.post(path, json={**FORM, **fields})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def put(
+    client: httpx.AsyncClient, found: dict[str, Any], content: bytes = LARGE, **changed: str
+) -> int:
+    """The status of an upload as a client's that knows nothing but the answer."""
+    headers = {**found["headers"], **{k.replace("_", "-"): v for k, v in changed.items()}}
+    request = httpx.Request(found["method"], found["url"], headers=headers, content=content)
+    return (await client.send(request)).status_code
+
+
+async def card_of(client: httpx.AsyncClient) -> AgentCard:
+    card = (await client.get(CARD)).json()
+    return ParseDict(card, AgentCard(), ignore_unknown_fields=True)
+
+
+async def read_by_agent(agent: Agent, backends: Backends, part: dict[str, Any], **sent: Any) -> Any:
+    """The content of the file of a message, as its agent reads it."""
+    read = []
+
+    async def handle(ctx: TaskContext) -> None:
+        read.append((ctx.files[0].filename, await ctx.read_file(ctx.files[0])))
+        await ctx.respond()
+
+    await worked(agent, backends, handle, parts=[part], **sent)
+    return read[0]
+
+
+async def test_what_is_uploaded_comes_to_the_agent(
+    agent: Agent, backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """By the part of the answer, byte for byte; without the link's signature, which ends."""
+    found = await asked(client, filename="ä.png")
+    assert found["part"]["mediaType"] == "image/png"
+    assert "?" not in found["part"]["url"]
+    assert found["expiresAt"].endswith("Z")
+    assert await put(client, found) == 200
+    assert await read_by_agent(agent, backends, found["part"]) == ("ä.png", LARGE)
+    assert await read_by_agent(agent, backends, found["part"]) == ("ä.png", LARGE)
+
+
+async def test_only_what_was_asked_for_is_taken(
+    agent: Agent, client: httpx.AsyncClient, door: Door
+) -> None:
+    """Another length, content, type, method or signature, and a link for reading, are refused."""
+    found = await asked(client)
+    other = LARGE[:-1] + b"x"
+    refused = [
+        await put(client, found, LARGE[:-1]),
+        await put(client, found, LARGE + b"x"),
+        await put(client, found, other),
+        await put(client, found, Content_Type="text/html"),
+        await put(client, {**found, "url": f"{found['url'][:-4]}abcd"}),
+        await put(client, {**found, "url": found["url"].partition("?")[0]}),
+        await put(client, {**found, "method": "GET"}),
+    ]
+    assert set(refused) <= {400, 403}
+    sent = await agent.send(parts=[found["part"]])
+    assert sent.reason == "INVALID_PARAMS"
+    assert "names a file that is not stored: it never came" in sent.message
+    assert await put(client, found) == 200
+    assert await put(client, found) == 412
+
+
+@pytest.mark.parametrize("backends", ["s3"], indirect=True)
+async def test_s3_takes_no_header_that_is_not_signed(
+    backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """A checksum of other bytes, no precondition, and a header of one's own are refused."""
+    found = await asked(client)
+    assert set(found["headers"]) == {"Content-Type", "If-None-Match", "x-amz-checksum-sha256"}
+    for name in found["headers"]:
+        headers = {k: v for k, v in found["headers"].items() if k != name}
+        assert await put(client, {**found, "headers": headers}) == 403
+    assert await put(client, found, x_amz_checksum_sha256="x") == 403
+    assert await put(client, found, x_amz_acl="public-read") == 403
+    assert await put(client, found, b"x" * len(LARGE)) == 400
+
+
+async def test_a_link_for_an_upload_expires(
+    backends: Backends, client: httpx.AsyncClient, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its minutes it takes nothing."""
+    found = await asked(client)
+    later = ManualClock(backends.storage.clock.now_ms() + 301_000)
+    monkeypatch.setattr(backends.storage.table.blobs, "_clock", later)
+    door.later = timedelta(seconds=301)
+    assert await put(client, found) == 403
+
+
+@pytest.mark.parametrize("tenant", ["", "acme"])
+async def test_it_is_the_callers_own_in_its_tenant(
+    agent: Agent, app: FastAPI, client: httpx.AsyncClient, backends: Backends, tenant: str
+) -> None:
+    """Another caller, and the same in another tenant, have a URL like any other, and no file."""
+    named = {"tenant": tenant} if tenant else {}
+    found = await asked(client, f"/{tenant}/files" if tenant else "/files")
+    for each in (found, await asked(client, **named)):
+        assert await put(client, each) == 200
+        blob = linked_blob(each["part"]["url"])
+        assert blob is not None
+        assert blob.owner.scope == Scope.of(tenant, "alice").digest
+    for key, other in ((BOB, tenant), (ALICE, "other")):
+        agent.client.headers["X-API-Key"] = key
+        params = {"message": {**MESSAGE, "parts": [found["part"]]}, "configuration": NOW}
+        sent = await agent.call("SendMessage", {**params, "tenant": other} if other else params)
+        task = await backends.storage.for_scope(
+            Scope.of(other, "bob" if key == BOB else "alice")
+        ).load_task(sent.task["id"])
+        assert task is not None
+        assert task.history[0].parts[0].url == found["part"]["url"]
+
+
+MESSAGE = {"messageId": "1", "role": "ROLE_USER"}
+
+
+async def test_credentials_are_asked_for(client: httpx.AsyncClient) -> None:
+    """Without a key there is no link."""
+    answer = await client.post("/files", json=FORM, headers={"X-API-Key": "none-of-these-keys"})
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"size": 0}, ["size"]),
+        ({"size": -1}, ["size"]),
+        ({"size": MOST + 1}, ["size"]),
+        ({"size": 10**30}, ["size"]),
+        ({"size": True}, ["size"]),
+        ({"size": "1"}, ["size"]),
+        ({"size": 1.5}, ["size"]),
+        ({"size": None, "sha256": None}, ["size", "sha256"]),
+        ({"sha256": "a" * 63}, ["sha256"]),
+        ({"sha256": "A" * 64}, ["sha256"]),
+        ({"sha256": "../" + "a" * 61}, ["sha256"]),
+        ({"mediaType": "ä"}, ["mediaType"]),
+        ({"mediaType": "a\nb: c"}, ["mediaType"]),
+        ({"mediaType": 1}, ["mediaType"]),
+        ({"filename": "x" * 256}, ["filename"]),
+        ({"filename": "\ud800"}, ["filename"]),
+    ],
+)
+async def test_a_wrong_field_is_named(
+    backends: Backends, client: httpx.AsyncClient, fields: dict[str, Any], names: list[str]
+) -> None:
+    """With what it may be; and such a request is none of the caller's uploads."""
+    for _ in range(6):
+        content = json.dumps({**FORM, **fields})
+        answer = await client.post(
+            "/files", content=content, headers={"Content-Type": "application/json"}
+        )
+        assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert re.findall(r"(\w+): ", error["message"]) == names
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '"x"', "null", '{"size": 1, "tenant": 1}'])
+async def test_what_is_no_request_is_refused(client: httpx.AsyncClient, content: str) -> None:
+    """In the form of the protocol's errors."""
+    headers = {"Content-Type": "application/json"}
+    answer = await client.post("/files", content=content, headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"]
+    text = await client.post("/files", content="{}", headers={"Content-Type": "text/plain"})
+    assert text.status_code == 415
+
+
+async def test_a_caller_has_so_many_uploads_an_hour(
+    app: FastAPI, backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """In all its tenants together; another caller has its own."""
+    for number in range(5):
+        await asked(client, tenant=f"t{number}")
+    refused = await client.post("/files", json=FORM)
+    assert refused.status_code == 429
+    assert "5 uploads within an hour" in refused.json()["error"]["message"]
+    assert refused.headers["Retry-After"]
+    client.headers["X-API-Key"] = BOB
+    await asked(client)
+
+
+@pytest.mark.parametrize("reason", ["no store", "switched off"])
+async def test_no_uploads_are_offered(card: AgentCard, settings: Settings, reason: str) -> None:
+    """Without a store, or with a size of 0, the card names none, and the answer says so."""
+    if reason == "switched off":
+        settings = settings.model_copy(update={"upload_bytes": 0})
+    backends = memory_backends(settings)
+    if reason == "no store":
+        backends.storage.table.blobs = None
+    app = create_app(settings, backends, card)
+    headers = {"X-API-Key": ALICE}
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://test", headers=headers
+    ) as client:
+        offered = (await client.get(CARD)).json()["capabilities"].get("extensions", [])
+        assert UPLOADS_EXTENSION not in [each["uri"] for each in offered]
+        answer = await client.post("/files", json=FORM)
+        assert answer.status_code == 400
+        assert "takes no uploads" in answer.json()["error"]["message"]
+        with pytest.raises(A2AClientError, match="takes no uploads"):
+            await upload(client, await card_of(client), io.BytesIO(LARGE))
+
+
+@pytest.mark.parametrize("backends", ["memory", "folder"], indirect=True)
+async def test_a_page_of_an_allowed_origin_may_upload(
+    card: AgentCard, settings: Settings, backends: Backends
+) -> None:
+    """A browser asks first whether it may send these headers to this address."""
+    settings = settings.model_copy(update={"cors_origins": "https://page.test"})
+    app = create_app(settings, backends, card)
+    transport = httpx.ASGITransport(app)
+    headers = {"X-API-Key": ALICE, "Origin": "https://page.test"}
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://test", headers=headers
+    ) as client:
+        found = await asked(client)
+        wanted = {
+            "Access-Control-Request-Method": "PUT",
+            "Access-Control-Request-Headers": ", ".join(found["headers"]).lower(),
+        }
+        assert (await client.options(found["url"], headers=wanted)).status_code == 200
+        assert await put(client, found, Origin="https://page.test") == 200
+
+
+@pytest.mark.parametrize("backends", ["s3"], indirect=True)
+async def test_the_buckets_rule_is_for_uploads(client: httpx.AsyncClient) -> None:
+    """A page may send to the bucket what the links of uploads have signed, and nothing else."""
+    document = yaml_parse(find_template().read_text(encoding="utf-8"))
+    bucket = document["Resources"]["BlobBucket"]["Properties"]
+    (rule,) = bucket["CorsConfiguration"]["Fn::If"][1]["CorsRules"]
+    found = await asked(client)
+    assert found["method"] in rule["AllowedMethods"]
+    assert set(rule["AllowedHeaders"]) == set(found["headers"])
+
+
+async def test_unused_uploads_go_with_their_caller(
+    backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """A deletion of all that a scope has removes what no message has named, and no other's."""
+    blobs = backends.storage.table.blobs
+    assert blobs is not None
+    stored = []
+    for key in (ALICE, BOB):
+        client.headers["X-API-Key"] = key
+        found = await asked(client)
+        assert await put(client, found) == 200
+        stored.append(linked_blob(found["part"]["url"]))
+    of_alice, of_bob = stored
+    assert of_alice
+    assert of_bob
+    await delete_data(backends.storage.for_scope(Scope.of("", "alice")))
+    assert await blobs.get(of_alice) is None
+    assert await blobs.get(of_bob) == LARGE
+
+
+# -- the client's own call -------------------------------------------------------------------
+
+
+class Stream(io.BytesIO):
+    """A stream that can be read once."""
+
+    def seekable(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("kind", ["path", "file", "stream"])
+async def test_the_client_uploads(
+    agent: Agent,
+    backends: Backends,
+    client: httpx.AsyncClient,
+    door: Door,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    """A path, a file and a stream; the store gets none of the caller's credentials."""
+    path = tmp_path / "in.png"
+    path.write_bytes(LARGE)
+    client.auth = httpx.BasicAuth("alice", "password")
+    with path.open("rb") as file:
+        sources: dict[str, Source] = {"path": path, "file": file, "stream": Stream(LARGE)}
+        part = await upload(client, await card_of(client), sources[kind], media_type="image/png")
+    client.auth = httpx.Auth()
+    assert all({"x-api-key", "authorization", "cookie"}.isdisjoint(each) for each in door.seen)
+    name = "in.png" if kind == "path" else ""
+    assert (part.filename, part.media_type) == (name, "image/png")
+    assert await read_by_agent(agent, backends, MessageToDict(part)) == (name, LARGE)
+
+
+class Cut(httpx.AsyncBaseTransport):
+    """A network that fails some requests: before they are sent, or after their answer."""
+
+    def __init__(self, behind: httpx.AsyncBaseTransport, *faults: str) -> None:
+        self._behind = behind
+        self._faults = list(faults)
+        self.puts = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.puts += request.method == "PUT"
+        fault = self._faults.pop(0) if self._faults else ""
+        if fault == "before":
+            raise httpx.ConnectError("cut")
+        if fault.isdigit():
+            return httpx.Response(int(fault), request=request)
+        answer = await self._behind.handle_async_request(request)
+        if fault == "after":
+            raise httpx.ReadError("cut")
+        return answer
+
+
+def patient(clock: Clock) -> Retries:
+    return Retries(clock=clock, draw=lambda: 0.0)
+
+
+@pytest.mark.parametrize(
+    ("faults", "puts"),
+    [
+        (["before", "", "before"], 2),
+        (["after", "", "after"], 2),
+        (["503", "", "503", "409"], 3),
+        (["", "503", "403"], 3),
+    ],
+)
+async def test_the_client_tries_again(
+    app: FastAPI, door: Door, backends: Backends, faults: list[str], puts: int
+) -> None:
+    """What has come whole is not sent again; a link that has expired meanwhile is asked anew."""
+    served = httpx.ASGITransport(app)
+    to_store = httpx.ASGITransport(door)
+    is_served = isinstance(backends.storage.table.blobs, ServedBlobs)
+
+    class Both(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            behind = served if is_served or request.url.host == "test" else to_store
+            return await behind.handle_async_request(request)
+
+    network = Cut(Both(), "", *faults)  # the first request is for the card
+    headers = {"X-API-Key": ALICE}
+    async with httpx.AsyncClient(
+        transport=network, base_url="http://test", headers=headers
+    ) as client:
+        card = await card_of(client)
+        retries = patient(ManualClock())
+        part = await upload(client, card, io.BytesIO(LARGE), retries=retries)
+    assert network.puts == puts
+    blob, blobs = linked_blob(part.url), backends.storage.table.blobs
+    assert blob
+    assert blobs
+    assert await blobs.get(blob) == LARGE
+
+
+async def test_the_client_says_why_it_cannot(client: httpx.AsyncClient, settings: Settings) -> None:
+    """The agent's sentence about a file that is too large; and what is no file."""
+    card = await card_of(client)
+    with pytest.raises(A2AClientError, match=f"refused.* whole number from 1 to {MOST}"):
+        await upload(client, card, io.BytesIO(b"x" * (MOST + 1)))
+    with pytest.raises(SourceError, match="path or an open binary file, and got int"):
+        await upload(client, card, 5)  # type: ignore[arg-type]
+    assert isinstance(await upload(client, card, io.BytesIO(b"x")), Part)
