@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from a2a.types import Artifact, TaskArtifactUpdateEvent
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.tasks.blobs import comparable
@@ -235,7 +234,7 @@ class Form(NamedTuple):
             try:
                 made = self.type.dump_json(self.type.validate_python(result))
                 self.type.validate_json(made)  # not a number, for instance, becomes null
-            except (ValidationError, PydanticSerializationError) as error:
+            except ValueError as error:  # a ValidationError, or one of writing JSON
                 reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
                 raise WrongCallError(
                     f"Step {step_id.name!r} has returned what is not of its `type`, or what that"
