@@ -41,6 +41,7 @@ from a2a_serverless.tasks.entries import (
     StepId,
     copied,
     encode_entries,
+    is_plain,
 )
 from a2a_serverless.tasks.fold import Event, Record
 from a2a_serverless.tasks.head import ASLEEP, HANDOVER, AttemptEnd, is_terminal
@@ -667,6 +668,8 @@ class TurnQueue(EventQueue):
             if kept_id != given_id:
                 event = copied(event)
                 event.artifact.artifact_id = kept_id
+        if is_plain(event):  # what its artifact has before it does not matter
+            return event, False
         behind = self._view.raw_bytes_before(event)
         stored = await self._guard.log.set_apart(self._guard.head, event, behind=behind)
         if stored is not event:
