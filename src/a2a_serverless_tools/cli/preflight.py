@@ -18,11 +18,11 @@ from a2a_serverless_tools.cli.text import refuse, say
 SETTINGS: Final = "samconfig.toml"
 FIXED: Final[Mapping[str, tuple[str, ...]]] = {
     "AWS::DynamoDB::Table": ("TableName", "KeySchema", "LocalSecondaryIndexes"),
+    "AWS::S3::Bucket": ("BucketName",),
     "AWS::SQS::Queue": ("QueueName", "FifoQueue"),
-    "AWS::SecretsManager::Secret": ("Name", "GenerateSecretString"),
+    "AWS::SecretsManager::Secret": ("Name",),
 }
-"""The properties of what keeps data that CloudFormation changes by making another one, or another
-value of a secret."""
+"""The properties of what keeps data that CloudFormation changes by making another one."""
 ONLY_RAISED: Final[Mapping[str, str]] = {
     "Shards": "tasks in the partitions above it would not be found",
     "WarmWriteUnits": "AWS takes no lower value",
