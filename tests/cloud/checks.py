@@ -246,17 +246,18 @@ async def commands(deployment: Deployment, subject: Subject) -> Figures:
     require(any(task_id in line for line in listed), "tasks does not list the task")
     page = await _console(deployment, f"{BASE}/task/{shown['scope']}/{task_id}")
     require(task_id in page, "the console's page of the task does not name it")
-    await _command(deployment, "preflight")
+    # Against the template as it was deployed here: the substitutions are no change of its own.
+    await _command(deployment, "preflight", A2A_TEMPLATE=str(deployment.template))
     await _command(deployment, "tasks", "purge", "--user", "default", "--yes", "--settle", "1")
     gone = await subject.http.get(f"/tasks/{task_id}", headers={"A2A-Version": "1.0"})
     require(gone.status_code == httpx.codes.NOT_FOUND, f"a purged task: {gone.status_code}")
     return {"listed": len(listed)}
 
 
-async def _command(deployment: Deployment, *arguments: str) -> str:
+async def _command(deployment: Deployment, *arguments: str, **variables: str) -> str:
     at = ["--stack", deployment.name, "--region", "us-east-1"]
     command = [str(ROOT / ".venv" / "bin" / "a2a-serverless"), *arguments, *at]
-    environment = {**os.environ, **deployment.emulator.environment()}
+    environment = {**os.environ, **deployment.emulator.environment(), **variables}
     return await run(command, environment, within_s=COMMAND_S)
 
 

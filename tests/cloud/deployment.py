@@ -35,7 +35,7 @@ PARAMETERS: Final = {
     "DeletionProtection": "false",
     "PushAllowedHosts": "127.0.0.1,example.com",
 }
-KEPT: Final = frozenset({"TaskTable", "UndecodableQueue", "ApiKeys", "SigningSecret"})
+KEPT: Final = frozenset({"TaskTable", "BlobBucket", "UndecodableQueue", "ApiKeys", "SigningSecret"})
 """What outlives a deleted stack, by logical ids."""
 QUOTED: Final = '""'
 MADE_AGAIN: Final = "FunctionLogs"
@@ -86,6 +86,11 @@ class Deployment:
         """The emulated account, with its root user's credentials."""
         return Account(REGION, **self.emulator.client())
 
+    @property
+    def template(self) -> Path:
+        """The template as the emulator gets it."""
+        return self.build / "cloud.json"
+
     async def deploy(self, **parameters: str) -> None:
         """Create or update the stack, with other parameters if given; show its API at the door.
 
@@ -95,9 +100,8 @@ class Deployment:
         self.parameters.update(parameters)
         # SAM keeps what a stack has been given: an empty value has to be said, in quotes.
         given = [f"{name}={value or QUOTED}" for name, value in self.parameters.items()]
-        deployed = self.build / "cloud.json"
-        template.write(self.build / "template.yaml", deployed, self.parameters)
-        arguments = ["--template-file", str(deployed), "--resolve-s3"]
+        template.write(self.build / "template.yaml", self.template, self.parameters)
+        arguments = ["--template-file", str(self.template), "--resolve-s3"]
         arguments += ["--capabilities", "CAPABILITY_IAM", "--no-confirm-changeset"]
         try:
             await self._sam(
@@ -209,6 +213,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 _LISTS: Final = (
     ("dynamodb", "list_tables", "TableNames"),
+    ("s3", "list_buckets", "Buckets"),
     ("sqs", "list_queues", "QueueUrls"),
     ("lambda", "list_functions", "Functions"),
     ("lambda", "list_layers", "Layers"),

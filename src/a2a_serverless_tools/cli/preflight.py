@@ -20,9 +20,10 @@ FIXED: Final[Mapping[str, tuple[str, ...]]] = {
     "AWS::DynamoDB::Table": ("TableName", "KeySchema", "LocalSecondaryIndexes"),
     "AWS::S3::Bucket": ("BucketName",),
     "AWS::SQS::Queue": ("QueueName", "FifoQueue"),
-    "AWS::SecretsManager::Secret": ("Name",),
+    "AWS::SecretsManager::Secret": ("Name", "GenerateSecretString"),
 }
-"""The properties of what keeps data that CloudFormation changes by making another one."""
+"""The properties of what keeps data that CloudFormation changes by making another one, or another
+value of a secret."""
 ONLY_RAISED: Final[Mapping[str, str]] = {
     "Shards": "tasks in the partitions above it would not be found",
     "WarmWriteUnits": "AWS takes no lower value",
@@ -69,7 +70,7 @@ def _add_preflight(commands: Commands) -> None:
 async def _preflight(options: Namespace) -> int:
     """Print each fault; return 2 if there is one."""
     from a2a_serverless import aws
-    from a2a_serverless_tools.local.template import Template, read_document
+    from a2a_serverless_tools.local.template import Template, find_template, read_document
 
     folder = project_folder(Path.cwd())
     settings = _settings(folder / SETTINGS, options.config_env)
@@ -79,7 +80,7 @@ async def _preflight(options: Namespace) -> int:
         os.environ.pop("AWS_REGION", None)
     if profile := settings.get("profile", ""):
         os.environ["AWS_PROFILE"] = profile
-    document = read_document(folder / "template.yaml")
+    document = read_document(find_template())
     given = _pairs([*_overrides(settings), *options.values])
     before, present = await _deployed(stack) if stack else ({}, {})
     values = {**_known(document, present), **given}

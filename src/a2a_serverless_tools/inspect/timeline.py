@@ -29,8 +29,8 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
     Unknown,
     content_of,
-    contents_of,
     encode_entries,
+    parts_of,
 )
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import (
@@ -407,9 +407,7 @@ def _discards(records: Iterable[Record]) -> dict[int, tuple[int, ...]]:
 
 def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
     """Return an entry without its content; `discards`: the versions that a restart takes back."""
-    content = content_of(entry)
-    parts = () if content is None else (p for c in contents_of(content) for p in c.parts)
-    references = sum(blob_of(part) is not None for part in parts)
+    references = sum(blob_of(part) is not None for part in parts_of(content_of(entry)))
     change = partial(Change, size=len(encode_entries((entry,))), references=references)
     match entry:
         case TurnOpened(request, caller):

@@ -85,6 +85,10 @@ def key_type(resources: dict[str, Any]) -> None:
     resources["TaskTable"]["Properties"]["AttributeDefinitions"][0]["AttributeType"] = "B"
 
 
+def new_keys(resources: dict[str, Any]) -> None:
+    resources["ApiKeys"]["Properties"]["GenerateSecretString"]["PasswordLength"] = 64
+
+
 def bucket_name(resources: dict[str, Any]) -> None:
     resources["BlobBucket"]["Properties"]["BucketName"] = "files"
 
@@ -111,6 +115,7 @@ def new(name: str, property_: str) -> str:
         (queue_name, [new("OperationsQueue", "QueueName")]),
         (queue_order, [new("PushQueue", "FifoQueue")]),
         (secret_name, [new("ApiKeys", "Name")]),
+        (new_keys, [new("ApiKeys", "GenerateSecretString")]),
         (bucket_name, [new("BlobBucket", "BucketName")]),
         (renamed, ["take TaskTable out of the stack"]),
         (lambda _: None, []),

@@ -15,7 +15,7 @@ from a2a.types import AgentCard, Part
 from google.protobuf.json_format import ParseDict
 
 from a2a_serverless.client.retries import ExhaustedError, Patience, Retries
-from a2a_serverless.sources import UPLOADS_EXTENSION, Source, measured
+from a2a_serverless.sources import UPLOADS_EXTENSION, Measured, Source, measured
 
 _CHUNK_BYTES: Final = 1024 * 1024
 _THERE: Final = httpx.codes.PRECONDITION_FAILED
@@ -36,7 +36,7 @@ async def upload(
 ) -> Part:
     """Upload a file of any size that the agent takes; return the part for the next message.
 
-    The file is read twice, the first time for its digest, and about a megabyte of it is in memory.
+    The file is read twice, the first time for its digest, and at most 8 MB of it are in memory.
     The headers and the authentication of `http` are for the agent alone: the store of its files
     gets the headers that the agent names, and nothing else.
 
@@ -65,26 +65,37 @@ async def upload(
             "filename": filename,
             "tenant": tenant,
         }
-        asked: Mapping[str, Any] | None = None
-        tries = 0
-        while True:
+        return await _sent(http, url, wanted, found, patience)
+
+
+async def _sent(
+    http: httpx.AsyncClient,
+    url: str,
+    wanted: Mapping[str, Any],
+    found: Measured,
+    patience: Patience,
+) -> Part:
+    """Ask for a link and put the file there, until it is there; return the part that names it."""
+    asked: Mapping[str, Any] | None = None
+    tries = 0
+    while True:
+        try:
+            if asked is None:
+                asked, tries = await _asked(http, url, wanted), 0
+            await _put(http, asked, found.file, found.size)
+            return ParseDict(asked["part"], Part(), ignore_unknown_fields=True)
+        except httpx.HTTPError as error:
+            status = _status(error)
+            tries += 1
+            if asked is not None and tries > 1 and status in _ANEW:
+                asked = None
+                continue
             try:
-                if asked is None:
-                    asked, tries = await _asked(http, url, wanted), 0
-                await _put(http, asked, found.file, found.size)
-                return ParseDict(asked["part"], Part(), ignore_unknown_fields=True)
-            except httpx.HTTPError as error:
-                status = _status(error)
-                tries += 1
-                if asked is not None and tries > 1 and status in _ANEW:
-                    asked = None
-                    continue
-                try:
-                    await patience.before_next_try(error)
-                except ExhaustedError as exhausted:
-                    raise A2AClientError(f"The upload was given up. {exhausted}") from error
-                except httpx.HTTPStatusError:
-                    raise A2AClientError(f"The upload was refused: {_said(error)}") from error
+                await patience.before_next_try(error)
+            except ExhaustedError as exhausted:
+                raise A2AClientError(f"The upload was given up. {exhausted}") from error
+            except httpx.HTTPStatusError:
+                raise A2AClientError(f"The upload was refused: {_said(error)}") from error
 
 
 def _url(card: AgentCard) -> str:

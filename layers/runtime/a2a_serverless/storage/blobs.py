@@ -21,7 +21,7 @@ from google.protobuf.message import Message as AnyMessage
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore, blob_of, filled, joins, linked_blob
-from a2a_serverless.tasks.entries import contents_of
+from a2a_serverless.tasks.entries import contents_of, parts_of
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ async def _all(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
 
 def inlined_bytes(message: AnyMessage, inline: Inline) -> int:
     """Return the bytes that `show` puts into a message, before JSON makes them more."""
-    found = (blob_of(part) for content in contents_of(message) for part in content.parts)
+    found = map(blob_of, parts_of(message))
     return sum(blob.size for blob in found if blob is not None and inline.has_room(blob))
 
 
@@ -166,12 +166,7 @@ async def show(blobs: Blobs | None, message: AnyMessage | None, inline: Inline) 
     Raises:
         UnavailableError: no answer within the retry budget.
     """
-    found = [
-        (part, blob)
-        for content in contents_of(message)
-        for part in content.parts
-        if (blob := blob_of(part)) is not None
-    ]
+    found = [(part, blob) for part in parts_of(message) if (blob := blob_of(part)) is not None]
     if not found:
         return
     texts = [(content, joins(content.parts)) for content in contents_of(message)]

@@ -15,11 +15,7 @@ from itertools import pairwise
 from typing import Final, Literal, NamedTuple, TypeVar, cast
 from urllib.parse import unquote
 
-from a2a.types import (
-    Artifact,
-    Message,
-    Part,
-)
+from a2a.types import Artifact, Message, Part
 from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.errors import InvalidArgumentError

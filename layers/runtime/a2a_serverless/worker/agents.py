@@ -364,8 +364,9 @@ def executor_of(found: Any) -> AgentExecutor | None:
 
     None: it is none of them; `what_is` says what it is.
     """
-    adapter = next((_FRAMEWORKS[name] for name in _names_of(found) if name in _FRAMEWORKS), None)
-    if adapter is not None:
+    adapters = (_FRAMEWORKS[name] for name in _names_of(found) if name in _FRAMEWORKS)
+    is_ours = isinstance(found, Worker | AgentExecutor)  # also one that a module `agents` defines
+    if not is_ours and (adapter := next(adapters, None)) is not None:
         module, name, options = adapter
         make = getattr(importlib.import_module(f"a2a_serverless.frameworks.{module}"), name)
         found = make(found, **options(found))
