@@ -47,7 +47,7 @@ class Partitions:
     def most(self, kind: str) -> int:
         """The most units that one partition of a kind has taken in any second."""
         return max(
-            sum(units for at, units in written if end - 1 < at <= end)
+            sum(units for at, units in written if end - 1 + _TICK < at <= end)
             for partition, written in self._written.items()
             if partition.startswith(kind)
             for end, _ in written
@@ -95,6 +95,7 @@ class Partitions:
 
 
 _TICK = 1e-6
+"""A second has ended, by a float: what is one second later does not count into it."""
 
 
 def _partition(action: Mapping[str, Any]) -> str:
