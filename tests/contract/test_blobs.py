@@ -28,7 +28,6 @@ from a2a_serverless.errors import (
     StateTooLargeError,
     UnreadableTaskError,
 )
-from a2a_serverless.storage import blobs as stores
 from a2a_serverless.storage import durable
 from a2a_serverless.storage.blobs import (
     AT_ONCE,
