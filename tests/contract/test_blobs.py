@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import ANY, AsyncMock, Mock
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
@@ -19,7 +21,13 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from a2a_serverless.aws import client, forget_clients
-from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    ConfigurationError,
+    InvalidArgumentError,
+    StateTooLargeError,
+    UnreadableTaskError,
+)
 from a2a_serverless.storage import durable
 from a2a_serverless.storage.blobs import (
     AT_ONCE,
@@ -30,15 +38,22 @@ from a2a_serverless.storage.blobs import (
     MemoryBlobs,
     store,
 )
-from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.layout import context_item, context_key
 from a2a_serverless.storage.s3 import S3Blobs
-from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore, set_apart
-from a2a_serverless.tasks.entries import APART_BYTES, ArtifactWritten
+from a2a_serverless.storage.table import Item
+from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore, blob_at, blob_of, set_apart
+from a2a_serverless.tasks.entries import APART_BYTES, ArtifactWritten, Recorded, StepId
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker.context import WorkerExecutor
 from tests.support.clocks import ManualClock
+from tests.support.databases import new_scope
+from tests.support.workers import Bench
 
 OWNER = BlobOwner("s" * 32, "task:1", "i" * 12)
 LARGE = bytes(range(256)) * 256
@@ -462,3 +477,189 @@ async def test_many_blobs_are_stored_a_few_at_a_time(
     task = await storage.load_task(head.task_id)
     assert task is not None
     assert list(task.history[0].parts) == parts
+
+
+# -- states of conversations, and records ----------------------------------------------------
+
+TEXT = Random(1).randbytes(500_000).hex()  # noqa: S311
+"""As a state: compressed, it has no room in an item."""
+
+
+async def item_of(storage: DurableStorage) -> Item | None:
+    return await storage.table.get(context_item(storage.scope.digest, "ctx"))
+
+
+async def blob_of_state(storage: DurableStorage) -> Blob | None:
+    item, scope = await item_of(storage) or {}, storage.scope.digest
+    return blob_at(item.get("value"), BlobOwner.of_state(scope, context_key(scope, "ctx"), ""))
+
+
+async def replaced(storage: DurableStorage, value: object) -> Blob | None:
+    """Store a state as a turn does that has loaded the one before; return its blob."""
+    before = await storage.contexts.find("ctx")
+    head = await begun(storage, Part(text="hi"))
+    write = context_write(value, before.version, has_blobs=True, replaced=before.place)
+    await storage.commit(head, Commit(context_write=write))
+    return await blob_of_state(storage)
+
+
+async def test_a_state_is_read_as_it_was_written(storage: DurableStorage) -> None:
+    """A short one is in its item as it is, a longer one compressed, one without room a blob."""
+    for length, form in ((10, None), (300_000, "zlib"), (10, None), (1_000_000, "blob"), (1, None)):
+        blob = await replaced(storage, {"é": TEXT[:length]})
+        assert await storage.contexts.load("ctx") == ({"é": TEXT[:length]}, ANY)
+        item = await item_of(storage)
+        assert item is not None
+        assert item.get("form") == form
+        assert (blob is not None) is (form == "blob")
+    assert await storage.contexts.load("ctx") == ({"é": TEXT[:1]}, 5)
+
+
+async def test_a_state_that_is_replaced_leaves_no_blob(
+    storage: DurableStorage, blobs: Blobs
+) -> None:
+    """It is deleted after the commit; a reader that has read the old item reads again."""
+    found = []
+    for value in (TEXT, TEXT, [TEXT], "short"):
+        old = await item_of(storage)
+        found.append(await replaced(storage, value))
+        if old is not None:
+            assert (await storage.contexts.read("ctx", old)).value == value
+    assert found[3] is None
+    kept = [blob for blob in found if blob is not None]
+    assert len({blob.key for blob in kept}) == 3
+    assert [await blobs.get(blob) for blob in kept] == [None] * 3
+
+
+class Growing(Worker):
+    """Keeps all messages, and a long text."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        said = ((await ctx.load_context()) or [TEXT]) + [ctx.user_text]
+        await ctx.step("think", len, said)
+        await ctx.update_context(said)
+        await ctx.complete()
+
+
+async def test_each_turn_replaces_the_state(blobs: Blobs) -> None:
+    """A worker reads it, stores the next one, and deletes it."""
+    bench, kept = Bench(WorkerExecutor(Growing())), list[Blob | None]()
+    bench.storage.table.blobs = blobs
+    for text in "abc":
+        await bench.send(text)
+        assert await bench.work()
+        kept.append(await blob_of_state(bench.storage))
+    assert await bench.storage.contexts.load("ctx") == ([TEXT, "a", "b", "c"], 3)
+    found = [None if blob is None else await blobs.get(blob) for blob in kept]
+    assert [content is None for content in found] == [True, True, False]
+
+
+async def test_a_state_that_cannot_be_deleted_is_left(
+    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit that has replaced it stands."""
+    await replaced(storage, TEXT)
+
+    async def refuse(_: object) -> None:
+        raise ConfigurationError("The bucket refuses.")
+
+    monkeypatch.setattr(blobs, "delete", refuse)
+    await replaced(storage, "short")
+    assert await storage.contexts.load("ctx") == ("short", 2)
+
+
+async def test_a_death_between_a_state_and_its_commit(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is the one before; the next attempt stores its own, and nothing else."""
+    first = await replaced(storage, [1, TEXT])
+
+    async def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    head = await begun(storage, Part(text="hi"))
+    write = context_write([2, TEXT], 1, has_blobs=True, replaced=first.place if first else "")
+    with monkeypatch.context() as patched:
+        patched.setattr(storage.table, "write", die)
+        with pytest.raises(KeyboardInterrupt):
+            await storage.commit(head, Commit(context_write=write))
+    assert await storage.contexts.load("ctx") == ([1, TEXT], 1)
+    await replaced(storage, [3, TEXT])
+    assert await storage.contexts.load("ctx") == ([3, TEXT], 2)
+
+
+async def test_of_two_turns_with_one_state_one_is_refused(storage: DurableStorage) -> None:
+    """The state is that of the one which was first, and can be read."""
+    first = await replaced(storage, [TEXT])
+    heads = [await begun(storage, Part(text="hi")) for _ in range(2)]
+    commits = [
+        storage.commit(
+            head,
+            Commit(
+                context_write=context_write(
+                    [n, TEXT], 1, has_blobs=True, replaced=first.place if first else ""
+                )
+            ),
+        )
+        for n, head in enumerate(heads)
+    ]
+    await commits[0]
+    with pytest.raises(ConcurrencyError):
+        await commits[1]
+    assert await storage.contexts.load("ctx") == ([0, TEXT], 2)
+
+
+async def test_a_deleted_context_leaves_no_blob(storage: DurableStorage, blobs: Blobs) -> None:
+    """Nor does that of another caller with the same contextId go."""
+    other = storage.for_scope(new_scope())
+    mine, theirs = await replaced(storage, TEXT), await replaced(other, TEXT)
+    assert mine is not None
+    assert theirs is not None
+    await delete_context(storage, "ctx")
+    assert [await blobs.get(mine), await item_of(storage)] == [None, None]
+    assert await blobs.get(theirs) is not None
+    assert await other.contexts.load("ctx") == (TEXT, 1)
+
+
+async def test_a_state_whose_blob_is_missing(storage: DurableStorage, blobs: Blobs) -> None:
+    """One sentence names the object; the context can be deleted, and begins anew."""
+    blob = await replaced(storage, TEXT)
+    assert blob is not None
+    await blobs.delete(blob.owner)
+    with pytest.raises(UnreadableTaskError, match=f"restore its object {re.escape(blob.key)}"):
+        await storage.contexts.load("ctx")
+    await delete_context(storage, "ctx")
+    assert await storage.contexts.load("ctx") == (None, 0)
+
+
+async def test_no_part_names_a_state(storage: DurableStorage) -> None:
+    """Neither a reference nor a link: what a client makes up is a URL as any other."""
+    blob = await replaced(storage, TEXT)
+    assert blob is not None
+    link = f"https://agent/.blobs/{blob.key}"
+    task = await storage.load_task((await begun(storage, Part(url=link))).task_id)
+    assert task is not None
+    assert task.history[0].parts[0].url == link
+    assert blob_of(Part(url=blob.reference)) is None
+
+
+def test_a_state_has_a_limit() -> None:
+    """50 MB where there is a store; without one what an item holds of it, compressed."""
+    with pytest.raises(StateTooLargeError, match="50000002 bytes, and 50000000 can be kept: begin"):
+        context_write("x" * 50_000_000, has_blobs=True)
+    with pytest.raises(StateTooLargeError, match="bytes, and 340000 can be kept: begin another"):
+        context_write(TEXT)
+    assert len(context_write("x" * 1_000_000).value) < 10_000
+
+
+async def test_a_record_is_read_as_it_was_written(storage: DurableStorage, blobs: Blobs) -> None:
+    """A short one is in the log, a long one a blob of its task, and goes with it."""
+    head = await begun(storage, Part(text="hi"))
+    short = Recorded(StepId("a", "", 1), "bytes", LARGE[:APART_BYTES])
+    long = Recorded(StepId("b", "", 1), "json", LARGE)
+    assert await storage.record_apart(head, short) is short
+    stored = await storage.record_apart(head, long)
+    assert (stored.is_apart, len(stored.value) < 100) == (True, True)
+    assert [await storage.whole_record(head, one) for one in (short, stored)] == [short, long]
+    await delete_task(storage, head.task_id)
+    assert await storage.whole_record(head, stored) is None

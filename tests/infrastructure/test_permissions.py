@@ -1,16 +1,20 @@
 """The calls that the functions may make; the whole suite shows that they make them."""
 
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
+from a2a.types import Part
 from samtranslator.yaml_helper import yaml_parse
 
+from a2a_serverless.tasks.blobs import Blob, BlobOwner, blob_of
 from a2a_serverless_tools.local.template import Template
 from tests.live.permissions import RULES
 from tests.support.permissions import (
     NETWORK,
+    STATES,
     as_list,
     functions,
     granted,
@@ -59,14 +63,29 @@ def holders(permissions: set[Permission], action: str, resource: str) -> set[str
 
 
 def test_files_have_their_readers_and_writers(permissions: set[Permission]) -> None:
-    """The API and the worker store files, push reads them, and a deletion has them deleted."""
+    """The API and the worker store files, push reads them, and a deletion has them deleted.
+
+    The worker deletes states of conversations, which it has replaced, and no file.
+    """
     api, worker = {"ApiFunction", "StreamFunction"}, {"WorkerFunction"}
     assert holders(permissions, "s3:PutObject", "BlobBucket") == api | worker
     assert holders(permissions, "s3:GetObject", "BlobBucket") == api | worker | {"PushFunction"}
-    assert holders(permissions, "s3:DeleteObject", "BlobBucket") == api | {"SweeperFunction"}
+    assert holders(permissions, "s3:DeleteObject", "BlobBucket") == (
+        api | worker | {"SweeperFunction"}
+    )
     assert {a for _, a, where in permissions if where == "BlobBucket"} == {
         *("s3:PutObject", "s3:GetObject", "s3:DeleteObject", "s3:ListBucket"),
     }
+
+
+def test_the_worker_deletes_states_alone(transformed: Json) -> None:
+    """The key of a state has the mark that the role's resource names, and no file's key has it."""
+    own = statements(transformed, role_of(transformed, "WorkerFunction"))
+    (deletes,) = [one for one in own if "s3:DeleteObject" in as_list(one["Action"])]
+    assert deletes["Resource"] == {"Fn::Sub": "${BlobBucket.Arn}" + STATES}
+    of_state = Blob.of(b"", BlobOwner.of_state("s" * 32, "c" * 32, "i" * 12))
+    assert fnmatch(f"/{of_state.key}", STATES)
+    assert blob_of(Part(url=of_state.reference)) is None
 
 
 def test_one_role_per_function(transformed: Json) -> None:

@@ -17,6 +17,9 @@ from tests.support.recorded_calls import KEYS, WRITES, Permission, of_keys
 
 Json = dict[str, Any]
 
+STATES: Final = "/*.!*"
+"""Behind the bucket of blobs: those of states alone."""
+
 QUEUE_POLLER: Final = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
 """What Lambda calls with the function's role to feed it from a queue."""
 
@@ -225,6 +228,6 @@ def name_of(resource: Any) -> str:
             return f"{name}/stream"
         case {"Fn::Sub": text}:
             path = str(text).replace("${", "").replace(".Arn}", "")
-            return path.removesuffix("/*").removesuffix(":*")
+            return path.removesuffix("/*").removesuffix(":*").removesuffix(STATES)
         case _:
             return str(resource)

@@ -71,15 +71,17 @@ class CommitTooLargeError(InvalidArgumentError):
 
 
 class StateTooLargeError(InvalidArgumentError):
-    """The state of a conversation is larger than one item can hold."""
+    """The state of a conversation is larger than what can be kept."""
 
     LIMIT: Final = 340_000
-    """The longest state, in bytes of JSON."""
+    """What one item holds, in bytes: of JSON, compressed if it is long."""
+    LIMIT_APART: Final = 50_000_000
+    """The longest state where there is a store of blobs, in bytes of JSON."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, limit: int) -> None:
         self.size = size
         super().__init__(
-            f"The state of this conversation would have {size} bytes, and {self.LIMIT} can be kept:"
+            f"The state of this conversation would have {size} bytes, and {limit} can be kept:"
             " begin another conversation, or have the agent keep less of each."
         )
 

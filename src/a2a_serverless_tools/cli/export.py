@@ -18,6 +18,7 @@ from a2a_serverless_tools.cli.text import counting, refuse
 if TYPE_CHECKING:
     from a2a_serverless.storage.deletion import Owner
     from a2a_serverless.storage.durable import DurableStorage
+    from a2a_serverless.tasks.entries import Recorded
     from a2a_serverless.tasks.fold import Log
 
 _SECRETS: Final = ("token", "credentials")
@@ -92,7 +93,13 @@ async def _exported(storage: DurableStorage, owner: Owner) -> AsyncIterator[dict
                     log = await own.read(ids["task_id"])
                     if log is None:  # it has expired, or was deleted meanwhile
                         continue
-                    yield {"kind": "task", **named, **_task(await own.shown(log))}
+                    records = [await _record(own, log, one) for one in _records(log)]
+                    yield {
+                        "kind": "task",
+                        **named,
+                        **_task(await own.shown(log)),
+                        "records": records,
+                    }
                 else:
                     state, version = await own.contexts.load(ids["context_id"])
                     if version:
@@ -105,10 +112,10 @@ async def _exported(storage: DurableStorage, owner: Owner) -> AsyncIterator[dict
 
 
 def _task(log: Log) -> dict[str, Any]:
-    """Return a task as the protocol shows it, who has sent its messages, and what is recorded."""
+    """Return a task as the protocol shows it, who has sent its messages, as they came."""
     from google.protobuf.json_format import MessageToDict
 
-    from a2a_serverless.tasks.entries import Recorded, TurnOpened
+    from a2a_serverless.tasks.entries import TurnOpened
     from a2a_serverless_tools.inspect.wording import iso
 
     turns = [
@@ -123,16 +130,23 @@ def _task(log: Log) -> dict[str, Any]:
         for entry in record.entries
         if isinstance(entry, TurnOpened)
     ]
-    records = [
-        {**entry.id._asdict(), "value": entry.value.decode(errors="replace")}
-        for record in log.records
-        for entry in record.entries
-        if isinstance(entry, Recorded)
-    ]
     task = MessageToDict(log.fold().task())
     head = log.head
     times = {"created_at": iso(head.created_at), "expires_at": iso(head.expires_at)}
-    return {**times, "turns": turns, "task": task, "records": records}
+    return {**times, "turns": turns, "task": task}
+
+
+def _records(log: Log) -> list[Recorded]:
+    from a2a_serverless.tasks.entries import Recorded
+
+    return [e for record in log.records for e in record.entries if isinstance(e, Recorded)]
+
+
+async def _record(storage: DurableStorage, log: Log, entry: Recorded) -> dict[str, Any]:
+    """Return a record with its value, also one that is stored beside the log."""
+    whole = await storage.whole_record(log.head, entry)
+    value = "[not stored any more]" if whole is None else whole.value.decode(errors="replace")
+    return {**entry.id._asdict(), "value": value}
 
 
 async def _webhooks(storage: DurableStorage, task_id: str) -> AsyncIterator[dict[str, Any]]:

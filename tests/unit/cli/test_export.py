@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from a2a.types import AuthenticationInfo, Part, TaskPushNotificationConfig
 
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES, context_item, push_sort, task_partition
 from a2a_serverless.storage.sqlite import SqliteTable
-from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.entries import Caller, Recorded, StepId
 from a2a_serverless.tasks.identity import Scope, oidc_principal
+from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import table_backends
 from a2a_serverless_tools.contract import Storage
 from tests.support.databases import Database, key
@@ -158,12 +161,20 @@ def test_a_file_of_its_own(run: Run, storage: DurableStorage, tmp_path: Path) ->
 
 
 def test_the_file_of_a_dev(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--file` exports from a file, also more tasks than one page has."""
+    """`--file` exports from a file, also more tasks than one page has, and what is beside it."""
     monkeypatch.delenv("A2A_TABLE", raising=False)
     file = tmp_path / "dev.db"
     storage = table_backends(Settings(), SqliteTable(file, INDEXES)).storage.for_scope(ANN)
     for number in range(205):
-        wait(storage.open_task(f"c-{number % 3}", request(str(number))))
+        head = wait(storage.open_task(f"c-{number % 3}", request(str(number)))).head
+    large = Random(1).randbytes(500_000).hex()  # noqa: S311
+    record = Recorded(StepId("plan", "", 1), "json", large.encode())
+    named = wait(storage.record_apart(head, record))
+    wait(storage.commit(head, Commit(entries=(named,), token="t", claims=True)))
+    wait(storage.contexts.put("c", context_write(large, has_blobs=True)))
     code, out, _ = run("export", "--user", "ann", "--file", str(file))
-    texts = [one["task"]["history"][0]["parts"][0]["text"] for one in lines_of(out)["task"]]
+    found = lines_of(out)
+    texts = [one["task"]["history"][0]["parts"][0]["text"] for one in found["task"]]
     assert (code, sorted(texts, key=int)) == (0, list(map(str, range(205))))
+    assert [one["value"] for task in found["task"] for one in task["records"]] == [large]
+    assert [one["state"] for one in found["state"]] == [large]

@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any, Final
+from unittest.mock import patch
 
 from a2a.helpers import new_data_part
 from a2a.server.agent_execution import AgentExecutor
@@ -19,8 +21,8 @@ from a2a.types import Message, Part, Role, SendMessageRequest, Task
 
 from a2a_serverless.errors import StateTooLargeError
 from a2a_serverless.frameworks.conversation import RECORD_TOO_LARGE
-from a2a_serverless.worker import Worker
-from a2a_serverless.worker.steps import MAX_RESULT_BYTES
+from a2a_serverless.storage.layout import context_item
+from a2a_serverless.worker import Worker, executor
 from tests.support.workers import S, status_text
 from tests.unit.frameworks.talks import Talk, fails, killed_everywhere
 
@@ -28,6 +30,9 @@ PICTURE = bytes(range(256))
 DOCUMENT = b"%PDF-1.7 \xff"
 URL = "https://example.com/cat.png"
 EXAMPLES = Path(__file__).parents[3] / "examples"
+
+LIMIT: Final = 340_000
+"""What is kept at most, where that is tested."""
 
 Made = Callable[..., Worker | AgentExecutor]
 
@@ -120,7 +125,8 @@ async def check_urls(made: Made) -> None:
 async def check_an_answer(made: Made) -> None:
     """A question whose answer is a file is asked on: the task waits, and goes on when answered."""
     talk = Talk(made([]))
-    large = await talk.show(Part(text="ask"), raw(bytes(StateTooLargeError.LIMIT), "image/png"))
+    with patch.object(StateTooLargeError, "LIMIT_APART", LIMIT):
+        large = await talk.show(Part(text="ask"), raw(bytes(LIMIT), "image/png"))
     assert large.status.state == S.TASK_STATE_FAILED, large.status
     assert "begin another conversation" in status_text(large), large.status
     head, task = await talk.say("ask")
@@ -170,8 +176,9 @@ async def check_deaths(made: Made) -> None:
 
 async def check_a_file_too_large_for_a_record(made: Made) -> None:
     """The task fails at once, with a sentence; without steps the client gets the file."""
-    large = bytes(MAX_RESULT_BYTES)
-    task = await Talk(made([], file=large), max_attempts=3).show(Part(text="Draw"))
+    large = bytes(LIMIT)
+    with patch.object(executor, "MAX_APART_BYTES", LIMIT):
+        task = await Talk(made([], file=large), max_attempts=3).show(Part(text="Draw"))
     fails(status_text(task), RECORD_TOO_LARGE)
     task = completed(await Talk(made([], file=large, steps=False)).show(Part(text="Draw")))
     assert [content for *_, content in files_of(task)] == [large]
@@ -180,10 +187,25 @@ async def check_a_file_too_large_for_a_record(made: Made) -> None:
 async def check_a_large_file(made: Made) -> None:
     """A file that the conversation cannot keep is answered; the next message gets a sentence."""
     talk = Talk(made([]))
-    completed(await talk.show(raw(bytes(StateTooLargeError.LIMIT), "image/png")))
-    task = await talk.show(Part(text="and now?"))
+    with patch.object(StateTooLargeError, "LIMIT_APART", LIMIT):
+        completed(await talk.show(raw(bytes(LIMIT), "image/png")))
+        task = await talk.show(Part(text="and now?"))
     assert task.status.state == S.TASK_STATE_FAILED, task.status
     assert "begin another conversation" in status_text(task), task.status
+
+
+async def check_a_long_conversation(made: Made) -> None:
+    """A picture of 5 MB stays in it, and those of 2 MB that the model makes; it is a blob."""
+    sent, answer = Random(1).randbytes(5_000_000), Random(2).randbytes(2_000_000)  # noqa: S311
+    seen: list[Any] = []
+    talk = Talk(made(seen, file=answer), max_attempts=3)
+    for text in ("look", "and now?"):
+        parts = [Part(text=text), *([raw(sent, "image/png")] if text == "look" else [])]
+        assert files_of(completed(await talk.show(*parts))) == [("image/png", "image.png", answer)]
+    assert ("image/png", sent) in seen[-1]
+    item = await talk.bench.storage.table.get(context_item(talk.bench.storage.scope.digest, "ctx"))
+    assert item is not None
+    assert (item["form"], len(item["value"]) < 200) == ("blob", True)
 
 
 async def check_the_card(made: Made) -> None:

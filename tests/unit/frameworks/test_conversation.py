@@ -8,13 +8,21 @@ from typing import Any
 import pytest
 from a2a.types import TaskState
 
+from a2a_serverless.errors import StateTooLargeError
 from a2a_serverless.frameworks.conversation import MOST_WAITING, Conversation, Messages, is_consent
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless_tools.contract import Storage
 from tests.support.workers import status_text
+from tests.unit.frameworks.files import LIMIT
 from tests.unit.frameworks.talks import Talk, answered, question
 
 S = TaskState
+
+
+@pytest.fixture(autouse=True)
+def _room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation has room for less, so that one is full soon."""
+    monkeypatch.setattr(StateTooLargeError, "LIMIT_APART", LIMIT)
 
 
 class Asking(Worker):

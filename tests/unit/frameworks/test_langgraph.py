@@ -40,7 +40,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import Command, Send, interrupt
 from pydantic import BaseModel
 
-from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.errors import ConfigurationError, StateTooLargeError
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless.frameworks.langgraph import LangGraphWorker, _block
 from a2a_serverless.frameworks.parts import File
@@ -297,8 +297,11 @@ def test_a_value_that_is_spread_over_checkpoints_is_refused() -> None:
         LangGraphWorker(graph)
 
 
-async def test_a_message_without_room_in_the_thread_is_refused_before_the_graph_runs() -> None:
+async def test_a_message_without_room_in_the_thread_is_refused_before_the_graph_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The thread is kept as base64, four bytes for three."""
+    monkeypatch.setattr(StateTooLargeError, "LIMIT_APART", files.LIMIT)
     runs = 0
 
     def counting(state: MessagesState) -> Update:

@@ -135,6 +135,8 @@ async def write_everything(database: Database, written: Written) -> None:
         assert await storage.webhooks.move(failed, told.settled(3, "status 404", 4, is_told=False))
     await storage.request_cancel(head.task_id, by="ann")
     await storage.contexts.put("c", context_write({"turns": 1}))
+    written.look()
+    await storage.contexts.put("c", context_write({"turns": "1" * 40_000}))
     table = database.opened(clock=clock)
     await KeyStore(table, clock=clock).publish({"kid": "k"})
     slots = Slots(table, clock=clock)

@@ -244,23 +244,24 @@ async def test_the_state_is_json() -> None:
 
 async def test_a_state_that_is_too_large_fails_the_task_with_a_sentence() -> None:
     """At once, and with the state as it was; an agent that keeps less of it may go on."""
+    most = StateTooLargeError.LIMIT_APART
 
     async def lets_it_pass(ctx: TaskContext) -> None:
-        await ctx.update_context("x" * 340_000)
+        await ctx.update_context("x" * most)
 
     async def keeps_less(ctx: TaskContext) -> None:
         with pytest.raises(StateTooLargeError):
-            await ctx.update_context("x" * 340_000)
-        await ctx.update_context("x")
+            await ctx.update_context("x" * most)
+        await ctx.update_context("x" * (most - 2))
         await ctx.respond()
 
     bench, task = await run(lets_it_pass)
     assert task.status.state == S.TASK_STATE_FAILED
-    assert status_text(task).startswith("The state of this conversation would have 340002 bytes")
+    assert status_text(task).startswith("The state of this conversation would have 50000002 bytes")
     assert await Storage(bench.storage).load_context("ctx") is None
     bench, task = await run(keeps_less)
     assert task.status.state == S.TASK_STATE_COMPLETED
-    assert await Storage(bench.storage).load_context("ctx") == "x"
+    assert await Storage(bench.storage).load_context("ctx") == "x" * (most - 2)
 
 
 async def test_a_worker_is_told_of_a_cancel() -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -24,13 +25,14 @@ from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.layout import head_key
 from a2a_serverless.tasks import head as heads
+from a2a_serverless.tasks.blobs import BlobOwner
 from a2a_serverless.tasks.entries import Recorded, StepId
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import FinalError, Retry, StepError, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor, queue_of
 from a2a_serverless.worker.failures import WrongCallError
-from a2a_serverless.worker.steps import MAX_RESULT_BYTES
+from a2a_serverless.worker.steps import MAX_APART_BYTES
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.clocks import ManualClock
 from tests.support.queues import left
@@ -1046,6 +1048,57 @@ async def test_a_state_that_was_loaded_is_recorded(*, merges: bool) -> None:
     assert "Another turn has changed the state of this conversation" in await stand.text()
 
 
+async def test_a_large_result_and_a_large_state_are_recorded_beside_the_log() -> None:
+    """Each is stored once, and read when it is asked for; what is missing has one sentence."""
+    large, ran = "x" * 2_000_000, list[str]()
+
+    def search() -> str:
+        ran.append("search")
+        return large
+
+    async def handle(ctx: TaskContext) -> None:
+        state = await ctx.load_context()
+        if state is None:
+            await ctx.update_context(noise)
+            await ctx.complete()
+            return
+        assert state == noise
+        assert await ctx.step("search", search) == large
+        await ctx.sleep(3600)
+        await ctx.update_context([state], merge=lambda stored, own: [stored, own])
+        await ctx.complete()
+
+    noise = Random(1).randbytes(400_000).hex()  # noqa: S311
+    stand, first = await run(handle)
+    assert first.state == S.TASK_STATE_COMPLETED
+    for is_missing in (False, True):
+        ran.clear()
+        await stand.send()
+        head = await stand.work()
+        assert head.size < 4_000
+        storage = stand.bench.storage_of(head)
+        if is_missing:
+            assert storage.table.blobs is not None
+            owner = BlobOwner(head.scope, head.task_id, head.incarnation)
+            await storage.table.blobs.delete(owner)
+        else:  # its own state is gone then, and its record is not
+            before = await storage.contexts.find("ctx")
+            other = context_write("other", 1, replaced=before.place)
+            await storage.contexts.put("ctx", other)
+            await storage.contexts.forget("ctx", before.place)
+        await stand.pass_time(3600)
+        head = await stand.work()
+        assert ran == ["search"]
+        if is_missing:
+            assert head.state == S.TASK_STATE_FAILED
+            assert "cannot be read any more: send the message again" in await stand.text()
+        else:
+            assert head.state == S.TASK_STATE_COMPLETED
+            assert await storage.contexts.load("ctx") == (["other", [noise]], 3)
+            write = context_write(noise, 3, has_blobs=True)
+            await storage.contexts.put("ctx", write)
+
+
 async def test_steps_of_any_executor() -> None:
     """The functions of `a2a_serverless.steps` do in an AgentExecutor what the context's do."""
     ran: list[str] = []
@@ -1129,7 +1182,7 @@ WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
     (lambda ctx: ctx.step("x", lambda: b"\xff", type=bytes), "write as JSON and read again: Err"),
     (lambda ctx: ctx.step("x", lambda: (n for n in "x")), "collect what it yields"),
     (lambda ctx: ctx.step("set", set, "x"), r"list\(…\)"),
-    (lambda ctx: ctx.step("big", "x".__mul__, 2 * MAX_RESULT_BYTES), "at most 1,000,000"),
+    (lambda ctx: ctx.step("big", "x".__mul__, MAX_APART_BYTES), "at most 50,000,000"),
     (lambda ctx: ctx.step("call", len("x")), "a name, a function and its arguments"),  # type: ignore[arg-type]
     (lambda ctx: ctx.sleep(-1), "seconds, a number from 0 on"),
     (lambda ctx: ctx.sleep(float("nan")), "seconds, a number from 0 on"),

@@ -37,7 +37,7 @@ The conversation does not learn that a task was canceled while it waited, so old
 TOO_MANY_STEPS: Final = "The agent has taken as many steps as it may, and had not finished."
 TOO_LONG: Final = "The answer or the conversation is longer than the agent's model allows."
 RECORD_TOO_LARGE: Final = (
-    "What the agent's model or a tool has made is larger than the record of a step may be (1 MB):"
+    "What the agent's model or a tool has made is larger than the record of a step may be:"
     " ask for less at once, or for a smaller file."
 )
 INVALID: Final = "The agent is wrong in itself, so that no further start would succeed."
@@ -86,13 +86,15 @@ class Conversation:
         refused = state.get("refused", 0)
         conversation = cls(ctx, framework, state["ended"], waiting, others, refused)
         said = json.dumps(_said(ctx), ensure_ascii=False).encode(errors="replace")
-        size = len(json.dumps({**state, "waiting": others})) + int(len(said) * growth)
+        # What a waiting task kept may be the whole conversation, and then replaces what has ended.
+        ended = max(state["ended"], waiting, key=lambda kept: len(json.dumps(kept)))
+        kept = {**state, "waiting": others, "ended": ended}
+        size, limit = queue_of(ctx).size_of_state(kept)
+        size += int(len(said) * growth)
         if waiting is None:
             size = max(size, refused)
-        else:  # what it kept may be the whole conversation, and then replaces what has ended
-            size += max(0, len(json.dumps(waiting)) - len(json.dumps(state["ended"])))
-        if size > StateTooLargeError.LIMIT - _MARK_BYTES:
-            raise StateTooLargeError(size)
+        if size > limit - _MARK_BYTES:
+            raise StateTooLargeError(size, limit)
         return conversation
 
     @property

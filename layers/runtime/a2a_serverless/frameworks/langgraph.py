@@ -471,7 +471,7 @@ class _Nodes(BaseCache[Any]):
             run = self._by_key.get(key[1])
             if run is None:
                 continue
-            record = record_of(self._ctx, run.node, run.key)
+            record = await record_of(self._ctx, run.node, run.key)
             if record is not None:
                 asked, kind, content = record.split(b"\n", 2)
                 if asked != self._asked:

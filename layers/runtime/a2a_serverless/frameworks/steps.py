@@ -36,9 +36,9 @@ class NotRecordedError(StepError):
     """A call has raised: its exception is the cause. It has no record, and the call runs again."""
 
 
-def record_of(ctx: TaskContext, name: str, key: str) -> bytes | None:
+async def record_of(ctx: TaskContext, name: str, key: str) -> bytes | None:
     """Return the bytes that an earlier attempt has recorded for the one step of a name and key."""
-    record = queue_of(ctx).journal.found(StepId(name, key, 1))
+    record = await queue_of(ctx).recorded(StepId(name, key, 1))
     return None if record is None else record.value
 
 
@@ -98,9 +98,10 @@ class Steps:
         told = key if len(key) <= MAX_KEY else digest(key)
         keys = [f"{told} {number}".strip()]
         keys += [f"{keys[0]} try {n}" for n in range(2, MOST_TRIES)]
-        found = (record_of(self._ctx, name, each) for each in keys)
-        record = next((each for each in found if each is not None), None)
-        if record is not None:
+        for each in keys:
+            record = await record_of(self._ctx, name, each)
+            if record is None:
+                continue
             return self._result(json.loads(record), f"{name!r} ({keys[0]})", asked)
         try:
             with final_errors(TOO_LARGE):

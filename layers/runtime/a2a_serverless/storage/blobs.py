@@ -208,10 +208,22 @@ def header_type(media_type: str) -> str:
     return media_type if fits else ANY_TYPE
 
 
+async def whole(blobs: Blobs | None, blob: Blob) -> bytes | None:
+    """Return a whole content as it was stored; None if it is missing or damaged.
+
+    Raises:
+        UnavailableError: no answer within the retry budget.
+    """
+    content = None if blobs is None else await blobs.get(blob)
+    if content is None or await asyncio.to_thread(sha256_of, content) != blob.digest:
+        return None
+    return content
+
+
 async def _fill(blobs: Blobs, part: Part, blob: Blob) -> None:
-    content = await blobs.get(blob)
+    content = await whole(blobs, blob)
     try:
-        if content is not None and await asyncio.to_thread(sha256_of, content) == blob.digest:
+        if content is not None:
             filled(part, blob, content)
             return
     except (DecodeError, ValueError):

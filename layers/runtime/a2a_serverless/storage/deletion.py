@@ -215,8 +215,7 @@ async def delete_data(
     # After the tasks: none of them can write a state any more.
     states = 0
     for context in contexts:
-        key = layout.context_item(storage.scope.digest, context)
-        states += await storage.table.did(Delete(key=key, when=[STORED]))
+        states += await storage.contexts.delete(context)
         await forget_line(storage, context)
     # An index may still name what is gone: that is nothing to delete.
     is_done = items + states == 0

@@ -44,7 +44,7 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.storage import codec, conversation, layout
-from a2a_serverless.storage.blobs import WHOLE, Inline, show, store
+from a2a_serverless.storage.blobs import ANY_TYPE, WHOLE, Inline, show, store, whole
 from a2a_serverless.storage.codec import (
     Commits,
     canceled,
@@ -72,11 +72,20 @@ from a2a_serverless.storage.table import (
     holds,
 )
 from a2a_serverless.storage.webhooks import Webhooks, push_inline
-from a2a_serverless.tasks.blobs import BlobOwner, check_without_store, refers, set_apart
+from a2a_serverless.tasks.blobs import (
+    Blob,
+    BlobOwner,
+    blob_at,
+    check_without_store,
+    refers,
+    set_apart,
+)
 from a2a_serverless.tasks.conversation import Place
 from a2a_serverless.tasks.entries import (
+    APART_BYTES,
     Caller,
     Entry,
+    Recorded,
     advice_on_size,
     check_readable,
     content_of,
@@ -446,7 +455,7 @@ class DurableStorage:
         if blobs is None:
             check_without_store(message)
             return message
-        owner = BlobOwner(head.scope, head.task_id, head.incarnation)
+        owner = _owner(head)
         apart = partial(set_apart, message, owner, behind=behind)
         is_large = message.ByteSize() > _HASHED_HERE
         message, to_store = await asyncio.to_thread(apart) if is_large else apart()
@@ -457,11 +466,34 @@ class DurableStorage:
     async def _forget_blobs(self, step: Step) -> None:
         """Delete the blobs of a creation that has met an earlier one."""
         if self.table.blobs is not None and any(refers(content_of(one)) for one in step.entries):
-            head = step.head
-            owner = BlobOwner(head.scope, head.task_id, head.incarnation)
             # The answer does not depend on it: what is left goes when its time is over.
             with suppress(ConfigurationError, UnavailableError):
-                await self.table.blobs.delete(owner)
+                await self.table.blobs.delete(_owner(step.head))
+
+    async def record_apart(self, head: Head, entry: Recorded) -> Recorded:
+        """Store the value of a long record beside the log; return the record that names it.
+
+        Raises:
+            ConfigurationError, UnavailableError: as `set_apart`.
+        """
+        blobs = self.table.blobs
+        if blobs is None or len(entry.value) <= APART_BYTES:
+            return entry
+        blob = await asyncio.to_thread(Blob.of, entry.value, _owner(head))
+        await blobs.put(blob, entry.value, ANY_TYPE)
+        return entry.apart(blob.place)
+
+    async def whole_record(self, head: Head, entry: Recorded) -> Recorded | None:
+        """Return a record with its value, wherever that is stored; None if it is missing.
+
+        Raises:
+            UnavailableError: no answer within the retry budget.
+        """
+        if not entry.is_apart:
+            return entry
+        blob = blob_at(entry.value.decode(errors="replace"), _owner(head))
+        value = None if blob is None else await whole(self.table.blobs, blob)
+        return None if value is None else entry.whole(value)
 
     async def _apart(self, head: Head, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Return the entries of a commit that names nothing that is not stored."""
@@ -542,8 +574,10 @@ class DurableStorage:
         now_ms = self.clock.now_ms()
         trace = self.observer.trace()
         check_readable(commit.entries)
-        entries = await self._apart(head, commit.entries)
-        commit = replace(commit, entries=entries, is_serial=self.is_serial)
+        entries, state = await self._apart(head, commit.entries), commit.context_write
+        if state is not None:
+            state = await self.contexts.set_apart(head.context_id, state)
+        commit = replace(commit, entries=entries, context_write=state, is_serial=self.is_serial)
         try:
             step = advance(head, commit, now_ms=now_ms, timing=self.timing, trace=trace)
         except (TaskTerminalStateError, TaskNotAcceptingMessagesError):
@@ -560,6 +594,8 @@ class DurableStorage:
         if step.head.is_terminal and not head.is_terminal:
             # Every end of a task passes here, in the process that commits it.
             self.observer.ended(step.head, self.clock.now_ms() - head.created_at)
+        if state is not None and state.replaced:  # not before: until now readers find it
+            await self.contexts.forget(head.context_id, state.replaced)
         return step.head
 
     async def _insert(self, step: Step, body: bytes, push: Push | None) -> Head | None:
@@ -810,6 +846,10 @@ class DurableStorage:
 
     def _live(self, item: Mapping[str, Any] | None) -> Head | None:
         return live_head(item, self.clock.now_ms())
+
+
+def _owner(head: Head) -> BlobOwner:
+    return BlobOwner(head.scope, head.task_id, head.incarnation)
 
 
 def readable_head(item: Mapping[str, Any] | None, now_ms: int) -> Head | None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple, TypeVar, cast
+from typing import Final, Literal, NamedTuple, Self, TypeVar, cast
 from urllib.parse import unquote
 
 from a2a.types import Artifact, Message, Part
@@ -59,6 +59,15 @@ class BlobOwner(NamedTuple):
         whole = f"{self.scope}.{self.task_id}/{self.incarnation}"
         return f"{whole}/" if self.incarnation else whole
 
+    @classmethod
+    def of_state(cls, scope: str, context: str, write: str) -> Self:
+        """Return the owner of one write of a context's state, which is not that of a task.
+
+        `context` is the context's digest. No task's id has the mark before it, so that no part and
+        no link ever names a state.
+        """
+        return cls(scope, f"!{context}", write)
+
 
 @dataclass(frozen=True, slots=True)
 class Blob:
@@ -87,6 +96,11 @@ class Blob:
         return f"{self.owner.prefix}{self.digest}.{self.size}"
 
     @property
+    def place(self) -> str:
+        """Return what names it where its scope and its task, or context, are known."""
+        return f"{self.owner.incarnation}/{self.digest}.{self.size}"
+
+    @property
     def reference(self) -> str:
         """Return the URL of a part that stands for the content."""
         behind = f"+{self.behind}" if self.behind else ""
@@ -102,6 +116,15 @@ def blob_of(part: Part) -> Blob | None:
         return None
     blob = _blob(found, cast("Kind", found["kind"]), int(found["behind"] or 0))
     return replace(blob, joins=found["joins"])
+
+
+def blob_at(place: object, owner: BlobOwner) -> Blob | None:
+    """Return the blob that `Blob.place` names, whichever incarnation; None if it names none."""
+    found = _PLACE.fullmatch(place) if isinstance(place, str) else None
+    if found is None:
+        return None
+    owner = owner._replace(incarnation=found["incarnation"])
+    return Blob(owner, found["digest"], int(found["size"]))
 
 
 def linked_blob(url: str) -> Blob | None:
@@ -275,10 +298,9 @@ def _blob(found: re.Match[str], kind: Kind, behind: int = 0) -> Blob:
 
 
 _NONE: Final = BlobOwner("", "", "")
-_KEY: Final = (
-    r"(?P<scope>[A-Za-z0-9_-]{32})\.(?P<task>[A-Za-z0-9._:-]{1,100})"
-    r"/(?P<incarnation>[A-Za-z0-9_-]{12})/(?P<digest>[0-9a-f]{64})\.(?P<size>\d{1,15})"
-)
+_AT: Final = r"(?P<incarnation>[A-Za-z0-9_-]{12})/(?P<digest>[0-9a-f]{64})\.(?P<size>\d{1,15})"
+_PLACE: Final = re.compile(_AT)
+_KEY: Final = rf"(?P<scope>[A-Za-z0-9_-]{{32}})\.(?P<task>[A-Za-z0-9._:-]{{1,100}})/{_AT}"
 _REFERENCE: Final = re.compile(
     rf"{SCHEME}:(?P<kind>raw|text|data)(?P<joins>[<>]{{0,2}})(?:\+(?P<behind>\d{{1,20}}))?:{_KEY}"
 )

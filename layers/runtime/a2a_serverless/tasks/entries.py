@@ -137,6 +137,23 @@ class Recorded:
     form: str
     value: bytes = field(repr=False)
 
+    @property
+    def is_apart(self) -> bool:
+        """True if the value is a blob of the task, and the entry has its place instead."""
+        return self.form.startswith(_APART)
+
+    def apart(self, place: str) -> Recorded:
+        """Return the record whose value is stored as a blob at a place."""
+        return Recorded(self.id, f"{_APART}{self.form}", place.encode())
+
+    def whole(self, value: bytes) -> Recorded:
+        """Return the record as it was before `apart`."""
+        return Recorded(self.id, self.form.removeprefix(_APART), value)
+
+
+_APART: Final = "blob "
+"""Stands before the form of a value that is a blob."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unknown:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from a2a.types import (
     Message,
@@ -58,7 +58,7 @@ from a2a_serverless.tasks.head import (
     is_terminal,
     state_name,
 )
-from a2a_serverless.tasks.identity import digest, new_token
+from a2a_serverless.tasks.identity import digest, new_incarnation, new_token
 
 LEFT_MS: Final[Mapping[Reason, int]] = {"share": 3_600_000, "conversation": 300_000}
 """Milliseconds after which the sweeper looks at a turn that is left, by what it waits for."""
@@ -102,6 +102,11 @@ class NewTask:
     """True: its turns take places in the line of their conversation."""
 
 
+StateForm: TypeAlias = Literal["json", "zlib", "blob"]
+"""How a conversation's state is stored: as JSON; compressed; or compressed, as a blob, of which
+the item has the place."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextWrite:
     """The state of the conversation, written with a commit.
@@ -109,9 +114,14 @@ class ContextWrite:
     `expected_version` None replaces any stored state; 0 demands that there is none.
     """
 
-    value: str
-    """JSON."""
+    value: str | bytes
+    """As `form` says."""
+    form: StateForm = "json"
     expected_version: int | None = None
+    replaced: str = ""
+    """The place of the blob with the state that it replaces; empty if it has none, as is known."""
+    mark: str = field(default_factory=new_incarnation, compare=False)
+    """Random: a blob with the state belongs to this write alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

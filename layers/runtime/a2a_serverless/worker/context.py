@@ -602,7 +602,7 @@ class TaskContext(UserTurn):
         Raises:
             InvalidArgumentError: `value` is no JSON value.
             WrongCallError: `merge` is an async function, or none.
-            StateTooLargeError: `value` is larger than one item can hold. If the agent does not
+            StateTooLargeError: `value` is larger than what can be kept. If the agent does not
                 catch the error, the task fails at once, with a sentence for the client.
         """
         if merge is not None:

@@ -30,7 +30,15 @@ from a2a_serverless import faults
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.sources import Source
 from a2a_serverless.storage.blobs import Inline
-from a2a_serverless.storage.contexts import context_write
+from a2a_serverless.storage.contexts import (
+    PLAIN_BYTES,
+    State,
+    encoded,
+    fits_item,
+    size_of,
+    value_in,
+    write_of,
+)
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES
 from a2a_serverless.tasks.attempts import Returned, on_return
 from a2a_serverless.tasks.entries import (
@@ -49,6 +57,7 @@ from a2a_serverless.tasks.pace import Pace, commit_units
 from a2a_serverless.tasks.rules import Commit, ContextWrite, Waits
 from a2a_serverless.worker.failures import (
     AgentFailedError,
+    FinalError,
     RetryLater,
     WrongCallError,
     is_final,
@@ -59,6 +68,8 @@ from a2a_serverless.worker.loops import AgentCall, AgentCalls, first_of, noted
 from a2a_serverless.worker.steps import (
     CANCELLED,
     ENDINGS,
+    MAX_APART_BYTES,
+    MAX_RESULT_BYTES,
     PARK_S,
     STATE,
     DivergedError,
@@ -137,7 +148,8 @@ class TurnQueue(EventQueue):
         self._is_closed = False
         self._is_over = False
         self._state: ContextWrite | None = None
-        self._state_version: int | None = None
+        self._loaded: State | None = None
+        """The conversation's state that the turn has loaded."""
         self._taken = 0
         self._calls = AgentCalls()
         self._stopping = asyncio.Event()
@@ -291,7 +303,7 @@ class TurnQueue(EventQueue):
             StepError: it has failed, and is not tried again.
             WrongCallError: its result cannot be recorded.
         """
-        kept = self.journal.found(step_id)
+        kept = await self.recorded(step_id)
         if kept is not None and kept.form == CANCELLED:
             await self._cancelled_again(kept)
         if kept is not None and kept.form != "until":
@@ -323,9 +335,31 @@ class TurnQueue(EventQueue):
                         raise told from error
                     running.held.clear()
                     await self._at_home(self._wait(running, tried, wait_s))
-            entry = form.encoded(step_id, result)
+            has_blobs = self._guard.log.table.blobs is not None
+            most = MAX_APART_BYTES if has_blobs else MAX_RESULT_BYTES
+            entry = form.encoded(step_id, result, most)
             await self._at_home(self._record(running, entry))
         return form.decoded(entry)
+
+    async def recorded(self, step_id: StepId) -> Recorded | None:
+        """Return the record of a step with its value; None if it has none.
+
+        Raises:
+            FinalError: its value is not stored any more.
+        """
+        kept = self.journal.found(step_id)
+        if kept is None or not kept.is_apart:
+            return kept
+        whole = await self._at_home(self._guard.log.whole_record(self._guard.head, kept))
+        if whole is None:
+            place = kept.value.decode(errors="replace")
+            raise FinalError(
+                f"The record of step {step_id.name!r} cannot be read, as its blob {place} is not"
+                " stored any more: restore it, and send the message again in a new task.",
+                client_text="What the task has done so far cannot be read any more: send the"
+                " message again in a new task.",
+            )
+        return whole
 
     async def _unless_stopped(self) -> None:
         """Return while the attempt goes on; else wait until its end cancels the caller.
@@ -397,12 +431,14 @@ class TurnQueue(EventQueue):
 
         Nothing is recorded any more once the agent has ended the turn.
         """
+        entry = await self._apart(entry)
         # A step whose chunks clients have seen is recorded first: a record keeps all before it.
         while ahead := [one for one in self.journal.running - {running} if one.has_streamed]:
             await ahead[0].over.wait()
         async with self._in_turn(len(entry.value) + ROOM_FOR_RECORDS):
             if self.has_ended:
                 return
+            await self._set_delayed_apart()
             if not self._is_closed:
                 for held in running.held:
                     self._put(self._view.entries_of(held))
@@ -431,6 +467,7 @@ class TurnQueue(EventQueue):
         try:
             await self._nothing_beside(own)
             async with self._in_turn(ROOM_FOR_RECORDS):
+                await self._set_delayed_apart()
                 if not self._is_closed:
                     end = self._end(ASLEEP, until=min(self._sleeping.values()))
                     self._put_records(self.journal.waiting(caught), end)
@@ -438,6 +475,22 @@ class TurnQueue(EventQueue):
         finally:  # the agent itself has cancelled it: the turn has not left, or leaves without it
             del self._sleeping[step_id]
             self.journal.take_back(step_id)
+
+    async def _apart(self, entry: Recorded) -> Recorded:
+        stored = await self._guard.log.record_apart(self._guard.head, entry)
+        if stored is not entry:
+            faults.point("blob-stored")
+        return stored
+
+    async def _set_delayed_apart(self) -> None:
+        """Store what delayed records have that is large: the conversation's state.
+
+        They are taken for a commit under the lock that the caller has, so that none is meanwhile.
+        """
+        for entry in self.journal.delayed:
+            stored = await self._apart(entry)
+            if stored is not entry:
+                self.journal.delay(stored)
 
     async def _nothing_beside(self, own: Running | None) -> None:
         """Return when nothing but `own` is under way."""
@@ -543,6 +596,10 @@ class TurnQueue(EventQueue):
         """
         await self._at_home(self._store_state(value, merge))
 
+    def size_of_state(self, value: Any) -> tuple[int, int]:
+        """Return the bytes that count of a state, and the most of them that can be kept."""
+        return size_of(encoded(value), has_blobs=self._guard.log.table.blobs is not None)
+
     async def close(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the SDK's
         """Take no more events; unless `immediate`, return when those taken are committed."""
         self.shut()
@@ -594,30 +651,42 @@ class TurnQueue(EventQueue):
 
     async def _load_state(self) -> Any | None:
         if self._state is not None:
-            return json.loads(self._state.value)
+            return await value_in(self._state.value)
         step_id = StepId(STATE, "", 1)
-        kept = self.journal.found(step_id)
+        kept = await self.recorded(step_id)
         if kept is not None:
-            value, self._state_version = json.loads(kept.value)
-            return value
-        value, self._state_version = await self._guard.state()
-        loaded = json.dumps([value, self._state_version]).encode()
-        self.journal.delay(Recorded(step_id, "json", loaded))
-        return value
+            self._loaded = State(*json.loads(kept.value))
+            return self._loaded.value
+        self._loaded = state = await self._guard.state()
+        loaded = [*state] if state.place else [state.value, state.version]
+        self.journal.delay(Recorded(step_id, "json", json.dumps(loaded).encode()))
+        return state.value
 
     async def _store_state(self, value: Any, merge: Callable[[Any, Any], Any] | None) -> None:
-        if self._state_version is None:
+        if self._loaded is None:
             await self._load_state()
-        self._state = context_write(value, self._state_version)
+        self._state = await self._write_of(value, self._loaded or State())
         self._writer.merged = None if merge is None else partial(self._merged, merge, self._state)
 
     async def _merged(self, merge: Callable[[Any, Any], Any], own: ContextWrite) -> ContextWrite:
-        stored, version = await self._guard.state(anew=True)
+        stored = await self._guard.state(anew=True)
+        own_value = await value_in(own.value)
         try:
-            value = merge(stored, json.loads(own.value))
+            value = merge(stored.value, own_value)
         except Exception as error:
             raise AgentFailedError from error
-        return context_write(value, version)
+        return await self._write_of(value, stored)
+
+    async def _write_of(self, value: Any, replaced: State) -> ContextWrite:
+        text = encoded(value)
+        write = partial(
+            write_of,
+            text,
+            replaced.version,
+            has_blobs=self._guard.log.table.blobs is not None,
+            replaced=replaced.place,
+        )
+        return await asyncio.to_thread(write) if len(text) > PLAIN_BYTES else write()
 
     async def _emit(self, event: Event, *, ends_turn: bool = False) -> None:
         if self._is_home or self._takes(_kind(event)):  # after the turn that loop may be gone
@@ -701,7 +770,8 @@ class TurnQueue(EventQueue):
         The lock is fair: events keep the order in which they came, even if several tasks emit at
         once and a full batch makes all of them wait.
         """
-        size += 0 if self._state is None else len(self._state.value)
+        if self._state is not None and fits_item(self._state):
+            size += len(self._state.value)
         async with self._taking:
             while self._writer.is_full or not self._writer.has_room(size):
                 await self._writer.drain()

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from a2a_serverless import faults
 from a2a_serverless.clock import Clock
@@ -33,6 +33,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.storage.contexts import State
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.storage.layout import CONTEXT
 from a2a_serverless.storage.table import Item
@@ -316,16 +317,16 @@ class Guard:
             at=self.clock.now_ms(),
         )
 
-    async def state(self, *, anew: bool = False) -> tuple[Any | None, int]:
-        """Return the conversation's state and its version; `anew`: as they are stored now.
+    async def state(self, *, anew: bool = False) -> State:
+        """Return the conversation's state; `anew`: as it is stored now.
 
         Raises:
             UnreadableTaskError: it is damaged.
         """
         context_id, contexts = self.head.context_id, self.log.contexts
         if anew or self.found is None:
-            return await contexts.load(context_id)
-        return contexts.read(context_id, self.found.get(CONTEXT))
+            return await contexts.find(context_id)
+        return await contexts.read(context_id, self.found.get(CONTEXT))
 
     # -- what is known of HEAD -----------------------------------------------------------------
 

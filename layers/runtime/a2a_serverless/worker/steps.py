@@ -38,7 +38,9 @@ from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker.failures import RetryLater, WrongCallError, is_final, json_instead
 
 MAX_RESULT_BYTES: Final = 1_000_000
-"""The longest result of a step; a commit takes 4 MB."""
+"""The longest result of a step without a store of blobs; a commit takes 4 MB."""
+MAX_APART_BYTES: Final = 50_000_000
+"""The longest result of a step with one."""
 MAX_NAME: Final = 200
 """The most characters of a step's name, and of its key."""
 PARK_S: Final = 60.0
@@ -211,8 +213,8 @@ class Form(NamedTuple):
                 f" {reason}"
             ) from error
 
-    def encoded(self, step_id: StepId, result: Any) -> Recorded:
-        """Return the record of a result.
+    def encoded(self, step_id: StepId, result: Any, most: int = MAX_RESULT_BYTES) -> Recorded:
+        """Return the record of a result of at most so many bytes.
 
         Raises:
             WrongCallError: the result cannot be recorded; the message says how it can.
@@ -221,10 +223,10 @@ class Form(NamedTuple):
             entry = Recorded(step_id, "bytes", result)
         else:
             entry = Recorded(step_id, self.name, self._json(step_id, result))
-        if len(entry.value) > MAX_RESULT_BYTES:
+        if len(entry.value) > most:
             raise WrongCallError(
                 f"The result of step {step_id.name!r} has {len(entry.value):,} bytes, and a record"
-                f" has at most {MAX_RESULT_BYTES:,}: store it elsewhere, for instance as an"
+                f" has at most {most:,}: store it elsewhere, for instance as an"
                 " artifact or in S3, and return its place."
             )
         return entry
@@ -389,6 +391,11 @@ class Journal:
     def keeps_state(self) -> bool:
         """Return True if the conversation's state that the turn has loaded is recorded."""
         return StepId(STATE, "", 1) in self._kept
+
+    @property
+    def delayed(self) -> list[Recorded]:
+        """Return the records that are stored with the next one, or not at all."""
+        return [*self._waiting.values()]
 
     def delay(self, entry: Recorded) -> None:
         """Take a record that is stored with the next one, or not at all."""
