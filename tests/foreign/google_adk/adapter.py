@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 from unittest import TestCase
 from unittest.mock import patch
@@ -33,7 +33,7 @@ from a2a_serverless.frameworks.adk import AdkExecutor
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS, Conversation
 from a2a_serverless_tools.contract import Storage
 from tests.support.workers import artifact_texts, status_text, user_request
-from tests.unit.frameworks import files
+from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
@@ -41,6 +41,7 @@ from tests.unit.frameworks.talks import (
     dies_at,
     differs_each_time,
     fails,
+    idle,
     killed_everywhere,
     starts,
     waits,
@@ -583,6 +584,7 @@ class Artist(BaseLlm):  # type: ignore[misc] # as above
     file: bytes
     error: Any
     calls: Any
+    text: str
 
     async def generate_content_async(
         self,
@@ -594,7 +596,7 @@ class Artist(BaseLlm):  # type: ignore[misc] # as above
         self.seen.append([shown_by(part) for content in users for part in content.parts])
         if self.error is not None:
             raise self.error
-        parts = [types.Part(text="seen")]
+        parts = [types.Part(text=self.text)]
         if users[-1].parts[0].text in ("ask", "tool"):
             call = types.FunctionCall(name=users[-1].parts[0].text, args={})
             parts = [types.Part(function_call=call)]
@@ -622,6 +624,8 @@ def made(
     file: bytes = b"",
     error: Exception | None = None,
     calls: list[str] | None = None,
+    work: Callable[[Any], Awaitable[None]] = idle,
+    text: str = "seen",
     **options: Any,
 ) -> AdkExecutor:
     """An agent of `files.Made`."""
@@ -631,12 +635,13 @@ def made(
         """Ask."""
         return {"result": "pending"}
 
-    def tool() -> dict[str, str]:
+    async def tool(tool_context: ToolContext) -> dict[str, str]:
         """Call it."""
         noted.append("tool")
+        await work(tool_context.state)
         return {"result": "called"}
 
-    model = Artist(model="fake", seen=seen, file=file, error=error, calls=noted)
+    model = Artist(model="fake", seen=seen, file=file, error=error, calls=noted, text=text)
     tools = [tool, LongRunningFunctionTool(ask)]
     return AdkExecutor(LlmAgent(name="helper", model=model, tools=tools), "adapted", **options)
 
@@ -660,3 +665,9 @@ async def test_files() -> None:
     for check in files.CHECKS:
         if check is not files.check_an_answer:
             await check(made)
+
+
+async def test_contract() -> None:
+    """What `contract` states of each adapter holds for this one."""
+    for check in contract.CHECKS:
+        await check(made, "state_delta")

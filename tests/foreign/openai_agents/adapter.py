@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx2
 import openai
-from agents import Agent, RunConfig, ToolOutputImage, function_tool
+from agents import Agent, RunConfig, RunContextWrapper, ToolOutputImage, function_tool
 from agents.models.chatcmpl_converter import Converter
 from agents.models.interface import Model
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
@@ -26,13 +26,14 @@ from a2a_serverless.frameworks.openai_agents import (
 from a2a_serverless.frameworks.parts import File
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import artifact_texts
-from tests.unit.frameworks import files
+from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
     commits,
     differs_each_time,
     fails,
+    idle,
     killed_everywhere,
     question,
     started_over,
@@ -348,6 +349,8 @@ def made(
     file: bytes = b"",
     error: Exception | None = None,
     calls: list[str] | None = None,
+    work: Callable[[Any], Awaitable[None]] = idle,
+    text: str = "seen",
     **options: Any,
 ) -> OpenAIAgentsWorker:
     """An agent of `files.Made`; its tool returns a picture."""
@@ -363,7 +366,7 @@ def made(
         name = (told_by(last) or [""])[0] if last.get("type") != RESULT else ""
         if name in ("ask", "tool"):
             return [function_call(name, {}, call_id=uuid.uuid4().hex)]
-        return [assistant_message("seen")]
+        return [assistant_message(text)]
 
     @function_tool(needs_approval=True)  # type: ignore[untyped-decorator] # as above
     def ask() -> str:
@@ -371,9 +374,10 @@ def made(
         return "asked"
 
     @function_tool(name_override="tool")  # type: ignore[untyped-decorator] # as above
-    def draw() -> ToolOutputImage:
+    async def draw(run: RunContextWrapper[Any]) -> ToolOutputImage:
         """Draw."""
         noted.append("draw")
+        await work(run.context)
         return ToolOutputImage(image_url=f"data:image/png;base64,{content}")
 
     model = Painter(reply, file) if file else Fake(reply)
@@ -385,6 +389,12 @@ async def test_files() -> None:
     """What `files` states of each adapter holds for this one."""
     for check in files.CHECKS:
         await check(made)
+
+
+async def test_contract() -> None:
+    """What `contract` states of each adapter holds for this one."""
+    for check in contract.CHECKS:
+        await check(made, "context")
 
 
 async def test_the_sdk_writes_the_blocks_for_chat_completions() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, get_args
 
 from strands import Agent, ToolContext, tool
@@ -20,13 +20,14 @@ from a2a_serverless.frameworks.parts import FORMATS, File
 from a2a_serverless.frameworks.strands import StrandsWorker, _block
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import artifact_texts
-from tests.unit.frameworks import files
+from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
     commits,
     differs_each_time,
     fails,
+    idle,
     killed_everywhere,
     question,
     started_over,
@@ -295,8 +296,10 @@ def told_by(block: dict[str, Any]) -> list[Any]:
 class Artist(Fake):
     """A model of `files.Made`: as it streams text alone, a tool makes its picture."""
 
-    def __init__(self, seen: list[Any], calls: list[str], error: Any, *, file: bytes) -> None:
-        self.seen, self.calls, self.error, self.file = seen, calls, error, file
+    def __init__(
+        self, seen: list[Any], calls: list[str], error: Any, *, file: bytes, text: str = "seen"
+    ) -> None:
+        self.seen, self.calls, self.error, self.file, self.text = seen, calls, error, file, text
 
     async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
         self.calls.append(f"request {len(messages)}")
@@ -313,7 +316,7 @@ class Artist(Fake):
             yield {"contentBlockDelta": {"delta": {"toolUse": {"input": "{}"}}}}
         else:
             yield {"contentBlockStart": {"start": {}}}
-            yield {"contentBlockDelta": {"delta": {"text": "seen"}}}
+            yield {"contentBlockDelta": {"delta": {"text": self.text}}}
         yield {"contentBlockStop": {}}
         yield {"messageStop": {"stopReason": "tool_use" if is_call else "end_turn"}}
 
@@ -324,6 +327,8 @@ def made(
     file: bytes = b"",
     error: Exception | None = None,
     calls: list[str] | None = None,
+    work: Callable[[Any], Awaitable[None]] = idle,
+    text: str = "seen",
     **options: Any,
 ) -> StrandsWorker:
     """An agent of `files.Made`."""
@@ -334,14 +339,15 @@ def made(
         """Ask."""
         return str(tool_context.interrupt("ask", reason="Sure?"))
 
-    @tool  # type: ignore[untyped-decorator] # as above
-    def draw() -> dict[str, Any]:
+    @tool(context=True)  # type: ignore[untyped-decorator] # as above
+    async def draw(tool_context: ToolContext) -> dict[str, Any]:
         """Draw."""
         noted.append("draw")
+        await work(tool_context.invocation_state)
         picture = {"image": {"format": "png", "source": {"bytes": file or files.PICTURE}}}
         return {"status": "success", "content": [picture]}
 
-    model = Artist(seen, noted, error, file=file)
+    model = Artist(seen, noted, error, file=file, text=text)
     make = functools.partial(Agent, model=model, tools=[ask, draw], callback_handler=None)
     return StrandsWorker(make, **options)
 
@@ -351,6 +357,12 @@ async def test_files() -> None:
     for check in files.CHECKS:
         if check is not files.check_urls:
             await check(made)
+
+
+async def test_contract() -> None:
+    """What `contract` states of each adapter holds for this one."""
+    for check in contract.CHECKS:
+        await check(made, "invocation_state")
 
 
 async def test_each_document_has_a_name() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.foreign_agents import ROOT, python_of
 
-TESTS = {"openai_agents": 14, "strands": 16, "google_adk": 22}
+TESTS = {"openai_agents": 15, "strands": 17, "google_adk": 23}
 """How many there are in `adapter.py` of each environment."""
 
 

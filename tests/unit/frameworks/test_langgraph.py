@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import cycle
@@ -33,10 +33,12 @@ from langchain_core.messages.content import (
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk as Chunk
 from langchain_core.outputs import ChatResult
+from langchain_core.tools import tool
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
+from langgraph.runtime import get_runtime
 from langgraph.types import Command, Send, interrupt
 from pydantic import BaseModel
 
@@ -46,7 +48,7 @@ from a2a_serverless.frameworks.langgraph import LangGraphWorker, _block
 from a2a_serverless.frameworks.parts import File
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import artifact_texts, status_text
-from tests.unit.frameworks import files
+from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.files import PICTURE
 from tests.unit.frameworks.talks import (
     Talk,
@@ -54,6 +56,7 @@ from tests.unit.frameworks.talks import (
     commits,
     differs_each_time,
     fails,
+    idle,
     killed_everywhere,
     longer_than_a_worker,
     question,
@@ -492,6 +495,7 @@ class Artist(BaseChatModel):
     file: bytes
     error: Any
     calls: Any
+    text: str
 
     @property
     def _llm_type(self) -> str:
@@ -511,12 +515,16 @@ class Artist(BaseChatModel):
             call = tool_call_chunk(name=name, args="{}", id=f"{len(messages)}", index=0)
             yield Chunk(message=AIMessageChunk(content="", tool_call_chunks=[call]))
             return
-        yield Chunk(message=AIMessageChunk(content="seen"))
+        yield Chunk(message=AIMessageChunk(content=self.text))
         picture: dict[str, Any] = {"type": "image", "index": 1}
         content = b64encode(self.file).decode()
         for piece in [{"base64": content[:99], "mime_type": "image/png"}, {"base64": content[99:]}]:
             if self.file:
                 yield Chunk(message=AIMessageChunk(content=[{**picture, **piece}]))
+
+
+class Given(TypedDict):
+    said: str
 
 
 def told(block: Any) -> Any:
@@ -531,29 +539,37 @@ def made(
     file: bytes = b"",
     error: Exception | None = None,
     calls: list[str] | None = None,
+    work: Callable[[Any], Awaitable[None]] = idle,
+    text: str = "seen",
     **options: Any,
 ) -> LangGraphWorker:
     """A graph of `files.Made`; its tool returns a picture."""
     calls = [] if calls is None else calls
-    artist = Artist(seen=seen, file=file, error=error, calls=calls)
+    artist = Artist(seen=seen, file=file, error=error, calls=calls, text=text)
 
     def model(state: MessagesState) -> Update:
         return {"messages": [artist.invoke(state["messages"])]}
 
-    def tools(state: MessagesState) -> Update:
+    @tool
+    async def draw() -> list[Any]:
+        """Draw."""
+        calls.append("tool")
+        await work(get_runtime().context)
+        picture = create_image_block(base64=b64encode(PICTURE).decode(), mime_type="image/png")
+        return [dict(picture)]
+
+    async def tools(state: MessagesState) -> Update:
         last: Any = state["messages"][-1]
         call = last.tool_calls[0]
         if call["name"] == "ask":
             return {"messages": [ToolMessage(interrupt("Sure?"), tool_call_id=call["id"])]}
-        calls.append("tool")
-        picture = create_image_block(base64=b64encode(PICTURE).decode(), mime_type="image/png")
-        return {"messages": [ToolMessage([dict(picture)], tool_call_id=call["id"])]}
+        return {"messages": [await draw.ainvoke(call)]}
 
     def then(state: MessagesState) -> str:
         last: Any = state["messages"][-1]
         return "tools" if last.tool_calls else END
 
-    graph = StateGraph(MessagesState).add_node(model).add_node(tools)
+    graph = StateGraph(MessagesState, context_schema=Given).add_node(model).add_node(tools)
     graph.add_edge(START, "model").add_conditional_edges("model", then).add_edge("tools", "model")
     return LangGraphWorker(graph.compile(), **options)
 
@@ -562,6 +578,12 @@ def made(
 async def test_files(check: Callable[[files.Made], Any]) -> None:
     """What `files` states of each adapter holds for this one."""
     await check(made)
+
+
+@pytest.mark.parametrize("check", contract.CHECKS)
+async def test_contract(check: Callable[[files.Made, str], Any]) -> None:
+    """What `contract` states of each adapter holds for this one."""
+    await check(made, "context")
 
 
 async def test_what_a_node_says_may_be_files_by_url() -> None:

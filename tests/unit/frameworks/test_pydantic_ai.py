@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from datetime import date
 from typing import Any
@@ -19,6 +19,7 @@ from pydantic_ai import (
     ModelResponse,
     ModelRetry,
     RunContext,
+    TextOutput,
     ToolReturn,
 )
 from pydantic_ai.capabilities import ModelFallback, ProcessEventStream
@@ -42,7 +43,7 @@ from a2a_serverless.frameworks.parts import FORMATS
 from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import artifact_texts
-from tests.unit.frameworks import files
+from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.files import PICTURE, files_of
 from tests.unit.frameworks.talks import (
     Talk,
@@ -50,6 +51,7 @@ from tests.unit.frameworks.talks import (
     commits,
     differs_each_time,
     fails,
+    idle,
     killed_everywhere,
     question,
     started_over,
@@ -393,6 +395,8 @@ def made(
     file: bytes = b"",
     error: Exception | None = None,
     calls: list[str] | None = None,
+    work: Callable[[Any], Awaitable[None]] = idle,
+    text: str = "seen",
     **options: Any,
 ) -> PydanticAIWorker:
     """An agent of `files.Made`; its tool returns a picture."""
@@ -427,12 +431,17 @@ def made(
     def ask() -> str:
         raise CallDeferred
 
-    def tool() -> BinaryContent:
+    async def tool(context: RunContext[Any]) -> BinaryContent:
         if calls is not None:
             calls.append("tool")
+        await work(context.deps)
         return BinaryContent(PICTURE, media_type="image/png")
 
-    agent = Agent(FunctionModel(reply), output_type=[str, DeferredToolRequests], tools=[ask, tool])
+    def says(_: str) -> str:
+        return text
+
+    kinds = [TextOutput(says), DeferredToolRequests]
+    agent = Agent(FunctionModel(reply), output_type=kinds, tools=[ask, tool])
     return PydanticAIWorker(agent, **options)
 
 
@@ -440,6 +449,12 @@ def made(
 async def test_files(check: Callable[[files.Made], Any]) -> None:
     """What `files` states of each adapter holds for this one."""
     await check(made)
+
+
+@pytest.mark.parametrize("check", contract.CHECKS)
+async def test_contract(check: Callable[[files.Made, str], Any]) -> None:
+    """What `contract` states of each adapter holds for this one."""
+    await check(made, "deps")
 
 
 async def test_an_output_that_is_a_file_is_an_artifact() -> None:
