@@ -14,6 +14,7 @@ from uuid import uuid4
 import httpx
 import pytest
 from a2a.types import TaskState
+from google.protobuf.json_format import MessageToDict
 from langchain_core.language_models import BaseChatModel, FakeListChatModel
 from langchain_core.messages import (
     AIMessage,
@@ -33,9 +34,11 @@ from langchain_core.messages.content import (
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk as Chunk
 from langchain_core.outputs import ChatResult
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.runtime import get_runtime
@@ -46,7 +49,8 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless.frameworks.langgraph import LangGraphWorker, _block
 from a2a_serverless.frameworks.parts import File
-from a2a_serverless.worker import TaskContext
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.worker import TaskContext, current_context
 from tests.support.workers import artifact_texts, status_text
 from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.files import PICTURE
@@ -461,6 +465,174 @@ async def test_an_equal_input_is_the_same_one(state: Any, make: Any) -> None:
         return answered((await Talk(Anew(graph), max_attempts=3).say("one"))[1])
 
     assert await killed_everywhere(play) == ["first", "second"]
+
+
+class Report(MessagesState):
+    report: Any
+
+
+def says(text: str, **more: Any) -> Any:
+    """A node whose model says something, in two tokens."""
+
+    async def node(_: Any) -> Update:
+        model = FakeListChatModel(responses=[text])
+        return {"messages": [await model.ainvoke("go")], **more}
+
+    return node
+
+
+async def test_the_nodes_whose_text_is_the_answer() -> None:
+    """A router's JSON is none of it; a node of a subgraph may be named, too."""
+    routes, answers = says('{"next": "writer"}'), says("Tea.")
+    graph = chain(MessagesState, router=routes, writer=answers).compile()
+    assert answered((await Talk(LangGraphWorker(graph, nodes=["writer"])).say("a"))[1]) == "Tea."
+    outer = chain(MessagesState, router=routes, inner=graph, last=routes).compile()
+    for nodes, options in ((["writer"], {"subgraphs": True}), (["inner"], {"nodes": ["inner"]})):
+        worker = LangGraphWorker(outer, **{"nodes": nodes, **options})
+        text = answered((await Talk(worker).say("a"))[1])
+        assert text.endswith("Tea."), text
+        assert ("router" in text or "next" in text) == (nodes == ["inner"]), text
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("Tea.", "Tea."),
+        ([HumanMessage("a"), AIMessage("Tea.")], "Tea."),
+        (AIMessage("Tea."), "Tea."),
+        ({"cups": 2}, {"cups": 2}),
+        (Order(what="tea"), {"what": "tea"}),
+    ],
+)
+async def test_the_answer_may_be_another_key(value: Any, expected: Any) -> None:
+    """It is sent at the end, and what models say is not streamed."""
+    graph = chain(Report, writer=says("Draft", report=value)).compile()
+    assert answered((await Talk(LangGraphWorker(graph, answer="report")).say("a"))[1]) == expected
+    both = LangGraphWorker(graph, answer="report", nodes=["writer"])
+    _, task = await Talk(both).say("a")
+    assert artifact_texts(task)["answer"][0].startswith("Draft")
+
+
+@pytest.mark.parametrize(
+    ("options", "there_are"),
+    [
+        ({"answer": "repot"}, "messages, report."),
+        ({"nodes": ["write"]}, "writer."),
+        ({"stream_mode": ["debug"]}, "custom, updates."),
+    ],
+)
+def test_what_the_graph_does_not_have_is_refused(options: Any, there_are: str) -> None:
+    """The sentence names what there is."""
+    graph = chain(Report, writer=says("Tea.")).compile()
+    with pytest.raises(ConfigurationError, match=f"there is none of this name, but {there_are}"):
+        LangGraphWorker(graph, **options)
+
+
+async def test_an_empty_answer_names_the_keys(caplog: pytest.LogCaptureFixture) -> None:
+    """One of them has the answer that the client did not get."""
+    graph = chain(Report, writer=lambda _: {"report": "Tea."}).compile()
+    await Talk(LangGraphWorker(graph)).say("a")
+    assert '`LangGraphWorker(graph, answer="KEY")`, of messages, report; or end' in caplog.text
+
+
+@pytest.mark.parametrize("subgraphs", [False, True])
+async def test_what_nodes_write_and_return_is_shown(*, subgraphs: bool) -> None:
+    """A text is a status, other values are its metadata: once, whichever record dies."""
+
+    async def play(calls: list[str], **options: Any) -> list[Any]:
+        async def reads(state: Report) -> Update:
+            calls.append("reads")
+            write = get_stream_writer()
+            write(f"Reading {state['messages'][0].text}.")
+            write({"page": 1})
+            return {"report": {"pages": 3}}
+
+        def ends(_: Report) -> Update:
+            calls.append("ends")
+            return {"messages": [AIMessage("Read.")]}
+
+        made = chain(Report, reads=reads, ends=ends).compile()
+        graph = chain(Report, inner=made).compile() if subgraphs else made
+        shown = {"stream_mode": ["custom", "updates"], "subgraphs": subgraphs}
+        talk = Talk(LangGraphWorker(graph, **shown, **options), max_attempts=3)
+        head, task = await talk.say("May")
+        assert answered(task) == "Read."
+        entries = [e for r in await talk.bench.records(head) for e in r.entries]
+        told = [e.metadata for e in entries if isinstance(e, StatusChanged) and e.metadata]
+        return [contract.statuses(task), dict(task.metadata)["custom"], [*map(MessageToDict, told)]]
+
+    async def shown(calls: list[str]) -> list[Any]:
+        texts, page, _ = await play(calls)
+        return [texts, page]
+
+    assert await killed_everywhere(shown, in_flight=2 if subgraphs else 1)
+    for steps in (True, False):
+        texts, page, told = await play([], steps=steps)
+        assert (texts, dict(page)) == (["Reading May."], {"page": 1})
+        updates = [each["updates"] for each in told if "updates" in each]
+        assert {"reads": {"report": {"pages": 3}}} in updates
+        assert len(updates) == (3 if subgraphs else 2), updates
+
+
+async def test_nodes_side_by_side_may_write() -> None:
+    """All of it is shown, although nothing says which of them wrote it."""
+
+    def writes(name: str) -> Any:
+        async def node(_: MessagesState) -> Update:
+            get_stream_writer()(f"{name} writes.")
+            return {"messages": [AIMessage(f"{name}.")]}
+
+        return node
+
+    graph: Any = StateGraph(MessagesState)
+    for name in ("left", "right"):
+        graph.add_node(name, writes(name)).add_edge(START, name).add_edge(name, END)
+    _, task = await Talk(LangGraphWorker(graph.compile(), stream_mode="custom")).say("a")
+    assert sorted(contract.statuses(task)) == ["left writes.", "right writes."]
+
+
+async def test_a_subgraph_belongs_to_the_node_that_runs_it() -> None:
+    """What it streams is kept with that node's record, and no call is made twice."""
+
+    async def play(calls: list[str]) -> Any:
+        def noted(name: str) -> Any:
+            said = says(f"{name}.")
+
+            async def node(state: MessagesState) -> Update:
+                calls.append(name)
+                await current_context().emit_text_artifact(f"{name} ", "notes", append=True)
+                made: Update = await said(state)
+                return made
+
+            return node
+
+        inner = chain(MessagesState, first=noted("first"), second=noted("second")).compile()
+        graph = chain(MessagesState, inner=inner, last=noted("last")).compile()
+        _, task = await Talk(LangGraphWorker(graph, subgraphs=True), max_attempts=3).say("a")
+        return {name: "".join(texts) for name, texts in artifact_texts(task).items()}
+
+    assert await killed_everywhere(play, in_flight=2) == ["inner", "last"]
+    expected = {"answer": "first.\n\nsecond.\n\nlast.", "notes": "first second last "}
+    assert await play([]) == expected
+
+
+async def test_a_config_of_the_turn() -> None:
+    """A function of the turn makes it; the thread is the conversation's all the same."""
+    seen = []
+
+    def node(_: MessagesState, config: RunnableConfig) -> Update:
+        seen.append([config["configurable"][name] for name in ("tenant", "thread_id")])
+        return {"messages": [AIMessage("Seen.")]}
+
+    graph: Any = StateGraph(MessagesState)
+    graph.add_node("node", node).add_edge(START, "node").add_edge("node", "node")
+
+    def config(ctx: TaskContext) -> RunnableConfig:
+        return {"configurable": {"tenant": ctx.user_text, "thread_id": "x"}, "recursion_limit": 3}
+
+    talk = Talk(LangGraphWorker(graph.compile(), config=config), max_attempts=3)
+    fails(await talk.told("north"), TOO_MANY_STEPS)
+    assert seen == [["north", "ctx"]] * 3
 
 
 async def test_no_node_runs_twice() -> None:

@@ -21,6 +21,7 @@ from pydantic_ai import (
     RunContext,
     TextOutput,
     ToolReturn,
+    UsageLimits,
 )
 from pydantic_ai.capabilities import ModelFallback, ProcessEventStream
 from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded
@@ -38,9 +39,11 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.profiles import ModelProfile
 
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless.frameworks.parts import FORMATS
 from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
+from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import artifact_texts
 from tests.unit.frameworks import contract, files
@@ -197,7 +200,7 @@ async def test_a_worker_chooses_what_is_remembered() -> None:
     assert [answered((await talk.say(text))[1]) for text in "abc"] == ["a", "a, b", "b, c"]
 
 
-def paid(calls: list[str], *, streams: bool = False) -> Agent[None, Any]:
+def paid(calls: list[str], *, streams: bool = False, tells: bool = True) -> Agent[None, Any]:
     """An agent that looks twice, is refused once, asks, and sums up; each call is noted."""
 
     def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
@@ -238,7 +241,7 @@ def paid(calls: list[str], *, streams: bool = False) -> Agent[None, Any]:
     made = Agent(
         model,
         output_type=[str, DeferredToolRequests],
-        capabilities=[ProcessEventStream(tell)] if streams else [],
+        capabilities=[ProcessEventStream(tell)] if streams and tells else [],
     )
     made.tool_plain(sequential=True)(look)
     made.tool_plain(check)
@@ -294,6 +297,47 @@ async def test_no_request_and_no_tool_call_is_made_twice(*, streams: bool) -> No
 
     recorded = await killed_everywhere(play)
     assert recorded[:4] == ["model", "look", "look", "model"]
+
+
+async def test_the_text_may_be_streamed() -> None:
+    """Each piece is a chunk of the artifact `answer`, once; what is no text is as without it."""
+
+    async def play(calls: list[str]) -> list[Any]:
+        made = paid(calls, streams=True, tells=False)
+        talk = Talk(PydanticAIWorker(made, stream=True), max_attempts=3)
+        return await two_tasks(talk)
+
+    assert await killed_everywhere(play)
+    asked, first, _ = await play([])
+    assert (asked, [*first]) == ("remove", ["answer"])
+    assert "".join(first["answer"]).startswith("one | "), first
+
+    async def says(_: list[ModelMessage], __: AgentInfo) -> AsyncIterator[str]:
+        for piece in ("It is ", "tea."):
+            yield piece
+
+    talk = Talk(PydanticAIWorker(Agent(FunctionModel(stream_function=says)), stream=True))
+    head, task = await talk.say("a")
+    entries = [e for r in await talk.bench.records(head) for e in r.entries]
+    assert len([e for e in entries if isinstance(e, ArtifactWritten)]) == 2
+    assert answered(task) == "It is tea."
+    with pytest.raises(ConfigurationError, match="leave `steps=False` or `stream=True` out"):
+        PydanticAIWorker(Agent("test"), stream=True, steps=False)
+
+
+async def test_the_options_of_a_run() -> None:
+    """Limits, settings and the type of the output are those of the run."""
+
+    def reply(_: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        settings: Any = info.model_settings
+        name = info.output_tools[0].name
+        return ModelResponse(parts=[ToolCallPart(name, {"response": settings["max_tokens"]})])
+
+    made = Agent(FunctionModel(reply))
+    worker = PydanticAIWorker(made, output_type=int, model_settings={"max_tokens": 7})
+    assert answered((await Talk(worker).say("a"))[1]) == 7
+    limited = PydanticAIWorker(agent(calls("look_up")), usage_limits=UsageLimits(request_limit=0))
+    fails(await Talk(limited, max_attempts=3).told("it"), TOO_MANY_STEPS)
 
 
 @pytest.mark.parametrize("record", [1, 2, 3])
