@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import openai
-from agents import Agent, RunConfig, RunContextWrapper, ToolOutputImage, function_tool
+from agents import Agent, RunConfig, RunContextWrapper, RunHooks, ToolOutputImage, function_tool
 from agents.models.chatcmpl_converter import Converter
 from agents.models.interface import Model
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
@@ -25,6 +25,9 @@ from a2a_serverless.frameworks.openai_agents import (
 )
 from a2a_serverless.frameworks.parts import File
 from a2a_serverless.worker import TaskContext
+from a2a_serverless.worker.agents import executor_of
+from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless_tools.contract import Storage
 from tests.support.workers import artifact_texts
 from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
@@ -405,3 +408,62 @@ async def test_the_sdk_writes_the_blocks_for_chat_completions() -> None:
     assert audio["input_audio"] == {"data": "Mg==", "format": "mp3"}, audio
     data = "data:text/csv;base64,Mw=="
     assert document["file"] == {"file_data": data, "filename": "document.csv"}, document
+
+
+async def test_an_agent_as_it_is() -> None:
+    """It gets its adapter, and keeps its conversation."""
+    executor = executor_of(Agent(name="helper", model=Fake(says)))
+    assert isinstance(executor, WorkerExecutor), executor
+    speaking = Talk(executor)
+    assert [answered((await speaking.say(text))[1]) for text in "ab"] == ["a", "a, b"]
+
+
+async def test_the_options_of_a_run() -> None:
+    """`max_turns` ends it, hooks hear of it, and a run's configuration may be of the turn."""
+
+    def calls(_: ModelCall) -> list[Any]:
+        return [function_call("look_up", {"what": "Oslo"}, call_id=uuid.uuid4().hex)]
+
+    started: list[str] = []
+
+    class Hooks(RunHooks[Any]):  # type: ignore[misc] # its environment has the types, ours does not
+        async def on_tool_start(self, _: Any, __: Any, used: Any) -> None:
+            started.append(used.name)
+
+    def run_config(ctx: TaskContext) -> RunConfig:
+        return RunConfig(
+            tracing_disabled=True, model=Fake(calls if ctx.user_text == "go" else says)
+        )
+
+    agent = Agent(name="helper", model=Fake(calls), tools=[look_up])
+    for config in (run_config, {"tracing_disabled": True}):
+        worker = OpenAIAgentsWorker(agent, config, max_turns=2, hooks=Hooks())
+        fails(await Talk(worker, max_attempts=3).told("go"), TOO_MANY_STEPS)
+        assert started == ["look_up"] * 2, started
+        started.clear()
+    assert answered((await Talk(OpenAIAgentsWorker(agent, run_config)).say("a"))[1]) == "a"
+
+
+async def test_a_context_is_made_anew_for_an_answer() -> None:
+    """It is not kept with the question, as it may have secrets or be no JSON."""
+
+    @function_tool(needs_approval=True)  # type: ignore[untyped-decorator] # as above
+    def remove(run: RunContextWrapper[Any]) -> str:
+        """Delete it."""
+        return f"deleted by {run.context['said']}"
+
+    def reply(call: ModelCall) -> list[Any]:
+        if call.input[-1].get("type") == RESULT:
+            return says(call)
+        return [function_call("remove", {}, call_id=uuid.uuid4().hex)]
+
+    def context(ctx: TaskContext) -> dict[str, Any]:
+        return {"said": ctx.user_text, "secret": "of-this-turn", "lock": object()}
+
+    agent = Agent(name="helper", model=Fake(reply), tools=[remove])
+    speaking = Talk(
+        OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True), context=context, max_turns=3)
+    )
+    head, _ = await speaking.say("go")
+    assert "of-this-turn" not in str(await Storage(speaking.bench.storage).load_context("ctx"))
+    assert answered(await speaking.answer(head, "yes")) == "go, deleted by yes"

@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, get_args
 
+from pydantic import BaseModel
 from strands import Agent, ToolContext, tool
 from strands.agent.conversation_manager import SlidingWindowConversationManager
 from strands.models import BedrockModel, Model
@@ -15,7 +16,7 @@ from strands.tools.executors import SequentialToolExecutor
 from strands.types import media
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.frameworks.conversation import TOO_LONG
+from a2a_serverless.frameworks.conversation import TOO_LONG, TOO_MANY_STEPS
 from a2a_serverless.frameworks.parts import FORMATS, File
 from a2a_serverless.frameworks.strands import StrandsWorker, _block
 from a2a_serverless.worker import TaskContext
@@ -397,3 +398,43 @@ async def test_bedrock_takes_each_format() -> None:
             block = _block("m", file)
             assert file.format in get_args(kinds[file.kind]), media_type
             assert model._format_request_message_content(block) == block, media_type
+
+
+class Weather(BaseModel):
+    city: str
+
+
+async def test_a_structured_output_is_data() -> None:
+    """The SDK's tool for it runs in each attempt, and the model is asked once."""
+
+    class Forecast(Fake):
+        def __init__(self, calls: list[str]) -> None:
+            self.calls = calls
+
+        async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+            self.calls.append(f"request {len(messages)}")
+            yield {"messageStart": {"role": "assistant"}}
+            yield {
+                "contentBlockStart": {"start": {"toolUse": {"toolUseId": "1", "name": "Weather"}}}
+            }
+            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": '{"city": "Oslo"}'}}}}
+            yield {"contentBlockStop": {}}
+            yield {"messageStop": {"stopReason": "tool_use"}}
+
+    async def play(calls: list[str], *, of_agent: bool = False) -> Any:
+        model = {"structured_output_model": Weather}
+        of_turn = {} if of_agent else model
+        given = {"model": Forecast(calls), "callback_handler": None, **(model if of_agent else {})}
+        talk = Talk(StrandsWorker(lambda: Agent(**given), **of_turn), max_attempts=3)
+        return answered((await talk.say("weather"))[1])
+
+    assert await killed_everywhere(play) == ["model"]
+    assert [await play([], of_agent=own) for own in (True, False)] == [{"city": "Oslo"}] * 2
+
+
+async def test_a_limit_fails_the_task() -> None:
+    """A run that would come to it with every start is started once."""
+    calls: list[str] = []
+    talk = Talk(made([], file=b"1", calls=calls, limits={"turns": 1}), max_attempts=3)
+    fails(await talk.told("go"), TOO_MANY_STEPS)
+    assert calls == ["request 1", "draw"], calls

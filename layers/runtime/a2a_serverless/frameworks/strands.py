@@ -29,6 +29,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import (
     INVALID,
     TOO_LONG,
+    TOO_MANY_STEPS,
     Answer,
     Conversation,
     FrameworkWorker,
@@ -169,6 +170,9 @@ async def _streamed(ctx: TaskContext, agent: Agent, prompt: Any, options: dict[s
         elif "result" in event:
             interrupts = event["result"].interrupts or ()
             output = event["result"].structured_output
+            if event["result"].stop_reason.startswith("limit_"):
+                stopped = f"The run has come to its limit ({event['result'].stop_reason})."
+                raise FinalError(stopped, client_text=TOO_MANY_STEPS)
     return interrupts, output
 
 
