@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterator
@@ -36,13 +37,14 @@ from langchain_core.outputs import ChatGenerationChunk as Chunk
 from langchain_core.outputs import ChatResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
+from langgraph.cache.memory import InMemoryCache
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.runtime import get_runtime
-from langgraph.types import Command, Send, interrupt
+from langgraph.types import CachePolicy, Command, Send, interrupt
 from pydantic import BaseModel
 
 from a2a_serverless.errors import ConfigurationError
@@ -591,8 +593,15 @@ async def test_nodes_side_by_side_may_write() -> None:
     assert sorted(contract.statuses(task)) == ["left writes.", "right writes."]
 
 
-async def test_a_subgraph_belongs_to_the_node_that_runs_it() -> None:
-    """What it streams is kept with that node's record, and no call is made twice."""
+@tool
+def look_up(what: str) -> str:
+    """Look it up, in a thread."""
+    return f"{what} is sunny"
+
+
+@pytest.mark.parametrize("subgraphs", [False, True])
+async def test_a_subgraph_belongs_to_the_node_that_runs_it(*, subgraphs: bool) -> None:
+    """What it says is kept with that node's record, and no call is made twice."""
 
     async def play(calls: list[str]) -> Any:
         def noted(name: str) -> Any:
@@ -601,6 +610,7 @@ async def test_a_subgraph_belongs_to_the_node_that_runs_it() -> None:
             async def node(state: MessagesState) -> Update:
                 calls.append(name)
                 await current_context().emit_text_artifact(f"{name} ", "notes", append=True)
+                await asyncio.to_thread(look_up.invoke, {"what": "Oslo"})
                 made: Update = await said(state)
                 return made
 
@@ -608,12 +618,41 @@ async def test_a_subgraph_belongs_to_the_node_that_runs_it() -> None:
 
         inner = chain(MessagesState, first=noted("first"), second=noted("second")).compile()
         graph = chain(MessagesState, inner=inner, last=noted("last")).compile()
-        _, task = await Talk(LangGraphWorker(graph, subgraphs=True), max_attempts=3).say("a")
-        return {name: "".join(texts) for name, texts in artifact_texts(task).items()}
+        worker = LangGraphWorker(graph, subgraphs=subgraphs, show_tools=True)
+        _, task = await Talk(worker, max_attempts=3).say("a")
+        said = {name: "".join(texts) for name, texts in artifact_texts(task).items()}
+        return said, contract.statuses(task)
 
     assert await killed_everywhere(play, in_flight=2) == ["inner", "last"]
     expected = {"answer": "first.\n\nsecond.\n\nlast.", "notes": "first second last "}
-    assert await play([]) == expected
+    assert await play([]) == (expected, ["Calls look_up."] * 3)
+
+
+async def test_a_node_that_is_no_step_says_what_it_emits() -> None:
+    """One that the author's own cache serves speaks outside of steps, at once."""
+
+    async def node(_: MessagesState) -> Update:
+        await current_context().progress(1, 2, "Half way.")
+        await asyncio.sleep(0)
+        await current_context().emit_text_artifact("noted", "notes")
+        look_up.invoke({"what": "Oslo"})
+        return {"messages": [AIMessage("Done.")]}
+
+    graph: Any = StateGraph(MessagesState).add_node("node", node, cache_policy=CachePolicy())
+    graph = graph.add_edge(START, "node").compile(cache=InMemoryCache())
+    _, task = await Talk(LangGraphWorker(graph, show_tools=True)).say("a")
+    assert artifact_texts(task) == {"notes": ["noted"], "answer": ["Done."]}
+    assert contract.statuses(task) == ["Half way.", "Calls look_up."]
+
+
+async def test_an_interrupt_is_no_update() -> None:
+    """It is asked, and not shown beside the question, with steps and without."""
+    for steps in (True, False):
+        graph = chain(MessagesState, repeat=repeat).compile()
+        talk = Talk(LangGraphWorker(graph, stream_mode="updates", steps=steps))
+        head, task = await talk.say("one?")
+        assert (question(task), dict(task.metadata)) == ("one?", {})
+        assert "updates" in (await talk.answer(head, "1")).metadata
 
 
 async def test_a_config_of_the_turn() -> None:

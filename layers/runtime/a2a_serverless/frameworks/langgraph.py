@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
+from threading import get_ident
 from typing import Any, Final, TypeGuard
 from uuid import UUID
 
@@ -32,7 +33,6 @@ from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.config import get_stream_writer
 from langgraph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
@@ -71,6 +71,8 @@ __all__ = ["LangGraphWorker"]
 
 _MESSAGES: Final = "messages"
 _TASKS: Final = "tasks"
+_CODE: Final = "code"
+"""The mode of what the code of a node tells by itself, in no stream of LangGraph."""
 CUSTOM: Final = "custom"
 UPDATES: Final = "updates"
 _BASE64: Final = 4 / 3
@@ -211,8 +213,7 @@ class LangGraphWorker(FrameworkWorker):
         else:
             given = await _answered(graph, thread.config, conversation.answer)
         options = await self.passed.of(ctx, self._options)
-        calls: RunnableConfig = {"callbacks": [_ToolCalls(ctx)]} if self._show_tools else {}
-        config = merge_configs(options.pop("config", None), calls, thread.config)
+        config = merge_configs(options.pop("config", None), thread.config)
         said = _Said(ctx, Answer(ctx), self.show)
         with final_errors(_FINAL), self.takes.refusals(ctx):
             if self._steps:
@@ -360,11 +361,11 @@ class _Shows:
 async def _stream(
     graph: Graph, given: Any, config: RunnableConfig, options: Any, said: _Said, shows: _Shows
 ) -> None:
-    modes = shows.modes | ({CUSTOM} if shows.tools else frozenset())
-    async for _, mode, event in shows.events(graph, given, config, options, *modes):
-        if mode != _MESSAGES and (mode in shows.modes or isinstance(event, _Inside)):
-            await said.add(mode, event)
-        elif mode == _MESSAGES and shows.has_text(event[0], event[1]["langgraph_checkpoint_ns"]):
+    async for _, mode, event in shows.events(graph, given, config, options, *shows.modes):
+        if mode != _MESSAGES:
+            if "__interrupt__" not in event:  # is asked, and no update
+                await said.add(mode, event)
+        elif shows.has_text(event[0], event[1]["langgraph_checkpoint_ns"]):
             await said.add(mode, event[0])
     await said.end()
 
@@ -396,8 +397,8 @@ class _Said:
         """Take the next message, or piece of one; or what is shown beside them."""
         if mode == _MESSAGES:
             await self._say(event)
-        elif isinstance(event, _Inside):
-            await event.say()
+        elif mode == _CODE:
+            await event()
         else:
             await self._show(self._ctx, mode, event)
 
@@ -418,21 +419,17 @@ class _Said:
                     await give(self._ctx, file)
 
 
-@dataclass(frozen=True)
-class _Inside:
-    """What the code of a node says beside its text, in the order of the graph's stream."""
-
-    namespace: str
-    say: Callable[[], Awaitable[None]]
+_Say = Callable[[], Awaitable[None]]
 
 
 class _ToolCalls(BaseCallbackHandler):
-    """Writes the calls of tools into the stream of the graph."""
+    """Has the calls of tools told, each with the namespace in which it runs."""
 
     run_inline = True
 
-    def __init__(self, ctx: TaskContext) -> None:
+    def __init__(self, ctx: TaskContext, tell: Callable[[str, _Say], None]) -> None:
         self._ctx = ctx
+        self._tell = tell
         self._calls: dict[UUID, tuple[str, str, str]] = {}
 
     def on_tool_start(
@@ -458,8 +455,7 @@ class _ToolCalls(BaseCallbackHandler):
         self._write(*self._calls.pop(run_id), "raised")
 
     def _write(self, where: str, name: str, call: str, state: str, **more: Any) -> None:
-        say = partial(show_tool, self._ctx, name, call, state, **more)
-        get_stream_writer()(_Inside(where, say))
+        self._tell(where, partial(show_tool, self._ctx, name, call, state, **more))
 
 
 _FILES: Final = frozenset({"image", "audio", "video", "file"})
@@ -529,6 +525,11 @@ class _Run:
         self.has_begun = False
 
 
+def _task_of(namespace: str) -> str:
+    """Return the id of the task of the graph, by whose node it is run, also in subgraphs."""
+    return namespace.partition("|")[0].rpartition(":")[2]
+
+
 class _Nodes(BaseCache[Any]):
     """The nodes of one turn as steps: LangGraph looks into this cache before it runs a node.
 
@@ -559,6 +560,9 @@ class _Nodes(BaseCache[Any]):
         self._by_key: dict[str, _Run] = {}
         self._by_id: dict[str, _Run] = {}
         self._steps: set[asyncio.Task[None]] = set()
+        self._early: defaultdict[str, list[_Say]] = defaultdict(list)
+        self._plain: set[str] = set()
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         handlers = set(graph.node_error_handler_map.values())
         policies = {
             name: CachePolicy(key_func=partial(self._prepare, name))
@@ -574,19 +578,22 @@ class _Nodes(BaseCache[Any]):
     async def stream(self, given: Any, config: RunnableConfig, options: dict[str, Any]) -> None:
         """Run the graph; return when all of its nodes are recorded."""
         outside.set(self._takes_over)
+        if self._shows.tools:
+            calls: RunnableConfig = {"callbacks": [_ToolCalls(self._ctx, self._tell)]}
+            config = merge_configs(config, calls)
+        modes = [_TASKS, *(self._shows.modes - {UPDATES})]
         try:
-            events = self._shows.events(self._graph, given, config, options, _TASKS, CUSTOM)
+            events = self._shows.events(self._graph, given, config, options, *modes)
             async for where, mode, event in events:
                 if mode == _TASKS:
                     await self._take_note(where, event)
-                elif isinstance(event, _Inside):
-                    await self._say(event.namespace, mode, event)
                 elif mode == CUSTOM:
-                    if CUSTOM in self._shows.modes:
-                        await self._say("|".join(where), mode, event)
+                    await self._say("|".join(where), mode, event)
                 elif self._shows.has_text(event[0], event[1]["langgraph_checkpoint_ns"]):
                     await self._say(event[1]["langgraph_checkpoint_ns"], mode, event[0])
             await self._recorded()
+            for task_id in [*self._early]:
+                await self._say_early(task_id)
             await self._said.end()
         finally:
             for step in self._steps:
@@ -597,10 +604,26 @@ class _Nodes(BaseCache[Any]):
         """Let the step of a node say what the node's code emits."""
         config = var_child_runnable_config.get() or {}
         where = config.get("configurable", {}).get("checkpoint_ns", "")
-        if where:
-            say = partial(queue_of(self._ctx).enqueue_event, event)
-            get_stream_writer()(_Inside(where, say))
-        return bool(where)
+        if not where or _task_of(where) in self._plain:
+            return False
+        self._tell(where, partial(queue_of(self._ctx).enqueue_event, event))
+        return True
+
+    def _tell(self, where: str, say: _Say) -> None:
+        """Let the step of a node say what its code tells, called in any thread."""
+        if get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self._tell, where, say)
+            return
+        task_id = _task_of(where)
+        if task_id in self._by_id:
+            self._by_id[task_id].said.put_nowait((_CODE, say))
+            self._begin(self._by_id[task_id])
+        else:  # the stream has not told yet that the node runs, or it is no step
+            self._early[task_id].append(say)
+
+    async def _say_early(self, task_id: str) -> None:
+        for say in self._early.pop(task_id, ()):
+            await self._say(f":{task_id}", _CODE, say)
 
     def _prepare(self, node: str, *_: object) -> str:
         self._numbers[node] += 1
@@ -621,7 +644,11 @@ class _Nodes(BaseCache[Any]):
         if not is_end:
             if self._prepared[event["name"]]:
                 self._by_id[event["id"]] = self._prepared[event["name"]].popleft()
+            else:
+                self._plain.add(event["id"])
+            await self._say_early(event["id"])
             return
+        await self._say_early(event["id"])
         run = self._by_id.pop(event["id"], None)
         if run is None:
             return
@@ -637,7 +664,7 @@ class _Nodes(BaseCache[Any]):
 
         What a node writes does not tell its name: it is said at once where several run.
         """
-        run = self._by_id.get(namespace.partition("|")[0].rpartition(":")[2])
+        run = self._by_id.get(_task_of(namespace))
         if not namespace and len(self._by_id) == 1:
             (run,) = self._by_id.values()
         if run is None:
