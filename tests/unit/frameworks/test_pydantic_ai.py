@@ -321,6 +321,20 @@ async def test_the_text_may_be_streamed() -> None:
     entries = [e for r in await talk.bench.records(head) for e in r.entries]
     assert len([e for e in entries if isinstance(e, ArtifactWritten)]) == 2
     assert answered(task) == "It is tea."
+
+
+async def test_an_output_that_was_not_streamed_is_sent() -> None:
+    """A function makes it of what the model calls."""
+
+    async def calls(_: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        yield {0: DeltaToolCall(info.output_tools[0].name, '{"cups": 2}')}
+
+    def order(cups: int) -> str:
+        return f"{cups} cups"
+
+    made = Agent(FunctionModel(stream_function=calls), output_type=order)
+    _, task = await Talk(PydanticAIWorker(made, stream=True)).say("a")
+    assert artifact_texts(task) == {"final-answer": ["2 cups"]}
     with pytest.raises(ConfigurationError, match="leave `steps=False` or `stream=True` out"):
         PydanticAIWorker(Agent("test"), stream=True, steps=False)
 

@@ -29,7 +29,7 @@ _MARK_BYTES: Final = 100
 
 _QUESTIONS: Final = ("question", "message", "prompt")
 """The names under which a dict has the question that a person reads."""
-_ARTIFACT: Final = "answer"
+ARTIFACT: Final = "answer"
 """The artifact of what a framework streams."""
 MOST_WAITING: Final = 16
 """The most waiting tasks that a conversation remembers: those that asked last.
@@ -229,17 +229,17 @@ class Answer:
 
     def __init__(self, ctx: TaskContext) -> None:
         self._ctx = ctx
-        self._has_begun = any(one.artifact_id == _ARTIFACT for one in ctx.previous_artifacts)
+        self._has_begun = any(one.artifact_id == ARTIFACT for one in ctx.previous_artifacts)
         self._message: object = None
 
     async def add(self, text: str, message: object) -> None:
         """Send the next chunk; `message` is equal for the chunks of one message."""
         if current_step() is not None:  # steps that are recorded may have begun the artifact
-            self._has_begun = self._has_begun or queue_of(self._ctx).has_artifact(_ARTIFACT)
+            self._has_begun = self._has_begun or queue_of(self._ctx).has_artifact(ARTIFACT)
         is_next = self._has_begun and message != self._message
         self._has_begun, self._message = True, message
         text = f"\n\n{text}" if is_next else text
-        await self._ctx.emit_text_artifact(text, _ARTIFACT, append=True)
+        await self._ctx.emit_text_artifact(text, ARTIFACT, append=True)
 
 
 @contextmanager

@@ -59,6 +59,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, to_jsonable_pyt
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import (
+    ARTIFACT,
     INVALID,
     TOO_MANY_STEPS,
     Answer,
@@ -73,6 +74,7 @@ from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, Kind, Takes, g
 from a2a_serverless.frameworks.steps import MODEL, Signals, Steps, text_of
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
+from a2a_serverless.worker.context import queue_of
 
 __all__ = ["PydanticAIWorker"]
 
@@ -171,9 +173,9 @@ class PydanticAIWorker(FrameworkWorker):
     async def finish(self, ctx: TaskContext, output: Any) -> None:
         """End a task with the agent's output: a text or a file as it is, anything else as data.
 
-        With `stream` a text has gone out already.
+        With `stream` a text that the model has said has gone out already.
         """
-        if isinstance(output, str) and self._streams:
+        if isinstance(output, str) and self._streams and queue_of(ctx).has_artifact(ARTIFACT):
             await ctx.respond()
         elif isinstance(output, str):
             await ctx.complete(output)
