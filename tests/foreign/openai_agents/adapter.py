@@ -467,3 +467,25 @@ async def test_a_context_is_made_anew_for_an_answer() -> None:
     head, _ = await speaking.say("go")
     assert "of-this-turn" not in str(await Storage(speaking.bench.storage).load_context("ctx"))
     assert answered(await speaking.answer(head, "yes")) == "go, deleted by yes"
+
+
+async def test_an_agent_that_is_a_tool_is_shown() -> None:
+    """As other tools are, and the question of its own tool goes on to the client."""
+
+    def reply(call: ModelCall) -> list[Any]:
+        if call.input[-1].get("type") == RESULT:
+            return says(call)
+        return [function_call("helper", {"input": "the draft"}, call_id=uuid.uuid4().hex)]
+
+    helper = Agent(name="helper", model=Fake(deletes("it")), tools=[delete])
+    used = helper.as_tool("helper", "Helps.")
+    agent = Agent(name="one", model=Fake(reply), tools=[used])
+    for shows, calls in ((True, ["Calls helper."] * 2), (False, [])):
+        worker = OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True), show_tools=shows)
+        speaking = Talk(worker)
+        head, task = await speaking.say("go")
+        assert question(task) == {"tool": "delete", "arguments": {"what": "it"}}, task
+        task = await speaking.answer(head, "yes")
+        assert answered(task) == "go, the draft, deleted it", task
+        shown = [text for text in contract.statuses(task) if text == "Calls helper."]
+        assert shown == calls, contract.statuses(task)

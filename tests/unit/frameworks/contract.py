@@ -74,14 +74,14 @@ async def check_an_option_that_does_not_exist(made: Made, given: str) -> None:
 async def check_a_tool_knows_its_task(made: Made, given: str) -> None:
     """It gets this turn's value of the option, and what it says is said once, whatever dies."""
 
-    async def play(calls: list[str]) -> list[Any]:
+    async def play(calls: list[str], **options: Any) -> list[Any]:
         async def work(value: Any) -> None:
             ctx = current_context()
             await ctx.progress(1, 2, "Half way.")
             text = f"{value['said']} {len(ctx.files)} {ctx.user}"
             await ctx.emit_text_artifact(text, "of the tool", append=True)
 
-        agent = made([], calls=calls, work=work, **{given: said_to})
+        agent = made([], calls=calls, work=work, **{given: said_to}, **options)
         talk = Talk(agent, max_attempts=3)
         task = completed(await talk.show(Part(text="tool"), raw(PICTURE, "image/png")))
         (said,) = [each for each in task.artifacts if each.artifact_id == "of the tool"]
@@ -92,7 +92,8 @@ async def check_a_tool_knows_its_task(made: Made, given: str) -> None:
         ]
 
     assert await killed_everywhere(play)
-    assert (await play([]))[:2] == ["tool 1 ", 1], await play([])
+    for options in ({}, {"steps": False}):
+        assert (await play([], **options))[:2] == ["tool 1 ", 1], options
 
 
 async def check_tool_calls_are_shown(made: Made, given: str) -> None:

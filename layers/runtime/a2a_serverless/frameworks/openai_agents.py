@@ -12,6 +12,7 @@ import json
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from agents import (
@@ -271,8 +272,8 @@ class _Recording:
         return _StepModel(resolve, self._steps, self._answer)
 
     def _tool(self, tool: Any) -> Any:
-        # An agent that is a tool may end with a question, which is more than a tool's result.
-        if not isinstance(tool, FunctionTool) or getattr(tool, "_is_agent_tool", False):
+        is_agent = getattr(tool, "_is_agent_tool", False)
+        if not isinstance(tool, FunctionTool) or (is_agent and not self._steps.shows_tools):
             return tool
         made, invoke = copy.copy(tool), tool.on_invoke_tool
 
@@ -280,8 +281,12 @@ class _Recording:
             async def call() -> Any:
                 return to_jsonable_python(await invoke(run, arguments), fallback=str)
 
-            key = run.tool_call_id
-            return await self._steps.run(tool.name, call, key=key, arguments=arguments or "{}")
+            key, given = run.tool_call_id, arguments or "{}"
+            # An agent that is a tool may end with a question, which is more than a tool's result.
+            if is_agent:
+                ask = partial(invoke, run, arguments)
+                return await self._steps.show(tool.name, key, given, ask)
+            return await self._steps.run(tool.name, call, key=key, arguments=given)
 
         invoke_once.__dict__.update(getattr(invoke, "__dict__", {}))
         made.on_invoke_tool = invoke_once

@@ -115,7 +115,7 @@ class Steps:
     ) -> None:
         self._ctx = ctx
         self._signals = signals or {}
-        self._shows_tools = shows_tools
+        self.shows_tools = shows_tools
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._failed: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
 
@@ -138,8 +138,8 @@ class Steps:
         Raises:
             DivergedError: the record is of a call that was `asked` something else.
         """
-        if self._shows_tools and arguments is not None:
-            call = partial(shown, self._ctx, name, key, arguments, call)
+        if arguments is not None:
+            call = partial(self.show, name, key, arguments, call)
         if current_step() is not None:
             return await call()
         name, failed = name[:MAX_NAME], self._failed[name, key]
@@ -164,6 +164,14 @@ class Steps:
         else:
             return self._result(ran, name, asked)
         raise failure  # outside of `except`, which would change its chain
+
+    async def show(
+        self, name: str, key: str, arguments: Any, call: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Return the result of a tool's call, which is shown to the client where that is wanted."""
+        if not self.shows_tools:
+            return await call()
+        return await shown(self._ctx, name, key, arguments, call)
 
     async def _recorded(self, call: Callable[[], Awaitable[Any]], asked: str) -> Any:
         of = [asked] if asked else []
