@@ -422,9 +422,9 @@ async def test_a_structured_output_is_data() -> None:
             yield {"messageStop": {"stopReason": "tool_use"}}
 
     async def play(calls: list[str], *, of_agent: bool = False) -> Any:
-        model = {"structured_output_model": Weather}
-        of_turn = {} if of_agent else model
-        given = {"model": Forecast(calls), "callback_handler": None, **(model if of_agent else {})}
+        model: dict[str, Any] = {"structured_output_model": Weather}
+        of_agent_itself, of_turn = (model, {}) if of_agent else ({}, model)
+        given = {"model": Forecast(calls), "callback_handler": None, **of_agent_itself}
         talk = Talk(StrandsWorker(lambda: Agent(**given), **of_turn), max_attempts=3)
         return answered((await talk.say("weather"))[1])
 
