@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from a2a.helpers import get_data_parts, new_data_part
 from a2a.types import Part, SendMessageConfiguration, Task
+from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.attempts import MOST_INTERRUPTIONS
@@ -280,6 +281,7 @@ async def test_progress(run: Run) -> None:
     async def handle(ctx: TaskContext) -> None:
         await ctx.send_status("one")
         await ctx.send_status()
+        await ctx.send_status(metadata={"tool": {"name": "search"}})
         for text in ("Once ", "upon ", "a time"):
             await ctx.emit_text_artifact(text, append=True, last_chunk=text == "a time")
         await ctx.emit_data_artifact({"draft": True}, artifact_id="data")
@@ -300,6 +302,7 @@ async def test_progress(run: Run) -> None:
     task = await run(handle)
     answer, data, file, link = task.artifacts
     assert (said(task), status_text(task)) == (["hello", "one"], "done")
+    assert MessageToDict(task.metadata) == {"tool": {"name": "search"}}
     assert [part.text for part in answer.parts] == ["Once upon a time"]
     assert get_data_parts(data.parts) == [{"draft": False}]
     part = file.parts[0]

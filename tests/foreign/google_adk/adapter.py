@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 from unittest import TestCase
 from unittest.mock import patch
@@ -16,9 +16,11 @@ from google.adk.a2a.converters.request_converter import convert_a2a_request_to_a
 from google.adk.a2a.executor.config import A2aAgentExecutorConfig
 from google.adk.agents import BaseAgent, LlmAgent, ParallelAgent, SequentialAgent
 from google.adk.agents.invocation_context import LlmCallsLimitExceededError
-from google.adk.agents.run_config import StreamingMode
+from google.adk.agents.run_config import RunConfig, StreamingMode
+from google.adk.apps import App
 from google.adk.events import Event
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
+from google.adk.plugins import BasePlugin
 from google.adk.tools import (
     AgentTool,
     BaseTool,
@@ -31,9 +33,11 @@ from google.genai import types
 
 from a2a_serverless.frameworks.adk import AdkExecutor
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS, Conversation
+from a2a_serverless.worker import TaskContext
+from a2a_serverless.worker.agents import executor_of
 from a2a_serverless_tools.contract import Storage
 from tests.support.workers import artifact_texts, status_text, user_request
-from tests.unit.frameworks import files
+from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
@@ -41,6 +45,7 @@ from tests.unit.frameworks.talks import (
     dies_at,
     differs_each_time,
     fails,
+    idle,
     killed_everywhere,
     starts,
     waits,
@@ -583,6 +588,7 @@ class Artist(BaseLlm):  # type: ignore[misc] # as above
     file: bytes
     error: Any
     calls: Any
+    text: str
 
     async def generate_content_async(
         self,
@@ -594,7 +600,7 @@ class Artist(BaseLlm):  # type: ignore[misc] # as above
         self.seen.append([shown_by(part) for content in users for part in content.parts])
         if self.error is not None:
             raise self.error
-        parts = [types.Part(text="seen")]
+        parts = [types.Part(text=self.text)]
         if users[-1].parts[0].text in ("ask", "tool"):
             call = types.FunctionCall(name=users[-1].parts[0].text, args={})
             parts = [types.Part(function_call=call)]
@@ -622,6 +628,8 @@ def made(
     file: bytes = b"",
     error: Exception | None = None,
     calls: list[str] | None = None,
+    work: Callable[[Any], Awaitable[None]] = idle,
+    text: str = "seen",
     **options: Any,
 ) -> AdkExecutor:
     """An agent of `files.Made`."""
@@ -631,12 +639,13 @@ def made(
         """Ask."""
         return {"result": "pending"}
 
-    def tool() -> dict[str, str]:
+    async def tool(tool_context: ToolContext) -> dict[str, str]:
         """Call it."""
         noted.append("tool")
+        await work(tool_context.state)
         return {"result": "called"}
 
-    model = Artist(model="fake", seen=seen, file=file, error=error, calls=noted)
+    model = Artist(model="fake", seen=seen, file=file, error=error, calls=noted, text=text)
     tools = [tool, LongRunningFunctionTool(ask)]
     return AdkExecutor(LlmAgent(name="helper", model=model, tools=tools), "adapted", **options)
 
@@ -660,3 +669,58 @@ async def test_files() -> None:
     for check in files.CHECKS:
         if check is not files.check_an_answer:
             await check(made)
+
+
+async def test_contract() -> None:
+    """What `contract` states of each adapter holds for this one."""
+    for check in contract.CHECKS:
+        await check(made, "state_delta")
+
+
+async def test_an_agent_and_an_app_as_they_are() -> None:
+    """Each gets its adapter under its own name, and keeps its conversation."""
+    agent = LlmAgent(name="helper", model=Fake(model="fake"))
+    plugin = Hearing(name="hearing")
+    for found in (agent, App(name="shop", root_agent=agent, plugins=[plugin])):
+        executor = executor_of(found)
+        assert isinstance(executor, AdkExecutor), executor
+        speaking = Talk(executor)
+        assert [answered((await speaking.say(text))[1]) for text in "ab"] == ["a", "a, b"]
+    assert plugin.heard == ["shop"] * 2, plugin.heard
+
+
+class Hearing(BasePlugin):  # type: ignore[misc] # as above
+    """A plugin that notes in which app it is called."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.heard: list[str] = []
+
+    async def before_run_callback(self, *, invocation_context: Any) -> None:
+        self.heard.append(invocation_context.app_name)
+
+
+async def test_the_options_of_a_run() -> None:
+    """A limit of a `run_config` fails the task; what the request's converter has told is kept."""
+    seen: list[Any] = []
+
+    class Telling(BaseAgent):  # type: ignore[misc] # as above
+        async def _run_async_impl(self, ctx: Any) -> AsyncGenerator[Event, None]:
+            seen.append(ctx.run_config.custom_metadata)
+            yield Event(author="it", content=types.Content(parts=[types.Part(text="hello")]))
+
+    def run_config(ctx: TaskContext) -> RunConfig:
+        return RunConfig(custom_metadata={"said": ctx.user_text})
+
+    for given in BOTH:
+        executor = AdkExecutor(
+            Telling(name="it"), "adapted", run_config=run_config, executor_options=given
+        )
+        files.completed((await Talk(executor).say("go"))[1])
+        assert seen.pop()["said"] == "go", seen
+    limited = RunConfig(max_llm_calls=1)
+    agent = LlmAgent(name="a", model=Fake(model="fake"), tools=[count])
+    executor = AdkExecutor(agent, "adapted", run_config=limited)
+    fails(await Talk(executor, max_attempts=3).told("count"), TOO_MANY_STEPS)
+    told = contract.refused(lambda: AdkExecutor(Telling(name="it"), executor_options={"confg": 1}))
+    assert told.startswith("AdkExecutor(executor_options=…) has no option 'confg': it passes"), told

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import uuid
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx2
 import openai
-from agents import Agent, RunConfig, ToolOutputImage, function_tool
+from agents import Agent, RunConfig, RunContextWrapper, RunHooks, ToolOutputImage, function_tool
 from agents.models.chatcmpl_converter import Converter
 from agents.models.interface import Model
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
@@ -25,14 +25,18 @@ from a2a_serverless.frameworks.openai_agents import (
 )
 from a2a_serverless.frameworks.parts import File
 from a2a_serverless.worker import TaskContext
+from a2a_serverless.worker.agents import executor_of
+from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless_tools.contract import Storage
 from tests.support.workers import artifact_texts
-from tests.unit.frameworks import files
+from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
     commits,
     differs_each_time,
     fails,
+    idle,
     killed_everywhere,
     question,
     started_over,
@@ -348,6 +352,8 @@ def made(
     file: bytes = b"",
     error: Exception | None = None,
     calls: list[str] | None = None,
+    work: Callable[[Any], Awaitable[None]] = idle,
+    text: str = "seen",
     **options: Any,
 ) -> OpenAIAgentsWorker:
     """An agent of `files.Made`; its tool returns a picture."""
@@ -363,7 +369,7 @@ def made(
         name = (told_by(last) or [""])[0] if last.get("type") != RESULT else ""
         if name in ("ask", "tool"):
             return [function_call(name, {}, call_id=uuid.uuid4().hex)]
-        return [assistant_message("seen")]
+        return [assistant_message(text)]
 
     @function_tool(needs_approval=True)  # type: ignore[untyped-decorator] # as above
     def ask() -> str:
@@ -371,9 +377,10 @@ def made(
         return "asked"
 
     @function_tool(name_override="tool")  # type: ignore[untyped-decorator] # as above
-    def draw() -> ToolOutputImage:
+    async def draw(run: RunContextWrapper[Any]) -> ToolOutputImage:
         """Draw."""
         noted.append("draw")
+        await work(run.context)
         return ToolOutputImage(image_url=f"data:image/png;base64,{content}")
 
     model = Painter(reply, file) if file else Fake(reply)
@@ -387,6 +394,12 @@ async def test_files() -> None:
         await check(made)
 
 
+async def test_contract() -> None:
+    """What `contract` states of each adapter holds for this one."""
+    for check in contract.CHECKS:
+        await check(made, "context")
+
+
 async def test_the_sdk_writes_the_blocks_for_chat_completions() -> None:
     """Its converter takes each block; the API Responses has pictures and files in this form."""
     sent = [File("image/png", b"1"), File("audio/mpeg", b"2"), File("text/csv", b"3")]
@@ -395,3 +408,84 @@ async def test_the_sdk_writes_the_blocks_for_chat_completions() -> None:
     assert audio["input_audio"] == {"data": "Mg==", "format": "mp3"}, audio
     data = "data:text/csv;base64,Mw=="
     assert document["file"] == {"file_data": data, "filename": "document.csv"}, document
+
+
+async def test_an_agent_as_it_is() -> None:
+    """It gets its adapter, and keeps its conversation."""
+    executor = executor_of(Agent(name="helper", model=Fake(says)))
+    assert isinstance(executor, WorkerExecutor), executor
+    speaking = Talk(executor)
+    assert [answered((await speaking.say(text))[1]) for text in "ab"] == ["a", "a, b"]
+
+
+async def test_the_options_of_a_run() -> None:
+    """`max_turns` ends it, hooks hear of it, and a run's configuration may be of the turn."""
+
+    def calls(_: ModelCall) -> list[Any]:
+        return [function_call("look_up", {"what": "Oslo"}, call_id=uuid.uuid4().hex)]
+
+    started: list[str] = []
+
+    class Hooks(RunHooks[Any]):  # type: ignore[misc] # its environment has the types, ours does not
+        async def on_tool_start(self, _: Any, __: Any, used: Any) -> None:
+            started.append(used.name)
+
+    def run_config(ctx: TaskContext) -> RunConfig:
+        return RunConfig(
+            tracing_disabled=True, model=Fake(calls if ctx.user_text == "go" else says)
+        )
+
+    agent = Agent(name="helper", model=Fake(calls), tools=[look_up])
+    for config in (run_config, {"tracing_disabled": True}):
+        worker = OpenAIAgentsWorker(agent, config, max_turns=2, hooks=Hooks())
+        fails(await Talk(worker, max_attempts=3).told("go"), TOO_MANY_STEPS)
+        assert started == ["look_up"] * 2, started
+        started.clear()
+    assert answered((await Talk(OpenAIAgentsWorker(agent, run_config)).say("a"))[1]) == "a"
+
+
+async def test_a_context_is_made_anew_for_an_answer() -> None:
+    """It is not kept with the question, as it may have secrets or be no JSON."""
+
+    @function_tool(needs_approval=True)  # type: ignore[untyped-decorator] # as above
+    def remove(run: RunContextWrapper[Any]) -> str:
+        """Delete it."""
+        return f"deleted by {run.context['said']}"
+
+    def reply(call: ModelCall) -> list[Any]:
+        if call.input[-1].get("type") == RESULT:
+            return says(call)
+        return [function_call("remove", {}, call_id=uuid.uuid4().hex)]
+
+    def context(ctx: TaskContext) -> dict[str, Any]:
+        return {"said": ctx.user_text, "secret": "of-this-turn", "lock": object()}
+
+    agent = Agent(name="helper", model=Fake(reply), tools=[remove])
+    speaking = Talk(
+        OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True), context=context, max_turns=3)
+    )
+    head, _ = await speaking.say("go")
+    assert "of-this-turn" not in str(await Storage(speaking.bench.storage).load_context("ctx"))
+    assert answered(await speaking.answer(head, "yes")) == "go, deleted by yes"
+
+
+async def test_an_agent_that_is_a_tool_is_shown() -> None:
+    """As other tools are, and the question of its own tool goes on to the client."""
+
+    def reply(call: ModelCall) -> list[Any]:
+        if call.input[-1].get("type") == RESULT:
+            return says(call)
+        return [function_call("helper", {"input": "the draft"}, call_id=uuid.uuid4().hex)]
+
+    helper = Agent(name="helper", model=Fake(deletes("it")), tools=[delete])
+    used = helper.as_tool("helper", "Helps.")
+    agent = Agent(name="one", model=Fake(reply), tools=[used])
+    for shows, calls in ((True, ["Calls helper."] * 2), (False, [])):
+        worker = OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True), show_tools=shows)
+        speaking = Talk(worker)
+        head, task = await speaking.say("go")
+        assert question(task) == {"tool": "delete", "arguments": {"what": "it"}}, task
+        task = await speaking.answer(head, "yes")
+        assert answered(task) == "go, the draft, deleted it", task
+        shown = [text for text in contract.statuses(task) if text == "Calls helper."]
+        assert shown == calls, contract.statuses(task)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, get_args
 
+from pydantic import BaseModel
 from strands import Agent, ToolContext, tool
 from strands.agent.conversation_manager import SlidingWindowConversationManager
 from strands.models import BedrockModel, Model
@@ -15,18 +16,19 @@ from strands.tools.executors import SequentialToolExecutor
 from strands.types import media
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.frameworks.conversation import TOO_LONG
+from a2a_serverless.frameworks.conversation import TOO_LONG, TOO_MANY_STEPS
 from a2a_serverless.frameworks.parts import FORMATS, File
 from a2a_serverless.frameworks.strands import StrandsWorker, _block
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import artifact_texts
-from tests.unit.frameworks import files
+from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
     commits,
     differs_each_time,
     fails,
+    idle,
     killed_everywhere,
     question,
     started_over,
@@ -295,8 +297,10 @@ def told_by(block: dict[str, Any]) -> list[Any]:
 class Artist(Fake):
     """A model of `files.Made`: as it streams text alone, a tool makes its picture."""
 
-    def __init__(self, seen: list[Any], calls: list[str], error: Any, *, file: bytes) -> None:
-        self.seen, self.calls, self.error, self.file = seen, calls, error, file
+    def __init__(
+        self, seen: list[Any], calls: list[str], error: Any, *, file: bytes, text: str = "seen"
+    ) -> None:
+        self.seen, self.calls, self.error, self.file, self.text = seen, calls, error, file, text
 
     async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
         self.calls.append(f"request {len(messages)}")
@@ -313,7 +317,7 @@ class Artist(Fake):
             yield {"contentBlockDelta": {"delta": {"toolUse": {"input": "{}"}}}}
         else:
             yield {"contentBlockStart": {"start": {}}}
-            yield {"contentBlockDelta": {"delta": {"text": "seen"}}}
+            yield {"contentBlockDelta": {"delta": {"text": self.text}}}
         yield {"contentBlockStop": {}}
         yield {"messageStop": {"stopReason": "tool_use" if is_call else "end_turn"}}
 
@@ -324,6 +328,8 @@ def made(
     file: bytes = b"",
     error: Exception | None = None,
     calls: list[str] | None = None,
+    work: Callable[[Any], Awaitable[None]] = idle,
+    text: str = "seen",
     **options: Any,
 ) -> StrandsWorker:
     """An agent of `files.Made`."""
@@ -334,14 +340,15 @@ def made(
         """Ask."""
         return str(tool_context.interrupt("ask", reason="Sure?"))
 
-    @tool  # type: ignore[untyped-decorator] # as above
-    def draw() -> dict[str, Any]:
+    @tool(context=True)  # type: ignore[untyped-decorator] # as above
+    async def draw(tool_context: ToolContext) -> dict[str, Any]:
         """Draw."""
         noted.append("draw")
+        await work(tool_context.invocation_state)
         picture = {"image": {"format": "png", "source": {"bytes": file or files.PICTURE}}}
         return {"status": "success", "content": [picture]}
 
-    model = Artist(seen, noted, error, file=file)
+    model = Artist(seen, noted, error, file=file, text=text)
     make = functools.partial(Agent, model=model, tools=[ask, draw], callback_handler=None)
     return StrandsWorker(make, **options)
 
@@ -351,6 +358,12 @@ async def test_files() -> None:
     for check in files.CHECKS:
         if check is not files.check_urls:
             await check(made)
+
+
+async def test_contract() -> None:
+    """What `contract` states of each adapter holds for this one."""
+    for check in contract.CHECKS:
+        await check(made, "invocation_state")
 
 
 async def test_each_document_has_a_name() -> None:
@@ -385,3 +398,43 @@ async def test_bedrock_takes_each_format() -> None:
             block = _block("m", file)
             assert file.format in get_args(kinds[file.kind]), media_type
             assert model._format_request_message_content(block) == block, media_type
+
+
+class Weather(BaseModel):
+    city: str
+
+
+async def test_a_structured_output_is_data() -> None:
+    """The SDK's tool for it runs in each attempt, and the model is asked once."""
+
+    class Forecast(Fake):
+        def __init__(self, calls: list[str]) -> None:
+            self.calls = calls
+
+        async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+            self.calls.append(f"request {len(messages)}")
+            yield {"messageStart": {"role": "assistant"}}
+            yield {
+                "contentBlockStart": {"start": {"toolUse": {"toolUseId": "1", "name": "Weather"}}}
+            }
+            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": '{"city": "Oslo"}'}}}}
+            yield {"contentBlockStop": {}}
+            yield {"messageStop": {"stopReason": "tool_use"}}
+
+    async def play(calls: list[str], *, of_agent: bool = False) -> Any:
+        model: dict[str, Any] = {"structured_output_model": Weather}
+        of_agent_itself, of_turn = (model, {}) if of_agent else ({}, model)
+        given = {"model": Forecast(calls), "callback_handler": None, **of_agent_itself}
+        talk = Talk(StrandsWorker(lambda: Agent(**given), **of_turn), max_attempts=3)
+        return answered((await talk.say("weather"))[1])
+
+    assert await killed_everywhere(play) == ["model"]
+    assert [await play([], of_agent=own) for own in (True, False)] == [{"city": "Oslo"}] * 2
+
+
+async def test_a_limit_fails_the_task() -> None:
+    """A run that would come to it with every start is started once."""
+    calls: list[str] = []
+    talk = Talk(made([], file=b"1", calls=calls, limits={"turns": 1}), max_attempts=3)
+    fails(await talk.told("go"), TOO_MANY_STEPS)
+    assert calls == ["request 1", "draw"], calls

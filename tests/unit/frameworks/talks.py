@@ -192,6 +192,10 @@ async def differs_each_time(make: Make, what: str) -> None:
     assert starts == 6, starts  # of each beginning the first is handed over, and the second differs
 
 
+async def idle(_: Any) -> None:
+    """What a tool does if a test has no work for it."""
+
+
 def waits(told: str, what: str) -> None:
     """Check that a turn waits until a fault has passed."""
     assert told.startswith(f"The agent waits for a service that it calls ({what})"), told

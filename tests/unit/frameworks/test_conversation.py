@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from a2a.helpers import new_data_part
 from a2a.types import TaskState
 
 from a2a_serverless.errors import StateTooLargeError
@@ -33,7 +34,8 @@ class Asking(Worker):
         messages = Messages.of(conversation.ended, conversation.waiting)
         now = [*messages.begin(), conversation.answer]
         if conversation.waiting is None and ctx.user_text != "?":
-            await conversation.ask({"about": ctx.user_text}, messages.waiting(now))
+            asked = (ctx.data_parts or [{"about": ctx.user_text}])[0]
+            await conversation.ask(asked, messages.waiting(now))
         else:
             await conversation.end(now)
             await ctx.complete_json(now)
@@ -57,6 +59,22 @@ async def test_two_tasks_wait_at_once() -> None:
         "ended": ["?", "two", "yes", "one", {"approved": False}],
         "waiting": {},
     }
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"question": "Pay it?", "amount": 12.5}, "Pay it?"),
+        ({"amount": 12.5, "message": "Pay it?", "prompt": "no"}, "Pay it?"),
+        ({"prompt": "Pay it?", "message": {"of": "a mail"}}, "Pay it?"),
+        ({"question": " "}, '{"question": " "}'),
+        (["a", "b"], '["a", "b"]'),
+    ],
+)
+async def test_a_question_with_data_is_read_as_a_text(asked: Any, text: str) -> None:
+    """What a dict names as its question is the text; the whole of it is the data."""
+    task = await Talk(Asking()).show(new_data_part(asked))
+    assert (status_text(task), question(task)) == (text, asked)
 
 
 async def test_the_questions_asked_last_are_kept() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import cycle
@@ -14,6 +15,7 @@ from uuid import uuid4
 import httpx
 import pytest
 from a2a.types import TaskState
+from google.protobuf.json_format import MessageToDict
 from langchain_core.language_models import BaseChatModel, FakeListChatModel
 from langchain_core.messages import (
     AIMessage,
@@ -33,20 +35,26 @@ from langchain_core.messages.content import (
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk as Chunk
 from langchain_core.outputs import ChatResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langgraph.cache.memory import InMemoryCache
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
-from langgraph.types import Command, Send, interrupt
+from langgraph.runtime import get_runtime
+from langgraph.types import CachePolicy, Command, Send, interrupt
 from pydantic import BaseModel
 
 from a2a_serverless.errors import ConfigurationError, StateTooLargeError
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless.frameworks.langgraph import LangGraphWorker, _block
 from a2a_serverless.frameworks.parts import File
-from a2a_serverless.worker import TaskContext
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.worker import TaskContext, current_context
 from tests.support.workers import artifact_texts, status_text
-from tests.unit.frameworks import files
+from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.files import PICTURE
 from tests.unit.frameworks.talks import (
     Talk,
@@ -54,6 +62,7 @@ from tests.unit.frameworks.talks import (
     commits,
     differs_each_time,
     fails,
+    idle,
     killed_everywhere,
     longer_than_a_worker,
     question,
@@ -463,6 +472,212 @@ async def test_an_equal_input_is_the_same_one(state: Any, make: Any) -> None:
     assert await killed_everywhere(play) == ["first", "second"]
 
 
+class Report(MessagesState):
+    report: Any
+
+
+def says(text: str, **more: Any) -> Any:
+    """A node whose model says something, in two tokens."""
+
+    async def node(_: Any) -> Update:
+        model = FakeListChatModel(responses=[text])
+        return {"messages": [await model.ainvoke("go")], **more}
+
+    return node
+
+
+async def test_the_nodes_whose_text_is_the_answer() -> None:
+    """A router's JSON is none of it; a node of a subgraph may be named, too."""
+    routes, answers = says('{"next": "writer"}'), says("Tea.")
+    graph = chain(MessagesState, router=routes, writer=answers).compile()
+    assert answered((await Talk(LangGraphWorker(graph, nodes=["writer"])).say("a"))[1]) == "Tea."
+    outer = chain(MessagesState, router=routes, inner=graph, last=routes).compile()
+    for node, subgraphs, has_all in (("writer", True, False), ("inner", False, True)):
+        worker = LangGraphWorker(outer, nodes=[node], subgraphs=subgraphs)
+        text = answered((await Talk(worker).say("a"))[1])
+        assert text.endswith("Tea."), text
+        assert ("next" in text) == has_all, text
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("Tea.", "Tea."),
+        ([HumanMessage("a"), AIMessage("Tea.")], "Tea."),
+        (AIMessage("Tea."), "Tea."),
+        ({"cups": 2}, {"cups": 2}),
+        (Order(what="tea"), {"what": "tea"}),
+    ],
+)
+async def test_the_answer_may_be_another_key(value: Any, expected: Any) -> None:
+    """It is sent at the end, and what models say is not streamed."""
+    graph = chain(Report, writer=says("Draft", report=value)).compile()
+    assert answered((await Talk(LangGraphWorker(graph, answer="report")).say("a"))[1]) == expected
+    both = LangGraphWorker(graph, answer="report", nodes=["writer"])
+    _, task = await Talk(both).say("a")
+    assert artifact_texts(task)["answer"][0].startswith("Draft")
+
+
+@pytest.mark.parametrize(
+    ("options", "there_are"),
+    [
+        ({"answer": "repot"}, "messages, report."),
+        ({"nodes": ["write"]}, "writer."),
+        ({"stream_mode": ["debug"]}, "custom, updates."),
+    ],
+)
+def test_what_the_graph_does_not_have_is_refused(options: Any, there_are: str) -> None:
+    """The sentence names what there is."""
+    graph = chain(Report, writer=says("Tea.")).compile()
+    with pytest.raises(ConfigurationError, match=f"there is none of this name, but {there_are}"):
+        LangGraphWorker(graph, **options)
+
+
+async def test_an_empty_answer_names_the_keys(caplog: pytest.LogCaptureFixture) -> None:
+    """One of them has the answer that the client did not get."""
+    graph = chain(Report, writer=lambda _: {"report": "Tea."}).compile()
+    await Talk(LangGraphWorker(graph)).say("a")
+    assert '`LangGraphWorker(graph, answer="KEY")`, of messages, report; or end' in caplog.text
+
+
+@pytest.mark.parametrize("subgraphs", [False, True])
+async def test_what_nodes_write_and_return_is_shown(*, subgraphs: bool) -> None:
+    """A text is a status, other values are its metadata: once, whichever record dies."""
+
+    async def play(calls: list[str], **options: Any) -> list[Any]:
+        async def reads(state: Report) -> Update:
+            calls.append("reads")
+            write = get_stream_writer()
+            write(f"Reading {state['messages'][0].text}.")
+            write({"page": 1})
+            return {"report": {"pages": 3}}
+
+        def ends(_: Report) -> Update:
+            calls.append("ends")
+            return {"messages": [AIMessage("Read.")]}
+
+        made = chain(Report, reads=reads, ends=ends).compile()
+        graph = chain(Report, inner=made).compile() if subgraphs else made
+        shown: Any = {"stream_mode": ["custom", "updates"], "subgraphs": subgraphs}
+        talk = Talk(LangGraphWorker(graph, **shown, **options), max_attempts=3)
+        head, task = await talk.say("May")
+        assert answered(task) == "Read."
+        entries = [e for r in await talk.bench.records(head) for e in r.entries]
+        told = [e.metadata for e in entries if isinstance(e, StatusChanged) and e.metadata]
+        return [contract.statuses(task), dict(task.metadata)["custom"], [*map(MessageToDict, told)]]
+
+    async def shown(calls: list[str]) -> list[Any]:
+        texts, page, _ = await play(calls)
+        return [texts, page]
+
+    assert await killed_everywhere(shown, in_flight=2 if subgraphs else 1)
+    for steps in (True, False):
+        texts, page, told = await play([], steps=steps)
+        assert (texts, dict(page)) == (["Reading May."], {"page": 1})
+        updates = [each["updates"] for each in told if "updates" in each]
+        assert {"reads": {"report": {"pages": 3}}} in updates
+        assert len(updates) == (3 if subgraphs else 2), updates
+
+
+async def test_nodes_side_by_side_may_write() -> None:
+    """All of it is shown, although nothing says which of them wrote it."""
+
+    def writes(name: str) -> Any:
+        async def node(_: MessagesState) -> Update:
+            get_stream_writer()(f"{name} writes.")
+            return {"messages": [AIMessage(f"{name}.")]}
+
+        return node
+
+    graph: Any = StateGraph(MessagesState)
+    for name in ("left", "right"):
+        graph.add_node(name, writes(name)).add_edge(START, name).add_edge(name, END)
+    _, task = await Talk(LangGraphWorker(graph.compile(), stream_mode="custom")).say("a")
+    assert sorted(contract.statuses(task)) == ["left writes.", "right writes."]
+
+
+@tool
+def look_up(what: str) -> str:
+    """Look it up, in a thread."""
+    return f"{what} is sunny"
+
+
+@pytest.mark.parametrize("subgraphs", [False, True])
+async def test_a_subgraph_belongs_to_the_node_that_runs_it(*, subgraphs: bool) -> None:
+    """What it says is kept with that node's record, and no call is made twice."""
+
+    async def play(calls: list[str]) -> Any:
+        def noted(name: str) -> Any:
+            said = says(f"{name}.")
+
+            async def node(state: MessagesState) -> Update:
+                calls.append(name)
+                await current_context().emit_text_artifact(f"{name} ", "notes", append=True)
+                await asyncio.to_thread(look_up.invoke, {"what": "Oslo"})
+                made: Update = await said(state)
+                return made
+
+            return node
+
+        inner = chain(MessagesState, first=noted("first"), second=noted("second")).compile()
+        graph = chain(MessagesState, inner=inner, last=noted("last")).compile()
+        worker = LangGraphWorker(graph, subgraphs=subgraphs, show_tools=True)
+        _, task = await Talk(worker, max_attempts=3).say("a")
+        said = {name: "".join(texts) for name, texts in artifact_texts(task).items()}
+        return said, contract.statuses(task)
+
+    assert await killed_everywhere(play, in_flight=2) == ["inner", "last"]
+    expected = {"answer": "first.\n\nsecond.\n\nlast.", "notes": "first second last "}
+    assert await play([]) == (expected, ["Calls look_up."] * 3)
+
+
+async def test_a_node_that_is_no_step_says_what_it_emits() -> None:
+    """One that the author's own cache serves speaks outside of steps, at once."""
+
+    async def node(_: MessagesState) -> Update:
+        await current_context().progress(1, 2, "Half way.")
+        await asyncio.sleep(0)
+        await current_context().emit_text_artifact("noted", "notes")
+        look_up.invoke({"what": "Oslo"})
+        return {"messages": [AIMessage("Done.")]}
+
+    graph: Any = StateGraph(MessagesState)
+    graph.add_node("node", node, cache_policy=CachePolicy())
+    graph = graph.add_edge(START, "node").compile(cache=InMemoryCache())
+    _, task = await Talk(LangGraphWorker(graph, show_tools=True)).say("a")
+    assert artifact_texts(task) == {"notes": ["noted"], "answer": ["Done."]}
+    assert contract.statuses(task) == ["Half way.", "Calls look_up."]
+
+
+async def test_an_interrupt_is_no_update() -> None:
+    """It is asked, and not shown beside the question, with steps and without."""
+    for steps in (True, False):
+        graph = chain(MessagesState, repeat=repeat).compile()
+        talk = Talk(LangGraphWorker(graph, stream_mode="updates", steps=steps))
+        head, task = await talk.say("one?")
+        assert (question(task), dict(task.metadata)) == ("one?", {})
+        assert "updates" in (await talk.answer(head, "1")).metadata
+
+
+async def test_a_config_of_the_turn() -> None:
+    """A function of the turn makes it; the thread is the conversation's all the same."""
+    seen = []
+
+    def node(_: MessagesState, config: RunnableConfig) -> Update:
+        seen.append([config["configurable"][name] for name in ("tenant", "thread_id")])
+        return {"messages": [AIMessage("Seen.")]}
+
+    graph: Any = StateGraph(MessagesState)
+    graph.add_node("node", node).add_edge(START, "node").add_edge("node", "node")
+
+    def config(ctx: TaskContext) -> RunnableConfig:
+        return {"configurable": {"tenant": ctx.user_text, "thread_id": "x"}, "recursion_limit": 3}
+
+    talk = Talk(LangGraphWorker(graph.compile(), config=config), max_attempts=3)
+    fails(await talk.told("north"), TOO_MANY_STEPS)
+    assert seen == [["north", "ctx"]] * 3
+
+
 async def test_no_node_runs_twice() -> None:
     """Whichever record an attempt dies at: answers and conversation are as without the death."""
 
@@ -495,6 +710,7 @@ class Artist(BaseChatModel):
     file: bytes
     error: Any
     calls: Any
+    text: str
 
     @property
     def _llm_type(self) -> str:
@@ -514,12 +730,16 @@ class Artist(BaseChatModel):
             call = tool_call_chunk(name=name, args="{}", id=f"{len(messages)}", index=0)
             yield Chunk(message=AIMessageChunk(content="", tool_call_chunks=[call]))
             return
-        yield Chunk(message=AIMessageChunk(content="seen"))
+        yield Chunk(message=AIMessageChunk(content=self.text))
         picture: dict[str, Any] = {"type": "image", "index": 1}
         content = b64encode(self.file).decode()
         for piece in [{"base64": content[:99], "mime_type": "image/png"}, {"base64": content[99:]}]:
             if self.file:
                 yield Chunk(message=AIMessageChunk(content=[{**picture, **piece}]))
+
+
+class Given(TypedDict):
+    said: str
 
 
 def told(block: Any) -> Any:
@@ -534,29 +754,37 @@ def made(
     file: bytes = b"",
     error: Exception | None = None,
     calls: list[str] | None = None,
+    work: Callable[[Any], Awaitable[None]] = idle,
+    text: str = "seen",
     **options: Any,
 ) -> LangGraphWorker:
     """A graph of `files.Made`; its tool returns a picture."""
     calls = [] if calls is None else calls
-    artist = Artist(seen=seen, file=file, error=error, calls=calls)
+    artist = Artist(seen=seen, file=file, error=error, calls=calls, text=text)
 
     def model(state: MessagesState) -> Update:
         return {"messages": [artist.invoke(state["messages"])]}
 
-    def tools(state: MessagesState) -> Update:
+    @tool
+    async def draw() -> list[Any]:
+        """Draw."""
+        calls.append("tool")
+        await work(get_runtime().context)
+        picture = create_image_block(base64=b64encode(PICTURE).decode(), mime_type="image/png")
+        return [dict(picture)]
+
+    async def tools(state: MessagesState) -> Update:
         last: Any = state["messages"][-1]
         call = last.tool_calls[0]
         if call["name"] == "ask":
             return {"messages": [ToolMessage(interrupt("Sure?"), tool_call_id=call["id"])]}
-        calls.append("tool")
-        picture = create_image_block(base64=b64encode(PICTURE).decode(), mime_type="image/png")
-        return {"messages": [ToolMessage([dict(picture)], tool_call_id=call["id"])]}
+        return {"messages": [await draw.ainvoke(call)]}
 
     def then(state: MessagesState) -> str:
         last: Any = state["messages"][-1]
         return "tools" if last.tool_calls else END
 
-    graph = StateGraph(MessagesState).add_node(model).add_node(tools)
+    graph = StateGraph(MessagesState, context_schema=Given).add_node(model).add_node(tools)
     graph.add_edge(START, "model").add_conditional_edges("model", then).add_edge("tools", "model")
     return LangGraphWorker(graph.compile(), **options)
 
@@ -565,6 +793,12 @@ def made(
 async def test_files(check: Callable[[files.Made], Any]) -> None:
     """What `files` states of each adapter holds for this one."""
     await check(made)
+
+
+@pytest.mark.parametrize("check", contract.CHECKS)
+async def test_contract(check: Callable[[files.Made, str], Any]) -> None:
+    """What `contract` states of each adapter holds for this one."""
+    await check(made, "context")
 
 
 async def test_what_a_node_says_may_be_files_by_url() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from datetime import date
 from typing import Any
@@ -19,7 +19,9 @@ from pydantic_ai import (
     ModelResponse,
     ModelRetry,
     RunContext,
+    TextOutput,
     ToolReturn,
+    UsageLimits,
 )
 from pydantic_ai.capabilities import ModelFallback, ProcessEventStream
 from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded
@@ -37,12 +39,14 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.profiles import ModelProfile
 
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless.frameworks.parts import FORMATS
 from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
+from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import artifact_texts
-from tests.unit.frameworks import files
+from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.files import PICTURE, files_of
 from tests.unit.frameworks.talks import (
     Talk,
@@ -50,6 +54,7 @@ from tests.unit.frameworks.talks import (
     commits,
     differs_each_time,
     fails,
+    idle,
     killed_everywhere,
     question,
     started_over,
@@ -195,7 +200,7 @@ async def test_a_worker_chooses_what_is_remembered() -> None:
     assert [answered((await talk.say(text))[1]) for text in "abc"] == ["a", "a, b", "b, c"]
 
 
-def paid(calls: list[str], *, streams: bool = False) -> Agent[None, Any]:
+def paid(calls: list[str], *, streams: bool = False, tells: bool = True) -> Agent[None, Any]:
     """An agent that looks twice, is refused once, asks, and sums up; each call is noted."""
 
     def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
@@ -236,7 +241,7 @@ def paid(calls: list[str], *, streams: bool = False) -> Agent[None, Any]:
     made = Agent(
         model,
         output_type=[str, DeferredToolRequests],
-        capabilities=[ProcessEventStream(tell)] if streams else [],
+        capabilities=[ProcessEventStream(tell)] if streams and tells else [],
     )
     made.tool_plain(sequential=True)(look)
     made.tool_plain(check)
@@ -292,6 +297,61 @@ async def test_no_request_and_no_tool_call_is_made_twice(*, streams: bool) -> No
 
     recorded = await killed_everywhere(play)
     assert recorded[:4] == ["model", "look", "look", "model"]
+
+
+async def test_the_text_may_be_streamed() -> None:
+    """Each piece is a chunk of the artifact `answer`, once; what is no text is as without it."""
+
+    async def play(calls: list[str]) -> list[Any]:
+        made = paid(calls, streams=True, tells=False)
+        talk = Talk(PydanticAIWorker(made, stream=True), max_attempts=3)
+        return await two_tasks(talk)
+
+    assert await killed_everywhere(play)
+    asked, first, _ = await play([])
+    assert (asked, [*first]) == ("remove", ["answer"])
+    assert "".join(first["answer"]).startswith("one | "), first
+
+    async def says(_: list[ModelMessage], __: AgentInfo) -> AsyncIterator[str]:
+        for piece in ("It is ", "tea."):
+            yield piece
+
+    talk = Talk(PydanticAIWorker(Agent(FunctionModel(stream_function=says)), stream=True))
+    head, task = await talk.say("a")
+    entries = [e for r in await talk.bench.records(head) for e in r.entries]
+    assert len([e for e in entries if isinstance(e, ArtifactWritten)]) == 2
+    assert answered(task) == "It is tea."
+
+
+async def test_an_output_that_was_not_streamed_is_sent() -> None:
+    """A function makes it of what the model calls."""
+
+    async def calls(_: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        yield {0: DeltaToolCall(info.output_tools[0].name, '{"cups": 2}')}
+
+    def order(cups: int) -> str:
+        return f"{cups} cups"
+
+    made = Agent(FunctionModel(stream_function=calls), output_type=order)
+    _, task = await Talk(PydanticAIWorker(made, stream=True)).say("a")
+    assert artifact_texts(task) == {"final-answer": ["2 cups"]}
+    with pytest.raises(ConfigurationError, match="leave `steps=False` or `stream=True` out"):
+        PydanticAIWorker(Agent("test"), stream=True, steps=False)
+
+
+async def test_the_options_of_a_run() -> None:
+    """Limits, settings and the type of the output are those of the run."""
+
+    def reply(_: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        settings: Any = info.model_settings
+        name = info.output_tools[0].name
+        return ModelResponse(parts=[ToolCallPart(name, {"response": settings["max_tokens"]})])
+
+    made = Agent(FunctionModel(reply))
+    worker = PydanticAIWorker(made, output_type=int, model_settings={"max_tokens": 7})
+    assert answered((await Talk(worker).say("a"))[1]) == 7
+    limited = PydanticAIWorker(agent(calls("look_up")), usage_limits=UsageLimits(request_limit=0))
+    fails(await Talk(limited, max_attempts=3).told("it"), TOO_MANY_STEPS)
 
 
 @pytest.mark.parametrize("record", [1, 2, 3])
@@ -393,6 +453,8 @@ def made(
     file: bytes = b"",
     error: Exception | None = None,
     calls: list[str] | None = None,
+    work: Callable[[Any], Awaitable[None]] = idle,
+    text: str = "seen",
     **options: Any,
 ) -> PydanticAIWorker:
     """An agent of `files.Made`; its tool returns a picture."""
@@ -427,12 +489,17 @@ def made(
     def ask() -> str:
         raise CallDeferred
 
-    def tool() -> BinaryContent:
+    async def tool(context: RunContext[Any]) -> BinaryContent:
         if calls is not None:
             calls.append("tool")
+        await work(context.deps)
         return BinaryContent(PICTURE, media_type="image/png")
 
-    agent = Agent(FunctionModel(reply), output_type=[str, DeferredToolRequests], tools=[ask, tool])
+    def says(_: str) -> str:
+        return text
+
+    kinds = [TextOutput(says), DeferredToolRequests]
+    agent = Agent(FunctionModel(reply), output_type=kinds, tools=[ask, tool])
     return PydanticAIWorker(agent, **options)
 
 
@@ -440,6 +507,12 @@ def made(
 async def test_files(check: Callable[[files.Made], Any]) -> None:
     """What `files` states of each adapter holds for this one."""
     await check(made)
+
+
+@pytest.mark.parametrize("check", contract.CHECKS)
+async def test_contract(check: Callable[[files.Made, str], Any]) -> None:
+    """What `contract` states of each adapter holds for this one."""
+    await check(made, "deps")
 
 
 async def test_an_output_that_is_a_file_is_an_artifact() -> None:

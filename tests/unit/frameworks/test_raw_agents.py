@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,9 +13,11 @@ from typing import Any
 import pytest
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.worker import versions
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless_tools.testing import Run
+from tests.conformance.foreign_agents import ROOT
 
 GRAPH = """
 from langchain_core.messages import AIMessage
@@ -102,3 +106,63 @@ def test_what_has_no_adapter_gets_its_line(
         monkeypatch.setitem(sys.modules, package, module)
     with pytest.raises(ConfigurationError, match=re.escape(way_out)):
         loaded(tmp_path, source, name)
+
+
+def test_an_agent_of_two_frameworks_is_refused(tmp_path: Path) -> None:
+    """One sentence names both adapters, and the line to write."""
+    source = """
+from langgraph.pregel import Pregel
+
+AbstractAgent = type("AbstractAgent", (), {"__module__": "pydantic_ai.agent"})
+
+class Both(Pregel, AbstractAgent):
+    def __init__(self):
+        pass
+
+agent = Both()
+"""
+    says = (
+        "is an agent of 2 frameworks, for which there are LangGraphWorker and PydanticAIWorker:"
+        " write the one that is meant, `LangGraphWorker(…)`, from a2a_serverless.frameworks."
+    )
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        loaded(tmp_path, source, "agent")
+
+
+UNKNOWN = (
+    "{} 1.0.9 is no version that its adapter knows (from {} on, before {}): install"
+    " 'a2a-serverless[{}]'."
+)
+
+
+def test_a_version_that_the_adapter_does_not_know_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sentence has the extra: at a raw agent, and where the framework lacks a name."""
+    monkeypatch.setattr(versions, "version", lambda _: "1.0.9")
+    says = UNKNOWN.format("langgraph", "1.2", "2", "langgraph")
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        loaded(tmp_path, GRAPH, "graph")
+    monkeypatch.setitem(sys.modules, "strands", ModuleType("strands"))
+    source = "from a2a_serverless.frameworks.strands import StrandsWorker"
+    says = UNKNOWN.format("strands-agents", "1.62", "2", "strands")
+    with pytest.raises(ConfigurationError, match=f"cannot import name .*: {re.escape(says)}"):
+        loaded(tmp_path, source, "agent")
+
+
+def test_a_framework_that_is_no_package_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As nothing says its version."""
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(versions, "version", missing)
+    assert {versions.unknown_version(name) for name in versions.KNOWN} == {""}
+
+
+def test_the_versions_are_those_of_the_extras() -> None:
+    """What an adapter knows is what its extra installs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for known in versions.KNOWN.values():
+        needs = [f"{known.package}>={known.first},<{known.below}"]
+        assert project["optional-dependencies"][known.extra] == needs

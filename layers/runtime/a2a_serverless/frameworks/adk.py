@@ -25,6 +25,7 @@ from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
 from google.adk.agents import BaseAgent, LlmAgent
 from google.adk.agents.callback_context import CallbackContext
 from google.adk.agents.invocation_context import LlmCallsLimitExceededError
+from google.adk.apps import App
 from google.adk.events import Event as AdkEvent
 from google.adk.events import EventActions
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
@@ -42,6 +43,7 @@ from a2a_serverless.frameworks.conversation import (
     Messages,
     final_errors,
 )
+from a2a_serverless.frameworks.options import Adapter, Passed
 from a2a_serverless.frameworks.parts import KINDS, File, PartRefusedError, Takes, tell
 from a2a_serverless.frameworks.steps import MODEL, Steps, text_of
 from a2a_serverless.tasks.fold import Event
@@ -62,36 +64,62 @@ _ANSWER: Final = "a2a_serverless_answer"
 _ASKS: Final = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
 
 
-class AdkExecutor(AgentExecutor):
+_EXECUTOR: Final = Passed(
+    "AdkExecutor(executor_options=…)", {A2aAgentExecutor.__init__: frozenset({"runner"})}
+)
+
+
+class AdkExecutor(Adapter, AgentExecutor):
     """Runs an agent; each turn has its own session, which begins as the last ended turn left it.
 
     Args:
-        agent: the root agent.
+        agent: the root agent, or an App, whose name is that of the runner.
         app_name: the runner's.
         executor_options: those of the ADK's executor, such as `config` or `force_new_version`.
         steps: False: nothing is recorded, and a turn that is interrupted starts over.
         urls: True: files by https URLs are taken too, and the URL is handed to the model as it is.
             Some providers' packages fetch it in the worker: the default refuses URLs.
-        **runner_options: those of the runner, such as `plugins` or `artifact_service`.
+        show_tools: True: the client sees each call of a tool as a status.
+        **options: those of the Runner, such as `plugins` or `artifact_service`, and those of its
+            `run_async`, such as `run_config`; one that is a function is called with the turn's
+            TaskContext.
+
+    Raises:
+        ConfigurationError: an option does not exist, or the ADK's version is unknown.
     """
 
+    module = "adk"
+    passed = Passed(
+        "AdkExecutor",
+        {
+            Runner.__init__: frozenset(
+                {"app", "agent", "app_name", "node", "session_service", "auto_create_session"}
+            ),
+            Runner.run_async: frozenset(
+                {"user_id", "session_id", "invocation_id", "new_message", "yield_user_message"}
+            ),
+        },
+    )
+    way_out = "no event of the agent has a text or a file; have its model answer."
     keeps_conversation = True
 
     def __init__(
         self,
-        agent: BaseAgent,
-        app_name: str,
+        agent: BaseAgent | App,
+        app_name: str = "",
         *,
         executor_options: dict[str, Any] | None = None,
         steps: bool = True,
         urls: bool = False,
-        **runner_options: Any,
+        show_tools: bool = False,
+        **options: Any,
     ) -> None:
-        self._agent = agent
-        self._app_name = app_name
+        super().__init__(options, steps=steps, show_tools=show_tools)
+        _EXECUTOR.check(executor_options or {})
+        self._app = agent if isinstance(agent, App) else None
+        self._agent = agent.root_agent if isinstance(agent, App) else agent
+        self._app_name = app_name or agent.name
         self._executor_options = executor_options or {}
-        self._steps = steps
-        self._runner_options = runner_options
         self.takes = _TAKES.by_url(*KINDS) if urls else _TAKES
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -104,30 +132,34 @@ class AdkExecutor(AgentExecutor):
             await tell(ctx, refused)
             return
         sessions = _ConversationSessions(await Conversation.load(ctx, "google-adk"))
-        agent, ids, recording = self._agent, None, _Recording(ctx)
+        agent, ids, recording = self._agent, None, _Recording(ctx, shows_tools=self._show_tools)
         if self._steps:
             ids = _Ids(ctx)
             platform_uuid.set_id_provider(ids.new)
             agent = recording.agent(agent)
-        runner = self._runner(sessions, agent)
+        options = await self.passed.of(ctx, self._options, Runner.__init__)
+        runner = self._runner(sessions, agent, **options)
         runner.answers = recording.answers
+        runner.options = await self.passed.of(ctx, self._options, Runner.run_async)
         executor = A2aAgentExecutor(runner=runner, **self._executor_options)
         await executor.execute(context, _KeepingQueue(event_queue, sessions, runner, ids))
         if runner.error is not None:
             with final_errors(_FINAL), self.takes.refusals(ctx):
                 raise runner.error
+        self._warn_if_empty(ctx)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         runner = self._runner(InMemorySessionService(), self._agent)
         await A2aAgentExecutor(runner=runner, **self._executor_options).cancel(context, event_queue)
 
-    def _runner(self, sessions: InMemorySessionService, agent: BaseAgent) -> _TellingRunner:
-        return _TellingRunner(
-            agent=agent,
-            app_name=self._app_name,
-            session_service=sessions,
-            **self._runner_options,
-        )
+    def _runner(
+        self, sessions: InMemorySessionService, agent: BaseAgent, **options: Any
+    ) -> _TellingRunner:
+        if self._app is None:
+            options["agent"] = agent
+        else:
+            options["app"] = self._app.model_copy(update={"root_agent": agent})
+        return _TellingRunner(app_name=self._app_name, session_service=sessions, **options)
 
 
 class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the types
@@ -141,8 +173,19 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
     answers: Mapping[str, _Answer] = MappingProxyType({})
     chunk_of: _Answer | None = None
     """The answer of which the ADK's executor has got a chunk, which it passes on now."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """The author's, for the run."""
 
-    async def run_async(self, **options: Any) -> AsyncGenerator[AdkEvent, None]:
+    async def run_async(self, **given: Any) -> AsyncGenerator[AdkEvent, None]:
+        options = {**given, **self.options}
+        if "run_config" in self.options:  # with what the ADK's executor tells of the request
+            told = {
+                **given["run_config"].custom_metadata,
+                **(options["run_config"].custom_metadata or {}),
+            }
+            options["run_config"] = options["run_config"].model_copy(
+                update={"custom_metadata": told}
+            )
         try:
             async with aclosing(super().run_async(**options)) as events:
                 async for event in events:
@@ -313,8 +356,8 @@ class _Answer:
 class _Recording:
     """Makes the requests and the tool calls of one turn steps, on copies of agents and tools."""
 
-    def __init__(self, ctx: TaskContext) -> None:
-        self._steps = Steps(ctx)
+    def __init__(self, ctx: TaskContext, *, shows_tools: bool) -> None:
+        self._steps = Steps(ctx, shows_tools=shows_tools)
         self.answers: dict[str, _Answer] = {}
 
     def agent(self, agent: BaseAgent) -> BaseAgent:
@@ -404,7 +447,9 @@ class _Recording:
                 return [_json_of(tool.name, result), _dumped(tool_context.actions)]
 
             key, asked = str(tool_context.function_call_id), digest("call", text_of(args))
-            result, changed = await self._steps.run(tool.name, call, key=key, asked=asked)
+            result, changed = await self._steps.run(
+                tool.name, call, key=key, asked=asked, arguments=args
+            )
             actions = EventActions.model_validate_json(json.dumps(changed))
             for name in actions.model_fields_set - {"state_delta"}:
                 setattr(tool_context.actions, name, getattr(actions, name))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from a2a_serverless.errors import StateTooLargeError
+from a2a_serverless.frameworks.options import Adapter
 from a2a_serverless.frameworks.parts import PartRefusedError, check_answer, tell
 from a2a_serverless.worker import FinalError, TaskContext, Worker
 from a2a_serverless.worker.context import queue_of
@@ -26,7 +27,9 @@ logger = logging.getLogger(__name__)
 _MARK_BYTES: Final = 100
 """What `load` leaves free, so that the mark of a full conversation always has room."""
 
-_ARTIFACT: Final = "answer"
+_QUESTIONS: Final = ("question", "message", "prompt")
+"""The names under which a dict has the question that a person reads."""
+ARTIFACT: Final = "answer"
 """The artifact of what a framework streams."""
 MOST_WAITING: Final = 16
 """The most waiting tasks that a conversation remembers: those that asked last.
@@ -110,7 +113,8 @@ class Conversation:
     async def ask(self, question: Any, waiting: Any) -> None:
         """End the turn with a question, and keep what this task needs when it is answered.
 
-        The question is a text, or any JSON value, which is also sent as data.
+        The question is a text, or any JSON value, which is also sent as data. A dict that has its
+        question as "question", "message" or "prompt" is read as that.
 
         Raises:
             StateTooLargeError: as `TaskContext.update_context`.
@@ -119,7 +123,11 @@ class Conversation:
         if isinstance(question, str):
             await self.ctx.request_input(question)
         else:
-            await self.ctx.request_input(json.dumps(question, ensure_ascii=False), question)
+            named = question if isinstance(question, dict) else {}
+            texts = (named.get(name) for name in _QUESTIONS)
+            text = next((each for each in texts if isinstance(each, str) and each.strip()), None)
+            whole = json.dumps(question, ensure_ascii=False)
+            await self.ctx.request_input(text or whole, question)
 
     async def wait(self, waiting: Any) -> None:
         """Keep what this task needs when its question is answered. Ask the question next.
@@ -189,7 +197,7 @@ class Messages:
         return {"own": now[count:]}
 
 
-class FrameworkWorker(Worker):
+class FrameworkWorker(Adapter, Worker):
     """A Worker that runs a framework's agent once for each message."""
 
     keeps_conversation = True
@@ -203,6 +211,7 @@ class FrameworkWorker(Worker):
             await self._run(ctx)
         except PartRefusedError as refused:
             await tell(ctx, refused)
+        self._warn_if_empty(ctx)
 
     @abstractmethod
     async def _run(self, ctx: TaskContext) -> None:
@@ -222,17 +231,17 @@ class Answer:
 
     def __init__(self, ctx: TaskContext) -> None:
         self._ctx = ctx
-        self._has_begun = any(one.artifact_id == _ARTIFACT for one in ctx.previous_artifacts)
+        self._has_begun = any(one.artifact_id == ARTIFACT for one in ctx.previous_artifacts)
         self._message: object = None
 
     async def add(self, text: str, message: object) -> None:
         """Send the next chunk; `message` is equal for the chunks of one message."""
         if current_step() is not None:  # steps that are recorded may have begun the artifact
-            self._has_begun = self._has_begun or queue_of(self._ctx).has_artifact(_ARTIFACT)
+            self._has_begun = self._has_begun or queue_of(self._ctx).has_artifact(ARTIFACT)
         is_next = self._has_begun and message != self._message
         self._has_begun, self._message = True, message
         text = f"\n\n{text}" if is_next else text
-        await self._ctx.emit_text_artifact(text, _ARTIFACT, append=True)
+        await self._ctx.emit_text_artifact(text, ARTIFACT, append=True)
 
 
 @contextmanager

@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
+from threading import get_ident
 from typing import Any, Final, TypeGuard
+from uuid import UUID
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import (
     LC_AUTO_PREFIX,
     AIMessage,
@@ -24,17 +27,19 @@ from langchain_core.messages import (
     HumanMessage,
 )
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import merge_configs, var_child_runnable_config
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError
-from langgraph.graph import StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import CachePolicy, Command
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 from xxhash import xxh3_128_hexdigest
 
 from a2a_serverless.errors import ConfigurationError
@@ -46,20 +51,30 @@ from a2a_serverless.frameworks.conversation import (
     FrameworkWorker,
     final_errors,
 )
+from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import KINDS, File, Takes, give
 from a2a_serverless.frameworks.steps import (
     TOO_LARGE,
     NotRecordedError,
     record_of,
     refuse_another,
+    show_tool,
     text_of,
+    to_show,
 )
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import FinalError, TaskContext
+from a2a_serverless.worker.context import queue_of
+from a2a_serverless.worker.steps import outside
 
 __all__ = ["LangGraphWorker"]
 
 _MESSAGES: Final = "messages"
+_TASKS: Final = "tasks"
+_CODE: Final = "code"
+"""The mode of what the code of a node tells by itself, in no stream of LangGraph."""
+CUSTOM: Final = "custom"
+UPDATES: Final = "updates"
 _BASE64: Final = 4 / 3
 _FINAL: Final[dict[type[Exception], str]] = {
     GraphRecursionError: TOO_MANY_STEPS,
@@ -70,6 +85,7 @@ _FINAL: Final[dict[type[Exception], str]] = {
 _TAKES: Final = Takes("langgraph", None)
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
+_Show = Callable[[TaskContext, str, Any], Awaitable[None]]
 
 
 class LangGraphWorker(FrameworkWorker):
@@ -79,6 +95,15 @@ class LangGraphWorker(FrameworkWorker):
 
     Args:
         graph: compiled; a checkpointer that it was compiled with is not used.
+        answer: the key of the state that has the answer, if that is not what models say. It is
+            sent when the graph has ended, and no text is streamed but that of `nodes`.
+        nodes: the nodes whose text is the answer; by default all of them.
+        stream_mode: what is shown as statuses beside the text: "custom", what nodes write, and
+            "updates", what they return; a string or several.
+        subgraphs: True: what subgraphs say is the answer, too.
+        show_tools: True: the client sees each call of a tool as a status.
+        **options: those of the graph's `astream`, such as `config` and `context`; one that is a
+            function is called with the turn's TaskContext.
         serde: writes and reads the state; by default LangGraph's, which warns of classes that are
             not its own. `JsonPlusSerializer(allowed_msgpack_modules=[Order])` allows some.
         steps: False: nothing is recorded, and a turn that is interrupted starts over.
@@ -87,17 +112,35 @@ class LangGraphWorker(FrameworkWorker):
 
     Raises:
         ConfigurationError: the graph is not compiled, or has a DeltaChannel, whose value is spread
-            over checkpoints.
+            over checkpoints; an option, a node, a key or a mode does not exist, or LangGraph's
+            version is unknown.
     """
 
-    def __init__(
+    module = "langgraph"
+    passed = Passed(
+        "LangGraphWorker",
+        {
+            CompiledStateGraph.astream: frozenset(
+                {"input", "interrupt_before", "interrupt_after", "version"}
+            )
+        },
+    )
+
+    def __init__(  # noqa: PLR0913 - what an author chooses
         self,
         graph: Graph,
         *,
+        answer: str | None = None,
+        nodes: Collection[str] | None = None,
+        stream_mode: str | Sequence[str] = (),
+        subgraphs: bool = False,
+        show_tools: bool = False,
         serde: SerializerProtocol | None = None,
         steps: bool = True,
         urls: bool = False,
+        **options: Any,
     ) -> None:
+        super().__init__(options, steps=steps, show_tools=show_tools)
         given: Any = graph
         if isinstance(given, StateGraph):
             raise ConfigurationError("The graph is not compiled: pass `graph.compile()`.")
@@ -107,9 +150,26 @@ class LangGraphWorker(FrameworkWorker):
                 f"The graph's {', '.join(spread)} is a DeltaChannel, whose value is spread over"
                 " checkpoints, and the last one alone is kept: use another channel."
             )
+        modes = frozenset([stream_mode] if isinstance(stream_mode, str) else stream_mode)
+        keys = graph.output_channels
+        keys = [keys] if isinstance(keys, str) else [*keys]
+        _refuse("answer", frozenset([answer]) - {None}, keys)
+        _refuse("stream_mode", modes - {_MESSAGES}, [CUSTOM, UPDATES])
+        if not subgraphs:  # whose nodes are not known before they run
+            _refuse(
+                "nodes", frozenset(nodes or ()), [each for each in graph.nodes if each != START]
+            )
+        self.way_out = (
+            'name the key of the state that has it, `LangGraphWorker(graph, answer="KEY")`, of'
+            f" {', '.join(keys)}; or end the task in `finish(ctx, values)`."
+        )
+        if nodes is None and answer is not None:
+            nodes = ()
         self._graph = graph
+        self._answer = answer
+        heard = None if nodes is None else frozenset(nodes)
+        self._shows = _Shows(heard, modes, subgraphs, show_tools)
         self._serde = serde
-        self._steps = steps
         self.takes = _TAKES.by_url(*KINDS) if urls else _TAKES
 
     def begin(self, ctx: TaskContext) -> Any:
@@ -122,9 +182,26 @@ class LangGraphWorker(FrameworkWorker):
         """
         return {_MESSAGES: [HumanMessage(self.takes.prompt(ctx, _text, _block))]}
 
-    async def finish(self, ctx: TaskContext, values: Any) -> None:  # noqa: ARG002 - for overriding
-        """End a task whose graph has ended, given its state; by default without further output."""
-        await ctx.respond()
+    async def finish(self, ctx: TaskContext, values: Any) -> None:
+        """End a task whose graph has ended, given its state.
+
+        By default the value of the key `answer` is sent: a text, the text of a message or of the
+        last one of several, or data. Without such a key there is no further output.
+        """
+        value = None if self._answer is None else values.get(self._answer)
+        if isinstance(value, list) and value and _are_messages(value):
+            value = value[-1]
+        if value is None or isinstance(value, str | BaseMessage):
+            await ctx.complete(value.text if isinstance(value, BaseMessage) else value)
+        else:
+            await ctx.complete_json(to_jsonable_python(value, fallback=str))
+
+    async def show(self, ctx: TaskContext, mode: str, event: Any) -> None:
+        """Show the client an event of `stream_mode`: a text, or JSON as a status's metadata."""
+        if isinstance(event, str):
+            await ctx.send_status(event)
+        else:
+            await ctx.send_status(None, {mode: to_show(event)})
 
     async def _run(self, ctx: TaskContext) -> None:
         conversation = await Conversation.load(ctx, "langgraph", growth=_BASE64)
@@ -135,11 +212,15 @@ class LangGraphWorker(FrameworkWorker):
             given = self.begin(ctx)
         else:
             given = await _answered(graph, thread.config, conversation.answer)
+        options = await self.passed.of(ctx, self._options)
+        config = merge_configs(options.pop("config", None), thread.config)
+        said = _Said(ctx, Answer(ctx), self.show)
         with final_errors(_FINAL), self.takes.refusals(ctx):
             if self._steps:
-                await _Nodes(ctx, graph, self._serde, given).stream(given, thread.config)
+                nodes = _Nodes(ctx, graph, self._serde, given, said, self._shows)
+                await nodes.stream(given, config, options)
             else:
-                await _stream(ctx, graph, given, thread.config)
+                await _stream(graph, given, config, options, said, self._shows)
         state = await graph.aget_state(thread.config)
         if state.interrupts:
             await conversation.ask(state.interrupts[0].value, thread.dump())
@@ -240,11 +321,52 @@ async def _answered(graph: Graph, config: RunnableConfig, answer: Any) -> Comman
     return Command(resume={asked[0].id: answer})
 
 
-async def _stream(ctx: TaskContext, graph: Graph, given: Any, config: RunnableConfig) -> None:
-    said = _Said(ctx, Answer(ctx))
-    async for token, _ in graph.astream(given, config, stream_mode="messages"):
-        if _speaks(token):
-            await said.add(token)
+def _refuse(option: str, given: frozenset[Any], there_are: list[str]) -> None:
+    """Raise ConfigurationError for what an option names and the graph does not have."""
+    for name in sorted(given - {*there_are}):
+        raise ConfigurationError(
+            f"LangGraphWorker(graph, {option}={name!r}): there is none of this name, but"
+            f" {', '.join(there_are)}."
+        )
+
+
+@dataclass(frozen=True)
+class _Shows:
+    """What a client sees of a run."""
+
+    nodes: frozenset[str] | None
+    modes: frozenset[str]
+    subgraphs: bool
+    tools: bool
+
+    def has_text(self, token: Any, namespace: str) -> bool:
+        """Return True for a message that has an answer, or a piece of it."""
+        if not _speaks(token):
+            return False
+        names = {each.partition(":")[0] for each in namespace.split("|")}
+        return self.nodes is None or not self.nodes.isdisjoint(names)
+
+    async def events(
+        self, graph: Graph, given: Any, config: RunnableConfig, options: Any, *modes: str
+    ) -> AsyncIterator[tuple[tuple[str, ...], str, Any]]:
+        """Yield the events of a run: the subgraph, the mode, and what is told."""
+        every: Any = [*{_MESSAGES, *modes}]
+        events: Any = graph.astream(
+            given, config, stream_mode=every, subgraphs=self.subgraphs, **options
+        )
+        async for event in events:
+            yield event if self.subgraphs else ((), *event)
+
+
+async def _stream(
+    graph: Graph, given: Any, config: RunnableConfig, options: Any, said: _Said, shows: _Shows
+) -> None:
+    async for _, mode, event in shows.events(graph, given, config, options, *shows.modes):
+        if mode != _MESSAGES:
+            if "__interrupt__" not in event:  # is asked, and no update
+                await said.add(mode, event)
+        elif shows.has_text(event[0], event[1]["langgraph_checkpoint_ns"]):
+            await said.add(mode, event[0])
     await said.end()
 
 
@@ -259,15 +381,28 @@ def _files_of(token: AIMessage) -> list[Any]:
 
 
 class _Said:
-    """What a model says: its text as it comes, and its files when it has ended."""
+    """What a graph says: its text as it comes, and its files when it has ended."""
 
-    def __init__(self, ctx: TaskContext, answer: Answer) -> None:
+    def __init__(self, ctx: TaskContext, answer: Answer, show: _Show) -> None:
         self._ctx = ctx
         self._answer = answer
+        self._show = show
         self._files: dict[str | None, AIMessageChunk] = {}
 
-    async def add(self, token: AIMessage) -> None:
-        """Take the next message, or piece of one."""
+    def anew(self) -> _Said:
+        """Return what says files of its own, in the same artifact."""
+        return _Said(self._ctx, self._answer, self._show)
+
+    async def add(self, mode: str, event: Any) -> None:
+        """Take the next message, or piece of one; or what is shown beside them."""
+        if mode == _MESSAGES:
+            await self._say(event)
+        elif mode == _CODE:
+            await event()
+        else:
+            await self._show(self._ctx, mode, event)
+
+    async def _say(self, token: AIMessage) -> None:
         if token.text:
             await self._answer.add(token.text, token.id)
         if files := _files_of(token):  # the pieces of a file are joined by their index
@@ -282,6 +417,45 @@ class _Said:
             for block in message.content:
                 if isinstance(block, dict) and (file := _file(block)):
                     await give(self._ctx, file)
+
+
+_Say = Callable[[], Awaitable[None]]
+
+
+class _ToolCalls(BaseCallbackHandler):
+    """Has the calls of tools told, each with the namespace in which it runs."""
+
+    run_inline = True
+
+    def __init__(self, ctx: TaskContext, tell: Callable[[str, _Say], None]) -> None:
+        self._ctx = ctx
+        self._tell = tell
+        self._calls: dict[UUID, tuple[str, str, str]] = {}
+
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any] | None,
+        input_str: str,
+        *,
+        run_id: UUID,
+        metadata: dict[str, Any] | None = None,
+        inputs: dict[str, Any] | None = None,
+        **named: Any,
+    ) -> None:
+        where = (metadata or {}).get("langgraph_checkpoint_ns", "")
+        name = (serialized or {}).get("name", "")
+        self._calls[run_id] = where, name, str(named.get("tool_call_id") or run_id)
+        arguments = to_show(input_str if inputs is None else inputs)
+        self._write(*self._calls[run_id], "called", arguments=arguments)
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
+        self._write(*self._calls.pop(run_id), "returned")
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
+        self._write(*self._calls.pop(run_id), "raised")
+
+    def _write(self, where: str, name: str, call: str, state: str, **more: Any) -> None:
+        self._tell(where, partial(show_tool, self._ctx, name, call, state, **more))
 
 
 _FILES: Final = frozenset({"image", "audio", "video", "file"})
@@ -346,9 +520,14 @@ class _Run:
     def __init__(self, node: str, number: int) -> None:
         self.node = node
         self.key = str(number)
-        self.tokens: asyncio.Queue[Any] = asyncio.Queue()
+        self.said: asyncio.Queue[tuple[str, Any] | None] = asyncio.Queue()
         self.writes: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.has_begun = False
+
+
+def _task_of(namespace: str) -> str:
+    """Return the id of the task of the graph, by whose node it is run, also in subgraphs."""
+    return namespace.partition("|")[0].rpartition(":")[2]
 
 
 class _Nodes(BaseCache[Any]):
@@ -360,14 +539,20 @@ class _Nodes(BaseCache[Any]):
     """
 
     def __init__(
-        self, ctx: TaskContext, graph: Graph, serde: SerializerProtocol | None, given: Any
+        self,
+        ctx: TaskContext,
+        graph: Graph,
+        serde: SerializerProtocol | None,
+        given: Any,
+        said: _Said,
+        shows: _Shows,
     ) -> None:
         super().__init__(serde=serde)
         self._ctx = ctx
         # What a node gets comes of the graph's input, of records, and of the state at the start.
         self._asked = digest("input", text_of(_without_ids(given))).encode()
-        self._answer = Answer(ctx)
-        self._said = _Said(ctx, self._answer)
+        self._said = said
+        self._shows = shows
         self._others = graph.cache
         self._floor = asyncio.Lock()
         self._numbers: Counter[str] = Counter()
@@ -375,6 +560,9 @@ class _Nodes(BaseCache[Any]):
         self._by_key: dict[str, _Run] = {}
         self._by_id: dict[str, _Run] = {}
         self._steps: set[asyncio.Task[None]] = set()
+        self._early: defaultdict[str, list[_Say]] = defaultdict(list)
+        self._plain: set[str] = set()
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         handlers = set(graph.node_error_handler_map.values())
         policies = {
             name: CachePolicy(key_func=partial(self._prepare, name))
@@ -387,21 +575,55 @@ class _Nodes(BaseCache[Any]):
         }
         self._graph = graph.copy({"cache": self, "nodes": nodes})
 
-    async def stream(self, given: Any, config: RunnableConfig) -> None:
+    async def stream(self, given: Any, config: RunnableConfig, options: dict[str, Any]) -> None:
         """Run the graph; return when all of its nodes are recorded."""
+        outside.set(self._takes_over)
+        if self._shows.tools:
+            calls: RunnableConfig = {"callbacks": [_ToolCalls(self._ctx, self._tell)]}
+            config = merge_configs(config, calls)
+        modes = [_TASKS, *(self._shows.modes - {UPDATES})]
         try:
-            events = self._graph.astream(given, config, stream_mode=["messages", "tasks"])
-            async for mode, event in events:
-                if mode == "tasks":
-                    self._take_note(event)
-                else:
-                    await self._say(*event)
+            events = self._shows.events(self._graph, given, config, options, *modes)
+            async for where, mode, event in events:
+                if mode == _TASKS:
+                    await self._take_note(where, event)
+                elif mode == CUSTOM:
+                    await self._say("|".join(where), mode, event)
+                elif self._shows.has_text(event[0], event[1]["langgraph_checkpoint_ns"]):
+                    await self._say(event[1]["langgraph_checkpoint_ns"], mode, event[0])
             await self._recorded()
+            for task_id in [*self._early]:
+                await self._say_early(task_id)
             await self._said.end()
         finally:
             for step in self._steps:
                 step.cancel()
             await asyncio.gather(*self._steps, return_exceptions=True)
+
+    def _takes_over(self, event: Any) -> bool:
+        """Let the step of a node say what the node's code emits."""
+        config = var_child_runnable_config.get() or {}
+        where = config.get("configurable", {}).get("checkpoint_ns", "")
+        if not where or _task_of(where) in self._plain:
+            return False
+        self._tell(where, partial(queue_of(self._ctx).enqueue_event, event))
+        return True
+
+    def _tell(self, where: str, say: _Say) -> None:
+        """Let the step of a node say what its code tells, called in any thread."""
+        if get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self._tell, where, say)
+            return
+        task_id = _task_of(where)
+        if task_id in self._by_id:
+            self._by_id[task_id].said.put_nowait((_CODE, say))
+            self._begin(self._by_id[task_id])
+        else:  # the stream has not told yet that the node runs, or it is no step
+            self._early[task_id].append(say)
+
+    async def _say_early(self, task_id: str) -> None:
+        for say in self._early.pop(task_id, ()):
+            await self._say(f":{task_id}", _CODE, say)
 
     def _prepare(self, node: str, *_: object) -> str:
         self._numbers[node] += 1
@@ -411,30 +633,44 @@ class _Nodes(BaseCache[Any]):
         self._by_key[xxh3_128_hexdigest(name.encode())] = run
         return name
 
-    def _take_note(self, event: Any) -> None:
+    async def _take_note(self, where: tuple[str, ...], event: Any) -> None:
         """Take note that a node begins or ends to run."""
-        if "result" not in event:
+        is_end = "result" in event
+        if is_end and UPDATES in self._shows.modes and not (event["interrupts"] or event["error"]):
+            update = {event["name"]: event["result"]}
+            await self._say("|".join(where) or f"{event['name']}:{event['id']}", UPDATES, update)
+        if where:  # in a subgraph, which belongs to the node that runs it
+            return
+        if not is_end:
             if self._prepared[event["name"]]:
                 self._by_id[event["id"]] = self._prepared[event["name"]].popleft()
+            else:
+                self._plain.add(event["id"])
+            await self._say_early(event["id"])
             return
+        await self._say_early(event["id"])
         run = self._by_id.pop(event["id"], None)
         if run is None:
             return
-        run.tokens.put_nowait(None)
+        run.said.put_nowait(None)
         if event["interrupts"]:
             run.writes.set_result(None)
         if event["error"]:
             run.writes.cancel()
         self._begin(run)
 
-    async def _say(self, token: Any, metadata: Mapping[str, Any]) -> None:
-        if not _speaks(token):
-            return
-        run = self._by_id.get(metadata["langgraph_checkpoint_ns"].rpartition(":")[2])
+    async def _say(self, namespace: str, mode: str, event: Any) -> None:
+        """Say what a node tells, in its step; a subgraph is part of the node that runs it.
+
+        What a node writes does not tell its name: it is said at once where several run.
+        """
+        run = self._by_id.get(_task_of(namespace))
+        if not namespace and len(self._by_id) == 1:
+            (run,) = self._by_id.values()
         if run is None:
-            await self._said.add(token)
+            await self._said.add(mode, event)
         else:
-            run.tokens.put_nowait(token)
+            run.said.put_nowait((mode, event))
             self._begin(run)
 
     def _begin(self, run: _Run) -> None:
@@ -448,10 +684,10 @@ class _Nodes(BaseCache[Any]):
                 await self._ctx.step(run.node, self._listen, run, key=run.key)
 
     async def _listen(self, run: _Run) -> bytes:
-        """Say what a node streams; return its writes as bytes: none after an interrupt."""
-        said = _Said(self._ctx, self._answer)
-        while (token := await run.tokens.get()) is not None:
-            await said.add(token)
+        """Say what a node tells; return its writes as bytes: none after an interrupt."""
+        said = self._said.anew()
+        while (told := await run.said.get()) is not None:
+            await said.add(*told)
         await said.end()
         if run.writes.cancelled():
             raise NotRecordedError(run.node, "", "")

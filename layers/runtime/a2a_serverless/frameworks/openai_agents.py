@@ -12,6 +12,7 @@ import json
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from agents import (
@@ -45,6 +46,7 @@ from a2a_serverless.frameworks.conversation import (
     final_errors,
     is_consent,
 )
+from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import DOCUMENTS, IMAGES, File, Takes, give
 from a2a_serverless.frameworks.steps import MODEL, Steps, text_of
 from a2a_serverless.tasks.identity import digest
@@ -56,28 +58,48 @@ _FINAL: Final[dict[type[Exception], str]] = {MaxTurnsExceeded: TOO_MANY_STEPS, U
 _TAKES: Final = Takes("openai-agents", frozenset({*IMAGES, *DOCUMENTS, "audio/mpeg", "audio/wav"}))
 
 
+_CONVERSATIONS: Final = {"conversation_id", "previous_response_id", "auto_previous_response_id"}
+"""What keeps a conversation in OpenAI's service: here it is kept by the session."""
+
+
 class OpenAIAgentsWorker(FrameworkWorker):
     """Runs an agent once for each message.
 
     Args:
         agent: the agent that begins each run.
         run_config: the configuration of each run, such as `RunConfig(tracing_disabled=True)`.
+        **options: those of `Runner.run_streamed`, such as `context`, `max_turns` and `hooks`; one
+            that is a function is called with the turn's TaskContext.
+        show_tools: True: the client sees each call of a tool as a status.
         steps: False: nothing is recorded, and a turn that is interrupted starts over.
         urls: True: files by https URLs are taken too, and the URL is handed to the model as it is.
             Some providers' packages fetch it in the worker: the default refuses URLs.
+
+    Raises:
+        ConfigurationError: an option does not exist, or the SDK's version is unknown.
     """
+
+    module = "openai_agents"
+    passed = Passed(
+        "OpenAIAgentsWorker",
+        {Runner.run_streamed: frozenset({"starting_agent", "input", "session", *_CONVERSATIONS})},
+    )
+    way_out = "the agent's final output is empty; end the task in `finish(ctx, output)`."
 
     def __init__(
         self,
         agent: Agent[Any],
-        run_config: RunConfig | None = None,
+        run_config: RunConfig | Callable[[TaskContext], RunConfig] | None = None,
         *,
         steps: bool = True,
         urls: bool = False,
+        show_tools: bool = False,
+        **options: Any,
     ) -> None:
+        if run_config is not None:
+            options["run_config"] = run_config
+        super().__init__(options, steps=steps, show_tools=show_tools)
         self._agent = agent
-        self._run_config = run_config
-        self._steps = steps
         self.takes = _TAKES.by_url("image", "document") if urls else _TAKES
 
     def begin(self, ctx: TaskContext) -> Any:
@@ -105,19 +127,23 @@ class OpenAIAgentsWorker(FrameworkWorker):
         conversation = await Conversation.load(ctx, "openai-agents")
         messages = Messages.of(conversation.ended, conversation.waiting)
         session = _ConversationSession(ctx.context_id, messages.begin())
-        agent, run_config = self._agent, self._run_config
+        agent, options = self._agent, await self.passed.of(ctx, self._options)
         if self._steps:
-            run_config = run_config or RunConfig()
-            recording = _Recording(ctx, run_config)
-            agent, run_config = recording.agent(agent), recording.run_config()
+            given_config = options.get("run_config") or {}
+            if isinstance(given_config, dict):
+                given_config = RunConfig(**given_config)
+            recording = _Recording(ctx, given_config, shows_tools=self._show_tools)
+            agent, options["run_config"] = recording.agent(agent), recording.run_config()
         if conversation.waiting is None:
             given = self.begin(ctx)
         else:
             given = await _answered(agent, conversation.waiting["run"], conversation.answer)
         with final_errors(_FINAL), self.takes.refusals(ctx):
-            run = Runner.run_streamed(agent, given, session=session, run_config=run_config)
+            run = Runner.run_streamed(agent, given, session=session, **options)
             await _stream(ctx, run)
         if run.interruptions:
+            if "context" in options:  # it is made anew for the answer
+                run.context_wrapper.context = None
             kept = {**messages.waiting(session.items), "run": run.to_state().to_json()}
             await conversation.ask(_question(run.interruptions[0]), kept)
         else:
@@ -201,8 +227,8 @@ def _question(item: Any) -> dict[str, Any]:
 class _Recording:
     """Makes the requests and the tool calls of one turn steps, by copies of its agents."""
 
-    def __init__(self, ctx: TaskContext, run_config: RunConfig) -> None:
-        self._steps = Steps(ctx)
+    def __init__(self, ctx: TaskContext, run_config: RunConfig, *, shows_tools: bool) -> None:
+        self._steps = Steps(ctx, shows_tools=shows_tools)
         self._answer = Answer(ctx)
         self._run_config = run_config
         self._copies: dict[int, Any] = {}
@@ -246,8 +272,8 @@ class _Recording:
         return _StepModel(resolve, self._steps, self._answer)
 
     def _tool(self, tool: Any) -> Any:
-        # An agent that is a tool may end with a question, which is more than a tool's result.
-        if not isinstance(tool, FunctionTool) or getattr(tool, "_is_agent_tool", False):
+        is_agent = getattr(tool, "_is_agent_tool", False)
+        if not isinstance(tool, FunctionTool) or (is_agent and not self._steps.shows_tools):
             return tool
         made, invoke = copy.copy(tool), tool.on_invoke_tool
 
@@ -255,7 +281,12 @@ class _Recording:
             async def call() -> Any:
                 return to_jsonable_python(await invoke(run, arguments), fallback=str)
 
-            return await self._steps.run(tool.name, call, key=run.tool_call_id)
+            key, given = run.tool_call_id, arguments or "{}"
+            # An agent that is a tool may end with a question, which is more than a tool's result.
+            if is_agent:
+                ask = partial(invoke, run, arguments)
+                return await self._steps.show(tool.name, key, given, ask)
+            return await self._steps.run(tool.name, call, key=key, arguments=given)
 
         invoke_once.__dict__.update(getattr(invoke, "__dict__", {}))
         made.on_invoke_tool = invoke_once

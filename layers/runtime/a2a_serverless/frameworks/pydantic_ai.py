@@ -36,6 +36,10 @@ from pydantic_ai.messages import (
     FilePart,
     ImageUrl,
     ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
     ToolCallPart,
     ToolReturnContent,
     UserContent,
@@ -53,19 +57,24 @@ from pydantic_ai.tools import ToolDenied
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_core import InitErrorDetails, PydanticCustomError, to_jsonable_python
 
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import (
+    ARTIFACT,
     INVALID,
     TOO_MANY_STEPS,
+    Answer,
     Conversation,
     FrameworkWorker,
     Messages,
     final_errors,
     is_consent,
 )
+from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, Kind, Takes, give
 from a2a_serverless.frameworks.steps import MODEL, Signals, Steps, text_of
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
+from a2a_serverless.worker.context import queue_of
 
 __all__ = ["PydanticAIWorker"]
 
@@ -109,14 +118,48 @@ class PydanticAIWorker(FrameworkWorker):
 
     Args:
         agent: with `DeferredToolRequests` among its output types if it has deferred tools.
+        **options: those of `Agent.run`, such as `deps`, `usage_limits` and `output_type`; one that
+            is a function is called with the turn's TaskContext.
+        stream: True: the model's text is streamed, as chunks of the artifact `answer`.
+        show_tools: True: the client sees each call of a tool as a status.
         steps: False: nothing is recorded, and a turn that is interrupted starts over.
         urls: True: files by https URLs are taken too, and the URL is handed to the model as it is.
             Some providers' packages fetch it in the worker: the default refuses URLs.
+
+    Raises:
+        ConfigurationError: an option does not exist, or Pydantic AI's version is unknown.
     """
 
-    def __init__(self, agent: Agent[None, Any], *, steps: bool = True, urls: bool = False) -> None:
+    module = "pydantic_ai"
+    passed = Passed(
+        "PydanticAIWorker",
+        {
+            Agent.run: frozenset(
+                {"user_prompt", "message_history", "deferred_tool_results", "conversation"}
+            )
+        },
+        frozenset({"event_stream_handler", "instructions", "metadata", "model_settings"}),
+    )
+    way_out = "the agent's output is empty; end the task in `finish(ctx, output)`."
+
+    def __init__(
+        self,
+        agent: Agent[Any, Any],
+        *,
+        stream: bool = False,
+        show_tools: bool = False,
+        steps: bool = True,
+        urls: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(options, steps=steps, show_tools=show_tools)
+        if stream and not steps:
+            raise ConfigurationError(
+                "PydanticAIWorker streams text as it records it: leave `steps=False` or"
+                " `stream=True` out."
+            )
         self._agent = agent
-        self._steps = steps
+        self._streams = stream
         self.takes = _TAKES.by_url(*KINDS) if urls else _TAKES
 
     def begin(self, ctx: TaskContext) -> Any:
@@ -128,8 +171,13 @@ class PydanticAIWorker(FrameworkWorker):
         return self.takes.prompt(ctx, str, _content)
 
     async def finish(self, ctx: TaskContext, output: Any) -> None:
-        """End a task with the agent's output: a text or a file as it is, anything else as data."""
-        if isinstance(output, str):
+        """End a task with the agent's output: a text or a file as it is, anything else as data.
+
+        With `stream` a text that the model has said has gone out already.
+        """
+        if isinstance(output, str) and self._streams and queue_of(ctx).has_artifact(ARTIFACT):
+            await ctx.respond()
+        elif isinstance(output, str):
             await ctx.complete(output)
         elif isinstance(output, BinaryContent):
             await give(ctx, _file(output))
@@ -153,12 +201,17 @@ class PydanticAIWorker(FrameworkWorker):
                 return
         messages = Messages.of(conversation.ended, waiting)
         prompt = self.begin(ctx) if waiting is None else None
+        options = await self.passed.of(ctx, self._options)
+        if self._steps:
+            steps = Steps(ctx, _SIGNALS, shows_tools=self._show_tools)
+            recording = _Recording(steps, Answer(ctx) if self._streams else None)
+            options["capabilities"] = [recording, *(options.get("capabilities") or ())]
         with final_errors(_FINAL), self.takes.refusals(ctx):
             run = await self._agent.run(
                 prompt,
                 message_history=ModelMessagesTypeAdapter.validate_python(messages.begin()),
                 deferred_tool_results=None if waiting is None else _results(waiting),
-                capabilities=[_Recording(Steps(ctx, _SIGNALS))] if self._steps else None,
+                **options,
             )
         for part in (part for message in run.new_messages() for part in message.parts):
             if isinstance(part, FilePart) and part.content is not run.output:
@@ -221,24 +274,26 @@ def _results(waiting: dict[str, Any]) -> DeferredToolResults:
 
 
 @dataclass
-class _Recording(AbstractCapability[None]):
+class _Recording(AbstractCapability[Any]):
     """Makes the requests and the tool calls of a run steps."""
 
     steps: Steps
+    answer: Answer | None
 
     def get_wrapper_model(self, model: Model) -> Model:
-        return _StepModel(model, self.steps)
+        return _StepModel(model, self.steps, self.answer)
 
-    def get_wrapper_toolset(self, toolset: AbstractToolset[None]) -> AbstractToolset[None]:
+    def get_wrapper_toolset(self, toolset: AbstractToolset[Any]) -> AbstractToolset[Any]:
         return _StepToolset(toolset, self.steps)
 
 
 class _StepModel(WrapperModel):
-    """A model whose requests are steps."""
+    """A model whose requests are steps; with an `answer` it says in them what it streams."""
 
-    def __init__(self, model: Model, steps: Steps) -> None:
+    def __init__(self, model: Model, steps: Steps, answer: Answer | None) -> None:
         super().__init__(model)
         self._steps = steps
+        self._answer = answer
 
     async def request(
         self,
@@ -247,6 +302,8 @@ class _StepModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         async def call() -> Any:
+            if self._answer is not None:
+                return await self._streamed(messages, model_settings, model_request_parameters)
             return _dumped(
                 [await self.wrapped.request(messages, model_settings, model_request_parameters)]
             )
@@ -264,13 +321,9 @@ class _StepModel(WrapperModel):
         """Yield the events of the recorded response: they are the same in each attempt."""
 
         async def call() -> Any:
-            stream = self.wrapped.request_stream(
+            return await self._streamed(
                 messages, model_settings, model_request_parameters, run_context
             )
-            async with stream as streamed:
-                async for _ in streamed:
-                    pass
-                return _dumped([streamed.get()])
 
         yield CompletedStreamedResponse(
             _response(await self._steps.run(MODEL, call, asked=_told(messages))),
@@ -278,15 +331,33 @@ class _StepModel(WrapperModel):
             replay_events=True,
         )
 
+    async def _streamed(self, *request: Any) -> Any:
+        number = object()
+        async with self.wrapped.request_stream(*request) as streamed:
+            async for event in streamed:
+                text = _text_of(event)
+                if text and self._answer is not None:
+                    await self._answer.add(text, number)
+            return _dumped([streamed.get()])
+
+
+def _text_of(event: Any) -> str:
+    """Return the text that an event of a model's answer adds."""
+    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+        return event.part.content
+    if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+        return event.delta.content_delta
+    return ""
+
 
 @dataclass
-class _StepToolset(WrapperToolset[None]):
+class _StepToolset(WrapperToolset[Any]):
     """Tools whose calls are steps."""
 
     steps: Steps
 
     async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[None], tool: ToolsetTool[None]
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
         async def call() -> Any:
             try:
@@ -301,7 +372,8 @@ class _StepToolset(WrapperToolset[None]):
             return ["content", _CONTENT.dump_python(result, mode="json")]
 
         try:
-            kind, dumped = await self.steps.run(name, call, key=ctx.tool_call_id or "")
+            key = ctx.tool_call_id or ""
+            kind, dumped = await self.steps.run(name, call, key=key, arguments=tool_args)
         except _WrongArgumentsError as error:
             raise ValidationError.from_exception_data(
                 error.title, [_detail(*each) for each in error.errors]

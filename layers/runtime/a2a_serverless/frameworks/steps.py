@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NoReturn, TypeAlias
 
 from pydantic_core import to_jsonable_python
@@ -30,6 +32,44 @@ TOO_LARGE: Final[dict[type[Exception], str]] = {WrongCallError: RECORD_TOO_LARGE
 Signals: TypeAlias = Mapping[type[Exception], tuple[str, ...]]
 """Exceptions with which a framework steers itself: for each one its attributes, which its
 constructor takes under the same names."""
+
+
+TOOL: Final = "tool"
+"""The key of a status's metadata that tells a call of a tool."""
+_MOST_SHOWN: Final = 8_000
+"""The most characters of JSON that a status shows of a framework's value."""
+
+
+def to_show(value: Any) -> Any:
+    """Return a value of a framework as JSON, if it is small enough for a status; else its size."""
+    text = text_of(value)
+    return json.loads(text) if len(text) <= _MOST_SHOWN else {"characters": len(text)}
+
+
+async def show_tool(ctx: TaskContext, name: str, call: str, state: str, **more: Any) -> None:
+    """Tell the client that a call of a tool is "called", has "returned" or has "raised"."""
+    told = {"name": name, "call": call, "state": state, **more}
+    await ctx.send_status(f"Calls {name}." if state == "called" else None, {TOOL: told})
+
+
+async def shown(
+    ctx: TaskContext, name: str, key: str, arguments: Any, call: Callable[[], Awaitable[Any]]
+) -> Any:
+    """Return the result of a tool's call, and show the client that it begins and ends.
+
+    The arguments are a JSON value, or its text.
+    """
+    if isinstance(arguments, str):
+        with suppress(ValueError):
+            arguments = json.loads(arguments)
+    await show_tool(ctx, name, key, "called", arguments=to_show(arguments))
+    try:
+        result = await call()
+    except Exception:
+        await show_tool(ctx, name, key, "raised")
+        raise
+    await show_tool(ctx, name, key, "returned")
+    return result
 
 
 class NotRecordedError(StepError):
@@ -70,16 +110,27 @@ class Steps:
     framework has repeated it with success.
     """
 
-    def __init__(self, ctx: TaskContext, signals: Signals | None = None) -> None:
+    def __init__(
+        self, ctx: TaskContext, signals: Signals | None = None, *, shows_tools: bool = False
+    ) -> None:
         self._ctx = ctx
         self._signals = signals or {}
+        self.shows_tools = shows_tools
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._failed: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
 
     async def run(
-        self, name: str, call: Callable[[], Awaitable[Any]], *, key: str = "", asked: str = ""
+        self,
+        name: str,
+        call: Callable[[], Awaitable[Any]],
+        *,
+        key: str = "",
+        asked: str = "",
+        arguments: Any = None,
     ) -> Any:
         """Return the result of a call, a JSON value; `key` is the framework's id of the call.
+
+        A call of a tool has its `arguments`, and is shown to the client where that is wanted.
 
         Calls of one name and key are told apart by the order in which they begin. A call after one
         that has failed is the same one, tried again. A call inside a step belongs to that step.
@@ -87,6 +138,8 @@ class Steps:
         Raises:
             DivergedError: the record is of a call that was `asked` something else.
         """
+        if arguments is not None:
+            call = partial(self.show, name, key, arguments, call)
         if current_step() is not None:
             return await call()
         name, failed = name[:MAX_NAME], self._failed[name, key]
@@ -112,6 +165,14 @@ class Steps:
         else:
             return self._result(ran, name, asked)
         raise failure  # outside of `except`, which would change its chain
+
+    async def show(
+        self, name: str, key: str, arguments: Any, call: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Return the result of a tool's call, which is shown to the client where that is wanted."""
+        if not self.shows_tools:
+            return await call()
+        return await shown(self._ctx, name, key, arguments, call)
 
     async def _recorded(self, call: Callable[[], Awaitable[Any]], asked: str) -> Any:
         of = [asked] if asked else []

@@ -15,6 +15,7 @@ from typing import Any, Final
 from pydantic_core import to_jsonable_python
 from strands import Agent, Snapshot
 from strands.middleware import ExecuteToolStage, InvokeModelStage
+from strands.tools.structured_output.structured_output_tool import StructuredOutputTool
 from strands.types.events import ModelStopReason, ToolResultEvent
 from strands.types.exceptions import (
     ContextWindowOverflowException,
@@ -28,16 +29,19 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import (
     INVALID,
     TOO_LONG,
+    TOO_MANY_STEPS,
     Answer,
     Conversation,
     FrameworkWorker,
     Messages,
     final_errors,
 )
+from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, Takes, give
 from a2a_serverless.frameworks.steps import MODEL, Steps, text_of
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import FinalError, TaskContext
+from a2a_serverless.worker.context import FINAL_ANSWER
 
 __all__ = ["StrandsWorker"]
 
@@ -57,22 +61,36 @@ class StrandsWorker(FrameworkWorker):
     Args:
         make_agent: returns a new agent; one object is one conversation, so that each turn has its
             own. `callback_handler=None` keeps it from printing.
+        **options: those of `Agent.stream_async`, such as `invocation_state` and `limits`; one that
+            is a function is called with the turn's TaskContext.
+        show_tools: True: the client sees each call of a tool as a status.
         steps: False: nothing is recorded, and a turn that is interrupted starts over.
 
     Raises:
-        ConfigurationError: it is an agent.
+        ConfigurationError: it is an agent, an option does not exist, or the SDK's version is
+            unknown.
     """
 
+    module = "strands"
+    passed = Passed("StrandsWorker", {Agent.stream_async: frozenset({"prompt"})})
+    way_out = "the agent's model has said nothing; end the task in `finish(ctx, agent)`."
     takes = _TAKES
 
-    def __init__(self, make_agent: Callable[[], Agent], *, steps: bool = True) -> None:
+    def __init__(
+        self,
+        make_agent: Callable[[], Agent],
+        *,
+        steps: bool = True,
+        show_tools: bool = False,
+        **options: Any,
+    ) -> None:
         if isinstance(make_agent, Agent):
             raise ConfigurationError(
                 "An agent of Strands is one conversation: pass a function that makes one,"
                 " `StrandsWorker(lambda: Agent(…))`."
             )
+        super().__init__(options, steps=steps, show_tools=show_tools)
         self._make_agent = make_agent
-        self._steps = steps
 
     def begin(self, ctx: TaskContext) -> Any:
         """Return the prompt for a task's first message: by default its text, or all its parts.
@@ -89,7 +107,10 @@ class StrandsWorker(FrameworkWorker):
         return blocks
 
     async def finish(self, ctx: TaskContext, agent: Agent) -> None:  # noqa: ARG002 - for overriding
-        """End a task whose agent has answered; by default without further output."""
+        """End a task whose agent has answered; by default without further output.
+
+        Its structured output, if it has one, has been sent as data.
+        """
         await ctx.respond()
 
     async def _run(self, ctx: TaskContext) -> None:
@@ -99,7 +120,7 @@ class StrandsWorker(FrameworkWorker):
         messages = Messages.of(ended.get("messages"), waiting)
         agent = self._make_agent()
         if self._steps:
-            recording = _Recording(ctx)
+            recording = _Recording(ctx, shows_tools=self._show_tools)
             agent.add_middleware(InvokeModelStage, recording.request)
             agent.add_middleware(ExecuteToolStage, recording.call)
         with final_errors(_FINAL):
@@ -109,31 +130,37 @@ class StrandsWorker(FrameworkWorker):
         else:
             answer = {"interruptId": waiting["asked"], "response": conversation.answer}
             prompt = [{"interruptResponse": answer}]
+        options = await self.passed.of(ctx, self._options)
         with final_errors(_FINAL), self.takes.refusals(ctx):
-            interrupts = await _stream(ctx, agent, prompt)
+            interrupts, output = await _stream(ctx, agent, prompt, options)
         now, snapshot = _taken(agent)
         if interrupts:
             kept = {**messages.waiting(now), "asked": interrupts[0].id, "snapshot": snapshot}
             await conversation.ask(interrupts[0].reason or interrupts[0].name, kept)
         else:
             await conversation.end({"messages": now, "snapshot": snapshot})
+            if output is not None:
+                await ctx.emit_data_artifact(to_jsonable_python(output), FINAL_ANSWER)
             await self.finish(ctx, agent)
 
 
-async def _stream(ctx: TaskContext, agent: Agent, prompt: Any) -> Any:
-    """Run the agent, and send the text of its model; return the interrupts that it ends with."""
+async def _stream(ctx: TaskContext, agent: Agent, prompt: Any, options: dict[str, Any]) -> Any:
+    """Run the agent, and send the text of its model.
+
+    Return the interrupts that it ends with, and its structured output.
+    """
     failure: Exception
     try:
-        return await _streamed(ctx, agent, prompt)
+        return await _streamed(ctx, agent, prompt, options)
     except EventLoopException as error:
         cause = error.original_exception
         failure = cause if isinstance(cause, FinalError) else error
     raise failure  # outside of `except`, which would change its chain
 
 
-async def _streamed(ctx: TaskContext, agent: Agent, prompt: Any) -> Any:
-    answer, number, interrupts = Answer(ctx), 0, ()
-    async for event in agent.stream_async(prompt):
+async def _streamed(ctx: TaskContext, agent: Agent, prompt: Any, options: dict[str, Any]) -> Any:
+    answer, number, interrupts, output = Answer(ctx), 0, (), None
+    async for event in agent.stream_async(prompt, **options):
         if text := event.get("data"):
             await answer.add(text, number)
         elif "message" in event:
@@ -142,7 +169,11 @@ async def _streamed(ctx: TaskContext, agent: Agent, prompt: Any) -> Any:
                 await give(ctx, file)
         elif "result" in event:
             interrupts = event["result"].interrupts or ()
-    return interrupts
+            output = event["result"].structured_output
+            if event["result"].stop_reason.startswith("limit_"):
+                stopped = f"The run has come to its limit ({event['result'].stop_reason})."
+                raise FinalError(stopped, client_text=TOO_MANY_STEPS)
+    return interrupts, output
 
 
 def _text_block(text: str) -> dict[str, Any]:
@@ -195,8 +226,8 @@ class _InterruptedError(Exception):
 class _Recording:
     """Middleware that makes the requests and the tool calls of one turn steps."""
 
-    def __init__(self, ctx: TaskContext) -> None:
-        self._steps = Steps(ctx)
+    def __init__(self, ctx: TaskContext, *, shows_tools: bool) -> None:
+        self._steps = Steps(ctx, shows_tools=shows_tools)
         self._answer = Answer(ctx)
         self._failure: FinalError | None = None
 
@@ -218,7 +249,14 @@ class _Recording:
         yield ModelStopReason(*decode_bytes_values(stop))
 
     async def call(self, context: Any, go_on: Any) -> AsyncIterator[Any]:
-        """Yield a tool's result; what the tool has changed in the states is recorded with it."""
+        """Yield a tool's result; what the tool has changed in the states is recorded with it.
+
+        The tool of a structured output is no step: the SDK reads what it leaves in this process.
+        """
+        if isinstance(context.tool, StructuredOutputTool):
+            async for event in go_on(context):
+                yield event
+            return
         states, ended = _states(context), []
 
         async def call() -> Any:
@@ -235,7 +273,8 @@ class _Recording:
 
         use = context.tool_use
         try:
-            recorded = await self._steps.run(use["name"], call, key=str(use["toolUseId"]))
+            key, given = str(use["toolUseId"]), use["input"]
+            recorded = await self._steps.run(use["name"], call, key=key, arguments=given)
         except _InterruptedError as interrupted:
             yield interrupted.event
             return

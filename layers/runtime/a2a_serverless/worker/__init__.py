@@ -1,6 +1,6 @@
 """Running agents. An agent imports all its names from here."""
 
-from a2a_serverless.worker.context import TaskContext, Worker
+from a2a_serverless.worker.context import TaskContext, Worker, current_context
 from a2a_serverless.worker.failures import FinalError, RetryLater
 from a2a_serverless.worker.files import FileInfo
 from a2a_serverless.worker.steps import Retry, StepError
@@ -16,4 +16,5 @@ __all__ = [
     "StepError",
     "TaskContext",
     "Worker",
+    "current_context",
 ]

@@ -38,6 +38,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker.context import Worker, WorkerExecutor
 from a2a_serverless.worker.loops import called
+from a2a_serverless.worker.versions import KNOWN, unknown_version
 
 RESERVED: Final = (
     *("A2A_*", "AWS_*", "BOTO*", "POWERTOOLS_*", "LAMBDA_*", "_LAMBDA_*", "_X_AMZN_*"),
@@ -362,12 +363,12 @@ def _executor(found: Any, reference: str, folder: Path) -> AgentExecutor:
 def executor_of(found: Any) -> AgentExecutor | None:
     """Return what runs an agent: itself, a Worker's executor, or its framework's adapter.
 
-    None: it is none of them; `what_is` says what it is.
+    None: it is none of them, or of two frameworks; `what_is` says what it is.
     """
-    adapters = (_FRAMEWORKS[name] for name in _names_of(found) if name in _FRAMEWORKS)
+    adapters = _adapters_of(found)
     is_ours = isinstance(found, Worker | AgentExecutor)  # also one that a module `agents` defines
-    if not is_ours and (adapter := next(adapters, None)) is not None:
-        module, name, options = adapter
+    if not is_ours and len(adapters) == 1:
+        module, name, options = adapters[0]
         make = getattr(importlib.import_module(f"a2a_serverless.frameworks.{module}"), name)
         found = make(found, **options(found))
     if isinstance(found, Worker):
@@ -377,6 +378,13 @@ def executor_of(found: Any) -> AgentExecutor | None:
 
 def what_is(found: Any) -> str:
     """Return what is wrong with an object that is no agent, and the way out if it is known."""
+    if adapters := _adapters_of(found):
+        named = " and ".join(name for _, name, _ in adapters)
+        module, first, _ = adapters[0]
+        return (
+            f"an agent of {len(adapters)} frameworks, for which there are {named}: write the one"
+            f" that is meant, `{first}(…)`, from a2a_serverless.frameworks.{module}"
+        )
     names = {*_names_of(found), *(map(_name_of, found.__mro__) if inspect.isclass(found) else ())}
     for name, way_out in _WAYS_OUT.items():
         if name in names:
@@ -386,6 +394,11 @@ def what_is(found: Any) -> str:
         f"{what}: neither an AgentExecutor nor a Worker, nor an agent of LangGraph, Pydantic AI,"
         " the OpenAI Agents SDK or the ADK"
     )
+
+
+def _adapters_of(found: Any) -> list[_Adapter]:
+    names = (name for name in _names_of(found) if name in _FRAMEWORKS)
+    return list(dict.fromkeys(_FRAMEWORKS[name] for name in names))
 
 
 def _names_of(found: Any) -> Iterator[tuple[str, str]]:
@@ -401,11 +414,18 @@ def _no_options(_: Any) -> dict[str, Any]:
     return {}
 
 
-_FRAMEWORKS: Final[Mapping[tuple[str, str], tuple[str, str, Callable[[Any], dict[str, Any]]]]] = {
+def _named(agent: Any) -> dict[str, Any]:
+    return {"app_name": agent.name}
+
+
+_Adapter = tuple[str, str, Callable[[Any], dict[str, Any]]]
+
+_FRAMEWORKS: Final[Mapping[tuple[str, str], _Adapter]] = {
     ("langgraph", "Pregel"): ("langgraph", "LangGraphWorker", _no_options),
     ("pydantic_ai", "AbstractAgent"): ("pydantic_ai", "PydanticAIWorker", _no_options),
     ("agents", "Agent"): ("openai_agents", "OpenAIAgentsWorker", _no_options),
-    ("google", "BaseAgent"): ("adk", "AdkExecutor", lambda agent: {"app_name": agent.name}),
+    ("google", "BaseAgent"): ("adk", "AdkExecutor", _named),
+    ("google", "App"): ("adk", "AdkExecutor", _named),
 }
 """By package and class of a framework's agent: the module and the name of its adapter, and its
 options. No framework is imported to recognise its agents."""
@@ -459,12 +479,28 @@ def _said(error: BaseException) -> str:
 
 def _way_out(error: BaseException) -> str:
     """Return what to do about a module or a variable that is not there; empty for other errors."""
+    if isinstance(error, ImportError) and (unknown := _unknown_version(error)):
+        return f": {unknown}"
     if isinstance(error, ImportError) and "relative import" in str(error):
         return ": the agent's file is in no package, write `import NAME`"
     if isinstance(error, ModuleNotFoundError):
         return ": correct the import, or install the package and name it in requirements.in"
     name = missing_variable(error)
     return f": {SET_VARIABLE.format(name)}" if name else ""
+
+
+def _unknown_version(error: ImportError) -> str:
+    """Return a sentence about the framework's version if an adapter of ours has not found a name.
+
+    Its package is there, but another version of it than the adapter knows.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    adapters = (Path(each.filename) for each in frames)
+    names = (path.stem for path in adapters if path.parent == _ADAPTERS)
+    return next((unknown_version(name) for name in names if name in KNOWN), "")
+
+
+_ADAPTERS: Final = Path(__file__).parents[1] / "frameworks"
 
 
 def missing_variable(error: BaseException) -> str:

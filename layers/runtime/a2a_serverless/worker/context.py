@@ -219,13 +219,21 @@ class TaskContext(UserTurn):
 
     # -- progress ------------------------------------------------------------------------------
 
-    async def send_status(self, message: str | None = None) -> None:
+    async def send_status(
+        self, message: str | None = None, metadata: dict[str, Any] | None = None
+    ) -> None:
         """Tell subscribers that the task is worked on, and how far it is.
 
+        `metadata`, JSON values by name, is for programs.
+
         >>> await ctx.send_status("Page 3 of 10")
+        >>> await ctx.send_status("Searching", {"tool": {"name": "search"}})
         """
         if self._is_open("send_status"):
-            await self._queue.enqueue_event(self._said(TaskState.TASK_STATE_WORKING, message))
+            status = self._said(TaskState.TASK_STATE_WORKING, message)
+            if metadata:
+                status.metadata.CopyFrom(_struct(metadata))
+            await self._queue.enqueue_event(status)
 
     async def progress(self, done: float, total: float, text: str | None = None) -> None:
         """Tell subscribers that `done` of `total` is done: command line and console show a bar.

@@ -80,6 +80,7 @@ from a2a_serverless.worker.steps import (
     Running,
     StepError,
     current_step,
+    outside,
     running_step,
     until_time,
     wait_in,
@@ -200,6 +201,11 @@ class TurnQueue(EventQueue):
     def has_artifact(self, artifact_id: str) -> bool:
         """Return True if the task has an artifact, also one of earlier attempts that is kept."""
         return self._view.has_artifact(artifact_id)
+
+    @property
+    def completes_empty(self) -> bool:
+        """Return True if the agent has completed the task, which has no text, data or file."""
+        return self._view.completes_empty
 
     async def put_file(self, source: Source, media_type: str, filename: str) -> Part:
         """Store a file beside the log of the turn's task; return the part that stands for it."""
@@ -689,7 +695,10 @@ class TurnQueue(EventQueue):
         return await asyncio.to_thread(write) if len(text) > PLAIN_BYTES else write()
 
     async def _emit(self, event: Event, *, ends_turn: bool = False) -> None:
-        if self._is_home or self._takes(_kind(event)):  # after the turn that loop may be gone
+        takes_over = outside.get() if current_step() is None else None
+        if takes_over is not None and not (ends_turn or _ends(event)) and takes_over(event):
+            await asyncio.sleep(0)
+        elif self._is_home or self._takes(_kind(event)):  # after the turn that loop may be gone
             await self._at_home(self._enqueue(event, self._entries_of, ends_turn=ends_turn))
 
     async def _enqueue(

@@ -173,6 +173,10 @@ def current_step() -> Running | None:
     return None if running is None or running.over.is_set() else running
 
 
+outside: ContextVar[Callable[[Any], bool] | None] = ContextVar("outside", default=None)
+"""Gets what code outside of steps emits, and returns True if it lets a step say it."""
+
+
 @contextmanager
 def running_step(
     journal: Journal, step_id: StepId, *, at_home: Callable[[Callable[[], None]], None]

@@ -97,6 +97,14 @@ class TurnView:
         """Return True if the task has an artifact of this id."""
         return artifact_id in self._fold.artifacts
 
+    @property
+    def completes_empty(self) -> bool:
+        """Return True if the task is completed, and has neither a message nor an artifact."""
+        parts = [*self._fold.status.message.parts]
+        parts += [part for each in self._fold.artifacts.values() for part in each.parts]
+        is_empty = not any(part.WhichOneof("content") != "text" or part.text for part in parts)
+        return self.state == TaskState.TASK_STATE_COMPLETED and is_empty
+
     def raw_bytes_before(self, event: object) -> int:
         """Return the raw bytes that the artifact has to which an event appends; 0 for any other."""
         if not isinstance(event, TaskArtifactUpdateEvent) or not event.append:

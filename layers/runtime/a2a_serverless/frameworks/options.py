@@ -1,0 +1,124 @@
+"""What an adapter passes on to its framework: options, under the framework's own names.
+
+An option is refused when the adapter is made, if the framework's function does not take it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.worker import TaskContext
+from a2a_serverless.worker.context import queue_of
+from a2a_serverless.worker.versions import unknown_version
+
+logger = logging.getLogger(__name__)
+
+
+class Passed:
+    """The options that an adapter passes on.
+
+    Args:
+        adapter: the adapter's class.
+        functions: those of the framework that take them, each with the names of what the adapter
+            itself gives it.
+        as_they_are: options whose value the framework takes as a function.
+    """
+
+    def __init__(
+        self,
+        adapter: str,
+        functions: Mapping[Callable[..., Any], frozenset[str]],
+        as_they_are: frozenset[str] = frozenset(),
+    ) -> None:
+        self.adapter = adapter
+        self.own = frozenset[str]().union(*functions.values())
+        self._as_they_are = as_they_are
+        self.parameters = frozenset(name for each in functions for name in _parameters(each))
+        self._names = {
+            function: [name for name in _parameters(function) if name not in self.own]
+            for function in functions
+        }
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of all options."""
+        return [name for names in self._names.values() for name in names]
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Check that all options exist.
+
+        Raises:
+            ConfigurationError: one does not, or is the adapter's to give.
+        """
+        for name in (name for name in given if name not in self.names):
+            is_own = name in self.own
+            what = f"gives {name!r} itself" if is_own else f"has no option {name!r}"
+            takes = ", ".join(self.names)
+            raise ConfigurationError(f"{self.adapter} {what}: it passes on {takes}.")
+
+    async def of(
+        self, ctx: TaskContext, given: Mapping[str, Any], function: Callable[..., Any] | None = None
+    ) -> dict[str, Any]:
+        """Return the options of one turn, those of `function` alone if there are several.
+
+        A value that is a function is called with the turn's context. A dict is copied, as the
+        framework may write into it.
+        """
+        names = self.names if function is None else self._names[function]
+        made = {}
+        for name, value in ((name, given[name]) for name in names if name in given):
+            if name not in self._as_they_are and _is_function(value):
+                value = value(ctx)  # noqa: PLW2901 - the same option
+                value = await value if inspect.isawaitable(value) else value  # noqa: PLW2901
+            made[name] = dict(value) if type(value) is dict else value
+        return made
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.kind in kinds and each.name != "self"]
+
+
+def _is_function(value: Any) -> bool:
+    return inspect.isroutine(value) or isinstance(value, partial)
+
+
+class Adapter:
+    """What all adapters have in common: options, and a word about a task without an answer."""
+
+    module: ClassVar[str]
+    """The name of the adapter's module."""
+    passed: ClassVar[Passed]
+    way_out: str
+    """What to write if tasks complete without an answer."""
+
+    def __init__(self, options: Mapping[str, Any], *, steps: bool, show_tools: bool) -> None:
+        """Take what all adapters take.
+
+        Raises:
+            ConfigurationError: an option does not exist, or the framework's version is unknown.
+        """
+        if unknown := unknown_version(self.module):
+            raise ConfigurationError(f"{unknown}.")
+        self.passed.check(options)
+        if show_tools and not steps:
+            raise ConfigurationError(
+                f"{self.passed.adapter} shows tool calls as it records them: leave `steps=False`"
+                " or `show_tools=True` out."
+            )
+        self._options = options
+        self._steps = steps
+        self._show_tools = show_tools
+
+    def _warn_if_empty(self, ctx: TaskContext) -> None:
+        """Log a warning if the task has completed and a client has got nothing."""
+        if queue_of(ctx).completes_empty:
+            extra = {"action": "empty_answer", "task_id": ctx.task_id}
+            text = "The task has completed without an answer: %s"
+            logger.warning(text, self.way_out, extra=extra)

@@ -1,0 +1,139 @@
+"""What each adapter passes on to its framework, and what its tools know of their task.
+
+An adapter's test makes its agents as for `files`. `Made(seen, work=work, text=text)` makes one
+whose tool "tool" awaits `work(value)`, with the value of the option `given` as the framework hands
+it to tools; the model answers `text`, by default "seen".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from unittest import TestCase
+
+from a2a.types import Part, Task
+from google.protobuf.json_format import MessageToDict
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.worker import TaskContext, current_context
+from tests.support.workers import S
+from tests.unit.frameworks.files import PICTURE, Made, completed, raw
+from tests.unit.frameworks.talks import Talk, killed_everywhere
+
+DOCS = (Path(__file__).parents[3] / "docs" / "frameworks.md").read_text(encoding="utf-8")
+TABLE = DOCS.partition("\n## Options\n")[2].partition("\n## ")[0]
+
+
+def refused(make: Callable[[], Any]) -> str:
+    """The sentence with which an adapter refuses to be made."""
+    try:
+        make()
+    except ConfigurationError as error:
+        return str(error)
+    raise AssertionError("It is not refused.")
+
+
+async def said_to(ctx: TaskContext) -> dict[str, str]:
+    return {"said": ctx.user_text}
+
+
+def statuses(task: Task) -> list[str]:
+    """The texts of the statuses before the last one."""
+    told = [message for message in task.history if message.role != task.history[0].role]
+    return [message.parts[0].text for message in told if message.parts]
+
+
+async def check_the_table(made: Made, given: str) -> None:
+    """The row in docs/frameworks.md has each parameter of the framework's newest functions."""
+    agent: Any = made([])
+    passed = agent.passed
+    (row,) = re.findall(rf"^\| `{passed.adapter}` \| .*$", TABLE, flags=re.MULTILINE)
+    *_, names, own, _ = row.split("|")
+    assert re.findall(r"`(\w+)`", names) == passed.names, passed.names
+    assert {*re.findall(r"`(\w+)`", own)} == passed.own & passed.parameters, passed.own
+    assert given in passed.names
+
+
+async def check_an_option_that_does_not_exist(made: Made, given: str) -> None:
+    """One sentence names it, and those that there are; it comes when the adapter is made."""
+    agent: Any = made([])
+    passed = agent.passed
+    takes = f": it passes on {', '.join(passed.names)}."
+    assert given in takes
+    told = refused(lambda: made([], no_such=1))
+    assert told == f"{passed.adapter} has no option 'no_such'{takes}", told
+    own = max(passed.own)
+    assert refused(lambda: made([], **{own: 1})) == f"{passed.adapter} gives {own!r} itself{takes}"
+    told = refused(lambda: made([], show_tools=True, steps=False))
+    assert "leave `steps=False` or `show_tools=True` out" in told, told
+
+
+async def check_a_tool_knows_its_task(made: Made, given: str) -> None:
+    """It gets this turn's value of the option, and what it says is said once, whatever dies."""
+
+    async def play(calls: list[str], **options: Any) -> list[Any]:
+        async def work(value: Any) -> None:
+            ctx = current_context()
+            await ctx.progress(1, 2, "Half way.")
+            text = f"{value['said']} {len(ctx.files)} {ctx.user}"
+            await ctx.emit_text_artifact(text, "of the tool", append=True)
+
+        agent = made([], calls=calls, work=work, **{given: said_to}, **options)
+        talk = Talk(agent, max_attempts=3)
+        task = completed(await talk.show(Part(text="tool"), raw(PICTURE, "image/png")))
+        (said,) = [each for each in task.artifacts if each.artifact_id == "of the tool"]
+        return [
+            "".join(part.text for part in said.parts),
+            statuses(task).count("Half way."),
+            dict(task.metadata)["progress"],
+        ]
+
+    assert await killed_everywhere(play)
+    for options in ({}, {"steps": False}):
+        assert (await play([], **options))[:2] == ["tool 1 ", 1], options
+
+
+async def check_tool_calls_are_shown(made: Made, given: str) -> None:
+    """With the switch alone: a status as it begins and one as it ends, with its arguments."""
+
+    async def shown(calls: list[str], **options: Any) -> list[Any]:
+        talk = Talk(made([], calls=calls, **options), max_attempts=3)
+        head, task = await talk.say("tool")
+        completed(task)
+        entries = [e for r in await talk.bench.records(head) for e in r.entries]
+        told = [e.metadata for e in entries if isinstance(e, StatusChanged) and e.metadata]
+        ends = [MessageToDict(each)["tool"] for each in told if "tool" in each]
+        return [statuses(task), ends[-2:]]
+
+    async def play(calls: list[str]) -> list[Any]:
+        texts, ends = await shown(calls, show_tools=True)
+        (name,) = {each["name"] for each in ends}
+        assert texts.count(f"Calls {name}.") == 1, texts
+        assert len({each["call"] for each in ends}) == 1, ends
+        assert ends[0]["arguments"] == {}, ends
+        return [each["state"] for each in ends]
+
+    assert await killed_everywhere(play)
+    assert await play([]) == ["called", "returned"]
+    texts, ends = await shown([])
+    assert not [text for text in texts if text.startswith("Calls ")] + ends, (texts, ends)
+
+
+async def check_an_empty_answer(made: Made, given: str) -> None:
+    """The task completes as before; the log names the line to write. An answer warns of nothing."""
+    log = "a2a_serverless.frameworks.options"
+    with TestCase().assertLogs(log, "WARNING") as logged:
+        _, task = await Talk(made([], text="")).say("hello")
+    assert task.status.state == S.TASK_STATE_COMPLETED, task.status
+    (told,) = logged.output
+    assert "without an answer: " in told, told
+    assert logged.records[0].__dict__["action"] == "empty_answer"
+    with TestCase().assertNoLogs(log, "WARNING"):
+        completed((await Talk(made([], **{given: said_to})).say("hello"))[1])
+
+
+CHECKS: Final = tuple(each for name, each in list(globals().items()) if name.startswith("check_"))
+"""What holds for each adapter."""
