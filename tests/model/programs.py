@@ -64,6 +64,13 @@ class Refused(NamedTuple):
     items: dict[int, Item | None]
 
 
+class Timed(NamedTuple):
+    """An answer, and the time at which it was given."""
+
+    answer: Any
+    now_ms: int
+
+
 class Process(NamedTuple):
     """A process at work."""
 
@@ -90,11 +97,15 @@ class Desk:
         self._answers = iter(answers)
         self.request: Request | None = None
         self.is_over = False
+        self.now_ms = NOW_MS
 
     async def ask(self, kind: str, about: Any = None) -> Any:
         if self.is_over:
             raise asyncio.CancelledError
-        for answer in self._answers:
+        for given in self._answers:
+            answer = given
+            if isinstance(given, Timed):
+                answer, self.now_ms = given
             if isinstance(answer, Refused):
                 raise ConditionFailedError(answer.items)
             return answer
@@ -103,14 +114,14 @@ class Desk:
 
 
 class ModelClock:
-    """A clock that stands still; a sleep is a step."""
+    """A clock that stands still between two requests; a sleep is a step."""
 
     def __init__(self, desk: Desk, later_ms: int = 0) -> None:
         self._desk = desk
-        self._now_ms = NOW_MS + later_ms
+        self._later_ms = later_ms
 
     def now_ms(self) -> int:
-        return self._now_ms
+        return self._desk.now_ms + self._later_ms
 
     def monotonic(self) -> float:
         return 0
@@ -235,6 +246,7 @@ class Programs:
         return self._next[process]
 
     def close(self) -> None:
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
     def _run(self, process: Process) -> Request | Next | None:
@@ -294,8 +306,12 @@ class Stage(Generic[S]):
         request = self.programs.request(process)
         assert isinstance(request, Request)
         key, answer, after = self.answer(state, process, request)
-        answered = self.programs.answered(process, (request.kind, key), answer)
-        return self._going(with_process(after, process, answered), answered)
+        return self.going_on(after, process, (request.kind, key), answer)
+
+    def going_on(self, state: S, process: Process, key: Any, answer: Any) -> S:
+        """The state when a process has got an answer."""
+        answered = self.programs.answered(process, key, answer)
+        return self._going(with_process(state, process, answered), answered)
 
     def _going(self, state: S, process: Process) -> S:
         """Let a process go on to its next request that is a step."""

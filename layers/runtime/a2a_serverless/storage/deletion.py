@@ -495,10 +495,11 @@ async def _erase(
     now = await _settled(storage, partition, fence)
     is_own = now is not None and now.get("incarnation") == fence
     if storage.table.blobs is not None:  # before the items: a deletion that is resumed finds them
-        gone = {layout.incarnation_in(key.SK) for key in keys} - {None, _incarnation_of(now)}
-        for name in gone:
-            owner = BlobOwner(storage.scope.digest, task_id, str(name))
-            await storage.table.blobs.delete(owner)
+        named = dict.fromkeys(layout.incarnation_in(key.SK) for key in keys)
+        for name in named:
+            if name not in (None, _incarnation_of(now)):
+                owner = BlobOwner(storage.scope.digest, task_id, str(name))
+                await storage.table.blobs.delete(owner)
     doomed = keys if is_own else [k for k in keys if not _is_of(k, _incarnation_of(now))]
     await storage.table.delete(doomed)
     if is_whole and is_own:
