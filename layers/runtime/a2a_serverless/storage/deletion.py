@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from a2a_serverless import faults
 from a2a_serverless.errors import ConditionFailedError, InvalidArgumentError, UnavailableError
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import is_live
@@ -500,8 +501,10 @@ async def _erase(
             if name not in (None, _incarnation_of(now)):
                 owner = BlobOwner(storage.scope.digest, task_id, str(name))
                 await storage.table.blobs.delete(owner)
+                faults.point("blobs-deleted")
     doomed = keys if is_own else [k for k in keys if not _is_of(k, _incarnation_of(now))]
     await storage.table.delete(doomed)
+    faults.point("items-deleted")
     if is_whole and is_own:
         own = Delete(key=Key(partition, layout.HEAD), when=are(incarnation=fence))
         await storage.table.did(own)
