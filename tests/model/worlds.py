@@ -143,6 +143,26 @@ LONG = (
     ),
     Small(name="a hasty sweep", least=10_000, world=Lines(accepted=2, hasty=1)),
     Small(name="two deaths", least=3_000, world=Lines(accepted=2, places=1, deaths=2)),
+    Small(
+        name="blobs of two tasks and two attempts",
+        least=40_000,
+        world=Files(creations=2, attempts=2, deletions=1),
+    ),
+    Small(
+        name="blobs of three tasks of one id",
+        least=100_000,
+        world=Files(creations=3, deletions=2),
+    ),
+    Small(
+        name="blobs of a caller that is deleted twice at once",
+        least=40_000,
+        world=Files(creations=2, purges=2, limit=2, link=UPLOADED),
+    ),
+    Small(
+        name="blobs that expire beside a deletion",
+        least=200_000,
+        world=Files(creations=2, attempts=1, deletions=1, days=2),
+    ),
 )
 
 
