@@ -520,6 +520,13 @@ GUARDS = (
         breaks=BLOB_LOST,
     ),
     Guard(
+        name="blob-own-fence",
+        does="and only if HEAD is still the one that it has fenced",
+        without=_off(replace(_TWO, deletions=2), (f"{_DELETION}.new_incarnation", lambda: "one")),
+        breaks=BLOB_LOST,
+        shows=("deletion1: writes HEAD", "deletion2: writes HEAD", "deletion1: writes HEAD"),
+    ),
+    Guard(
         name="blob-copy",
         does="what a link names is copied to the task",
         without=_off(replace(_TWO, link=FIRST), ("a2a_serverless.tasks.blobs._stored", _refers)),
