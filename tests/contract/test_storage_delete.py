@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
 from random import Random
+from typing import Any
 
 import pytest
 from a2a.types import TaskState
@@ -13,11 +15,13 @@ from a2a_serverless.errors import (
     InvalidArgumentError,
     TaskNotFoundError,
 )
+from a2a_serverless.storage import layout
 from a2a_serverless.storage.contexts import context_write
-from a2a_serverless.storage.deletion import delete_context
+from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.storage.table import Item, Key, Range, Write
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
@@ -84,6 +88,41 @@ async def test_a_late_writer_of_a_deleted_task(storage: DurableStorage) -> None:
     assert await storage.read(task_id, incarnation=opened.head.incarnation) is None
     assert await storage.read(task_id, incarnation=again.head.incarnation) == again.log
     assert await storage.postpone(opened.head, due_at=1, sends=1) is False
+
+
+async def test_a_deletion_leaves_a_creation_that_it_sees_in_part(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Query may see events of a transaction before a read sees its HEAD: they are left alone."""
+    table, head = storage.table, (await storage.open_task("ctx", request())).head
+    key = layout.head_key(head.scope, head.task_id)
+    query, load, write, seen = table.query, table.load, table.write, dict[Key, Item | None]()
+
+    async def queried(wanted: Range) -> AsyncIterator[list[Item]]:
+        monkeypatch.setattr(table, "query", query)
+        fenced = await load([key])
+        await storage.open_task("ctx", request("again"), task_id=head.task_id)
+        seen.update(fenced)
+        async for page in query(wanted):
+            yield page
+
+    async def loaded(keys: Iterable[Key], **options: Any) -> dict[Key, Item | None]:
+        found = await load(keys, **options)
+        return {at: seen.get(at, item) for at, item in found.items()}
+
+    async def written(*writes: Write, **options: Any) -> None:
+        if any(one.key == key for one in writes):
+            seen.clear()  # it is refused, and repeated, until the transaction has ended
+        await write(*writes, **options)
+
+    monkeypatch.setattr(table, "query", queried)
+    monkeypatch.setattr(table, "load", loaded)
+    monkeypatch.setattr(table, "write", written)
+    assert await delete_task(storage, head.task_id)
+    seen.clear()
+    task = await storage.load_task(head.task_id)
+    assert task is not None
+    assert [part.text for part in task.history[0].parts] == ["again"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
+from a2a_serverless.storage.table import Write
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
@@ -110,6 +111,25 @@ async def test_an_expired_id_can_be_used_again(storage: DurableStorage, clock: M
     assert await Storage(storage).get_version(task_id) == 1
     listed = await list_tasks(storage, ListTasksQuery())
     assert [one.id for one in listed.tasks] == [task_id]
+
+
+async def test_an_id_that_becomes_free_meanwhile_is_taken(
+    storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that expires while a creation meets it is no reason to refuse the creation."""
+    first = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head
+    write = storage.table.write
+
+    async def late(*writes: Write, **options: bool) -> None:
+        monkeypatch.setattr(storage.table, "write", write)
+        try:
+            await write(*writes, **options)
+        finally:
+            clock.advance(HOUR)
+
+    monkeypatch.setattr(storage.table, "write", late)
+    second = await storage.open_task("ctx", request(), task_id=first.task_id)
+    assert second.created
 
 
 async def test_a_late_writer_of_an_expired_task_is_refused(

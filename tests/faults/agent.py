@@ -1,6 +1,8 @@
 """The agent of the fault tests. The message says what it does; the ledger what it did.
 
 chunks N PAUSE    N chunks, PAUSE seconds apart, then completed
+file N            a file, then as `chunks N 0`
+file N 1          as above, with another file in each start
 steps N PAUSE     N steps of a chunk and PAUSE seconds each, three more at once, then completed
 steps N PAUSE SHARE   as above, where this share of the tries of the steps fails
 naps S            a step of a chunk, a sleep of S seconds, three chunks, then completed
@@ -61,8 +63,9 @@ class Faulty(Worker):
             self._ledger.note("emitted", ctx.task_id)
         await ctx.respond("Done.")
 
-    async def file(self, ctx: TaskContext, count: float) -> None:
-        await ctx.emit_artifact("file", file_bytes=b"x" * 40_000)
+    async def file(self, ctx: TaskContext, count: float, differs: float = 0) -> None:
+        ends = self._ledger.count(ctx.task_id, "started") if differs else 0
+        await ctx.emit_artifact("file", file_bytes=b"x" * 40_000 + bytes([ends]))
         await self.chunks(ctx, count, 0)
 
     async def steps(

@@ -118,6 +118,7 @@ class World:
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.folder / "ledger")
         self.variables[VARIABLE] = str(self.ledger.path)
+        self.blobs = self.folder / "blobs"
         timing = Timing(waiting_s=float(self.variables["A2A_WAITING_S"]), cancel_s=1)
         self.storage = dynamo_storage(self.made.table, client=self.dynamodb, timing=timing)
         self.killed_at = 0.0
@@ -129,8 +130,9 @@ class World:
     ) -> Running:
         """Start a process, to die at `point` where one is named.
 
-        It is one of `api`, `worker`, `push`, `sweep`, or the deployed worker function, whose events
-        come from the operations (`function`) or from the quarantine queue (`quarantine`).
+        It is one of `api`, `worker`, `push`, `sweep`, `purge`, or the deployed worker function,
+        whose events come from the operations (`function`) or from the quarantine queue
+        (`quarantine`).
         `options` are further arguments of its command.
 
         Returns when it has started.
@@ -152,6 +154,7 @@ class World:
             "quarantine": ([functions.NAME], "function works"),
             "push": (["push", "--concurrency", str(concurrency)], "webhooks at a time"),
             "sweep": (["sweep"], "sweeping"),
+            "purge": (["tasks", "purge", "--yes", "--settle", "0"], ""),
         }[kind]
         name = f"{kind}-{len(self.started)}"
         arguments = [*arguments, *options]
@@ -312,6 +315,10 @@ class World:
         opened = await self.storage.open_task(f"context-{uuid.uuid4().hex}", request(text))
         return opened.head
 
+    def stored(self, task_id: str) -> list[Path]:
+        """The files of a task."""
+        return [path for path in self.blobs.glob(f"*.{task_id}/*/*") if path.is_file()]
+
     async def head(self, task_id: str) -> Head:
         head = await self.storage.head(task_id)
         assert head is not None, f"{task_id} is lost"
@@ -453,7 +460,7 @@ class Emulators:
         }
         http = httpx.AsyncClient(trust_env=False, timeout=SETTLE_S)
         world = World(self.dynamodb, self.sqs, made, folder, variables, http)
-        world.storage.table.blobs = DirectoryBlobs(folder / "blobs", SystemClock(), keep_s=3600)
+        world.storage.table.blobs = DirectoryBlobs(world.blobs, SystemClock(), keep_s=3600)
         try:
             yield world
         finally:

@@ -17,9 +17,12 @@ from pathlib import Path
 import pytest
 from a2a.types import TaskState
 
+from a2a_serverless.storage.layout import task_partition
+from a2a_serverless.storage.table import Range
 from tests.faults import processes, traps
 from tests.faults.harness import (
     IS_LONG,
+    SETTLE_S,
     Emulators,
     NotReachedError,
     World,
@@ -362,6 +365,31 @@ async def _dies_at_a_letter(world: World, point: str) -> None:
     await world.start("sweep")
 
 
+# -- deletions -------------------------------------------------------------------------------
+
+
+async def collecting(world: World, point: str) -> Expected:
+    """The next deletion leaves nothing of a context, also not what a dead attempt has stored."""
+    await world.start("api")
+    victim = await world.start("worker", point="blob-stored:1")
+    doomed = [await world.send("file 4 1", context_id=TALK) for _ in range(2)]
+    await world.dies(victim, "blob-stored:1")
+    await world.start("worker")
+    kept = await world.send("file 4")
+    for task_id in (*doomed, kept):
+        await world.state(task_id, TaskState.TASK_STATE_COMPLETED)
+    whose = ("--scope", world.storage.scope.digest, "--context", TALK)
+    assert len([file for task_id in doomed for file in world.stored(task_id)]) > len(doomed)
+    await world.dies(await world.start("purge", *whose, point=point), point)
+    purge = await world.start("purge", *whose)
+    assert await purge.ended(SETTLE_S) == 0, purge.said()
+    for task_id in doomed:
+        partition = task_partition(world.storage.scope.digest, task_id)
+        assert not await world.storage.table.all(Range(partition=partition))
+        assert not world.stored(task_id)
+    return Expected(task_id=kept, starts=1)
+
+
 PATIENT = {"A2A_CANCEL_TIMEOUT_S": "20"}
 """A wait so long that the API does not end the task before the next worker does."""
 
@@ -378,6 +406,7 @@ CASES = {
         Case(name="after receive, before visibility", point="after-receive:1", flow=waiting_turn),
         Case(name="after the first commit's claim", point="after-claim:1", flow=started_turn),
         Case(name="after a claim of its own", point="after-claim:1", flow=second_delivery),
+        Case(name="file emitted, not stored", point="before-blob:1", flow=stored_file),
         Case(name="file stored, not committed", point="blob-stored:1", flow=stored_file),
         Case(name="between two commits", point="between-commits:1", flow=started_turn),
         Case(name="before a later commit", point="between-commits:2", flow=long_turn),
@@ -434,6 +463,11 @@ CASES = {
             flow=waking,
             settings={**SERIAL, "A2A_WAITING_S": "1"},
         ),
+    ],
+    "deletion": [
+        Case(name="files of one task of two deleted", point="blobs-deleted:1", flow=collecting),
+        Case(name="files deleted, not the items", point="blobs-deleted:2", flow=collecting),
+        Case(name="items deleted, not HEAD", point="items-deleted:1", flow=collecting),
     ],
     "upkeep": [
         Case(

@@ -27,6 +27,7 @@ POINTS: Final = frozenset(
         "after-cancel-send",  # API: the cancel is sent; no request waits for its end any more
         "after-receive",  # worker: the delivery has the visibility of its receive, nothing is read
         "after-claim",  # worker: the turn has an owner, which is dead
+        "before-blob",  # worker: a file is emitted, it is not stored
         "blob-stored",  # worker: a file is stored, nothing refers to it
         "between-commits",  # worker: some of the attempt is committed, the next batch is not
         "before-ack",  # worker: all is committed, the message is still in the queue
@@ -34,6 +35,8 @@ POINTS: Final = frozenset(
         "before-pass-on",  # any: a turn is left or has ended, its conversation is not passed on
         "after-wake",  # any: the next turn is woken, its operation is not sent
         "after-hand-over",  # worker: a turn is left at a record, its copy is not sent
+        "blobs-deleted",  # deletion: a task is fenced, its files are deleted and its items are not
+        "items-deleted",  # deletion: a task's items are deleted, its HEAD is not
         "before-nack",  # worker: the attempt is counted, its delivery is not given back
         "cancel-received",  # worker: a cancel operation is delivered, nothing is done about it
         "canceling",  # worker: a running agent is being cancelled

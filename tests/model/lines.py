@@ -20,20 +20,17 @@ from a2a.types import Message, Part, SendMessageRequest, TaskState, TaskStatus
 
 from a2a_serverless.errors import (
     ConcurrencyError,
-    ConditionFailedError,
     TaskNotFoundError,
     TaskTerminalStateError,
     TurnFinishedError,
 )
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.codec import head_of
 from a2a_serverless.storage.conversation import line_of, pass_on, take_place
 from a2a_serverless.storage.deletion import delete_task
-from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.endings import cancel_task
-from a2a_serverless.storage.table import Item, Key, Write, outcome
+from a2a_serverless.storage.table import Item, Key
 from a2a_serverless.tasks.attempts import Delivered, may_be_left, on_delivery
 from a2a_serverless.tasks.conversation import Started, on_start
 from a2a_serverless.tasks.entries import StatusChanged
@@ -52,10 +49,10 @@ from tests.model.programs import (
     ModelTable,
     Next,
     Process,
-    Programs,
-    Refused,
     Request,
-    table_of,
+    Stage,
+    Stored,
+    in_order,
 )
 from tests.model.search import Game, Report, Step
 
@@ -239,16 +236,6 @@ async def deletion(desk: Desk, task: str) -> None:
 # -- the world -------------------------------------------------------------------------------
 
 
-class Stored:
-    """An item. Equal items are one object, so that states hash quickly."""
-
-    __slots__ = ("head", "item", "key")
-
-    def __init__(self, item: Item) -> None:
-        self.item, self.key = item, Key(item["PK"], item["SK"])
-        self.head = head_of(item) if self.key.SK == layout.HEAD and "state" in item else None
-
-
 class Queued(NamedTuple):
     """A message; `holder` is the process that has received it."""
 
@@ -281,13 +268,12 @@ class State(NamedTuple):
     @property
     def open(self) -> list[Head]:
         """HEAD of each task whose turn has not ended."""
-        heads = [one.head for one in self.items if one.head is not None]
-        return [head for head in heads if head.turn_is_open and head.expires_at > NOW_MS]
+        return [head for head in self.heads if head.turn_is_open and head.expires_at > NOW_MS]
 
-    def changed(self, old: Process, new: Process | None) -> State:
-        """The state after a step of a process, or without it."""
-        others = [one for one in self.processes if one != old]
-        return self._replace(processes=tuple(sorted([*others, new] if new else others)))
+    @property
+    def heads(self) -> list[Head]:
+        """HEAD of each task."""
+        return [one.head for one in self.items if one.head is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,13 +333,12 @@ _SHOWN = ("PK", "SK", "line_key", "line_at", "due_key", "due_at", "expires_at")
 """What the indexes by line and by due time have of HEAD."""
 
 
-class _World:
+class _World(Stage[State]):
+    keeps_log = False
+
     def __init__(self, lines: Lines) -> None:
+        super().__init__((intake, worker, share, agent, close, sweeper, cancel, force, deletion))
         self._lines = lines
-        every = (intake, worker, share, agent, close, sweeper, cancel, force, deletion)
-        self.programs = Programs(every)
-        self._stored: dict[str, Stored] = {}
-        self._tables: dict[tuple[Stored, ...], MemoryTable] = {}
 
     def first(self) -> State:
         lines = self._lines
@@ -362,7 +347,7 @@ class _World:
         for _ in range(lines.accepted):
             state = self._accept(state)
             while state.processes:
-                state = self._step(state, state.processes[0])
+                state = self.step(state, state.processes[0])
         return state._replace(shown=self._projected(state.items))
 
     def wrong(self, state: State) -> str:
@@ -391,27 +376,27 @@ class _World:
         yield from self._deliveries(state)
         for process in state.processes:
             told = _told(self.programs.request(process))
-            yield f"{process.name}: {told}", self._step(state, process), True
+            yield f"{process.name}: {told}", self.step(state, process), True
             if state.deaths:
-                dead = _gone(state._replace(deaths=state.deaths - 1), process)
+                dead = self.gone(state._replace(deaths=state.deaths - 1), process)
                 yield f"{process.name} dies before: {told}", dead, False
         if self._lines.lags:
             for old, new in _differing(state.shown, self._projected(state.items)):
                 shown = tuple(one for one in (*state.shown, new) if one and one is not old)
-                yield "an index shows it", state._replace(shown=_sorted(shown)), True
+                yield "an index shows it", state._replace(shown=in_order(shown)), True
         yield from self._sweeps(state)
         for task in (head.task_id for head in state.open):
             for kind in ("cancel", "deletion"):
                 if left := getattr(state, f"{kind}s"):
                     begun = state._replace(**{f"{kind}s": left - 1})
                     process = Process(f"{kind} of {task}", kind, (task,))
-                    yield f"{process.name} comes", self._begun(begun, process), False
+                    yield f"{process.name} comes", self.begun(begun, process), False
 
     def _accept(self, state: State) -> State:
         task = f"{self._lines.callers[state.messages]}{state.messages}"
         process = Process(f"intake of {task}", "intake", (task, self._lines.is_serial))
-        begun = self._begun(state._replace(messages=state.messages + 1), process)
-        return self._step(begun, process)
+        begun = self.begun(state._replace(messages=state.messages + 1), process)
+        return self.step(begun, process)
 
     def _deliveries(self, state: State) -> Iterator[Step[State]]:
         working = sum(process.name.startswith("worker") for process in state.processes)
@@ -421,7 +406,7 @@ class _World:
                 f"worker of {delivery.token}", "worker", (delivery, self._lines.is_late)
             )
             received = _received(state, [message], process)
-            yield f"{process.name} begins", self._begun(received, process), True
+            yield f"{process.name} begins", self.begun(received, process), True
 
     def _sweeps(self, state: State) -> Iterator[Step[State]]:
         is_swept = any(process.program == "sweeper" for process in state.processes)
@@ -430,44 +415,22 @@ class _World:
         is_needed = not (state.processes or state.queue)
         if max(h.sends for h in state.open) < MOST_SENDS and (is_needed or state.hasty):
             begun = state if is_needed else state._replace(hasty=state.hasty - 1)
-            yield "a sweep begins", self._begun(begun, Process("sweep", "sweeper", ())), is_needed
+            yield "a sweep begins", self.begun(begun, Process("sweep", "sweeper", ())), is_needed
 
-    def _begun(self, state: State, process: Process) -> State:
-        return self._going(state.changed(process, process), process)
+    def is_at_once(self, request: Request) -> bool:
+        """Whether nothing comes in between.
 
-    def _step(self, state: State, process: Process) -> State:
-        """Answer what a process asks for."""
-        request = self.programs.request(process)
-        assert isinstance(request, Request)
-        key, answer, after = self._answer(state, process, request)
-        answered = self.programs.answered(process, (request.kind, key), answer)
-        return self._going(after.changed(process, answered), answered)
+        A writer that was refused asks the log, which is not stored here, whether it has written
+        after all.
+        """
+        is_of_log = request.kind == "load" and request.about[0].SK.startswith(layout.EVENTS)
+        return request.kind in ("look", "query") or is_of_log
 
-    def _going(self, state: State, process: Process) -> State:
-        """Let a process go on to its next request that is a step."""
-        request = self.programs.request(process)
-        if request is None:
-            return _gone(state, process)
-        if isinstance(request, Next):
-            after = Process(process.name, *request)
-            return self._going(state.changed(process, after), after)
-        return self._step(state, process) if request.is_at_once else state
-
-    def _answer(self, state: State, process: Process, request: Request) -> tuple[Any, Any, State]:
-        """What a request is answered, by what this is known, and the state after it."""
+    def answer(self, state: State, process: Process, request: Request) -> tuple[Any, Any, State]:
         about = request.about
         match request.kind:
             case "look":
-                return state.shown, self._table(state.shown), state
-            case "query":
-                found = tuple(one for one in state.items if about.partition == one.key.PK)
-                return found, self._table(found), state
-            case "load":
-                items = {one.key: one for one in state.items}
-                loaded = {key: items[key].item if key in items else None for key in about}
-                return (about, *map(items.get, about)), loaded, state
-            case "write":
-                return self._written(state, about)
+                return state.shown, self.table(state.shown), state
             case "pull":
                 pulled = tuple(_visible(state))
                 answer = [(operation_of(m.task, m.copy), m.receives + 1) for m in pulled]
@@ -478,52 +441,32 @@ class _World:
                 return (), None, state._replace(shown=self._projected(state.items))
             case "send" | "ack" | "nack":
                 return (), None, _queued(state, process, request)
-        return (), None, state
+        key, answer, after = super().answer(state, process, request)
+        return key, answer, self._noted(state, after)
 
-    def _written(self, state: State, writes: tuple[Write, ...]) -> tuple[Any, Any, State]:
-        items = {one.key: one for one in state.items}
-        before = [items[one.key].item if one.key in items else None for one in writes]
-        try:
-            after = outcome(writes, before, layout.INDEXES)
-        except ConditionFailedError as failed:
-            refused = Refused(dict(failed.items))
-            return repr(refused), refused, state
-        answered = state.answered
-        for write, old, new in zip(writes, before, after, strict=True):
-            if write.key.SK.startswith(layout.EVENTS):
-                continue  # the log is not stored
-            items.pop(write.key, None)
-            if new is not None:
-                stored = items[write.key] = self._kept(new)
-                has_ended = new.get("state") == "TASK_STATE_COMPLETED" != (old or {}).get("state")
-                if has_ended and stored.head is not None:
-                    answered = (*answered, stored.head.task_id)
-        kept = _sorted(items.values())
-        shown = state.shown if self._lines.lags else self._projected(kept)
-        return (), None, state._replace(items=kept, shown=shown, answered=answered)
+    def _noted(self, before: State, after: State) -> State:
+        """The state after a write, with what the indexes show, and who has been answered."""
+        if after.items is before.items:
+            return after
+        done = [
+            [h.task_id for h in state.heads if h.state == COMPLETED.status.state]
+            for state in (before, after)
+        ]
+        answered = (*before.answered, *(task for task in done[1] if task not in done[0]))
+        shown = before.shown if self._lines.lags else self._projected(after.items)
+        return after._replace(shown=shown, answered=answered)
 
-    def _kept(self, item: Item) -> Stored:
-        if "due_at" in item:
-            item = {**item, "due_at": DUE_MS}
-        key = repr(sorted(item.items()))
-        if key not in self._stored:
-            self._stored[key] = Stored(item)
-        return self._stored[key]
+    def kept(self, item: Item) -> Stored:
+        return super().kept({**item, "due_at": DUE_MS} if "due_at" in item else item)
+
+    def gone(self, state: State, process: Process) -> State:
+        """The state without a process; what it has received and not acknowledged comes again."""
+        free = [m._replace(holder="") if m.holder == process.name else m for m in state.queue]
+        return super().gone(state._replace(queue=tuple(free)), process)
 
     def _projected(self, items: Iterable[Stored]) -> tuple[Stored, ...]:
         heads = [one.item for one in items if one.key.SK == layout.HEAD]
-        return tuple(self._kept({n: head[n] for n in _SHOWN if n in head}) for head in heads)
-
-    def _table(self, items: tuple[Stored, ...]) -> MemoryTable:
-        if items not in self._tables:
-            self._tables[items] = table_of(one.item for one in items)
-        return self._tables[items]
-
-
-def _gone(state: State, process: Process) -> State:
-    """The state without a process; what it has received and not acknowledged comes again."""
-    free = [m._replace(holder="") if m.holder == process.name else m for m in state.queue]
-    return state._replace(queue=tuple(free)).changed(process, None)
+        return tuple(self.kept({n: head[n] for n in _SHOWN if n in head}) for head in heads)
 
 
 def _visible(state: State) -> Iterator[Queued]:
@@ -560,10 +503,6 @@ def _differing(
     for key in {**old, **new}:
         if old.get(key) is not new.get(key):
             yield old.get(key), new.get(key)
-
-
-def _sorted(items: Iterable[Stored]) -> tuple[Stored, ...]:
-    return tuple(sorted(items, key=lambda one: one.key))
 
 
 def _told(request: Request | Next | None) -> str:

@@ -12,13 +12,23 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from a2a_serverless.errors import ConditionFailedError
 from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.storage.codec import head_of
 from a2a_serverless.storage.dictionaries import MemoryTable, part_of
-from a2a_serverless.storage.layout import EVENTS, INDEXES
-from a2a_serverless.storage.table import Item, Key, Matches, Range, Table, Watch, Write
+from a2a_serverless.storage.layout import EVENTS, HEAD, INDEXES
+from a2a_serverless.storage.table import (
+    Item,
+    Key,
+    Matches,
+    Range,
+    Table,
+    Watch,
+    Write,
+    outcome,
+)
 from a2a_serverless.tasks.head import Operation
 
 NOW_MS = 1_800_000_000_000
@@ -32,21 +42,33 @@ class Request(NamedTuple):
     kind: str
     about: Any = None
 
-    @property
-    def is_at_once(self) -> bool:
-        """Whether nothing comes in between.
 
-        What an index shows may be old anyway; and a writer that was refused asks the log, which is
-        not stored here, whether it has written after all.
-        """
-        is_of_log = self.kind == "load" and self.about[0].SK.startswith(EVENTS)
-        return self.kind in ("look", "query") or is_of_log
+class Stored:
+    """An item. Equal items are one object, so that states hash quickly."""
+
+    __slots__ = ("head", "item", "key")
+
+    def __init__(self, item: Item) -> None:
+        self.item, self.key = item, Key(item["PK"], item["SK"])
+        self.head = head_of(item) if self.key.SK == HEAD and "state" in item else None
+
+
+def in_order(items: Iterable[Stored]) -> tuple[Stored, ...]:
+    """Items as states have them."""
+    return tuple(sorted(items, key=lambda one: one.key))
 
 
 class Refused(NamedTuple):
     """The answer to a transaction whose conditions have failed."""
 
     items: dict[int, Item | None]
+
+
+class Timed(NamedTuple):
+    """An answer, and the time at which it was given."""
+
+    answer: Any
+    now_ms: int
 
 
 class Process(NamedTuple):
@@ -75,11 +97,15 @@ class Desk:
         self._answers = iter(answers)
         self.request: Request | None = None
         self.is_over = False
+        self.now_ms = NOW_MS
 
     async def ask(self, kind: str, about: Any = None) -> Any:
         if self.is_over:
             raise asyncio.CancelledError
-        for answer in self._answers:
+        for given in self._answers:
+            answer = given
+            if isinstance(given, Timed):
+                answer, self.now_ms = given
             if isinstance(answer, Refused):
                 raise ConditionFailedError(answer.items)
             return answer
@@ -88,14 +114,14 @@ class Desk:
 
 
 class ModelClock:
-    """A clock that stands still; a sleep is a step."""
+    """A clock that stands still between two requests; a sleep is a step."""
 
     def __init__(self, desk: Desk, later_ms: int = 0) -> None:
         self._desk = desk
-        self._now_ms = NOW_MS + later_ms
+        self._later_ms = later_ms
 
     def now_ms(self) -> int:
-        return self._now_ms
+        return self._desk.now_ms + self._later_ms
 
     def monotonic(self) -> float:
         return 0
@@ -220,6 +246,7 @@ class Programs:
         return self._next[process]
 
     def close(self) -> None:
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
     def _run(self, process: Process) -> Request | Next | None:
@@ -240,3 +267,119 @@ class Programs:
         finally:
             log.removeHandler(loud)
         return desk.request
+
+
+class Scene(Protocol):
+    """What a state has, whatever else it has: what is stored, and who is at work."""
+
+    @property
+    def items(self) -> tuple[Stored, ...]: ...
+
+    @property
+    def processes(self) -> tuple[Process, ...]: ...
+
+
+S = TypeVar("S", bound=Scene)
+
+
+def changed(state: S, **changes: Any) -> S:
+    """The state, a named tuple, with other values."""
+    return cast("S", cast("Any", state)._replace(**changes))
+
+
+class Stage(Generic[S]):
+    """Processes at one table: a request is answered in one step, and then its process goes on."""
+
+    keeps_log: ClassVar[bool] = True
+
+    def __init__(self, programs: Iterable[Program]) -> None:
+        self.programs = Programs(programs)
+        self._stored: dict[str, Stored] = {}
+        self._tables: dict[tuple[Stored, ...], MemoryTable] = {}
+
+    def begun(self, state: S, process: Process) -> S:
+        """The state with a process more, which is halted before its first request."""
+        return self._going(with_process(state, process, process), process)
+
+    def step(self, state: S, process: Process) -> S:
+        """Answer what a process asks for."""
+        request = self.programs.request(process)
+        assert isinstance(request, Request)
+        key, answer, after = self.answer(state, process, request)
+        return self.going_on(after, process, (request.kind, key), answer)
+
+    def going_on(self, state: S, process: Process, key: Any, answer: Any) -> S:
+        """The state when a process has got an answer."""
+        answered = self.programs.answered(process, key, answer)
+        return self._going(with_process(state, process, answered), answered)
+
+    def _going(self, state: S, process: Process) -> S:
+        """Let a process go on to its next request that is a step."""
+        request = self.programs.request(process)
+        if request is None:
+            return self.gone(state, process)
+        if isinstance(request, Next):
+            after = Process(process.name, *request)
+            return self._going(with_process(state, process, after), after)
+        return self.step(state, process) if self.is_at_once(request) else state
+
+    def gone(self, state: S, process: Process) -> S:
+        """The state without a process."""
+        return with_process(state, process, None)
+
+    def is_at_once(self, request: Request) -> bool:
+        """Whether nothing comes in between: what an index shows may be old anyway."""
+        return request.kind == "look"
+
+    def answer(self, state: S, process: Process, request: Request) -> tuple[Any, Any, S]:
+        """What a request is answered, by what this is known, and the state after it."""
+        del process
+        about = request.about
+        match request.kind:
+            case "query":
+                found = tuple(one for one in state.items if about.partition == one.key.PK)
+                return found, self.table(found), state
+            case "load":
+                items = {one.key: one for one in state.items}
+                loaded = {key: items[key].item if key in items else None for key in about}
+                return (about, *map(items.get, about)), loaded, state
+            case "write":
+                try:
+                    return (), None, changed(state, items=self.written(state.items, about))
+                except ConditionFailedError as failed:
+                    refused = Refused(dict(failed.items))
+                    return repr(refused), refused, state
+        return (), None, state
+
+    def written(self, items: tuple[Stored, ...], writes: Sequence[Write]) -> tuple[Stored, ...]:
+        """The items after a transaction.
+
+        Raises:
+            ConditionFailedError: a condition is not met.
+        """
+        kept = {one.key: one for one in items}
+        before = [kept[one.key].item if one.key in kept else None for one in writes]
+        for write, new in zip(writes, outcome(writes, before, INDEXES), strict=True):
+            kept.pop(write.key, None)
+            if new is not None and (self.keeps_log or not write.key.SK.startswith(EVENTS)):
+                kept[write.key] = self.kept(new)
+        return in_order(kept.values())
+
+    def kept(self, item: Item) -> Stored:
+        """The one object for an item."""
+        key = repr(sorted(item.items()))
+        if key not in self._stored:
+            self._stored[key] = Stored(item)
+        return self._stored[key]
+
+    def table(self, items: tuple[Stored, ...]) -> MemoryTable:
+        """A table with these items."""
+        if items not in self._tables:
+            self._tables[items] = table_of(one.item for one in items)
+        return self._tables[items]
+
+
+def with_process(state: S, old: Process, new: Process | None) -> S:
+    """The state after a step of a process, or without it."""
+    others = [one for one in state.processes if one != old]
+    return changed(state, processes=tuple(sorted([*others, new] if new else others)))

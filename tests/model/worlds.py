@@ -1,18 +1,29 @@
-"""The worlds of lines and of deletions, and what each guard of theirs is good for."""
+"""The worlds of lines, deletions and blobs, and what each guard of theirs is good for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+
+from a2a.types import Part
 
 from a2a_serverless.storage import codec, conversation
-from a2a_serverless.storage.durable import readable_head
-from a2a_serverless.storage.table import Check, Update, are
-from a2a_serverless.tasks import attempts, rules
+from a2a_serverless.storage.blobs import Blobs, store
+from a2a_serverless.storage.durable import DurableStorage, readable_head
+from a2a_serverless.storage.table import Check, Delete, Item, Key, Update, are
+from a2a_serverless.tasks import attempts, blobs, rules
+from a2a_serverless.tasks.blobs import BlobOwner, ToStore
 from a2a_serverless.tasks.conversation import First, Started, on_first
 from a2a_serverless.tasks.head import Head, OperationParams
+from tests.model.blobs import DANGLES, FIRST, HEAD, UPLOADED, Files, ModelBlobs
+from tests.model.blobs import LEFT as BLOB_LEFT
+from tests.model.blobs import LOST as BLOB_LOST
+from tests.model.blobs import UPLOAD as UPLOAD_LEFT
 from tests.model.erasure import Erasure, Guards
 from tests.model.lines import Lines
+from tests.model.programs import ModelTable
 from tests.model.search import Decision, Report
 
 TALK = Lines(is_late=False, is_serial=True)
@@ -21,6 +32,8 @@ PROMPT = replace(TALK, sweeps=False)
 """Nothing dies: no sweep is needed."""
 LEFT, WAITS = "a task is left", "a turn waits for ever"
 
+W = TypeVar("W", Lines, Files)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Small:
@@ -28,7 +41,7 @@ class Small:
 
     name: str
     least: int
-    world: Lines | Erasure
+    world: Lines | Erasure | Files
 
     def explore(self) -> Report:
         return self.world.explore()
@@ -72,6 +85,32 @@ SHORT = (
     Small(name="deaths beside a deletion", least=1_000, world=Erasure(deaths=2)),
     Small(name="a fence that lapses", least=1_000, world=Erasure(lapses=1)),
     Small(name="a fence that lapses, and a death", least=1_000, world=Erasure(deaths=1, lapses=1)),
+    Small(
+        name="blobs of attempts that die",
+        least=3_000,
+        world=Files(attempts=2, deletions=1, deaths=1),
+    ),
+    Small(
+        name="blobs of two tasks of one id",
+        least=2_000,
+        world=Files(creations=2, attempts=1, deletions=1),
+    ),
+    Small(
+        name="blobs beside a transaction that is seen in part",
+        least=5_000,
+        world=Files(creations=2, attempts=1, deletions=1, halves=1),
+    ),
+    Small(
+        name="blobs of a caller that is deleted",
+        least=400,
+        world=Files(creations=2, purges=1, deaths=1, limit=1, link=UPLOADED),
+    ),
+    Small(
+        name="a link to a blob of a task that is deleted",
+        least=200,
+        world=Files(creations=2, deletions=1, link=FIRST),
+    ),
+    Small(name="blobs that expire", least=1_000, world=Files(creations=2, attempts=1, days=2)),
 )
 
 LONG = (
@@ -104,6 +143,26 @@ LONG = (
     ),
     Small(name="a hasty sweep", least=10_000, world=Lines(accepted=2, hasty=1)),
     Small(name="two deaths", least=3_000, world=Lines(accepted=2, places=1, deaths=2)),
+    Small(
+        name="blobs of two tasks and two attempts",
+        least=40_000,
+        world=Files(creations=2, attempts=2, deletions=1),
+    ),
+    Small(
+        name="blobs of three tasks of one id",
+        least=100_000,
+        world=Files(creations=3, deletions=2),
+    ),
+    Small(
+        name="blobs of a caller that is deleted twice at once",
+        least=40_000,
+        world=Files(creations=2, purges=2, limit=2, link=UPLOADED),
+    ),
+    Small(
+        name="blobs that expire beside a deletion",
+        least=200_000,
+        world=Files(creations=2, attempts=1, deletions=1, days=2),
+    ),
 )
 
 
@@ -161,21 +220,72 @@ def _never_due(*_: Any, **__: Any) -> None:
     return None
 
 
+_delete_items, _delete_blobs = ModelTable.delete, ModelBlobs.delete
+_insert, _stored = DurableStorage._insert, blobs._stored
+_WAITING: ContextVar[tuple[Blobs, Sequence[ToStore]]] = ContextVar("_WAITING")
+
+
+async def _waits(store: Blobs, to_store: Sequence[ToStore]) -> None:
+    _WAITING.set((store, to_store))
+
+
+async def _inserts_first(*args: Any) -> Head | None:
+    taker = await _insert(*args)
+    await store(*_WAITING.get())
+    return taker
+
+
+async def _notes_owner(self: ModelBlobs, owner: BlobOwner) -> None:
+    self.doomed.append(owner)
+
+
+async def _items_first(self: ModelTable, keys: Iterable[Key]) -> None:
+    await _delete_items(self, keys)
+    assert isinstance(self.blobs, ModelBlobs)
+    for owner in self.blobs.doomed:
+        await _delete_blobs(self.blobs, owner)
+
+
+async def _head_first(self: ModelBlobs, owner: BlobOwner) -> None:
+    await self.desk.ask("write", (Delete(key=HEAD),))
+    await _delete_blobs(self, owner)
+
+
+async def _reads_head(storage: DurableStorage, *_: str) -> Item | None:
+    return await storage.table.get(HEAD)
+
+
+async def _knows_head(storage: DurableStorage, partition: str, fence: str) -> Item:
+    del storage, partition
+    return {"incarnation": fence}
+
+
+async def _unfenced(storage: DurableStorage, *_: str | None) -> tuple[Item | None, bool]:
+    item = await storage.table.get(HEAD)
+    return item and {**item, "incarnation": "none"}, True
+
+
+def _refers(part: Part, owner: BlobOwner, behind: int) -> ToStore | None:
+    stored = _stored(part, owner, behind)
+    found = stored and blobs._named(part)
+    return ToStore(found, found, "") if found else stored
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard(Decision):
     """A guard of one of these worlds, which is `without` it."""
 
-    without: Lines | Erasure
+    without: Lines | Erasure | Files
 
     @property
     def scenario(self) -> str:
-        return str(replace(self.without, off=()) if isinstance(self.without, Lines) else "")
+        return "" if isinstance(self.without, Erasure) else str(replace(self.without, off=()))
 
     def explore(self) -> Report:
         return self.without.explore()
 
 
-def _off(world: Lines, *functions: tuple[str, Any]) -> Lines:
+def _off(world: W, *functions: tuple[str, Any]) -> W:
     """The world with functions of the project replaced."""
     return replace(world, off=functions)
 
@@ -187,6 +297,8 @@ def _erasure(guard: str, **world: int) -> Erasure:
 _LINES, _SHARES = "a2a_serverless.storage.conversation", "a2a_serverless.worker.shares"
 _SWEEPER, _CODEC = "a2a_serverless.worker.sweeper", "a2a_serverless.storage.codec"
 _DURABLE, _WORKER = "a2a_serverless.storage.durable", "tests.model.lines"
+_DELETION, _OWNER = "a2a_serverless.storage.deletion", "a2a_serverless.tasks.blobs.BlobOwner"
+_TWO = Files(creations=2, deletions=1)
 
 GUARDS = (
     Guard(
@@ -348,5 +460,103 @@ GUARDS = (
         does="a creation looks before its write, too",
         without=_erasure("first_look", deaths=1, lapses=1),
         is_backed="it only saves a write",
+    ),
+    Guard(
+        name="blob-before-commit",
+        does="what a commit names is stored before it",
+        without=_off(
+            Files(),
+            (f"{_DURABLE}.store", _waits),
+            (f"{_DURABLE}.DurableStorage._insert", _inserts_first),
+        ),
+        breaks=DANGLES,
+    ),
+    Guard(
+        name="blob-incarnation",
+        does="the key of a blob has the incarnation of its task",
+        without=_off(
+            _TWO, (f"{_OWNER}.prefix", property(lambda _: FIRST.rpartition("/")[0] + "/"))
+        ),
+        breaks=DANGLES,
+    ),
+    Guard(
+        name="blob-fence",
+        does="a deletion fences HEAD before it deletes a blob",
+        without=_off(
+            Files(deletions=1),
+            (f"{_DELETION}._fenced", _unfenced),
+            (f"{_DELETION}._settled", _knows_head),
+        ),
+        breaks=DANGLES,
+    ),
+    Guard(
+        name="blob-looks-again",
+        does="a deletion looks at HEAD after it has listed the items, and leaves that incarnation",
+        without=_off(_TWO, (f"{_DELETION}._settled", _knows_head)),
+        breaks=DANGLES,
+        shows=("creation1: writes", "deletion1: queries", "deletion1: removes creation1"),
+    ),
+    Guard(
+        name="blob-look-waits",
+        does="and this look waits for a transaction of which the list may have seen a part",
+        without=_off(replace(_TWO, halves=1), (f"{_DELETION}._settled", _reads_head)),
+        breaks=DANGLES,
+        shows=("but HEAD", "deletion1: queries", "deletion1: loads HEAD", "removes creation1"),
+    ),
+    Guard(
+        name="blob-before-items",
+        does="a deletion deletes blobs before the items by which it finds them",
+        without=_off(
+            Files(deletions=1),
+            ("tests.model.blobs.ModelBlobs.delete", _notes_owner),
+            ("tests.model.programs.ModelTable.delete", _items_first),
+        ),
+        breaks=BLOB_LOST,
+    ),
+    Guard(
+        name="blob-before-head",
+        does="and lets go of HEAD, by which it is found itself, last",
+        without=_off(Files(deletions=1), ("tests.model.blobs.ModelBlobs.delete", _head_first)),
+        breaks=BLOB_LOST,
+    ),
+    Guard(
+        name="blob-own-fence",
+        does="and only if HEAD is still the one that it has fenced",
+        without=_off(replace(_TWO, deletions=2), (f"{_DELETION}.new_incarnation", lambda: "one")),
+        breaks=BLOB_LOST,
+        shows=("deletion1: writes HEAD", "deletion2: writes HEAD", "deletion1: writes HEAD"),
+    ),
+    Guard(
+        name="blob-copy",
+        does="what a link names is copied to the task",
+        without=_off(replace(_TWO, link=FIRST), ("a2a_serverless.tasks.blobs._stored", _refers)),
+        breaks=DANGLES,
+    ),
+    Guard(
+        name="blob-uploads",
+        does="a deletion of all that a caller has includes what it has uploaded",
+        without=_off(
+            Files(purges=1, link=UPLOADED),
+            (f"{_OWNER}.uploads", lambda scope: BlobOwner(scope, "none", "")),
+        ),
+        breaks=UPLOAD_LEFT,
+    ),
+    Guard(
+        name="blob-rule",
+        does="the store's rule removes what no task names, or has named",
+        without=Files(attempts=1, deletions=1, keeps=0),
+        breaks=BLOB_LEFT,
+    ),
+    Guard(
+        name="blob-life",
+        does="and keeps each blob for as long as a task lives",
+        without=Files(days=1, keeps=1),
+        breaks=DANGLES,
+    ),
+    Guard(
+        name="blob-forget",
+        does="a creation that meets an earlier one takes back what it has stored",
+        without=_off(_TWO, (f"{_DURABLE}.DurableStorage._forget_blobs", _nothing)),
+        is_backed="the store's rule does, later",
     ),
 )

@@ -27,6 +27,7 @@ TOLD: dict[str, Sequence[str]] = {
     "after send": (NEW, *RAN),
     "after receive, before visibility": (NEW, *RAN),
     "after last commit, before ack": (NEW, *RAN),
+    "file emitted, not stored": (NEW, *RAN),
     "file stored, not committed": (NEW, *RAN),
     # An attempt that died, and the one that took over.
     "after the first commit's claim": (NEW, *TAKEN_OVER),
@@ -47,6 +48,10 @@ TOLD: dict[str, Sequence[str]] = {
     "turn left, before ack": (NEW, "woken", *RAN),
     "turn ended, not passed on": (NEW, "woken", *RAN),
     "next turn woken, not sent": (NEW, "woken", "sent again", *RAN),
+    # Deletions: of a task that stays.
+    "files of one task of two deleted": (NEW, *RAN),
+    "files deleted, not the items": (NEW, *RAN),
+    "items deleted, not HEAD": (NEW, *RAN),
     # Upkeep.
     "sweeper: postponed, not sent": (NEW, "sent again", *RAN),
     "dead letter: ended, not deleted": (NEW, *USED_UP),

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from a2a_serverless import faults
 from a2a_serverless.errors import ConditionFailedError, InvalidArgumentError, UnavailableError
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import is_live
@@ -491,16 +492,19 @@ async def _erase(
     fence = head["incarnation"]
     keys = await _keys(storage, partition, limit)
     is_whole = limit is None or len(keys) < limit
-    # Read after the keys: each of them is of this incarnation, or of none that lives.
-    now = await storage.table.get(Key(partition, layout.HEAD))
+    # After the keys: each of them is of this incarnation, or of none that lives.
+    now = await _settled(storage, partition, fence)
     is_own = now is not None and now.get("incarnation") == fence
     if storage.table.blobs is not None:  # before the items: a deletion that is resumed finds them
-        gone = {layout.incarnation_in(key.SK) for key in keys} - {None, _incarnation_of(now)}
-        for name in gone:
-            owner = BlobOwner(storage.scope.digest, task_id, str(name))
-            await storage.table.blobs.delete(owner)
+        named = dict.fromkeys(layout.incarnation_in(key.SK) for key in keys)
+        for name in named:
+            if name not in (None, _incarnation_of(now)):
+                owner = BlobOwner(storage.scope.digest, task_id, str(name))
+                await storage.table.blobs.delete(owner)
+                faults.point("blobs-deleted")
     doomed = keys if is_own else [k for k in keys if not _is_of(k, _incarnation_of(now))]
     await storage.table.delete(doomed)
+    faults.point("items-deleted")
     if is_whole and is_own:
         own = Delete(key=Key(partition, layout.HEAD), when=are(incarnation=fence))
         await storage.table.did(own)
@@ -538,6 +542,20 @@ async def _fenced(
         return item | {"incarnation": fence}, was_live
     msg = f"A task was replaced {FENCES} times while it was deleted; delete it again."
     raise UnavailableError(msg)
+
+
+async def _settled(storage: DurableStorage, partition: str, fence: str) -> Item | None:
+    """Return HEAD once no creation is at work on it of which a Query may have seen a part.
+
+    A read may still find the HEAD before that creation; a write has to wait for its end.
+    """
+    same = {"incarnation": fence}
+    own = Update(key=Key(partition, layout.HEAD), values=same, when=are(**same))
+    try:
+        await storage.table.write(own)
+    except ConditionFailedError as failed:
+        return failed.items[0]
+    return same
 
 
 async def _keys(storage: DurableStorage, partition: str, limit: int | None) -> list[Key]:

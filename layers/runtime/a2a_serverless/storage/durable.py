@@ -605,16 +605,15 @@ class DurableStorage:
         leaves its id free.
         """
         head = step.head
-        free = [NEW, Check("expires_at", "<=", self.clock.now_ms() // 1000)]
-        writes: list[Write] = [Put(item=head_item(head), when=[free])]
-        writes += [Put(item=item) for item in event_items(step, body)]
+        writes: list[Write] = [Put(item=item) for item in event_items(step, body)]
         if push is not None:
             writes.append(push_inline(push, head))
         if head.serial_from:
             writes.append(conversation.join(self, head, head.turn))
         for _ in range(INSERTS):
+            free = [NEW, Check("expires_at", "<=", self.clock.now_ms() // 1000)]
             try:
-                await self.table.write(*writes)
+                await self.table.write(Put(item=head_item(head), when=[free]), *writes)
             except ConditionFailedError as failed:
                 if 0 not in failed.items:
                     raise ConversationFullError from failed

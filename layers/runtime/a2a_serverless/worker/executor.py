@@ -749,6 +749,7 @@ class TurnQueue(EventQueue):
         if is_plain(event):  # what its artifact has before it does not matter
             return event, False
         behind = self._view.raw_bytes_before(event)
+        faults.point("before-blob")
         stored = await self._guard.log.set_apart(self._guard.head, event, behind=behind)
         if stored is not event:
             faults.point("blob-stored")
