@@ -15,8 +15,7 @@ from a2a_serverless.storage import snapshots
 from a2a_serverless.storage.blobs import Blobs, MemoryBlobs
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.directory import DirectoryBlobs
-from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.snapshots import NEWEST, take_snapshot
+from a2a_serverless.storage.durable import NEWEST, DurableStorage
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -29,7 +28,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.fold import Cursor, Log, incarnation_tag
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import new_token
-from a2a_serverless.tasks.rules import SNAPSHOT_BYTES, Commit
+from a2a_serverless.tasks.rules import SNAPSHOT_BYTES, Commit, wants_snapshot
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from tests.support.clocks import ManualClock
@@ -86,11 +85,17 @@ async def long_task(storage: DurableStorage, turns: int = 6) -> Head:
     head: Head | None = None
     for number in range(turns):
         head = await turn(storage, head, f"{number}")
-        await take_snapshot(storage, head)
+        await after_turn(storage, head)
         head = await stored(storage, head)
     assert head is not None
     assert head.snapshot_at
     return head
+
+
+async def after_turn(storage: DurableStorage, head: Head) -> None:
+    """Do what a worker does when it has ended a turn."""
+    if wants_snapshot(head):
+        await snapshots.take_snapshot(storage, head)
 
 
 async def stored(storage: DurableStorage, head: Head) -> Head:
@@ -120,7 +125,7 @@ async def test_a_reader_gets_the_same(storage: DurableStorage) -> None:
     head: Head | None = None
     for number in range(5):
         head = await turn(storage, head, f"{number}")
-        await take_snapshot(storage, head)
+        await after_turn(storage, head)
         head = await stored(storage, head)
         log, whole = await read(storage, head), await read(storage, head, is_whole=True)
         assert whole.since is None
@@ -147,7 +152,7 @@ async def test_what_is_read_does_not_grow(storage: DurableStorage) -> None:
     longest = 0
     for number in range(12):
         head = await turn(storage, head, f"{number}")
-        await take_snapshot(storage, head)
+        await after_turn(storage, head)
         log = await read(storage, await stored(storage, head))
         longest = max(longest, sum(len(str(record.entries)) for record in log.records))
     assert head is not None
@@ -158,14 +163,14 @@ async def test_what_is_read_does_not_grow(storage: DurableStorage) -> None:
 async def test_a_short_task_has_no_snapshot(storage: DurableStorage) -> None:
     """Nor has one whose turn is open, or that has written little since its last one."""
     head = await turn(storage, None, "1", chunks=2)
-    await take_snapshot(storage, head)
+    await after_turn(storage, head)
     assert not (await stored(storage, head)).snapshot_at
     head = await long_task(storage)
-    await take_snapshot(storage, head)
+    await after_turn(storage, head)
     assert (await stored(storage, head)).snapshot_at == head.snapshot_at
     opened = await storage.commit(head, Commit(entries=(TurnOpened(request("6"), Caller()),)))
     opened = await storage.commit(opened, Commit(entries=(written(CHUNK * 12),)))
-    await take_snapshot(storage, opened)
+    await after_turn(storage, opened)
     assert (await stored(storage, head)).snapshot_at == head.snapshot_at
 
 
@@ -181,7 +186,7 @@ async def long_task_more(storage: DurableStorage, head: Head) -> Head:
     """Return HEAD of the task after so many turns that it has another snapshot."""
     for number in range(4):
         head = await turn(storage, head, f"more {number}")
-        await take_snapshot(storage, head)
+        await after_turn(storage, head)
         head = await stored(storage, head)
     return head
 
@@ -215,7 +220,7 @@ async def test_a_store_that_refuses_hinders_no_turn(
 
     monkeypatch.setattr(blobs, "put", refuse)
     head = await turn(storage, None, "1", chunks=12)
-    await take_snapshot(storage, head)
+    await after_turn(storage, head)
     assert "A snapshot was not stored: The bucket refuses." in caplog.text
     log = await read(storage, head)
     assert (log.since, log.head.snapshot_at) == (None, 0)
@@ -236,7 +241,7 @@ async def test_a_late_snapshot_is_dropped(
 
     with monkeypatch.context() as patched:
         patched.setattr(storage.table, "write", later)
-        late = asyncio.create_task(take_snapshot(storage, head))
+        late = asyncio.create_task(after_turn(storage, head))
         await waiting.wait()
     newer = await long_task_more(storage, head)
     held.set()
@@ -271,7 +276,7 @@ async def test_a_lost_answer_leaves_the_snapshot(
         await kept(*writes, **options)
 
     monkeypatch.setattr(storage.table, "write", twice)
-    await take_snapshot(storage, head)
+    await after_turn(storage, head)
     head = await stored(storage, head)
     assert await snapshots_of(storage, head) == [True]
 
@@ -282,7 +287,7 @@ async def test_a_deleted_task_leaves_no_snapshot(storage: DurableStorage) -> Non
     last = await turn(storage, head, "last", chunks=12)
     await delete_task(storage, last.task_id)
     assert await blobs_of(storage, head) == []
-    await take_snapshot(storage, last)
+    await after_turn(storage, last)
     assert await blobs_of(storage, head) == []
 
 
@@ -294,7 +299,7 @@ async def test_a_snapshot_keeps_what_a_newer_release_knows(storage: DurableStora
     head = await storage.commit(head, Commit(token=token, claims=True))
     entries = (written(CHUNK * 12), status_of(ASKS))
     head = await storage.commit(head, Commit(entries=entries, token=token, ends_turn=True))
-    await take_snapshot(storage, head)
+    await after_turn(storage, head)
     assert not (await stored(storage, head)).snapshot_at
 
 

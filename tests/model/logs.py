@@ -100,8 +100,11 @@ def opening() -> Step:
     return open_task(new, now_ms=0, timing=Timing())
 
 
-def check(history: History) -> None:
-    """Compare the fold of a log with the reference, and HEAD and the events with the fold."""
+def check(history: History) -> bool:
+    """Compare the fold of a log with the reference, and HEAD and the events with the fold.
+
+    Return True if the log went on behind a snapshot.
+    """
     fold, events = Fold(TASK, CONTEXT), 0
     short: Fold | None = None
     """As `fold`, of a log whose beginning was replaced by a snapshot."""
@@ -131,6 +134,7 @@ def check(history: History) -> None:
             restored = reference.restored_by(TASK, CONTEXT, history.records[: record.version])
             assert fold.restored == restored
     _check_fold(fold, history.records)
+    return short is not None and short.newest is not None
 
 
 def _begun_with(made: Snapshot) -> Fold:
@@ -327,6 +331,8 @@ class Tally:
     restarts: int = 0
     to_records: int = 0
     """Restarts that went back to a record of their turn."""
+    snapshots: int = 0
+    """Logs that went on behind a snapshot."""
     in_several_turns: int = 0
     """Logs in which attempts were restarted in more than one turn."""
 
@@ -353,7 +359,7 @@ def check_logs(examples: int) -> Tally:
         history = history_of(acts_of(choices))
         note(history)
         tally.count(history)
-        check(history)
+        tally.snapshots += check(history)
 
     settings(
         max_examples=examples,

@@ -59,7 +59,7 @@ from a2a_serverless.storage.codec import (
 )
 from a2a_serverless.storage.contexts import Contexts, context_conflict
 from a2a_serverless.storage.conversation import Line
-from a2a_serverless.storage.snapshots import newest_items, snapshot_of
+from a2a_serverless.storage.snapshots import snapshot_of
 from a2a_serverless.storage.table import (
     NEW,
     Check,
@@ -144,6 +144,9 @@ REBASES: Final = 5
 
 LOOK_AT_ONCE: Final = 100
 """Tasks of one `look`: DynamoDB reads as many items in one request."""
+
+NEWEST: Final = 64
+"""The items that a read looks at before it knows of a snapshot: most tasks have no more."""
 
 TORN_READS: Final = 10
 """How often a read goes on when HEAD and events do not fit together yet."""
@@ -335,7 +338,7 @@ class DurableStorage:
         gaps: set[tuple[str, int]] = set()
         for attempt in range(1, TORN_READS + 1):
             if commits is None and not is_whole:
-                found = await newest_items(self, task_id)
+                found = await self._newest_items(task_id)
             else:
                 found = await self.items_of(task_id, start)
             head, commits = self._commits_in(found, commits, is_whole=is_whole)
@@ -441,6 +444,25 @@ class DurableStorage:
         """Return the items of a task from the sort key `start` on, HEAD last."""
         wanted = Range(partition=self._partition(task_id), first=start, last=layout.HEAD)
         return await self.table.all(wanted)
+
+    async def _newest_items(self, task_id: str) -> list[Item]:
+        """Return the items of a task since its snapshot, HEAD last; all, if it has none."""
+        partition = self._partition(task_id)
+        wanted = Range(partition=partition, first=layout.EVENTS, last=layout.HEAD)
+        pages = self.table.query(replace(wanted, newest_first=True, page=NEWEST))
+        found: list[Item] = (await anext(aiter(pages), []))[::-1]
+        is_head = bool(found) and found[-1]["SK"] == layout.HEAD
+        head = self._live(found[-1]) if is_head else None
+        if head is None or len(found) < NEWEST:
+            return found
+        start = layout.EVENTS
+        if head.snapshot_at:
+            start = layout.event_sort(head.incarnation, head.snapshot_at + 1)
+        oldest = found[0]["SK"]
+        if oldest <= start:
+            return found
+        before = await self.table.all(replace(wanted, first=start, last=oldest))
+        return [*(item for item in before if item["SK"] < oldest), *found]
 
     async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
         """Return when the task may have moved beyond `version`, at the latest after `timeout_s`."""

@@ -11,13 +11,12 @@ import asyncio
 import json
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from a2a_serverless import faults
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
-from a2a_serverless.storage import codec, layout
+from a2a_serverless.storage import codec
 from a2a_serverless.storage.blobs import ANY_TYPE, whole
-from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.entries import decode_entries, encode_entries
 from a2a_serverless.tasks.fold import Snapshot
@@ -28,36 +27,6 @@ if TYPE_CHECKING:
     from a2a_serverless.storage.durable import DurableStorage
 
 logger = logging.getLogger(__name__)
-
-NEWEST: Final = 64
-"""The items that a read looks at before it knows of a snapshot: most tasks have no more."""
-
-
-async def newest_items(storage: DurableStorage, task_id: str) -> list[Item]:
-    """Return the items of a task since its snapshot, HEAD last; all of them if it has none."""
-    partition = layout.task_partition(storage.scope.digest, task_id)
-    wanted = Range(
-        partition=partition,
-        first=layout.EVENTS,
-        last=layout.HEAD,
-        newest_first=True,
-        page=NEWEST,
-    )
-    found = await anext(aiter(storage.table.query(wanted)), [])
-    found.reverse()
-    if len(found) < NEWEST or found[-1]["SK"] != layout.HEAD:
-        return found
-    head = codec.live_head(found[-1], storage.clock.now_ms())
-    if head is None:
-        return found
-    start = layout.EVENTS
-    if head.snapshot_at:
-        start = layout.event_sort(head.incarnation, head.snapshot_at + 1)
-    oldest = found[0]["SK"]
-    if oldest <= start:
-        return found
-    before = await storage.table.all(Range(partition=partition, first=start, last=oldest))
-    return [*(item for item in before if item["SK"] < oldest), *found]
 
 
 async def snapshot_of(storage: DurableStorage, head: Head) -> Snapshot | None:
@@ -85,12 +54,7 @@ async def snapshot_of(storage: DurableStorage, head: Head) -> Snapshot | None:
 
 
 async def take_snapshot(storage: DurableStorage, head: Head) -> None:
-    """Store a snapshot of a task whose turn has just ended, if its log is long enough for one.
-
-    What fails is logged, and left to the next turn.
-    """
-    if storage.table.blobs is None or not wants_snapshot(head):
-        return
+    """Store a snapshot of a task that wants one; what fails is logged, for the next turn to do."""
     try:
         await _take(storage, head)
     except (ConfigurationError, UnavailableError) as error:
@@ -99,12 +63,14 @@ async def take_snapshot(storage: DurableStorage, head: Head) -> None:
 
 
 async def _take(storage: DurableStorage, head: Head) -> None:
+    blobs = storage.table.blobs
+    if blobs is None:
+        return
     log = await storage.read(head.task_id, incarnation=head.incarnation, is_whole=False)
     if log is None or log.needs_newer or not wants_snapshot(log.head):
         return
     made = log.fold().snapshot()
-    blobs = storage.table.blobs
-    if made is None or blobs is None:
+    if made is None:
         return
     about = json.dumps([made.version, made.turn, made.generation, made.shown])
     content = b"%b\n%b" % (about.encode(), encode_entries(made.entries))

@@ -55,7 +55,7 @@ from a2a_serverless.tasks.conversation import Started, on_start
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import SHUTDOWN, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, new_token
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, wants_snapshot
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent, TurnAgents
 from a2a_serverless.worker.attempt import Attempt
@@ -317,8 +317,9 @@ class _Delivery:
                 continue
             is_behind = log is not None and waits_behind(log.head, self._operation)
             goes_on = is_behind and not self._is_let_go
-            if verdict.is_done and self._attempted is not None:
-                await take_snapshot(self._storage, self._attempted.head)
+            guard = self._attempted
+            if verdict.is_done and guard is not None and wants_snapshot(guard.head):
+                await take_snapshot(self._storage, guard.head)
             if not (verdict.is_done and goes_on):
                 return verdict
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")
