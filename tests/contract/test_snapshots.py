@@ -73,7 +73,7 @@ async def turn(storage: DurableStorage, head: Head | None, text: str, *, chunks:
     token = new_token()
     head = await storage.commit(head, Commit(token=token, claims=True))
     for number in range(chunks):
-        entry = written(f"{text}{number} {CHUNK}", append=number > 0, name=text[:1])
+        entry = written(f"{text}{number} {CHUNK}", append=number > 0, name=text)
         head = await storage.commit(head, Commit(entries=(entry,), token=token))
     return await storage.commit(
         head, Commit(entries=(status_of(ASKS),), token=token, ends_turn=True)

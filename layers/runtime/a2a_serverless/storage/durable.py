@@ -145,8 +145,8 @@ REBASES: Final = 5
 LOOK_AT_ONCE: Final = 100
 """Tasks of one `look`: DynamoDB reads as many items in one request."""
 
-NEWEST: Final = 64
-"""The items that a read looks at before it knows of a snapshot: most tasks have no more."""
+NEWEST: Final = 8
+"""The items that a read looks at before it knows of a snapshot, and then reads the others since."""
 
 TORN_READS: Final = 10
 """How often a read goes on when HEAD and events do not fit together yet."""
