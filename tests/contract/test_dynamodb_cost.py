@@ -60,6 +60,8 @@ from benchmarks.storage import (
     seed_tasks,
     store,
 )
+from tests.contract.test_snapshots import after_turn
+from tests.contract.test_snapshots import turn as long_turn
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, emulator_client, key, new_clock, new_scope, on_dynamo
 from tests.support.emulators import Emulator
@@ -458,6 +460,33 @@ async def test_a_file_costs_what_a_word_costs(bench: Bench) -> None:
     word = await cost_of()
     for size in (40_000, 10_000_000):
         assert await cost_of(Part(raw=b"x" * size)) == word
+
+
+async def test_a_long_task_costs_the_same_at_every_turn(bench: Bench) -> None:
+    """Behind 64 KB of log a task is read for 20 units at most, and a snapshot costs an update.
+
+    Turns of 18 KB: 40 in the suite, 150 with A2A_FAULTS=long. Without snapshots the last read costs
+    4.6 units for each turn.
+    """
+    bench.storage.table.blobs = MemoryBlobs(bench.storage.clock)
+    head: Head | None = None
+    read: list[float] = []
+    for number in range(150 if LONG else 40):
+        head = await long_turn(bench.storage, head, f"{number:03}", chunks=3)
+        with bench.meter.measure() as usage:
+            await after_turn(bench.storage, head)
+        assert usage.write_units <= 2
+        with bench.meter.measure() as usage:
+            task = await bench.storage.load_task(head.task_id)
+        assert usage.requests <= 2
+        read.append(usage.read_units)
+        assert task is not None
+        assert len(task.artifacts) == number + 1
+    assert max(read) <= 20
+    assert head is not None
+    with bench.meter.measure() as usage:
+        await bench.storage.read(head.task_id)
+    assert usage.read_units > 4.5 * len(read)
 
 
 @pytest.mark.parametrize(("history_length", "requests"), [(0, 5), (None, 6)])

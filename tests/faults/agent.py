@@ -68,6 +68,11 @@ class Faulty(Worker):
         await ctx.emit_artifact("file", file_bytes=b"x" * 40_000 + bytes([ends]))
         await self.chunks(ctx, count, 0)
 
+    async def much(self, ctx: TaskContext, count: float) -> None:
+        for number in range(3):
+            await ctx.emit_text_artifact("x" * 30_000, artifact_id=f"text {number}")
+        await self.chunks(ctx, count, 0)
+
     async def steps(
         self, ctx: TaskContext, count: float, pause_s: float, failing: float = 0
     ) -> None:

@@ -140,6 +140,11 @@ async def stored_file(world: World, point: str) -> Expected:
     return await _worker_dies(world, point, starts=2, text="file 4")
 
 
+async def stored_snapshot(world: World, point: str) -> Expected:
+    """The turn has ended: the task is read by its log, until its next turn stores another one."""
+    return await _worker_dies(world, point, starts=1, text="much 4")
+
+
 async def second_delivery(world: World, point: str) -> Expected:
     """A delivery that was received before claims before its agent starts, and dies there."""
     return await _worker_dies(world, point, starts=1, receives=1)
@@ -408,6 +413,7 @@ CASES = {
         Case(name="after a claim of its own", point="after-claim:1", flow=second_delivery),
         Case(name="file emitted, not stored", point="before-blob:1", flow=stored_file),
         Case(name="file stored, not committed", point="blob-stored:1", flow=stored_file),
+        Case(name="snapshot stored, not named", point="snapshot-stored:1", flow=stored_snapshot),
         Case(name="between two commits", point="between-commits:1", flow=started_turn),
         Case(name="before a later commit", point="between-commits:2", flow=long_turn),
         Case(name="after last commit, before ack", point="before-ack:1", flow=finished_turn),

@@ -29,6 +29,7 @@ POINTS: Final = frozenset(
         "after-claim",  # worker: the turn has an owner, which is dead
         "before-blob",  # worker: a file is emitted, it is not stored
         "blob-stored",  # worker: a file is stored, nothing refers to it
+        "snapshot-stored",  # worker: a snapshot is stored, HEAD does not name it
         "between-commits",  # worker: some of the attempt is committed, the next batch is not
         "before-ack",  # worker: all is committed, the message is still in the queue
         "after-leave",  # worker: a turn is left for another of its conversation, its message is not

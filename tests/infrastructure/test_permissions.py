@@ -79,13 +79,15 @@ def test_files_have_their_readers_and_writers(permissions: set[Permission]) -> N
 
 
 def test_the_worker_deletes_states_alone(transformed: Json) -> None:
-    """The key of a state has the mark that the role's resource names, and no file's key has it."""
+    """Keys of states and snapshots have the mark that the role names, and no file's key has it."""
     own = statements(transformed, role_of(transformed, "WorkerFunction"))
     (deletes,) = [one for one in own if "s3:DeleteObject" in as_list(one["Action"])]
     assert deletes["Resource"] == {"Fn::Sub": "${BlobBucket.Arn}" + STATES}
     of_state = Blob.of(b"", BlobOwner.of_state("s" * 32, "c" * 32, "i" * 12))
-    assert fnmatch(f"/{of_state.key}", STATES)
-    assert blob_of(Part(url=of_state.reference)) is None
+    of_snapshot = Blob.of(b"", BlobOwner("s" * 32, "t", f"{'i' * 12}/!7"))
+    for blob in (of_state, of_snapshot):
+        assert fnmatch(f"/{blob.key}", STATES)
+        assert blob_of(Part(url=blob.reference)) is None
 
 
 def test_one_role_per_function(transformed: Json) -> None:

@@ -23,8 +23,10 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     StepId,
     TurnOpened,
+    decode_entries,
+    encode_entries,
 )
-from a2a_serverless.tasks.fold import Fold, Log, Record, events_of
+from a2a_serverless.tasks.fold import Fold, Log, Record, Snapshot, events_of
 from a2a_serverless.tasks.head import HANDOVER, MAX_INLINE_BYTES, AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, advance, open_task
 from tests.model import reference
@@ -98,9 +100,14 @@ def opening() -> Step:
     return open_task(new, now_ms=0, timing=Timing())
 
 
-def check(history: History) -> None:
-    """Compare the fold of a log with the reference, and HEAD and the events with the fold."""
+def check(history: History) -> bool:
+    """Compare the fold of a log with the reference, and HEAD and the events with the fold.
+
+    Return True if the log went on behind a snapshot.
+    """
     fold, events = Fold(TASK, CONTEXT), 0
+    short: Fold | None = None
+    """As `fold`, of a log whose beginning was replaced by a snapshot."""
     subscribers: list[Task] = []
     for record, head in zip(history.records, history.heads, strict=True):
         assert record.base == events
@@ -113,6 +120,13 @@ def check(history: History) -> None:
             assert by_id(task.artifacts) == by_id(fold.artifacts.values())
         subscribers.append(fold.task())
         _check_turn(fold, history.log(record.version))
+        if short is not None:
+            short.add(record)
+            assert list(events_of(record, short)) == seen
+            _check_same(short, fold)
+        if not head.turn_is_open and (made := fold.snapshot()) is not None:
+            short = _begun_with(made)
+            _check_same(short, fold)
         assert head.generation == fold.generation == events
         _check_head(fold, head)
         if restarts:
@@ -120,6 +134,21 @@ def check(history: History) -> None:
             restored = reference.restored_by(TASK, CONTEXT, history.records[: record.version])
             assert fold.restored == restored
     _check_fold(fold, history.records)
+    return short is not None and short.newest is not None
+
+
+def _begun_with(made: Snapshot) -> Fold:
+    """Return the fold that a reader of a snapshot has, which was encoded as it is stored."""
+    entries = decode_entries(encode_entries(made.entries))
+    return Fold(TASK, CONTEXT, since=replace(made, entries=entries))
+
+
+def _check_same(short: Fold, fold: Fold) -> None:
+    assert short.task() == fold.task()
+    assert (short.version, short.generation, short.shown, short.reply) == (
+        *(fold.version, fold.generation, fold.shown, fold.reply),
+    )
+    assert short.turn_at(short.version) == fold.turn_at(fold.version)
 
 
 def _check_turn(fold: Fold, log: Log) -> None:
@@ -302,6 +331,8 @@ class Tally:
     restarts: int = 0
     to_records: int = 0
     """Restarts that went back to a record of their turn."""
+    snapshots: int = 0
+    """Logs that went on behind a snapshot."""
     in_several_turns: int = 0
     """Logs in which attempts were restarted in more than one turn."""
 
@@ -328,7 +359,7 @@ def check_logs(examples: int) -> Tally:
         history = history_of(acts_of(choices))
         note(history)
         tally.count(history)
-        check(history)
+        tally.snapshots += check(history)
 
     settings(
         max_examples=examples,

@@ -17,8 +17,8 @@ from tests.support.recorded_calls import KEYS, WRITES, Permission, of_keys
 
 Json = dict[str, Any]
 
-STATES: Final = "/*.!*"
-"""Behind the bucket of blobs: those of states alone."""
+STATES: Final = "/*!*"
+"""Behind the bucket of blobs: those of states and of snapshots alone."""
 
 QUEUE_POLLER: Final = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
 """What Lambda calls with the function's role to feed it from a queue."""

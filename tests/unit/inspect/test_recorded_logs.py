@@ -59,12 +59,14 @@ TOLD: dict[str, Sequence[str]] = {
     RECORDED: (NEW, *RAN, NEW, *RAN),
 }
 
+LARGE = "snapshot stored, not named"
+"""Its log has 90 KB of text, and tells what that of "after last commit" does."""
 POINTS = {case.name: case.point for cases in CASES.values() for case in cases}
 
 
 def test_every_kill_point_has_a_recorded_log() -> None:
     """Each point of the fault tests is in the table, those of webhooks in one recording."""
-    assert TOLD.keys() == {*POINTS, RECORDED}
+    assert TOLD.keys() == {*POINTS, RECORDED} - {LARGE}
     of_push = {point for point in traps.POINTS if point.startswith("push-")}
     assert {point.partition(":")[0] for point in POINTS.values()} | of_push == set(traps.POINTS)
 

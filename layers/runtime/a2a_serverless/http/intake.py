@@ -177,8 +177,9 @@ class Intake:
         context: CallContext,
     ) -> Accepted:
         """Return the turn that an earlier copy of the message has opened."""
-        tail = await Tail.open(storage, head.task_id)
-        if context.idempotency_key is not None:
+        has_key = context.idempotency_key is not None
+        tail = await Tail.open(storage, head.task_id, is_whole=has_key)
+        if has_key:
             first, _ = tail.fold.opening(turn)
             if content_digest(first.message) != content_digest(request.message):
                 raise IdempotencyConflictError

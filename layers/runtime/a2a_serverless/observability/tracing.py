@@ -315,5 +315,5 @@ def _trace(log: Log, operation: Operation) -> Mapping[str, str]:
     is_its_own = operation.operation == "cancel" or operation.params.turn == turn
     if brought and is_its_own:
         return brought
-    opened_in = log.records[turn - 1].trace
+    opened_in = log.at(turn).trace
     return {HEADER: opened_in} if opened_in else {}

@@ -173,6 +173,10 @@ _OPTIONAL: Final = (
     "content_digest",
     "needs",
     "size",
+    "snapshot_at",
+    "snapshot",
+    "snapshot_bytes",
+    "snapshot_size",
     "serial_from",
 )
 """Attributes of HEAD that an item has only if they differ from the default."""
@@ -305,6 +309,10 @@ HEAD_FORMS: Final[Forms] = {
     "content_digest": str,
     "needs": int,
     "size": int,
+    "snapshot_at": int,
+    "snapshot": str,
+    "snapshot_bytes": int,
+    "snapshot_size": int,
     "generation": int,
     "cancel_at": int,
     "cancel_by": str,
@@ -331,6 +339,7 @@ _DEMANDED: Final = frozenset({*REQUIRED, "due_at", "sends"})
 _COPIES: Final = frozenset({"status", "metadata"})
 _INFORMING: Final = frozenset(
     {"size", "cancel_by", "parked"}
+    | {"snapshot_at", "snapshot", "snapshot_bytes", "snapshot_size"}
     | {"released", "released_reason", "released_id", "released_at", "released_until"}
     | {"spared_for", "spared_faults", "spared_waited", "spared_interruptions"}
     | {"alone_for", "serial_from", "left", "left_turn", "left_at", "line_key", "wakes"}
@@ -391,6 +400,17 @@ def canceled(marked: Head) -> Update:
         key=head_key(marked.scope, marked.task_id),
         values={name: item[name] for name in _CANCELED if name in item},
         when=[*are(incarnation=marked.incarnation), *is_open, NO_CANCEL],
+    )
+
+
+def named(head: Head) -> Update:
+    """Return the update that names HEAD's snapshot: refused once a later one is named."""
+    names = ("snapshot_at", "snapshot", "snapshot_bytes", "snapshot_size")
+    is_newer = [Check("snapshot_at", "absent"), Check("snapshot_at", "<", head.snapshot_at)]
+    return Update(
+        key=head_key(head.scope, head.task_id),
+        values={name: getattr(head, name) for name in names},
+        when=[*are(incarnation=head.incarnation), is_newer],
     )
 
 
@@ -572,9 +592,11 @@ class Commits:
     the one before it. What does not fit is ignored; the reader asks again after `version`.
     """
 
-    def __init__(self, incarnation: str, version: int) -> None:
+    def __init__(self, incarnation: str, version: int, since: Head | None = None) -> None:
         self.incarnation = incarnation
         self.version = version
+        self.since = since
+        """HEAD that names the snapshot of `version`; None: there is none."""
         self.records: list[Record] = []
         self._parts: list[dict[str, Any]] = []
 

@@ -59,6 +59,7 @@ from a2a_serverless.storage.codec import (
 )
 from a2a_serverless.storage.contexts import Contexts, context_conflict
 from a2a_serverless.storage.conversation import Line
+from a2a_serverless.storage.snapshots import snapshot_of
 from a2a_serverless.storage.table import (
     NEW,
     Check,
@@ -143,6 +144,9 @@ REBASES: Final = 5
 
 LOOK_AT_ONCE: Final = 100
 """Tasks of one `look`: DynamoDB reads as many items in one request."""
+
+NEWEST: Final = 8
+"""The items that a read looks at before it knows of a snapshot, and then reads the others since."""
 
 TORN_READS: Final = 10
 """How often a read goes on when HEAD and events do not fit together yet."""
@@ -305,11 +309,17 @@ class DurableStorage:
         }
 
     async def read(
-        self, task_id: str, *, after: int = 0, incarnation: str | None = None
+        self,
+        task_id: str,
+        *,
+        after: int = 0,
+        incarnation: str | None = None,
+        is_whole: bool = True,
     ) -> Log | None:
         """Return HEAD and every commit after version `after`.
 
-        None when the task does not exist, has expired, or is not of `incarnation`.
+        None when the task does not exist, has expired, or is not of `incarnation`. `is_whole`
+        False, for a log from its beginning: a snapshot may take the place of the first commits.
 
         Raises:
             UnreadableTaskError: HEAD or a commit after `after` is damaged or missing.
@@ -321,19 +331,22 @@ class DurableStorage:
             if head is None:
                 return None
             incarnation = head.incarnation
-        commits = Commits(incarnation, after) if incarnation else None
+        commits = Commits(incarnation, after) if incarnation and is_whole else None
         start = layout.EVENTS
         if after and incarnation:
             start = layout.event_sort(incarnation, after + 1)
         gaps: set[tuple[str, int]] = set()
         for attempt in range(1, TORN_READS + 1):
-            found = await self.items_of(task_id, start)
-            head, commits = self._commits_in(found, commits)
+            if commits is None and not is_whole:
+                found = await self._newest_items(task_id)
+            else:
+                found = await self.items_of(task_id, start)
+            head, commits = self._commits_in(found, commits, is_whole=is_whole)
             if head is None or commits is None or incarnation not in (None, head.incarnation):
                 return None
             records = belonging_to(head, commits.records, commits.version)
             if records is not None:
-                return Log(head=head, records=records)
+                return await self._since_snapshot(Log(head=head, records=records), commits.since)
             start = layout.event_sort(commits.incarnation, commits.version + 1)
             gaps.add((commits.incarnation, commits.version + 1))
             await self.clock.sleep(pause_s(attempt))
@@ -344,8 +357,17 @@ class DurableStorage:
         msg = f"The events of task {task_id} did not reach its version in {TORN_READS} reads."
         raise UnavailableError(msg)
 
+    async def _since_snapshot(self, log: Log, named: Head | None) -> Log | None:
+        """Return a log with the snapshot that HEAD has named in the place of what it lacks."""
+        if named is None:
+            return log
+        since = await snapshot_of(self, named)
+        if since is not None and since.version == named.snapshot_at:
+            return replace(log, since=since)
+        return await self.read(log.head.task_id, incarnation=log.head.incarnation)
+
     def _commits_in(
-        self, found: list[Item], commits: Commits | None
+        self, found: list[Item], commits: Commits | None, *, is_whole: bool
     ) -> tuple[Head | None, Commits | None]:
         """Return HEAD, and its commits: those of `commits` and what a Query has found behind them.
 
@@ -356,7 +378,8 @@ class DurableStorage:
         if head is None:
             return None, commits
         if commits is None or commits.incarnation != head.incarnation:
-            commits = Commits(head.incarnation, 0)
+            since = None if is_whole or not head.snapshot_at else head
+            commits = Commits(head.incarnation, since.snapshot_at if since else 0, since)
         commits.add(found)
         return head, commits
 
@@ -384,7 +407,7 @@ class DurableStorage:
                 return None
             if (task := task_of_head(head)) is not None:
                 return await self._shown(task, inline)
-        log = await self.read(task_id)
+        log = await self.read(task_id, is_whole=False)
         if log is None:
             return None
         task = log.fold().task(history_length, include_artifacts=include_artifacts)
@@ -421,6 +444,25 @@ class DurableStorage:
         """Return the items of a task from the sort key `start` on, HEAD last."""
         wanted = Range(partition=self._partition(task_id), first=start, last=layout.HEAD)
         return await self.table.all(wanted)
+
+    async def _newest_items(self, task_id: str) -> list[Item]:
+        """Return the items of a task since its snapshot, HEAD last; all, if it has none."""
+        partition = self._partition(task_id)
+        wanted = Range(partition=partition, first=layout.EVENTS, last=layout.HEAD)
+        pages = self.table.query(replace(wanted, newest_first=True, page=NEWEST))
+        found: list[Item] = (await anext(aiter(pages), []))[::-1]
+        is_head = bool(found) and found[-1]["SK"] == layout.HEAD
+        head = self._live(found[-1]) if is_head else None
+        if head is None or len(found) < NEWEST:
+            return found
+        start = layout.EVENTS
+        if head.snapshot_at:
+            start = layout.event_sort(head.incarnation, head.snapshot_at + 1)
+        oldest = found[0]["SK"]
+        if oldest <= start:
+            return found
+        before = await self.table.all(replace(wanted, first=start, last=oldest))
+        return [*(item for item in before if item["SK"] < oldest), *found]
 
     async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
         """Return when the task may have moved beyond `version`, at the latest after `timeout_s`."""
@@ -747,7 +789,7 @@ class DurableStorage:
         success may be reported as False. That is the safe side: the turn is due again later, and
         the caller has sent nothing.
         """
-        return await self.table.did(self._living(postponed(head, due_at=due_at, sends=sends)))
+        return await self.table.did(self.living(postponed(head, due_at=due_at, sends=sends)))
 
     async def leave(self, head: Head, reason: Reason, *, at: int | None = None) -> Head | None:
         """Take an unclaimed turn off the queue: from now on it stands in the table alone.
@@ -758,7 +800,7 @@ class DurableStorage:
         """
         now_ms = self.clock.now_ms()
         after = leaving(head, reason, at=now_ms if at is None else at, now_ms=now_ms)
-        is_left = await self.table.did(self._living(codec.left(head, after)))
+        is_left = await self.table.did(self.living(codec.left(head, after)))
         return after if is_left else None
 
     async def wake(self, head: Head) -> Head | None:
@@ -768,7 +810,7 @@ class DurableStorage:
         sweeper sends one.
         """
         after = waking(head, now_ms=self.clock.now_ms(), timing=self.timing)
-        is_woken = await self.table.did(self._living(codec.woken(head, after)))
+        is_woken = await self.table.did(self.living(codec.woken(head, after)))
         return after if is_woken else None
 
     async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
@@ -819,7 +861,7 @@ class DurableStorage:
         The due time stays if it is the deadline of a cancel; then the rest is written only if it
         `is_needed`.
         """
-        update = self._living(update)
+        update = self.living(update)
         if due_at is not None:
             moving = replace(update, values={**update.values, "due_at": due_at})
             try:
@@ -832,7 +874,7 @@ class DurableStorage:
                 return True
         return await self.table.did(update)
 
-    def _living(self, update: Update) -> Update:
+    def living(self, update: Update) -> Update:
         """Return an update that is refused on a HEAD that has expired."""
         return replace(
             update, when=[*update.when, Check("expires_at", ">", self.clock.now_ms() // 1000)]

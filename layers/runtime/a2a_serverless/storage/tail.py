@@ -13,7 +13,7 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Restarted, StatusChanged
-from a2a_serverless.tasks.fold import Cursor, Event, Fold, Log, events_of, extend, incarnation_tag
+from a2a_serverless.tasks.fold import Cursor, Event, Fold, Log, events_of, incarnation_tag
 from a2a_serverless.tasks.head import Head
 
 FASTEST_POLL_S = 0.025
@@ -54,13 +54,15 @@ class Tail:
         return self._source.clock
 
     @classmethod
-    async def open(cls, source: DurableStorage, task_id: str) -> Tail:
+    async def open(cls, source: DurableStorage, task_id: str, *, is_whole: bool = False) -> Tail:
         """Return a tail that stands at the task's newest commit.
+
+        `is_whole`: its fold knows the messages of all turns.
 
         Raises:
             TaskNotFoundError: there is no such task.
         """
-        log = await source.read(task_id)
+        log = await source.read(task_id, is_whole=is_whole)
         if log is None:
             raise TaskNotFoundError
         return cls(source, log.head, log.fold(), [])
@@ -74,15 +76,16 @@ class Tail:
         A cursor of another incarnation, or beyond the log, is ignored: the tail stands at the
         newest commit, and the Task is as it is now.
         """
-        log = await source.read(task_id)
+        log = await source.read(task_id, is_whole=False)
+        if log is not None and log.since is not None and cursor.version <= log.since.version:
+            log = await source.read(task_id)
         if log is None:
             raise TaskNotFoundError
         is_ours = cursor.tag == incarnation_tag(log.head.incarnation)
         if not is_ours or not 1 <= cursor.version <= log.head.version:
             tail = cls(source, log.head, log.fold(), [])
             return tail, tail.snapshot()
-        tail = cls(source, log.head, Fold(log.head.task_id, log.head.context_id), [])
-        extend(tail.fold, log.records[: cursor.version - 1])
+        tail = cls(source, log.head, log.fold(cursor.version - 1), [])
         as_of = _task_at(log, cursor)
         tail._backlog.extend(d for d in tail._take(log) if d.cursor > cursor)
         return tail, TailEvent(cursor=cursor, event=as_of)
@@ -94,9 +97,7 @@ class Tail:
 
     def snapshot(self) -> TailEvent:
         """Return the Task now, under the cursor of its version's last event."""
-        newest = self.fold.newest
-        shown = len(list(events_of(newest, self.fold))) if newest else 0
-        cursor = self._cursor(self.fold.version, max(0, shown - 1))
+        cursor = self._cursor(self.fold.version, max(0, self.fold.shown - 1))
         return TailEvent(cursor=cursor, event=self.fold.task())
 
     async def events(
@@ -204,8 +205,7 @@ def _task_at(log: Log, cursor: Cursor) -> Task:
     What no event shows counts with the event before it, such as the end of the turn: so the Task is
     the one of a snapshot under the same cursor.
     """
-    fold = extend(Fold(log.head.task_id, log.head.context_id), log.records[: cursor.version - 1])
-    record = log.records[cursor.version - 1]
+    fold, record = log.fold(cursor.version - 1), log.at(cursor.version)
     before = fold.generation
     for entry in record.entries:
         has_all = fold.generation - before > cursor.index

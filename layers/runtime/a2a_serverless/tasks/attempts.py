@@ -344,7 +344,11 @@ def lasts_too_long(log: Log, *, now_ms: int, limit_s: float) -> bool:
     head = log.head
     if not head.has_records or head.cancel is not None:
         return False
-    own = (record.at for record in log.records[head.turn_base :] if record.token is not None)
+    own = (
+        record.at
+        for record in log.between(head.turn_base, head.version)
+        if record.token is not None
+    )
     began = next((at for at in own if at is not None), now_ms)
     slept = head.parked + slept_ms(head, now_ms)
     return now_ms - began - slept > limit_s * 1000

@@ -82,6 +82,23 @@ class Record:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A task as the log up to a version has made it, in the place of that log.
+
+    No turn was open then, so that no later restart goes back behind it.
+    """
+
+    version: int
+    turn: int
+    """The newest turn up to there."""
+    generation: int
+    shown: int
+    """How many events the commit of that version has shown."""
+    entries: tuple[Entry, ...]
+    """What makes a new task the same."""
+
+
 _Undo = Callable[[], object]
 """Takes back one change of a fold, as long as every later one was taken back before."""
 
@@ -107,6 +124,8 @@ class Fold:
     history: list[Message] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     reply: Message | None = None
+    since: Snapshot | None = None
+    """What the fold began with, in the place of the records up to there."""
     _restored: list[tuple[Artifact, list[int]]] = field(default_factory=list)
     """The artifacts as the last restart left them, each with the seams that no reader sees."""
     _shared: set[str] = field(default_factory=set)
@@ -119,10 +138,52 @@ class Fold:
     _changes: list[tuple[Record, _Undo]] = field(default_factory=list)
     """Every change that no restart has taken back, in the order in which it was made."""
 
+    def __post_init__(self) -> None:
+        if self.since is None:
+            return
+        record = Record(version=self.since.version, entries=self.since.entries)
+        for entry in record.entries:
+            self._change(entry, record)
+        self._changes.clear()
+        self.generation = self.since.generation
+
     @property
     def version(self) -> int:
         """Return the version of the newest record; 0 before the first."""
-        return self.newest.version if self.newest else 0
+        if self.newest is None:
+            return self.since.version if self.since else 0
+        return self.newest.version
+
+    @property
+    def shown(self) -> int:
+        """Return how many events the newest record shows."""
+        if self.newest is None:
+            return self.since.shown if self.since else 0
+        return sum(1 for _ in events_of(self.newest, self))
+
+    def snapshot(self) -> Snapshot | None:
+        """Return what takes the place of the records so far; None: the next ones may need them.
+
+        No turn is open. Text that came in chunks is one part in it, as for every reader by then.
+        """
+        if any(self._ended[each] < len(seams) for each, seams in self._seams.items()):
+            return None
+        task = self.task()
+        entries: list[Entry] = [
+            *(MessageAppended(message) for message in task.history),
+            StatusChanged(task.status),
+            MetadataMerged(task.metadata),
+            *(ArtifactWritten(artifact, last_chunk=True) for artifact in task.artifacts),
+        ]
+        if self.reply is not None:
+            entries.append(Replied(self.reply))
+        return Snapshot(
+            version=self.version,
+            turn=self.turn_at(self.version),
+            generation=self.generation,
+            shown=self.shown,
+            entries=tuple(entries),
+        )
 
     def add(self, record: Record) -> None:
         """Apply the next record.
@@ -158,7 +219,8 @@ class Fold:
 
     def turn_at(self, version: int) -> int:
         """Return the newest turn that was opened up to `version`."""
-        return max((turn for turn in self._opened if turn <= version), default=version)
+        before = self.since.turn if self.since else version
+        return max((turn for turn in self._opened if turn <= version), default=before)
 
     def task(self, history_length: int | None = None, *, include_artifacts: bool = True) -> Task:
         """Return the Task, as new objects that belong to the caller.
@@ -376,10 +438,26 @@ def bound(message: Message, task_id: str, context_id: str) -> Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """HEAD and the complete commits after a version, unbroken up to HEAD's version."""
+    """HEAD and the complete commits after a version, unbroken up to HEAD's version.
+
+    A log "from its beginning" has all commits, or a snapshot in the place of the first ones.
+    """
 
     head: Head
     records: tuple[Record, ...]
+    since: Snapshot | None = None
+    """What stands for the commits before `records`; None: the first one follows on the version
+    after which the log was read."""
+
+    def between(self, after: int, last: int) -> tuple[Record, ...]:
+        """Return the commits after a version, up to another one."""
+        first = self.records[0].version if self.records else 0
+        return self.records[max(0, after + 1 - first) : max(0, last + 1 - first)]
+
+    def at(self, version: int) -> Record:
+        """Return the commit of a version."""
+        (record,) = self.between(version - 1, version)
+        return record
 
     @property
     def needs_newer(self) -> bool:
@@ -411,7 +489,7 @@ class Log:
     @property
     def caller(self) -> Caller:
         """Return the sender of the current turn's message; the log was read from its beginning."""
-        opening = self.records[self.head.turn - 1]
+        opening = self.at(self.head.turn)
         return next(entry.caller for entry in opening.entries if isinstance(entry, TurnOpened))
 
     def restores(self) -> int:
@@ -434,7 +512,7 @@ class Log:
         The log was read from its beginning.
         """
         kept: list[Record] = []
-        for record in self.records[self.head.turn_base :]:
+        for record in self.between(self.head.turn_base, self.head.version):
             for entry in record.entries:
                 if isinstance(entry, Restarted):
                     kept = [each for each in kept if each.version <= entry.base]
@@ -448,7 +526,7 @@ class Log:
         The log was read from its beginning.
         """
         number, newest = 1, self.head.turn_base
-        for record in self.records[newest:]:
+        for record in self.between(newest, self.head.version):
             for entry in record.entries:
                 if isinstance(entry, Restarted) and entry.base < newest:
                     number, newest = number + 1, entry.base
@@ -456,9 +534,11 @@ class Log:
                     newest = record.version
         return number
 
-    def fold(self) -> Fold:
-        """Return the fold of a log that was read from its beginning."""
-        return extend(Fold(self.head.task_id, self.head.context_id), self.records)
+    def fold(self, version: int | None = None) -> Fold:
+        """Return the fold of a log that was read from its beginning; up to a version, or HEAD's."""
+        last = self.head.version if version is None else version
+        fold = Fold(self.head.task_id, self.head.context_id, since=self.since)
+        return extend(fold, self.between(fold.version, last))
 
 
 def extend(fold: Fold, records: tuple[Record, ...]) -> Fold:

@@ -173,6 +173,13 @@ class Head:
     """State transitions and artifact updates so far (A2A 1.1)."""
     size: int = 0
     """Bytes of all entries."""
+    snapshot_at: int = 0
+    """The version whose snapshot a reader gets in the place of the log up to it; 0: none."""
+    snapshot: str = ""
+    """The digest of that snapshot."""
+    snapshot_bytes: int = 0
+    snapshot_size: int = 0
+    """`size` at that version."""
     cancel: CancelMark | None = None
     """The request to cancel the task; a writer that has not read it cannot commit. It stays."""
     released: AttemptEnd | None = None

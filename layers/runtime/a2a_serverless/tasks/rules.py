@@ -63,6 +63,9 @@ from a2a_serverless.tasks.identity import digest, new_incarnation, new_token
 LEFT_MS: Final[Mapping[Reason, int]] = {"share": 3_600_000, "conversation": 300_000}
 """Milliseconds after which the sweeper looks at a turn that is left, by what it waits for."""
 
+SNAPSHOT_BYTES: Final = 65_536
+"""The least bytes of log from one snapshot of a task to the next."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
@@ -676,6 +679,16 @@ def merge_metadata(metadata: Struct, update: Struct) -> None:
     """Merge shallowly, the last writer wins; nested values are replaced as a whole."""
     for key, value in update.fields.items():
         metadata.fields[key].CopyFrom(value)
+
+
+def wants_snapshot(head: Head) -> bool:
+    """Return True if a task has written so much since its last snapshot that it gets another one.
+
+    So a reader gets at most `SNAPSHOT_BYTES` of log and one turn besides a snapshot, or of a task
+    with a large snapshot its 32nd part; all snapshots together are 32 times the task at most.
+    """
+    enough = max(SNAPSHOT_BYTES, head.snapshot_bytes // 32)
+    return not head.turn_is_open and head.size - head.snapshot_size >= enough
 
 
 def is_behind(created_at: int, until: int) -> bool:

@@ -32,6 +32,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.conversation import Line, found_in, pass_on, take_place
 from a2a_serverless.storage.endings import cancel_task, end_task, gave_up
 from a2a_serverless.storage.layout import LINE
+from a2a_serverless.storage.snapshots import take_snapshot
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.attempts import (
     MOST_INTERRUPTIONS,
@@ -54,7 +55,7 @@ from a2a_serverless.tasks.conversation import Started, on_start
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import SHUTDOWN, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, new_token
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, wants_snapshot
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent, TurnAgents
 from a2a_serverless.worker.attempt import Attempt
@@ -306,7 +307,9 @@ class _Delivery:
         """
         task_id, incarnation = self._params.task_id, self._params.incarnation
         while self._deadline is None or self._adapter.clock.monotonic() < self._deadline:
-            log = await self._storage.read(task_id, incarnation=incarnation)
+            log = await self._storage.read(task_id, incarnation=incarnation, is_whole=False)
+            if log is not None and log.since is not None and not log.head.turn_is_open:
+                log = await self._storage.read(task_id, incarnation=incarnation)
             self._was_woken = self._was_woken or (log is not None and log.head.woken)
             try:
                 verdict = await self._act(log)
@@ -314,6 +317,9 @@ class _Delivery:
                 continue
             is_behind = log is not None and waits_behind(log.head, self._operation)
             goes_on = is_behind and not self._is_let_go
+            guard = self._attempted
+            if verdict.is_done and guard is not None and wants_snapshot(guard.head):
+                await take_snapshot(self._storage, guard.head)
             if not (verdict.is_done and goes_on):
                 return verdict
         _log(self._handle, logging.WARNING, "deadline", "No time left to start")

@@ -244,7 +244,7 @@ class Guard:
             try:
                 return await self._commit_on(read.head, Commit(restores=restores))
             except ConcurrencyError:
-                newer = await self.log.read(self.params.task_id)
+                newer = await self.log.read(self.params.task_id, is_whole=False)
             if newer is None:
                 raise TurnFinishedError(_OVER)
             met = on_lost_claim(newer.head, self.params, retry, is_alone=is_alone)

@@ -451,9 +451,9 @@ def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     as `kept` does. `state` becomes the headers of the call context.
     """
     head = log.head
-    fold = extend(Fold(head.task_id, head.context_id), log.records[: head.turn - 1])
+    fold = log.fold(head.turn - 1)
     given = _given(log, fold) if head.turn > 1 else None
-    extend(fold, log.records[head.turn - 1 : head.turn_base])
+    extend(fold, log.between(head.turn - 1, head.turn_base))
     request, caller = fold.opening(head.turn)
     context = _request_context(fold, caller, request=request, given=given, state=state)
     kept = log.kept()
@@ -515,10 +515,9 @@ def _given(log: Log, before: Fold) -> Task:
     head = log.head
     if head.turn == head.turn_base:
         return before.task()
-    opening = replace(log.records[head.turn - 1], entries=())
-    behind = log.records[head.turn : head.turn_base]
-    without = (*log.records[: head.turn - 1], opening, *behind)
-    return extend(Fold(head.task_id, head.context_id), without).task()
+    opening = replace(log.at(head.turn), entries=())
+    behind = log.between(head.turn, head.turn_base)
+    return extend(log.fold(head.turn - 1), (opening, *behind)).task()
 
 
 def _request_context(

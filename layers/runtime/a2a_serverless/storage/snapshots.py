@@ -1,0 +1,102 @@
+"""Snapshots of long tasks: a reader gets one in the place of most of the log.
+
+The worker that has ended a turn stores what the log has made of the task as a blob, and HEAD names
+it. A snapshot is never more than a shorter way: a reader that cannot have it reads the whole log,
+and a worker that dies before HEAD names it leaves that to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from a2a_serverless import faults
+from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
+from a2a_serverless.storage import codec
+from a2a_serverless.storage.blobs import ANY_TYPE, whole
+from a2a_serverless.tasks.blobs import Blob, BlobOwner
+from a2a_serverless.tasks.entries import decode_entries, encode_entries
+from a2a_serverless.tasks.fold import Snapshot
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import wants_snapshot
+
+if TYPE_CHECKING:
+    from a2a_serverless.storage.durable import DurableStorage
+
+logger = logging.getLogger(__name__)
+
+
+async def snapshot_of(storage: DurableStorage, head: Head) -> Snapshot | None:
+    """Return the snapshot that HEAD names; None if it is not there, or damaged.
+
+    Raises:
+        UnavailableError: no answer within the retry budget.
+    """
+    blob = Blob(_owner(head), head.snapshot, head.snapshot_bytes)
+    content = await whole(storage.table.blobs, blob)
+    if content is None:
+        return None
+    about, _, entries = content.partition(b"\n")
+    try:
+        version, turn, generation, shown = json.loads(about)
+    except ValueError:
+        return None
+    return Snapshot(
+        version=version,
+        turn=turn,
+        generation=generation,
+        shown=shown,
+        entries=decode_entries(entries),
+    )
+
+
+async def take_snapshot(storage: DurableStorage, head: Head) -> None:
+    """Store a snapshot of a task that wants one; what fails is logged, for the next turn to do."""
+    try:
+        await _take(storage, head)
+    except (ConfigurationError, UnavailableError) as error:
+        extra = {"action": "snapshot_failed", "task_id": head.task_id}
+        logger.warning("A snapshot was not stored: %s", error, extra=extra)
+
+
+async def _take(storage: DurableStorage, head: Head) -> None:
+    blobs = storage.table.blobs
+    if blobs is None:
+        return
+    log = await storage.read(head.task_id, incarnation=head.incarnation, is_whole=False)
+    if log is None or log.needs_newer or not wants_snapshot(log.head):
+        return
+    made = log.fold().snapshot()
+    if made is None:
+        return
+    about = json.dumps([made.version, made.turn, made.generation, made.shown])
+    content = b"%b\n%b" % (about.encode(), encode_entries(made.entries))
+    after = replace(log.head, snapshot_at=made.version, snapshot_size=log.head.size)
+    blob = await asyncio.to_thread(Blob.of, content, _owner(after))
+    await blobs.put(blob, content, ANY_TYPE)
+    faults.point("snapshot-stored")
+    after = replace(after, snapshot=blob.digest, snapshot_bytes=blob.size)
+    if not await _name(storage, after):
+        await blobs.delete(blob.owner)
+    elif log.head.snapshot_at:
+        # A reader that has read HEAD before finds it no more, and reads the whole log.
+        await blobs.delete(_owner(log.head))
+
+
+async def _name(storage: DurableStorage, after: Head) -> bool:
+    try:
+        await storage.table.write(storage.living(codec.named(after)))
+    except ConditionFailedError as failed:
+        # An earlier request, whose answer was lost, may have named it.
+        stored = failed.items[0] or {}
+        names = {"incarnation": after.incarnation, "snapshot_at": after.snapshot_at}
+        return names.items() <= stored.items()
+    return True
+
+
+def _owner(head: Head) -> BlobOwner:
+    """Return the owner of HEAD's snapshot: within that of the task, with a mark no file has."""
+    return BlobOwner(head.scope, head.task_id, f"{head.incarnation}/!{head.snapshot_at}")

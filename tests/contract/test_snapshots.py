@@ -1,0 +1,373 @@
+"""Snapshots of long tasks, over each table: a shorter way to what the log says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.types import Artifact, Part, TaskState, TaskStatus
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.storage import snapshots
+from a2a_serverless.storage.blobs import Blobs, MemoryBlobs
+from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.directory import DirectoryBlobs
+from a2a_serverless.storage.durable import NEWEST, DurableStorage
+from a2a_serverless.storage.tail import Tail
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Caller,
+    Entry,
+    StatusChanged,
+    TurnOpened,
+    Unknown,
+)
+from a2a_serverless.tasks.fold import Cursor, Log, incarnation_tag
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import new_token
+from a2a_serverless.tasks.rules import SNAPSHOT_BYTES, Commit, wants_snapshot
+from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker.context import WorkerExecutor
+from tests.support.clocks import ManualClock
+from tests.support.messages import request
+from tests.support.workers import Bench, artifact_texts
+
+CHUNK = "x" * 6_000
+ASKS = TaskState.TASK_STATE_INPUT_REQUIRED
+
+
+@pytest.fixture(params=["memory", "folder"])
+def blobs(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Blobs:
+    """An empty store."""
+    if request.param == "memory":
+        return MemoryBlobs(clock)
+    return DirectoryBlobs(tmp_path / "blobs", clock, keep_s=3600)
+
+
+@pytest.fixture
+def storage(storage: DurableStorage, blobs: Blobs) -> Iterator[DurableStorage]:
+    """The storage on each table, with each store."""
+    storage.table.blobs = blobs
+    yield storage
+    storage.table.blobs = None
+
+
+def written(text: str, *, append: bool = True, name: str = "a") -> Entry:
+    artifact = Artifact(artifact_id=name, parts=[Part(text=text)])
+    return ArtifactWritten(artifact, append=append)
+
+
+def status_of(state: TaskState) -> Entry:
+    return StatusChanged(TaskStatus(state=state))
+
+
+async def turn(storage: DurableStorage, head: Head | None, text: str, *, chunks: int = 4) -> Head:
+    """Let a turn write chunks and ask; return HEAD then."""
+    if head is None:
+        head = (await storage.open_task("ctx", request(text))).head
+    else:
+        head = await storage.commit(head, Commit(entries=(TurnOpened(request(text), Caller()),)))
+    token = new_token()
+    head = await storage.commit(head, Commit(token=token, claims=True))
+    for number in range(chunks):
+        entry = written(f"{text}{number} {CHUNK}", append=number > 0, name=text)
+        head = await storage.commit(head, Commit(entries=(entry,), token=token))
+    return await storage.commit(
+        head, Commit(entries=(status_of(ASKS),), token=token, ends_turn=True)
+    )
+
+
+async def long_task(storage: DurableStorage, turns: int = 6) -> Head:
+    """Return HEAD of a task whose turns each were followed by what a worker does."""
+    head: Head | None = None
+    for number in range(turns):
+        head = await turn(storage, head, f"{number}")
+        await after_turn(storage, head)
+        head = await stored(storage, head)
+    assert head is not None
+    assert head.snapshot_at
+    return head
+
+
+async def after_turn(storage: DurableStorage, head: Head) -> None:
+    """Do what a worker does when it has ended a turn."""
+    if wants_snapshot(head):
+        await snapshots.take_snapshot(storage, head)
+
+
+async def stored(storage: DurableStorage, head: Head) -> Head:
+    found = await storage.head(head.task_id)
+    assert found is not None
+    return found
+
+
+async def read(storage: DurableStorage, head: Head, *, is_whole: bool = False) -> Log:
+    log = await storage.read(head.task_id, is_whole=is_whole)
+    assert log is not None
+    return log
+
+
+async def snapshots_of(storage: DurableStorage, *heads: Head) -> list[bool]:
+    """Return which of the snapshots that HEADs have named are stored."""
+    return [await snapshots.snapshot_of(storage, head) is not None for head in heads]
+
+
+def without_ids(log: Log) -> Any:
+    fold = log.fold()
+    return fold.task(), fold.generation, fold.reply, fold.turn_at(fold.version)
+
+
+async def test_a_reader_gets_the_same(storage: DurableStorage) -> None:
+    """With a snapshot a task reads as its whole log does, behind turns and inside of one."""
+    head: Head | None = None
+    for number in range(5):
+        head = await turn(storage, head, f"{number}")
+        await after_turn(storage, head)
+        head = await stored(storage, head)
+        log, whole = await read(storage, head), await read(storage, head, is_whole=True)
+        assert whole.since is None
+        assert without_ids(log) == without_ids(whole)
+        assert await storage.load_task(head.task_id, 1) == whole.fold().task(1)
+    assert head is not None
+    head = await storage.commit(head, Commit(entries=(TurnOpened(request("6"), Caller()),)))
+    first = new_token()
+    head = await storage.commit(head, Commit(token=first, claims=True))
+    head = await storage.commit(head, Commit(entries=(written("half", name="6"),), token=first))
+    log, whole = await read(storage, head), await read(storage, head, is_whole=True)
+    assert log.since is not None
+    assert len(log.records) == head.version - log.since.version < len(whole.records)
+    assert without_ids(log) == without_ids(whole)
+    assert log.restarted().task() == whole.restarted().task()
+    assert (log.caller, log.beginnings(), log.kept()) == (
+        *(whole.caller, whole.beginnings(), whole.kept()),
+    )
+
+
+async def test_what_is_read_does_not_grow(storage: DurableStorage) -> None:
+    """However long the task: a snapshot, and at most 64 KB of log and a turn, are read."""
+    head: Head | None = None
+    longest = 0
+    for number in range(12):
+        head = await turn(storage, head, f"{number}")
+        await after_turn(storage, head)
+        log = await read(storage, await stored(storage, head))
+        longest = max(longest, sum(len(str(record.entries)) for record in log.records))
+    assert head is not None
+    assert head.size > 280_000
+    assert longest < SNAPSHOT_BYTES + 30_000
+
+
+async def test_a_short_task_has_no_snapshot(storage: DurableStorage) -> None:
+    """Nor has one whose turn is open, or that has written little since its last one."""
+    head = await turn(storage, None, "1", chunks=2)
+    await after_turn(storage, head)
+    assert not (await stored(storage, head)).snapshot_at
+    head = await long_task(storage)
+    await after_turn(storage, head)
+    assert (await stored(storage, head)).snapshot_at == head.snapshot_at
+    opened = await storage.commit(head, Commit(entries=(TurnOpened(request("6"), Caller()),)))
+    opened = await storage.commit(opened, Commit(entries=(written(CHUNK * 12),)))
+    await after_turn(storage, opened)
+    assert (await stored(storage, head)).snapshot_at == head.snapshot_at
+
+
+async def test_the_snapshot_before_is_deleted(storage: DurableStorage) -> None:
+    """One snapshot of a task is stored; a reader that knows another one reads the whole log."""
+    head = await long_task(storage)
+    old, now = head, await long_task_more(storage, head)
+    assert now.snapshot_at > old.snapshot_at
+    assert await snapshots_of(storage, old, now) == [False, True]
+
+
+async def long_task_more(storage: DurableStorage, head: Head) -> Head:
+    """Return HEAD of the task after so many turns that it has another snapshot."""
+    for number in range(4):
+        head = await turn(storage, head, f"more {number}")
+        await after_turn(storage, head)
+        head = await stored(storage, head)
+    return head
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[1]\n", b"[1, 1, 1, 1]\n"])
+async def test_a_snapshot_that_cannot_be_read_is_not_missed(
+    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    """Missing, damaged or of another version: the whole log is read instead."""
+    head = await long_task(storage)
+    whole = await read(storage, head, is_whole=True)
+
+    async def found(*_: object) -> bytes | None:
+        return content
+
+    monkeypatch.setattr(snapshots, "whole", found)
+    assert await read(storage, head) == whole
+    assert await storage.load_task(head.task_id) == whole.fold().task()
+
+
+async def test_a_store_that_refuses_hinders_no_turn(
+    storage: DurableStorage,
+    blobs: Blobs,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The worker logs it, and the task is read as before."""
+
+    async def refuse(*_: object) -> None:
+        raise ConfigurationError("The bucket refuses.")
+
+    monkeypatch.setattr(blobs, "put", refuse)
+    head = await turn(storage, None, "1", chunks=12)
+    await after_turn(storage, head)
+    assert "A snapshot was not stored: The bucket refuses." in caplog.text
+    log = await read(storage, head)
+    assert (log.since, log.head.snapshot_at) == (None, 0)
+
+
+async def test_a_late_snapshot_is_dropped(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was held up before it named its snapshot does not take back a newer one."""
+    head = await turn(storage, None, "1", chunks=12)
+    kept = storage.table.write
+    waiting, held = asyncio.Event(), asyncio.Event()
+
+    async def later(*writes: Any, **options: Any) -> None:
+        waiting.set()
+        await held.wait()
+        await kept(*writes, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage.table, "write", later)
+        late = asyncio.create_task(after_turn(storage, head))
+        await waiting.wait()
+    newer = await long_task_more(storage, head)
+    held.set()
+    await late
+    after = await stored(storage, head)
+    assert after.snapshot_at == newer.snapshot_at
+    assert await snapshots_of(storage, after) == [True]
+    assert await blobs_of(storage, head) == [f"!{after.snapshot_at}"]
+
+
+async def blobs_of(storage: DurableStorage, head: Head) -> list[str]:
+    """Return the marks of a task's stored snapshots."""
+    blobs = storage.table.blobs
+    within = f"{head.scope}.{head.task_id}/{head.incarnation}/"
+    if isinstance(blobs, MemoryBlobs):
+        keys = list(blobs._contents)
+    else:
+        assert isinstance(blobs, DirectoryBlobs)
+        keys = [str(path.relative_to(blobs._folder)) for path in blobs._folder.rglob("*.*")]
+    return sorted({key.removeprefix(within).split("/")[0] for key in keys if within in key})
+
+
+async def test_a_lost_answer_leaves_the_snapshot(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The update was made, and is refused when it is repeated: what HEAD names stays."""
+    head = await turn(storage, None, "1", chunks=12)
+    kept = storage.table.write
+
+    async def twice(*writes: Any, **options: Any) -> None:
+        await kept(*writes, **options)
+        await kept(*writes, **options)
+
+    monkeypatch.setattr(storage.table, "write", twice)
+    await after_turn(storage, head)
+    head = await stored(storage, head)
+    assert await snapshots_of(storage, head) == [True]
+
+
+async def test_a_deleted_task_leaves_no_snapshot(storage: DurableStorage) -> None:
+    """Also if a worker stores one after the deletion."""
+    head = await long_task(storage)
+    last = await turn(storage, head, "last", chunks=12)
+    await delete_task(storage, last.task_id)
+    assert await blobs_of(storage, head) == []
+    await after_turn(storage, last)
+    assert await blobs_of(storage, head) == []
+
+
+async def test_a_snapshot_keeps_what_a_newer_release_knows(storage: DurableStorage) -> None:
+    """A log with an entry that cannot be read and counts gets no snapshot, which would lose it."""
+    head = (await storage.open_task("ctx", request("1"))).head
+    head = await storage.commit(head, Commit(entries=(Unknown(b"~", 0x80, b"?"),)))
+    token = new_token()
+    head = await storage.commit(head, Commit(token=token, claims=True))
+    entries = (written(CHUNK * 12), status_of(ASKS))
+    head = await storage.commit(head, Commit(entries=entries, token=token, ends_turn=True))
+    await after_turn(storage, head)
+    assert not (await stored(storage, head)).snapshot_at
+
+
+async def test_streams_have_the_same_ids(storage: DurableStorage) -> None:
+    """A stream that opens, or goes on from any event, is as with the whole log."""
+    head = await long_task(storage)
+    opened = await Tail.open(storage, head.task_id)
+    whole = await Tail.open(storage, head.task_id, is_whole=True)
+    assert opened.snapshot() == whole.snapshot()
+    for version in range(1, head.version + 1, 3):
+        cursor = Cursor(version, 0, incarnation_tag(head.incarnation))
+        tail, opening = await Tail.resume(storage, head.task_id, cursor)
+        assert opening.cursor == cursor
+        assert opening.event == (await as_of(storage, head, version))
+        assert tail.fold.task() == whole.fold.task()
+
+
+async def as_of(storage: DurableStorage, head: Head, version: int) -> Any:
+    log = await read(storage, head, is_whole=True)
+    return log.fold(version).task()
+
+
+async def test_a_task_with_many_small_commits(storage: DurableStorage) -> None:
+    """More commits since the snapshot than the first page of a read has."""
+    head = await long_task(storage)
+    head = await storage.commit(head, Commit(entries=(TurnOpened(request("6"), Caller()),)))
+    token = new_token()
+    head = await storage.commit(head, Commit(token=token, claims=True))
+    for number in range(NEWEST + 5):
+        head = await storage.commit(
+            head, Commit(entries=(written(f"{number}", name="6"),), token=token)
+        )
+    log, whole = await read(storage, head), await read(storage, head, is_whole=True)
+    assert log.since is not None
+    assert len(log.records) > NEWEST
+    assert without_ids(log) == without_ids(whole)
+
+
+class Talker(Worker):
+    """Says much in each turn, and asks; the second attempt of each turn does."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    async def handle(self, ctx: TaskContext) -> None:
+        self.given.append(len(ctx.history))
+        await ctx.emit_text_artifact(f"{ctx.user_text} {CHUNK * 4}", artifact_id=ctx.user_text)
+        await ctx.request_input("And then?")
+
+
+async def test_turns_go_on_behind_a_snapshot(blobs: Blobs) -> None:
+    """The agent of a later turn is given the whole history, and the task has all artifacts."""
+    agent = Talker()
+    bench = Bench(WorkerExecutor(agent))
+    bench.storage.table.blobs = blobs
+    task = await bench.send("0")
+    assert await bench.work()
+    for number in range(1, 8):
+        head = await bench.storage.head(task.task_id)
+        assert head is not None
+        await bench.follow_up(head, f"{number}")
+        assert await bench.work()
+    head = await bench.storage.head(task.task_id)
+    assert head is not None
+    assert head.snapshot_at > 0
+    assert agent.given == [2 * number for number in range(8)]
+    done = await bench.task(task)
+    assert [*artifact_texts(done)] == [f"{number}" for number in range(8)]
+    assert await bench.storage.load_task(task.task_id) == (
+        (await read(bench.storage, head, is_whole=True)).fold().task()
+    )
