@@ -446,11 +446,40 @@ async def test_a_link_that_comes_back_is_its_file(agent: Agent, backends: Backen
     assert seen == [LARGE]
 
 
-async def test_no_client_writes_a_reference(agent: Agent, backends: Backends) -> None:
-    """The scheme of references is the service's own: a part with it is refused with a sentence."""
-    refused = await agent.send(parts=[{"url": "a2a-blob:raw:anything"}])
-    assert refused.reason == "INVALID_PARAMS"
-    assert "only this service writes" in refused.message
+@pytest.mark.parametrize("kind", ["raw", "text", "raw+5"])
+async def test_no_client_writes_a_reference(
+    agent: Agent, backends: Backends, client: httpx.AsyncClient, kind: str
+) -> None:
+    """The service's own scheme is refused, also for a file of the caller: a text has no bound."""
+    task_id = await worked(agent, backends, emitting)
+    own = linked_blob(parts_of((await agent.call("GetTask", {"id": task_id})).task)["large"]["url"])
+    assert own is not None
+    for url in ("a2a-blob:raw:anything", f"a2a-blob:{kind}:{own.key}"):
+        refused = await agent.send(parts=[{"text": "go"}, {"url": url}])
+        assert refused.reason == "INVALID_PARAMS"
+        assert "message.parts[1]" in str(refused.response.json())
+        assert "only this service writes" in refused.message
+    said = {"kind": "message", "messageId": "m", "role": "user"}
+    sent = {**said, "parts": [{"kind": "file", "file": {"uri": f"a2a-blob:{kind}:{own.key}"}}]}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": sent}}
+    answer = (await client.post("/", json=call)).json()
+    assert "only this service writes" in answer["error"]["message"]
+
+
+async def test_a_streamed_artifact_has_the_bounds_of_a_whole_one(
+    agent: Agent, backends: Backends
+) -> None:
+    """The bytes before a file count, also where each file has come in an event of its own."""
+
+    async def handle(ctx: TaskContext) -> None:
+        for number in range(6):
+            file = io.BytesIO(bytes([number]) + LARGE[:199_999])
+            await ctx.emit_file(file, "a", append=number > 0, last_chunk=number == 5)
+        await ctx.respond()
+
+    task_id = await worked(agent, backends, handle)
+    task = (await agent.call("GetTask", {"id": task_id})).task
+    assert ["raw" in part for part in task["artifacts"][0]["parts"]] == [True] * 5 + [False]
 
 
 @pytest.mark.parametrize("source", [b"bytes", 5, None, lambda: io.StringIO("text")])
