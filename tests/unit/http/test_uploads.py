@@ -166,6 +166,25 @@ async def test_only_what_was_asked_for_is_taken(
     assert await put(client, found) == 412
 
 
+async def test_an_upload_that_never_came_changes_no_task(
+    agent: Agent, backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """The next message to a task that names it is refused, and is taken once the file is there."""
+
+    async def ask(ctx: TaskContext) -> None:
+        await ctx.request_input("Which file?")
+
+    task_id = await worked(agent, backends, ask)
+    storage = backends.storage.for_scope(Scope.of("", "alice"))
+    before, found = await storage.load_task(task_id), await asked(client)
+    sent = await agent.send(parts=[found["part"]], taskId=task_id, messageId="2")
+    assert "names a file that is not stored: it never came" in sent.message
+    assert await storage.load_task(task_id) == before
+    assert await put(client, found) == 200
+    named = {"taskId": task_id, "messageId": "2"}
+    assert (await read_by_agent(agent, backends, found["part"], **named))[1] == LARGE
+
+
 @pytest.mark.parametrize("backends", ["s3"], indirect=True)
 async def test_s3_takes_no_header_that_is_not_signed(
     backends: Backends, client: httpx.AsyncClient
