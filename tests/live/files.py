@@ -213,7 +213,7 @@ def _of_events(events: Iterable[StreamResponse]) -> dict[str, list[Part]]:
 def _shown(part: Part) -> tuple[str, ...]:
     """What a reader sees of a part; of a link, that it is one."""
     kind = part.WhichOneof("content") or ""
-    content = "" if kind == "url" else MessageToJson(part)
+    content = "" if kind == "url" else MessageToJson(part, sort_keys=True)
     return kind, part.media_type, part.filename, hashlib.sha256(content.encode()).hexdigest()
 
 
