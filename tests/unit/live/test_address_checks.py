@@ -76,6 +76,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         "stream-python",
         "large-messages",
         "file",
+        "forged-link",
         "upload",
         "other-uploads",
         "too-large",
@@ -310,16 +311,18 @@ async def test_a_file_that_is_not_as_it_was_made(
         ("upload", 403, "answered with 403"),
         ("upload", 200, "never came"),
         ("other-uploads", 200, "'other content': 200"),
+        ("forged-link", 200, "{'unsigned': 200, 'forged': 200}"),
     ],
 )
 async def test_a_bucket_that_takes_no_upload_or_any(
     subject_at: Open, monkeypatch: pytest.MonkeyPatch, name: str, status: int, says: str
 ) -> None:
-    """An upload fails that is refused, or is not stored; and a link that takes whatever comes."""
+    """An upload fails that is refused, or not stored, and a link that takes or gives to anyone."""
     send = httpx.AsyncHTTPTransport.handle_async_request
 
     async def broken(way: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
-        return httpx.Response(status) if request.method == "PUT" else await send(way, request)
+        is_of_bucket = request.url.path.startswith(f"/{BUCKET}/")
+        return httpx.Response(status) if is_of_bucket else await send(way, request)
 
     monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", broken)
     found = await finding(await subject_at(), check(name))
