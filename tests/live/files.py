@@ -163,7 +163,7 @@ class _Called:
 
     async def _compare(self, readings: Mapping[str, Reading]) -> None:
         """Hold each reading of one task against what was sent, and fetch what its links name."""
-        expected, links = _expected(self.parts), dict[str, str]()
+        expected, links = _expected(self.parts), dict[str, tuple[str, str]]()
         for name, reading in readings.items():
             is_whole = {"artifact", "message"} <= {*reading} or name == "webhook"
             require(is_whole, f"{name}: there is no more than {[*reading]}")
@@ -173,10 +173,10 @@ class _Called:
                 what = f"{name}: the {place}"
                 require(not wrong, f"{what} has {wrong[:1]}, the second of which is right")
                 require(len(shown) == len(expected), f"{what} has {len(shown)} parts")
-                links |= {part.url: what for part in parts if part.url}
-        fetched = set[str]()
+                links |= {part.url: (part.filename, what) for part in parts if part.url}
+        fetched: dict[str, str] = {}
         async with httpx.AsyncClient(timeout=60 * self.subject.slack) as anyone:
-            for url, what in links.items():
+            for url, (name, what) in links.items():
                 path, _, signature = url.partition("?")
                 require(signature, f"{what} has a link that is not signed")
                 # The whole of a file once, and of each other link to it one byte.
@@ -186,11 +186,13 @@ class _Called:
                         sha.update(chunk)
                 status = 206 if only else 200
                 require(got.status_code == status, f"{what} has a link: {got.status_code}")
-                require(got.headers["content-type"] == TYPE, f"{what} has a link of another type")
-                name = got.headers["content-disposition"].rpartition("''")[2]
-                is_same = only or sha.hexdigest() == self.digests.get(name)
+                told = [got.headers["content-type"], got.headers["content-disposition"]]
+                require(told[0] == TYPE and told[1].endswith(name), f"{what} has a link to {told}")
+                is_same = only or sha.hexdigest() == self.digests[name]
                 require(is_same, f"{what} has a link to other bytes of {name}")
-                fetched.add(path)
+                fetched[path] = name
+        # The links of one file differ in their query alone.
+        require(len(fetched) == len({*fetched.values()}), f"files are in two places: {fetched}")
 
 
 def _of_task(task: Task) -> Reading:
