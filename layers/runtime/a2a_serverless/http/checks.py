@@ -94,9 +94,7 @@ def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings)
         if part.ByteSize() > settings.max_part_bytes:
             limit = f"A part may have at most {settings.max_part_bytes} bytes."
             raise _invalid(f"message.parts[{number}]", limit)
-        if part.url.startswith(
-            f"{SCHEME}:"
-        ):  # of another kind it would be shown whole, however large
+        if part.url.startswith(f"{SCHEME}:"):  # a text would be shown whole, however large
             raise _invalid(f"message.parts[{number}]", FOREIGN)
     _check_media_types(request.message, card)
 
