@@ -203,6 +203,16 @@ SECRET: Final = {
     "Type": "AWS::SecretsManager::Secret",
     "Properties": {"GenerateSecretString": {"PasswordLength": 64, "ExcludePunctuation": True}},
 }
+TLS: Final = {
+    "Version": "2012-10-17",
+    "Statement": {
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:*",
+        "Resource": "*",
+        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+    },
+}
 
 
 async def substituted(deployment: Deployment, subject: Subject) -> Figures:
@@ -224,6 +234,8 @@ async def substituted(deployment: Deployment, subject: Subject) -> Figures:
     )
     if secret["SecretString"].isalnum():
         learned.append("ExcludePunctuation")
+    if not await _refused_without_tls(deployment, subject):
+        learned.append("TLS")
     await alone(deployment, subject, "expanded", EXPANDED, Alias="other")
     expanded = await account.call(
         "cloudformation", "list_stack_resources", StackName=f"expanded-{subject.run}"
@@ -234,6 +246,23 @@ async def substituted(deployment: Deployment, subject: Subject) -> Figures:
         learned.append("values of parameters")
     require(not learned, f"take out of template.py: {', '.join(learned)}")
     return {"still needed": len(SUBSTITUTIONS)}
+
+
+async def _refused_without_tls(deployment: Deployment, subject: Subject) -> bool:
+    """Ask the bucket for TLS, and put an object as the worker."""
+    stack, call = await deployment.stack(), deployment.account.call
+    named = {"Bucket": stack.resources["BlobBucket"]}
+    subject.made.note(
+        "policy of", named["Bucket"], lambda: call("s3", "delete_bucket_policy", **named)
+    )
+    await call("s3", "put_bucket_policy", Policy=json.dumps(TLS), **named)
+    credentials = await deployment.session(stack.resources["WorkerRole"])
+    worker = Account(stack.region, **deployment.emulator.client(*credentials))
+    try:
+        await worker.call("s3", "put_object", Key=subject.run, Body=b"", **named)
+    except ERRORS as error:
+        return is_denied(error)
+    return False
 
 
 async def commands(deployment: Deployment, subject: Subject) -> Figures:

@@ -51,6 +51,7 @@ SHORT: Final = (
     "one-origin",
     "operations-1.0-jsonrpc",
     "stream-python",
+    "files-1.0-rest",
     "cancel",
     "webhook",
     "role-refused",

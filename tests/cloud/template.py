@@ -56,6 +56,13 @@ def _excluded_characters(document: Json, _: Mapping[str, str]) -> None:
             node["ExcludeCharacters"] = string.punctuation
 
 
+def _no_tls(document: Json, _: Mapping[str, str]) -> None:
+    resources = document["Resources"]
+    for name in [*resources]:
+        if resources[name]["Type"] == "AWS::S3::BucketPolicy":
+            del resources[name]
+
+
 def _known_values(document: Json, parameters: Mapping[str, str]) -> None:
     for name in parameters.keys() & document["Parameters"].keys():
         document["Parameters"][name]["Default"] = parameters[name]
@@ -65,6 +72,7 @@ SUBSTITUTIONS: Final = {
     "alarms with metric math are left out: it makes none of them": _no_metric_math,
     "ANY is each of the seven methods: it imports no other": _named_methods,
     "ExcludePunctuation names all punctuation: it does not know the word": _excluded_characters,
+    "the bucket's policy, which asks for TLS, is left out: it has none, and refuses all": _no_tls,
     "values of parameters are their defaults: it expands SAM's resources by these": _known_values,
 }
 """What each substitution does and why, and the function that does it to a template."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import re
 import uuid
@@ -31,6 +32,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import Deleted, count_data, delete_data, delete_task
 from a2a_serverless.storage.layout import FENCE, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
+from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.contract import Storage
@@ -38,7 +40,7 @@ from tests.conformance.conftest import FUNCTIONS, WAYS
 from tests.support.a2a_calls import JSONRPC, Agent, Answer, message, target
 from tests.support.gateway import deployed
 from tests.support.messages import storyteller
-from tests.support.simulation.simulated_aws import simulated_aws
+from tests.support.simulation.simulated_aws import BUCKET, simulated_aws, stored_blobs
 from tests.support.stream_calls import open_stream
 
 KEYS = {f"user-{number}": f"key-{number}-of-twenty-or-more" for number in range(1000)}
@@ -47,6 +49,8 @@ USERS = iter(KEYS)
 TENANT = "acme"
 STATE = "TASK_STATE_SUBMITTED"
 LATER = {"returnImmediately": True}
+FILE = bytes(range(256)) * 1100
+"""Larger than what an answer shows itself, so that it is a link."""
 RECEIVER = "https://127.0.0.1/hook"
 """Allowed by the settings, so that no name has to be looked up."""
 
@@ -88,10 +92,18 @@ def strangers_to(owner: Caller) -> dict[str, Caller]:
 # -- operations -----------------------------------------------------------------------------------
 
 
+def _file_of_nobody() -> str:
+    """The place of a file as links and uploads have it, of a task that there is not."""
+    owner = BlobOwner(uuid.uuid4().hex, str(uuid.uuid4()), uuid.uuid4().hex[:12])
+    return f"https://{BUCKET}.s3.us-east-1.amazonaws.com/{Blob.of(FILE, owner).key}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ids:
-    """What a caller may know of a task."""
+    """What a caller may know of a task. A link has the ids of its task in it, and comes first."""
 
+    link: str = field(default_factory=lambda: f"{_file_of_nobody()}?X-Amz-Signature=0")
+    upload: str = field(default_factory=_file_of_nobody)
     task: str = field(default_factory=lambda: str(uuid.uuid4()))
     context: str = field(default_factory=lambda: str(uuid.uuid4()))
     message: str = field(default_factory=lambda: str(uuid.uuid4()))
@@ -149,6 +161,10 @@ def said(**fields: Any) -> dict[str, Any]:
     return {"message": message("go", **fields), "configuration": LATER}
 
 
+def with_file(url: str, **fields: Any) -> dict[str, Any]:
+    return said(parts=[{"text": "go"}, {"url": url, "mediaType": "text/plain"}], **fields)
+
+
 def told_of(sent: dict[str, Any]) -> dict[str, Any]:
     """The same with a receiver of one's own under an id that another one may have."""
     push = {"id": "<config>", "url": RECEIVER, "token": "mine"}
@@ -159,10 +175,17 @@ CONFIG = {"taskId": "<task>", "id": "<config>"}
 RESUMED = {"Last-Event-ID": "<event>"}
 KEYED = {"Idempotency-Key": "<key>"}
 
+FIRST = Operation(
+    "SendMessage", with_file("<upload>", contextId="<context>", messageId="<message>"), KEYED
+)
+"""The message that has made the task of the owner."""
+
 OPERATIONS = {
     "send to a task": Operation("SendMessage", said(taskId="<task>")),
     "stream to a task": Operation("SendStreamingMessage", said(taskId="<task>")),
-    "send the same again": Operation("SendMessage", said(taskId="<task>", messageId="<message>")),
+    "send the same again": Operation(
+        "SendMessage", with_file("<upload>", taskId="<task>", messageId="<message>")
+    ),
     "send to a task, keyed": Operation("SendMessage", said(taskId="<task>"), KEYED),
     "get": Operation("GetTask", {"id": "<task>"}),
     "get without history": Operation("GetTask", {"id": "<task>", "historyLength": 0}),
@@ -195,6 +218,9 @@ ELSEWHERE = {
     "send with a messageId": Operation(
         "SendMessage", said(contextId="<context>", messageId="<message>")
     ),
+    "send a link": Operation("SendMessage", with_file("<link>")),
+    "send an upload": Operation("SendMessage", with_file("<upload>")),
+    "stream an upload": Operation("SendStreamingMessage", with_file("<upload>")),
     "list": Operation("ListTasks", {}),
     "list a context": Operation("ListTasks", {"contextId": "<context>"}),
     "list a context in full": Operation(
@@ -211,13 +237,16 @@ ELSEWHERE = {
         "ListTasks", {"contextId": "<context>", "pageToken": "<page>"}
     ),
 }
-"""What may name a context, a key or a place: others have their own, new and empty ones."""
+"""What may name a context, a key, a place or a file: others have their own, new and empty ones.
+
+A file's URL is one of the stranger's own, which the service does not fetch.
+"""
 
 
 def said_0_3(**fields: Any) -> dict[str, Any]:
-    said = {"kind": "message", "messageId": "m", "role": "user", **fields}
+    said = {"kind": "message", "messageId": "m", "role": "user"}
     return {
-        "message": {**said, "parts": [{"kind": "text", "text": "go"}]},
+        "message": {**said, "parts": [{"kind": "text", "text": "go"}], **fields},
         "configuration": {"blocking": False},
     }
 
@@ -276,6 +305,12 @@ OLDER_ELSEWHERE = {
         "message/stream", said_0_3(contextId="<context>")
     ),
     "POST to a context": OlderOperation("POST /v1/message:send", body_0_3(contextId="<context>")),
+    "message/send a link": OlderOperation(
+        "message/send", said_0_3(parts=[{"kind": "file", "file": {"uri": "<link>"}}])
+    ),
+    "POST an upload": OlderOperation(
+        "POST /v1/message:send", body_0_3(content=[{"file": {"fileWithUri": "<upload>"}}])
+    ),
     "tasks/send": OlderOperation("tasks/send", said_0_1(**TASK)),
     "tasks/send to a session": OlderOperation("tasks/send", said_0_1(sessionId="<context>")),
     "tasks/sendSubscribe": OlderOperation("tasks/sendSubscribe", said_0_1(**TASK)),
@@ -346,6 +381,7 @@ def stack() -> Iterator[Stack]:
         settings = Settings(
             auth="api-key",
             api_keys=SecretStr(json.dumps(KEYS)),
+            blobs=BUCKET,
             extended_card="extended.json",
             push_allowed_hosts="127.0.0.1",
             older_dialects=True,
@@ -356,7 +392,7 @@ def stack() -> Iterator[Stack]:
         ).model_copy(update=names)
         backends, calls = aws_backends(settings), Calls()
         leave_out_stream(settings.table)
-        for service in ("dynamodb", "sqs"):
+        for service in ("dynamodb", "s3", "sqs"):
             events = aws.client(service).meta.events
             events.register(f"provide-client-params.{service}", calls)
         with ExitStack() as deployment:
@@ -460,14 +496,17 @@ class Owned:
     """What is stored of it when all of it is there."""
 
     def stored(self) -> Any:
-        """All items of the task, which strangers must not change: HEAD, log, receivers, flag."""
+        """What strangers must not change: the task's items, and the files of its owner.
+
+        The items are HEAD, log, receivers and flag.
+        """
         scope = Scope.of(self.owner.tenant, self.owner.name)
         found = aws.client("dynamodb").query(
             TableName=self.stack.table,
             KeyConditionExpression="PK = :task",
             ExpressionAttributeValues={":task": {"S": task_partition(scope.digest, self.ids.task)}},
         )
-        return found["Items"]
+        return [*found["Items"], *(key for key in stored_blobs() if key.startswith(scope.digest))]
 
     def is_unchanged(self) -> bool:
         return bool(self.made == self.stored())
@@ -504,10 +543,14 @@ async def make_owned(stack: Stack, tenant: str) -> Owned:
             said_by = {**owner.headers(), **headers}
             return await agent.call(operation.method, {**params, "tenant": tenant}, said_by)
 
-        sent = await call(
-            Operation("SendMessage", said(contextId="<context>", messageId="<message>"), KEYED)
-        )
-        ids = replace(ids, task=sent.task["id"])
+        asked = {"size": len(FILE), "sha256": hashlib.sha256(FILE).hexdigest(), "tenant": tenant}
+        given = (await client.post("/files", json=asked, headers=owner.headers())).json()
+        ids = replace(ids, upload=given["part"]["url"])
+        blob = linked_blob(ids.upload)
+        assert blob is not None
+        aws.client("s3").put_object(Bucket=BUCKET, Key=blob.key, Body=FILE)
+        sent = await call(FIRST)
+        ids = replace(ids, task=sent.task["id"], link=sent.task["history"][0]["parts"][1]["url"])
         assert (await call(OPERATIONS["replace a push config"])).reason == ""
         await call(Operation("SendMessage", said()))
         filters = {"page": {}, "page_of_state": {"status": STATE}}
@@ -681,6 +724,36 @@ async def test_the_owner_is_answered_in_older_versions(older_function: Function)
             expected, is_canceled = (gone if is_canceled else {""}), True
         assert (name, there.reason() in expected) == (name, True), there.body
         assert "not_found" not in there.body
+
+
+@pytest.mark.parametrize("operation", ["send a link", "send an upload", "stream an upload"])
+async def test_the_owner_is_given_its_file(function: Function, operation: str) -> None:
+    """What strangers send as a URL of their own is the file when its owner sends it."""
+    owned = await make_owned(function.stack, TENANT)
+    there = await function.ask(owned.owner, ELSEWHERE[operation], owned.ids)
+    assert there.status == 200
+    assert "<link>" not in there.body
+    assert "<upload>" not in there.body
+    assert any('"CopyObject"' in call for call in there.calls)
+
+
+async def test_a_file_ends_with_its_incarnation(function: Function) -> None:
+    """Its link is refused when its task is deleted, also when there is one of the same id again."""
+    owned = await make_owned(function.stack, TENANT)
+    blob = linked_blob(owned.ids.link)
+    assert blob is not None
+    storage = function.stack.backends.storage
+    assert await delete_task(storage.for_scope(Scope.of(TENANT, owned.owner.name)), owned.ids.task)
+    assert blob.key not in stored_blobs()
+    for is_there_again in (False, True):
+        there = await function.ask(owned.owner, ELSEWHERE["send a link"], owned.ids)
+        assert there.reason() == "INVALID_PARAMS"
+        assert "names a file that is not stored" in there.body
+        if not is_there_again:
+            made = await function.ask(owned.owner, FIRST, owned.ids)
+            assert "<task>" in made.body
+            assert blob.digest in made.body
+            assert blob.key not in made.body
 
 
 async def test_who_deletes_deletes_his_own(stack: Stack, owned: Owned) -> None:

@@ -16,9 +16,11 @@ from a2a.client import A2ACardResolver
 from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.client import upload
+from a2a_serverless_tools.local.http_server import HttpServer, bind
 from tests.e2e.commands import Running, environment, running, until
 from tests.support.a2a_calls import Caller
-from tests.support.emulators import free_port
+from tests.support.emulators import CREDENTIALS, free_port
+from tests.support.simulation.simulated_aws import BUCKET, served_s3, simulated_aws
 
 SIZE = 100_000_000
 MOST_BYTES = 64 * 1024 * 1024
@@ -65,8 +67,18 @@ class Machine:
     caller: Caller
 
 
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The variables of where files are: beside the tasks' file, or in a bucket of moto."""
+    if request.param == "folder":
+        yield {}
+        return
+    with simulated_aws(), HttpServer(served_s3, bind(0), lifespan=False) as s3:
+        yield {"AWS_ENDPOINT_URL_S3": s3.url, "A2A_BLOBS": BUCKET, **CREDENTIALS}
+
+
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
+def machine(tmp_path: Path, store: dict[str, str]) -> Iterator[Machine]:
     """The processes, idle, after a first small task."""
     (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
     card = Path(__file__).with_name("probe_card.json").read_text(encoding="utf-8")
@@ -78,6 +90,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         A2A_AUTH="none",
         A2A_PUBLIC_URL=url,
         TMPDIR=str(tmp_path),
+        **store,
     )
     api = ("api", "--card", "agent_card.json", "--port", str(port))
     worker = ("worker", "--agent", "agent.py:agent")

@@ -15,7 +15,11 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from a2a.types import Message, Role, TaskState, TaskStatus, TaskStatusUpdateEvent
+from google.protobuf.json_format import MessageToDict
+
 from a2a_serverless.worker import FinalError, TaskContext, Worker
+from a2a_serverless.worker.context import queue_of
 
 if os.environ.get("LIVE_BROKEN"):
     raise ImportError("the agent of a bad version")
@@ -43,6 +47,7 @@ class LiveAgent(Worker):
             "digest": self.digest,
             "file": self.file,
             "read": self.read,
+            "echo": self.echo,
             "outlive": self.outlive,
             "denied": self.denied,
         }
@@ -114,6 +119,28 @@ class LiveAgent(Worker):
         with tempfile.NamedTemporaryFile() as file:
             await ctx.save_file(ctx.files[0], file.name)
             await ctx.respond(hashlib.file_digest(file, "sha256").hexdigest())
+
+    async def echo(self, ctx: TaskContext) -> None:
+        """Give the parts behind the order back: as read, in an artifact; as they came, at the end.
+
+        The last message goes deeper than `ctx`, as an executor's does.
+        """
+        files, (_, *parts) = iter(ctx.files), ctx.parts
+        for number, part in enumerate(parts):
+            named: Any = {"media_type": part.media_type, "filename": part.filename}
+            named |= {"append": number > 0, "last_chunk": part is parts[-1]}
+            if part.HasField("text"):
+                await ctx.emit_artifact("echo", text=part.text, **named)
+            elif part.HasField("data"):
+                await ctx.emit_artifact("echo", data=MessageToDict(part.data), **named)
+            else:
+                with tempfile.NamedTemporaryFile() as file:
+                    await ctx.save_file(next(files), file.name)
+                    await ctx.emit_file(file.name, "echo", **named)
+        said = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_AGENT, parts=parts)
+        status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=said)
+        end = TaskStatusUpdateEvent(task_id=ctx.task_id, context_id=ctx.context_id, status=status)
+        await queue_of(ctx).enqueue_event(end)
 
     async def outlive(self, ctx: TaskContext, until_ms: int, blocked_s: float) -> None:
         """Block the process if this attempt begins before `until_ms`, else end the turn."""

@@ -163,7 +163,6 @@ CHECKS = (
         "forged-link",
         "a link without its signature, or with another one, gives nothing",
         forged,
-        Subject.behind_gateway,
         seconds=20,
     ),
     Check("upload", "a file that no message can hold is uploaded and read", upload, seconds=20),

@@ -64,14 +64,13 @@ class _Caller:
     def __init__(self, subject: Subject, card: AgentCard, binding: str, version: str) -> None:
         self._subject = subject
         self._card = card
-        self._binding = binding
         self._version = version
         self._took_s: dict[str, float] = {}
-        self._http = subject.connect()  # its own: the SDK writes the version into its headers
+        self._clients = clients_of(subject, card, binding, version)
 
     async def all(self) -> Figures:
         """Call one after the other; the figures are seconds."""
-        whole, streaming = self._client(streaming=False), self._client(streaming=True)
+        whole, streaming = self._clients
         (answer,) = await self._events("send", whole, "say")
         require(_state(answer) == TaskState.TASK_STATE_COMPLETED, "a send did not complete")
         task_id = answer.task.id
@@ -146,22 +145,6 @@ class _Caller:
         with self._timed(name):
             return [event async for event in client.send_message(sent)]
 
-    def _client(self, *, streaming: bool) -> Client:
-        card = AgentCard()
-        card.CopyFrom(self._card)
-        del card.supported_interfaces[:]
-        card.supported_interfaces.extend(
-            interface
-            for interface in self._card.supported_interfaces
-            if interface.protocol_version == self._version
-        )
-        config = ClientConfig(
-            streaming=streaming,
-            httpx_client=self._http,
-            supported_protocol_bindings=[self._binding],
-        )
-        return ClientFactory(config).create(card)
-
     def _timed(self, name: str) -> _Timed:
         return _Timed(self._subject, self._took_s, name)
 
@@ -178,6 +161,26 @@ class _Timed:
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self._took_s[self._name] = round(self._subject.clock.monotonic() - self._began, 3)
+
+
+def clients_of(
+    subject: Subject, card: AgentCard, binding: str, version: str
+) -> tuple[Client, Client]:
+    """Return the official client of one binding and version: one that waits, and one that streams.
+
+    They have a connection of their own, as the SDK writes the version into its headers.
+    """
+    own, http = AgentCard(), subject.connect()
+    own.CopyFrom(card)
+    del own.supported_interfaces[:]
+    own.supported_interfaces.extend(
+        each for each in card.supported_interfaces if each.protocol_version == version
+    )
+    whole, streaming = (
+        ClientConfig(streaming=streams, httpx_client=http, supported_protocol_bindings=[binding])
+        for streams in (False, True)
+    )
+    return ClientFactory(whole).create(own), ClientFactory(streaming).create(own)
 
 
 def _state(event: StreamResponse) -> TaskState:

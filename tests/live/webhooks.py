@@ -75,7 +75,7 @@ async def notified(subject: Subject) -> Figures:
 async def told(subject: Subject) -> Told:
     """Send a task with a webhook, and return what it gets, which is as docs/push.md says."""
     token = uuid.uuid4().hex
-    async with _receiver(subject) as hook:
+    async with receiver(subject) as hook:
         began = subject.clock.monotonic()
         config = {"url": hook.url, "token": token}
         answer = await subject.agent.call(
@@ -138,7 +138,7 @@ async def verified(
 
 
 @asynccontextmanager
-async def _receiver(subject: Subject) -> AsyncIterator[Hook]:
+async def receiver(subject: Subject) -> AsyncIterator[Hook]:
     """A receiver on this machine if the agent runs here, else on AWS."""
     if not subject.is_here:
         yield await _on_aws(subject)

@@ -28,6 +28,7 @@ class Door:
 
     It computes each signature again (version 4, in the query) from the request as it has come, and
     holds it to its expiry, its signed headers, its length, its SHA-256 and its precondition.
+    An address of this machine has the bucket in its path.
     """
 
     def __init__(self, bucket: str) -> None:
@@ -40,8 +41,9 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         self.seen.append(dict(request.headers))
-        status = self._refused(request) or await self._answered(request)
-        await Response(status_code=status)(scope, receive, send)
+        status = self._refused(request)
+        response = Response(status_code=status) if status else await self._answered(request)
+        await response(scope, receive, send)
 
     def _refused(self, request: Request) -> int:
         query = dict(parse_qsl(request.url.query))
@@ -57,23 +59,35 @@ class Door:
         now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
         return 403 if now + self.later > ends else 0
 
-    async def _answered(self, request: Request) -> int:
-        key = unquote(request.url.path).removeprefix("/")
+    async def _answered(self, request: Request) -> Response:
+        key = unquote(request.url.path).removeprefix("/").removeprefix(f"{self._bucket}/")
         s3: Any = client("s3")
         if request.method != "PUT":
-            return 200 if await asyncio.to_thread(_has, s3, self._bucket, key) else 404
+            return await asyncio.to_thread(_read, s3, self._bucket, key, request)
         body = await request.body()
         if request.headers.get("content-length") != str(len(body)):
-            return 411
+            return Response(status_code=411)
         checksum = base64.b64encode(hashlib.sha256(body).digest()).decode()
         if request.headers["x-amz-checksum-sha256"] != checksum:
-            return 400
+            return Response(status_code=400)
         is_new = request.headers.get("if-none-match") == "*"
         if is_new and await asyncio.to_thread(_has, s3, self._bucket, key):
-            return 412
+            return Response(status_code=412)
         stored = {"Bucket": self._bucket, "Key": key, "Body": body}
         await asyncio.to_thread(lambda: s3.put_object(**stored))
-        return 200
+        return Response()
+
+
+def _read(s3: Any, bucket: str, key: str, request: Request) -> Response:
+    """An object, or a range of it, with the headers that its link has fixed."""
+    asked = {"Range": request.headers["range"]} if "range" in request.headers else {}
+    try:
+        found = s3.get_object(Bucket=bucket, Key=key, **asked)
+    except botocore.exceptions.ClientError:
+        return Response(status_code=404)
+    fixed = ("content-type", "content-disposition")
+    headers = {name: request.query_params[f"response-{name}"] for name in fixed}
+    return Response(found["Body"].read(), 206 if asked else 200, headers)
 
 
 def _has(s3: Any, bucket: str, key: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Iterator
@@ -9,8 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from botocore.awsrequest import AWSPreparedRequest
+from botocore.compat import HTTPHeaders
 from moto import mock_aws
 from moto.core.models import botocore_stubber
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from a2a_serverless import aws
 from a2a_serverless_tools.local.template import Names, provision
@@ -52,6 +58,24 @@ def stored_blobs() -> list[str]:
     """The keys of the bucket's objects."""
     found = aws.client("s3").list_objects_v2(Bucket=BUCKET)
     return [each["Key"] for each in found.get("Contents", ())]
+
+
+async def served_s3(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer requests of processes beside this one, as an ASGI application: moto's S3, on HTTP."""
+    request = Request(scope, receive)
+    path = f"{scope['raw_path'].decode()}?{scope['query_string'].decode()}"
+    prepared = AWSPreparedRequest(
+        method=request.method,
+        url=f"https://s3.amazonaws.com{path}",
+        headers=HTTPHeaders.from_pairs(request.headers.items()),
+        body=await request.body(),
+        stream_output=False,
+    )
+    answer = await asyncio.to_thread(botocore_stubber.process_request, prepared)
+    assert answer is not None
+    status, headers, body = answer
+    headers = {k: str(v) for k, v in headers.items() if k.lower() != "content-length"}
+    await Response(body, status, headers)(scope, receive, send)
 
 
 @contextmanager

@@ -49,15 +49,19 @@ def test_each_substitution_is_needed() -> None:
 
 
 def test_nothing_else_is_changed() -> None:
-    """Every difference is of alarms with metric math, ANY, secrets' punctuation or given values."""
+    """All else is as it was but alarms with metric math, ANY, punctuation, TLS and given values."""
     before, after = original(), substituted(PROJECT, GIVEN)
     paths = differing(before, after)
     values = {path for path in paths if path.startswith("/Parameters/")}
     assert values == {f"/Parameters/{name}/Default" for name in GIVEN}
     assert {name: after["Parameters"][name]["Default"] for name in GIVEN} == GIVEN
     paths -= values
-    alarms = {path.rpartition("/")[2] for path in paths if path.count("/") == 2}
-    assert alarms == {
+    left_out = {path.rpartition("/")[2] for path in paths if path.count("/") == 2}
+    (statement,) = before["Resources"]["BlobBucketPolicy"]["Properties"]["PolicyDocument"][
+        "Statement"
+    ]
+    assert (statement["Sid"], statement["Effect"]) == ("TlsAlone", "Deny")
+    assert left_out == {"BlobBucketPolicy"} | {
         name
         for name, it in before["Resources"].items()
         if it["Type"] == "AWS::CloudWatch::Alarm" and "Metrics" in it["Properties"]

@@ -16,10 +16,12 @@ import httpx
 import pytest
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import Artifact, Part, TaskArtifactUpdateEvent, TaskState
+from a2a.types import AgentCard, Artifact, Part, TaskArtifactUpdateEvent, TaskState
 from fastapi import FastAPI
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http.app import create_app
+from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import Link, MemoryBlobs
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
 from a2a_serverless.wiring import Backends
@@ -28,6 +30,7 @@ from a2a_serverless.worker.context import WorkerExecutor
 from tests.support.a2a_calls import Agent
 from tests.support.clocks import ManualClock
 from tests.support.stream_calls import all_events, payload
+from tests.support.workers import Agent as Executing
 from tests.support.workers import Bench, status
 
 LARGE = bytes(range(256)) * 20_000
@@ -222,6 +225,99 @@ async def test_a_store_that_refuses_leaves_the_rest_readable(
     if way == "get":
         assert await bench.work()
         assert seen == [len(SMALL)]
+
+
+async def test_a_store_that_takes_nothing_fails_what_needs_it(
+    agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message with a file is an error, and no task; a turn fails, and what it had is readable."""
+    refusal = AsyncMock(side_effect=ConfigurationError("The bucket refuses."))
+    monkeypatch.setattr(backends.storage.table.blobs, "put", refusal)
+    refused = await agent.send(parts=[raw(SMALL)])
+    assert refused.reason == "INTERNAL_ERROR" or refused.code == -32603
+    assert re.match(r"The request failed. Correlation id: \w+", refused.message)
+    assert (await agent.call("ListTasks", {})).result["tasks"] == []
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_artifact("small", text="before")
+        await emitting(ctx)
+
+    sent = await agent.send(configuration=NOW)
+    one = Bench(WorkerExecutor(Handling(handle)), backends=backends, max_attempts=1)
+    assert await one.work()
+    task = (await agent.call("GetTask", {"id": sent.task["id"]})).task
+    assert task["status"]["state"] == "TASK_STATE_FAILED"
+    assert "could not finish the task" in task["status"]["message"]["parts"][0]["text"]
+    assert parts_of(task)["small"]["text"] == "before"
+
+
+async def test_a_missing_object_is_told(
+    agent: Agent, backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """Its link gives a sentence, as does reading it in the next turn; all else is there."""
+    said: list[str] = []
+
+    async def ask(ctx: TaskContext) -> None:
+        await ctx.emit_artifact("large", file_bytes=LARGE * 2, filename="lost.png")
+        await ctx.emit_artifact("text", text="here")
+        await ctx.request_input("more?")
+
+    async def look(ctx: TaskContext) -> None:
+        try:
+            await ctx.read_file(ctx.previous_artifacts[0].files[0])
+        except TypeError as error:
+            said.append(str(error))
+        await ctx.respond()
+
+    task_id = await worked(agent, backends, ask)
+    url = parts_of((await agent.call("GetTask", {"id": task_id})).task)["large"]["url"]
+    blob, blobs = linked_blob(url), backends.storage.table.blobs
+    assert blob is not None
+    assert blobs is not None
+    await blobs.delete(blob.owner)
+    task = (await agent.call("GetTask", {"id": task_id})).task
+    assert parts_of(task)["text"]["text"] == "here"
+    gone = await client.get(parts_of(task)["large"]["url"])
+    assert gone.status_code == 404
+    assert "get the task again" in gone.json()["error"]["message"]
+    await worked(agent, backends, look, taskId=task_id)
+    assert said == [f"lost.png is not stored any more: 0 of {2 * len(LARGE)} bytes."]
+
+
+@pytest.mark.parametrize("events", [1, 100])
+async def test_ten_thousand_small_files(
+    agent: Agent, binding: str, backends: Backends, card: AgentCard, events: int
+) -> None:
+    """One event takes 4 MB, and says so; many are read as they came, in an answer of any length."""
+    files = [Part(raw=f"{number}".encode().ljust(1_000)) for number in range(10_000)]
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        for first in range(0, len(files), len(files) // events):
+            event = TaskArtifactUpdateEvent(task_id=context.task_id, context_id=context.context_id)
+            event.artifact.artifact_id, event.append = "a", first > 0
+            event.artifact.parts.extend(files[first : first + len(files) // events])
+            await queue.enqueue_event(event)
+        await queue.enqueue_event(status(context, TaskState.TASK_STATE_COMPLETED, "done"))
+
+    sent = await agent.send(configuration=NOW)
+    assert await Bench(Executing(execute), backends=backends).work()
+    task = (await agent.call("GetTask", {"id": sent.task["id"]})).task
+    if events == 1:
+        assert task["status"]["state"] == "TASK_STATE_FAILED"
+        assert "split it with append=True" in task["status"]["message"]["parts"][0]["text"]
+        assert task["history"][0]["parts"] == [{"text": "go"}]
+        return
+    shown = [base64.b64decode(part["raw"]) for part in task["artifacts"][0]["parts"]]
+    assert shown == [part.raw for part in files]
+    buffered = create_app(Settings(auth="none"), backends, card, entrypoint="api")
+    transport = httpx.ASGITransport(buffered)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        limited = Agent(client, binding)
+        refused = await limited.call("GetTask", {"id": sent.task["id"]})
+        assert refused.reason == "INVALID_PARAMS"
+        assert "alone is larger than an answer may be: get it by" in refused.message
+        listed = (await limited.call("ListTasks", {})).result["tasks"]
+        assert [each["status"]["state"] for each in listed] == ["TASK_STATE_COMPLETED"]
 
 
 class Growing(io.BytesIO):
@@ -422,12 +518,19 @@ async def test_an_unmodified_executor_emits_20_mb(
 
 async def test_a_repeated_message_is_one_message(agent: Agent, backends: Backends) -> None:
     """With its large part, or with a link to it in its place, whatever the link's signature."""
-    sent: dict[str, Any] = {"parts": [raw(SMALL)], "contextId": "ctx"}
+    sent: dict[str, Any] = {"parts": [raw(LARGE[:300_000])], "contextId": "ctx"}
     headers = {"Idempotency-Key": "k"}
     first = await agent.send(configuration=NOW, headers=headers, **sent)
-    again = await agent.send(configuration=NOW, headers=headers, **sent)
-    assert again.task["id"] == first.task["id"]
-    other: dict[str, Any] = {"parts": [raw(SMALL + b"x")], "contextId": "ctx"}
+    (part,) = first.task["history"][0]["parts"]
+    resigned = {**part, "url": part["url"].partition("?")[0] + "?signature=another"}
+    for again in (raw(LARGE[:300_000]), part, resigned):
+        sent["parts"] = [again]
+        repeated = await agent.send(configuration=NOW, headers=headers, **sent)
+        assert repeated.task["id"] == first.task["id"]
+    task = await backends.storage.load_task(first.task["id"])
+    assert task is not None
+    assert [each.raw for message in task.history for each in message.parts] == [LARGE[:300_000]]
+    other: dict[str, Any] = {"parts": [raw(LARGE[:300_001])], "contextId": "ctx"}
     refused = await agent.send(configuration=NOW, headers=headers, **other)
     assert "used before with a different message" in refused.message
 
@@ -446,11 +549,40 @@ async def test_a_link_that_comes_back_is_its_file(agent: Agent, backends: Backen
     assert seen == [LARGE]
 
 
-async def test_no_client_writes_a_reference(agent: Agent, backends: Backends) -> None:
-    """The scheme of references is the service's own: a part with it is refused with a sentence."""
-    refused = await agent.send(parts=[{"url": "a2a-blob:raw:anything"}])
-    assert refused.reason == "INVALID_PARAMS"
-    assert "only this service writes" in refused.message
+@pytest.mark.parametrize("kind", ["raw", "text", "raw+5"])
+async def test_no_client_writes_a_reference(
+    agent: Agent, backends: Backends, client: httpx.AsyncClient, kind: str
+) -> None:
+    """The service's own scheme is refused, also for a file of the caller: a text has no bound."""
+    task_id = await worked(agent, backends, emitting)
+    own = linked_blob(parts_of((await agent.call("GetTask", {"id": task_id})).task)["large"]["url"])
+    assert own is not None
+    for url in ("a2a-blob:raw:anything", f"a2a-blob:{kind}:{own.key}"):
+        refused = await agent.send(parts=[{"text": "go"}, {"url": url}])
+        assert refused.reason == "INVALID_PARAMS"
+        assert "message.parts[1]" in str(refused.response.json())
+        assert "only this service writes" in refused.message
+    said = {"kind": "message", "messageId": "m", "role": "user"}
+    sent = {**said, "parts": [{"kind": "file", "file": {"uri": f"a2a-blob:{kind}:{own.key}"}}]}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": sent}}
+    answer = (await client.post("/", json=call)).json()
+    assert "only this service writes" in answer["error"]["message"]
+
+
+async def test_a_streamed_artifact_has_the_bounds_of_a_whole_one(
+    agent: Agent, backends: Backends
+) -> None:
+    """The bytes before a file count, also where each file has come in an event of its own."""
+
+    async def handle(ctx: TaskContext) -> None:
+        for number in range(6):
+            file = io.BytesIO(bytes([number]) + LARGE[:199_999])
+            await ctx.emit_file(file, "a", append=number > 0, last_chunk=number == 5)
+        await ctx.respond()
+
+    task_id = await worked(agent, backends, handle)
+    task = (await agent.call("GetTask", {"id": task_id})).task
+    assert ["raw" in part for part in task["artifacts"][0]["parts"]] == [True] * 5 + [False]
 
 
 @pytest.mark.parametrize("source", [b"bytes", 5, None, lambda: io.StringIO("text")])

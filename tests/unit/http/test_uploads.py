@@ -29,7 +29,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.sources import UPLOADS_EXTENSION, Source, SourceError
 from a2a_serverless.storage.blobs import ServedBlobs
-from a2a_serverless.storage.deletion import delete_data
+from a2a_serverless.storage.deletion import delete_data, delete_task
 from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.s3 import S3Blobs
 from a2a_serverless.tasks.blobs import linked_blob
@@ -166,6 +166,25 @@ async def test_only_what_was_asked_for_is_taken(
     assert await put(client, found) == 412
 
 
+async def test_an_upload_that_never_came_changes_no_task(
+    agent: Agent, backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """The next message to a task that names it is refused, and is taken once the file is there."""
+
+    async def ask(ctx: TaskContext) -> None:
+        await ctx.request_input("Which file?")
+
+    task_id = await worked(agent, backends, ask)
+    storage = backends.storage.for_scope(Scope.of("", "alice"))
+    before, found = await storage.load_task(task_id), await asked(client)
+    sent = await agent.send(parts=[found["part"]], taskId=task_id, messageId="2")
+    assert "names a file that is not stored: it never came" in sent.message
+    assert await storage.load_task(task_id) == before
+    assert await put(client, found) == 200
+    named = {"taskId": task_id, "messageId": "2"}
+    assert (await read_by_agent(agent, backends, found["part"], **named))[1] == LARGE
+
+
 @pytest.mark.parametrize("backends", ["s3"], indirect=True)
 async def test_s3_takes_no_header_that_is_not_signed(
     backends: Backends, client: httpx.AsyncClient
@@ -190,6 +209,45 @@ async def test_a_link_for_an_upload_expires(
     monkeypatch.setattr(backends.storage.table.blobs, "_clock", later)
     door.later = timedelta(seconds=301)
     assert await put(client, found) == 403
+
+
+async def test_a_link_to_a_file_ends(
+    agent: Agent,
+    backends: Backends,
+    client: httpx.AsyncClient,
+    door: Door,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It gives its file until its time or its task is over, also if the task is made again."""
+    storage = backends.storage.for_scope(Scope.of("", "alice"))
+    found, headers = await asked(client), {"Idempotency-Key": "k"}
+    assert await put(client, found) == 200
+
+    async def linked() -> str:
+        sent = await agent.send(parts=[found["part"]], configuration=NOW, headers=headers)
+        return str(sent.task["history"][0]["parts"][0]["url"])
+
+    async def fetched(url: str) -> int:
+        return (await client.send(httpx.Request("GET", url))).status_code
+
+    link = await linked()
+    got = await client.send(httpx.Request("GET", link))
+    assert (got.status_code, got.content == LARGE) == (200, True)
+    assert await fetched(f"{link[:-4]}abcd") == 403
+    blob = linked_blob(link)
+    assert blob is not None
+    assert await delete_task(storage, blob.owner.task_id)
+    assert await fetched(link) == 404
+    again = linked_blob(await linked())
+    assert again is not None
+    assert again.owner.task_id == blob.owner.task_id
+    assert await fetched(link) == 404
+    other = await linked()
+    assert await fetched(other) == 200
+    later = ManualClock(backends.storage.clock.now_ms() + 301_000)
+    monkeypatch.setattr(backends.storage.table.blobs, "_clock", later)
+    door.later = timedelta(seconds=301)
+    assert await fetched(other) == 403
 
 
 @pytest.mark.parametrize("tenant", ["", "acme"])

@@ -1,41 +1,29 @@
 """The live agent behind a simulated gateway, in a process of its own, until its input ends.
 
+Its files are in a bucket of moto, behind a door that verifies links: both are of this process.
 Turns and webhooks outlast the check that has caused them. Here they reach no other test.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from a2a_serverless.http.files import ServedFiles
+from a2a_serverless import aws
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.blobs import PATH, Blobs, ServedBlobs
-from a2a_serverless_tools.local.http_server import bind, guarded
+from a2a_serverless_tools.local.http_server import HttpServer, bind, guarded
 from a2a_serverless_tools.local.stack import Options, Running, Stack
 from tests.live import agent
 from tests.support.gateway import STAGE
+from tests.support.signed_links import Door
 from tests.support.simulation.front import front
+from tests.support.simulation.simulated_aws import BUCKET, simulated_aws
 
 AGENT = Path(agent.__file__)
-
-
-class Bucket:
-    """Serves files beside the gateway, as a bucket does: the gateway would spoil bytes."""
-
-    def __init__(self, gateway: ASGIApp, blobs: Blobs | None) -> None:
-        assert isinstance(blobs, ServedBlobs)
-        self._gateway, self._files = gateway, ServedFiles(blobs)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
-        if path.startswith(f"/{STAGE}{PATH}"):
-            await self._files({**scope, "path": path.removeprefix(f"/{STAGE}")}, receive, send)
-        else:
-            await self._gateway(scope, receive, send)
 
 
 def serve() -> None:
@@ -43,18 +31,25 @@ def serve() -> None:
     with closing(bind(0)) as unused:
         port = unused.getsockname()[1]
     url = f"http://127.0.0.1:{port}/{STAGE}"
-    settings = Settings(
-        auth="none",
-        push_allowed_hosts="127.0.0.1,example.com",
-        push_issuer=url,
-        retry_base_s=0.01,
-    )
     with ExitStack() as running:
+        running.enter_context(simulated_aws())
+        door = running.enter_context(HttpServer(Door(BUCKET), bind(0), lifespan=False))
+        # Links lead to the door. Calls of boto3 to the same address end in moto.
+        os.environ["AWS_ENDPOINT_URL_S3"] = os.environ["MOTO_S3_CUSTOM_ENDPOINTS"] = door.url
+        os.environ["AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"] = "false"
+        aws.forget_clients()
+        settings = Settings(
+            auth="none",
+            blobs=BUCKET,
+            push_allowed_hosts="127.0.0.1,example.com",
+            push_events="all",
+            push_issuer=url,
+            retry_base_s=0.01,
+        )
 
         def gateway(stack: Running) -> ASGIApp:
             api = front(stack.settings, stack.backends, stack.card, stage=STAGE)
-            whole = guarded(running.enter_context(api), settings, port)
-            return Bucket(whole, stack.backends.storage.table.blobs)
+            return guarded(running.enter_context(api), settings, port)
 
         options = Options(
             agent=f"{AGENT}:agent",

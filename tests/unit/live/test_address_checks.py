@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -16,12 +17,13 @@ from google.protobuf.json_format import ParseDict
 from a2a_serverless.http.operations import MAX_ANSWER_BYTES, _sent_bytes
 from a2a_serverless.settings import Settings
 from a2a_serverless_tools.local.http_server import HttpServer, bind
-from tests.live import messages, streams, webhooks
+from tests.live import files, messages, streams, webhooks
 from tests.live.checks import CHECKS
 from tests.live.findings import Check, Outcome
 from tests.live.messages import ANSWERED_BYTES, SENT_BYTES
 from tests.live.subject import ordered
 from tests.live.webhooks import Hook, Notification
+from tests.support.simulation.simulated_aws import BUCKET
 from tests.unit.live.ways import (
     BrokenWay,
     HastyClock,
@@ -35,6 +37,8 @@ from tests.unit.live.ways import (
 Open = Callable[..., Any]
 
 WAYS = [check.name for check in CHECKS if check.name.startswith("operations-")]
+FILES = [check.name for check in CHECKS if check.name.startswith("files-")]
+IS_LONG = os.environ.get("A2A_FAULTS") == "long"
 OPERATIONS = [
     ("POST", "/message:send"),
     ("POST", "/message:stream"),
@@ -61,6 +65,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "SENT_BYTES", 100_000)
     monkeypatch.setattr(messages, "ANSWERED_BYTES", 100_000)
     monkeypatch.setattr(messages, "FILE_BYTES", 3_000_000)
+    monkeypatch.setattr(files, "UPLOADED_BYTES", 100_000_000 if IS_LONG else 10_000_000)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +76,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         "stream-python",
         "large-messages",
         "file",
+        "forged-link",
         "upload",
         "other-uploads",
         "too-large",
@@ -84,6 +90,45 @@ async def test_it_passes_on_the_local_stack(subject_at: Open, name: str) -> None
     found = await finding(await subject_at(), check(name))
     assert (found.outcome, found.says) == (Outcome.PASSED, "")
     assert found.figures
+
+
+@pytest.mark.timeout(600 if IS_LONG else 120)
+@pytest.mark.parametrize("name", FILES)
+async def test_files_are_the_same_in_each_reading(subject_at: Open, name: str) -> None:
+    """1 KB to 10 MB (100 MB with A2A_FAULTS=long), in messages, artifacts, links and webhooks."""
+    found = await finding(await subject_at(slack=5), check(name))
+    assert (found.outcome, found.says) == (Outcome.PASSED, "")
+    read = ["GetTask", "replay"] if "0.3" in name else ["GetTask", "ListTasks", "replay"]
+    assert found.figures == {
+        "sent": ["send", "webhook", *read],
+        "streamed": ["stream", *read],
+        "pushed": ["artifact", "message"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("concerns", "old", "new", "says"),
+    [
+        ("/tasks?", "5.bin", "4.bin", "ListTasks: the sent has [(('url', 'image/png', '4.bin'"),
+        ("/message:stream", "AAECAwQ", "AAECAwU", "stream: the artifact has [(('raw'"),
+        (":subscribe", '"raw":', '"text":', "replay: the artifact has [(('text'"),
+        ("/message:send", "X-Amz-Signature=", "X-Amz-Signature=0", "a link: 403"),
+    ],
+)
+async def test_a_reading_that_differs(
+    subject_at: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    concerns: str,
+    old: str,
+    new: str,
+    says: str,
+) -> None:
+    """One that shows another name, byte or kind, or has a link that is dead, fails the check."""
+    monkeypatch.setattr(files, "UPLOADED_BYTES", 1_000_000)
+    way = BrokenWay(lambda request: concerns in str(request.url), replace(old, new))
+    found = await finding(await subject_at(transport=way, slack=5), check("files-1.0-rest"))
+    assert found.outcome is Outcome.FAILED
+    assert says in found.says
 
 
 async def test_a_card_of_another_host(subject_at: Open, address: str) -> None:
@@ -246,7 +291,7 @@ async def test_a_file_that_is_not_as_it_was_made(
 
     async def broken(way: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
         response = await send(way, request)
-        if "/.blobs/" not in request.url.path:
+        if not request.url.path.startswith(f"/{BUCKET}/"):
             return response
         headers = {**response.headers, **changed}
         content = await response.aread()
@@ -266,16 +311,18 @@ async def test_a_file_that_is_not_as_it_was_made(
         ("upload", 403, "answered with 403"),
         ("upload", 200, "never came"),
         ("other-uploads", 200, "'other content': 200"),
+        ("forged-link", 200, "{'unsigned': 200, 'forged': 200}"),
     ],
 )
 async def test_a_bucket_that_takes_no_upload_or_any(
     subject_at: Open, monkeypatch: pytest.MonkeyPatch, name: str, status: int, says: str
 ) -> None:
-    """An upload fails that is refused, or is not stored; and a link that takes whatever comes."""
+    """An upload fails that is refused, or not stored, and a link that takes or gives to anyone."""
     send = httpx.AsyncHTTPTransport.handle_async_request
 
     async def broken(way: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
-        return httpx.Response(status) if request.method == "PUT" else await send(way, request)
+        is_of_bucket = request.url.path.startswith(f"/{BUCKET}/")
+        return httpx.Response(status) if is_of_bucket else await send(way, request)
 
     monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", broken)
     found = await finding(await subject_at(), check(name))
@@ -351,7 +398,7 @@ async def test_a_notification_that_is_not_as_it_should_be(
     says: str,
 ) -> None:
     """Token, signature and body are checked."""
-    receiver = webhooks._receiver
+    receiver = webhooks.receiver
 
     @asynccontextmanager
     async def broken(subject: Any) -> AsyncIterator[Hook]:
@@ -362,7 +409,7 @@ async def test_a_notification_that_is_not_as_it_should_be(
 
             yield Hook(hook.url, take)
 
-    monkeypatch.setattr(webhooks, "_receiver", broken)
+    monkeypatch.setattr(webhooks, "receiver", broken)
     found = await finding(await subject_at(), check("webhook"))
     assert found.outcome is Outcome.FAILED
     assert says in found.says
@@ -380,7 +427,7 @@ async def test_a_notification_that_never_comes(
 
         yield Hook("https://example.com/hook", take)
 
-    monkeypatch.setattr(webhooks, "_receiver", deaf)
+    monkeypatch.setattr(webhooks, "receiver", deaf)
     found = await finding(await subject_at(clock=HastyClock()), check("webhook"))
     assert (found.outcome, found.says) == (
         Outcome.FAILED,

@@ -75,8 +75,8 @@ def test_what_is_small_stays() -> None:
 
 
 def test_what_is_set_apart_stays_so() -> None:
-    """A message that has references already is stored as it is, and nothing is stored twice."""
-    once, _ = set_apart(message(Part(raw=LARGE)), OWNER)
+    """What has references is stored as it is, also as the artifact's next chunk, and not twice."""
+    once, _ = set_apart(message(Part(raw=LARGE), Part(raw=LARGE)), OWNER, behind=7)
     assert set_apart(once, OWNER) == (once, [])
 
 

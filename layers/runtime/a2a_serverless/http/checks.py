@@ -42,6 +42,7 @@ from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.http.errors import invalid_params, quoted
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.listing import ListTasksQuery
+from a2a_serverless.tasks.blobs import FOREIGN, SCHEME
 from a2a_serverless.tasks.identity import is_unicode
 
 _M = TypeVar("_M", bound=AnyMessage)
@@ -72,8 +73,8 @@ def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings)
     """Refuse a message that cannot become a turn.
 
     Raises:
-        InvalidParamsError: a role that is not the client's (section 4.1.5), a part without content,
-            too many or too long parts, or a history length outside of its limits.
+        InvalidParamsError: a role that is not the client's (section 4.1.5), a part without content
+            or with a reference, too many or too long parts, or a history length outside its limits.
         ContentTypeNotSupportedError: the card does not list a part's media type (section 3.1.1).
     """
     history_length(request.configuration, settings)
@@ -93,6 +94,8 @@ def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings)
         if part.ByteSize() > settings.max_part_bytes:
             limit = f"A part may have at most {settings.max_part_bytes} bytes."
             raise _invalid(f"message.parts[{number}]", limit)
+        if part.url.startswith(f"{SCHEME}:"):  # a text would be shown whole, however large
+            raise _invalid(f"message.parts[{number}]", FOREIGN)
     _check_media_types(request.message, card)
 
 

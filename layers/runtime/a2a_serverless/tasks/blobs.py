@@ -145,7 +145,7 @@ def check_without_store(message: AnyMessage) -> None:
         InvalidArgumentError: a part refers to a blob.
     """
     if refers(message):
-        raise InvalidArgumentError(_FOREIGN)
+        raise InvalidArgumentError(FOREIGN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,14 +262,15 @@ def _stored(part: Part, owner: BlobOwner, behind: int) -> ToStore | None:
     named = _named(part)
     is_foreign = named is None or named.owner.scope != owner.scope
     if is_foreign and part.url.startswith(f"{SCHEME}:"):
-        raise InvalidArgumentError(_FOREIGN)
+        raise InvalidArgumentError(FOREIGN)
     if named is None or is_foreign:  # the link of another owner is a URL as any other
         return None
-    own = replace(named, owner=owner, behind=behind)
+    # A commit sets apart what was set apart before, and knows less of what stands before it.
+    own = replace(named, owner=owner, behind=max(behind, named.behind))
     return ToStore(own, own if named.owner == owner else named, part.media_type)
 
 
-_FOREIGN: Final = f"A part has a URL of the scheme {SCHEME}:, which only this service writes."
+FOREIGN: Final = f"A part has a URL of the scheme {SCHEME}:, which only this service writes."
 
 
 def _large(part: Part) -> tuple[Kind, bytes] | None:
