@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Coroutine, Sequence
 
+from a2a_serverless import __version__
 from a2a_serverless.errors import (
     ConfigurationError,
     NewerReleaseError,
@@ -79,6 +80,7 @@ environment:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; 2 means that the start was refused."""
     options = _parser().parse_args(arguments)
+    options.given = sys.argv[1:] if arguments is None else [*arguments]
     _log_to_stderr(verbose=options.verbose)
     try:
         code = options.run(options)
@@ -110,6 +112,7 @@ def _parser() -> Parser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     modules = (dev, send, project, preflight, processes, task, tasks, export, letters)
     adders = {name: add for module in modules for name, add in module.ADDERS.items()}

@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from a2a_serverless.settings import Settings
+from a2a_serverless.worker.adapter import Watch
 from a2a_serverless_tools.cli import answers, send
 from a2a_serverless_tools.local import own_file
 from a2a_serverless_tools.local.http_server import HttpServer, bind
@@ -109,11 +110,17 @@ class Cutting:
 
 @contextmanager
 def ours(
-    folder: Path, beside: Callable[[Running], Any] = lambda running: running.app, **settings: Any
+    folder: Path,
+    beside: Callable[[Running], Any] = lambda running: running.app,
+    watch: Watch | None = None,
+    **settings: Any,
 ) -> Iterator[str]:
+    """A `dev` of the agent in a folder."""
     card = folder / "agent_card.json"
     card.write_text(json.dumps(MessageToDict(CARD)), encoding="utf-8")
-    options = Options(agent=AGENT, card=card, file=folder / ".a2a/dev.db", beside=beside)
+    options = Options(
+        agent=AGENT, card=card, file=folder / ".a2a/dev.db", beside=beside, watch=watch
+    )
     with Stack(Settings(**{"auth": "none", **settings}), options) as stack:
         yield stack.url
 
