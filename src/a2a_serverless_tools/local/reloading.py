@@ -21,11 +21,10 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError
@@ -34,6 +33,9 @@ from a2a_serverless.worker.failures import AgentNotLoadedError, going_on, place
 from a2a_serverless.worker.loops import called
 from a2a_serverless_tools.local.dotenv import Dotenv
 from a2a_serverless_tools.local.own_modules import FOREIGN, OwnModules, SourceLoader, content_of
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
