@@ -28,6 +28,7 @@ from a2a_serverless_tools.cli import (
     preflight,
     processes,
     project,
+    secrets,
     send,
     task,
     tasks,
@@ -36,7 +37,7 @@ from a2a_serverless_tools.cli.arguments import PROGRAM, Parser
 from a2a_serverless_tools.cli.text import printable, refuse
 
 _COMMANDS = (
-    *("demo", "init", "dev", "send", "console", "lock", "upgrade", "preflight"),
+    *("demo", "init", "dev", "send", "console", "lock", "upgrade", "secrets", "preflight"),
     *("api", "worker", "push", "sweep", "task", "tasks", "export", "undecodable", "notifications"),
     *("provision", "bundle"),
 )
@@ -114,7 +115,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    modules = (dev, send, project, preflight, processes, task, tasks, export, letters)
+    modules = (dev, send, project, secrets, preflight, processes, task, tasks, export, letters)
     adders = {name: add for module in modules for name, add in module.ADDERS.items()}
     for name in _COMMANDS:
         adders[name](commands)

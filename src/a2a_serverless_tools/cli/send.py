@@ -96,7 +96,8 @@ def _send(options: Namespace) -> int:
                 return _converse(runner, talk)
             code = runner.run(talk.turn(text) if text or options.file else talk.follow())
         except KeyboardInterrupt:
-            talk.say_ids()
+            if not talk.answer.has_ended:
+                talk.say_ids()
             raise
         else:
             if talk.answer.is_question:
