@@ -82,7 +82,7 @@ class Answer:
         """Forget the turn before; what it has shown is not shown again."""
         self.state = TaskState.TASK_STATE_UNSPECIFIED
         self.files = []
-        self._said, self._has_text = "", False
+        self._said, self._has_text, self._is_in_line = "", False, False
 
     def take(self, event: StreamResponse) -> None:
         """Show an event."""

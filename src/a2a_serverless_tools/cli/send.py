@@ -139,7 +139,8 @@ async def _opened(url: str, options: Namespace) -> _Talk:
     """Return a conversation with the agent at a URL.
 
     Raises:
-        ConfigurationError: its card names no way to it that this command speaks.
+        ConfigurationError: its card names no way to it that this command speaks, or a header can
+            hold no key like the caller's.
     """
     import httpx
     from a2a.client import A2ACardResolver, ClientConfig
@@ -147,6 +148,10 @@ async def _opened(url: str, options: Namespace) -> _Talk:
     from a2a_serverless.client import Retries, create_resuming_client
 
     own = dict(map(_header, options.header))
+    if not all(
+        text.isascii() and text.isprintable() for text in (options.key, *own, *own.values())
+    ):
+        raise ConfigurationError(f"--key, {_KEY} and --header take printable ASCII alone.")
     # A proxy of the environment does not know this machine's own addresses.
     http = httpx.AsyncClient(headers=own, timeout=_TIMEOUT_S, trust_env=not _is_here(url))
     try:

@@ -412,6 +412,7 @@ def test_no_agent_is_one_sentence(route: Route, named: str, run: Run) -> None:
         (("http://127.0.0.1:1",), "nothing to send"),
         (("http://127.0.0.1:1", "hello", "--file", "gone.txt"), "gone.txt"),
         (("http://127.0.0.1:1", "hello", "--header", "Nothing"), "NAME: VALUE"),
+        (("http://127.0.0.1:1", "hello", "--key", "clé"), "--key"),
     ],
 )
 def test_wrong_use_is_one_sentence(arguments: tuple[str, ...], named: str, run: Run) -> None:
