@@ -159,7 +159,7 @@ async def _opened(url: str, options: Namespace) -> _Talk:
         resolver, is_card = A2ACardResolver(http, url), url.endswith(".json")
         card = await resolver.get_agent_card("/" if is_card else None, http_kwargs=first)
         http.headers.update({**_credentials(options.key, card), **own})
-        _check_interfaces(url, card)
+        await _check_interfaces(url, card, http)
         config = ClientConfig(httpx_client=http, supported_protocol_bindings=[*_BINDINGS])
         client = await create_resuming_client(
             card, config, retries=Retries(give_up_after_s=_GIVE_UP_S)
@@ -170,13 +170,32 @@ async def _opened(url: str, options: Namespace) -> _Talk:
     return _Talk(url, card, http, client, options)
 
 
-def _check_interfaces(url: str, card: AgentCard) -> None:
-    ways = {way.protocol_binding for way in card.supported_interfaces}
-    if ways.isdisjoint(_BINDINGS):
+async def _check_interfaces(url: str, card: AgentCard, http: httpx.AsyncClient) -> None:
+    """Refuse a card with other bindings alone, or whose interfaces on another host do not answer.
+
+    Calls there would be tried again and again, as those to an agent that is being replaced.
+
+    Raises:
+        ConfigurationError: one sentence names what the card says.
+    """
+    import httpx
+
+    ways = card.supported_interfaces
+    spoken = [way.url for way in ways if way.protocol_binding in _BINDINGS]
+    if not spoken:
+        named = ", ".join(sorted({way.protocol_binding for way in ways})) or "none"
         raise ConfigurationError(
             f"The card of {url} names no interface over {' or '.join(_BINDINGS)}, and this"
-            f" command speaks no other (it names {', '.join(sorted(ways)) or 'none'})."
+            f" command speaks no other (it names {named})."
         )
+    if urlsplit(url).netloc not in {urlsplit(way).netloc for way in spoken}:
+        try:
+            await http.head(spoken[0])
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ConfigurationError(
+                f"The card of {url} names {spoken[0]}, which cannot be reached ({_said(error)}):"
+                " correct the card."
+            ) from error
 
 
 class _Talk:

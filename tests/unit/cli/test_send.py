@@ -215,6 +215,29 @@ def test_files_go_and_come(agent: str, run: Run, tmp_path: Path) -> None:
     assert not (tmp_path.parent / "cat.png").exists()
 
 
+def test_a_link_is_fetched_without_the_key(run: Run, tmp_path: Path) -> None:
+    """The host of a file is not the agent: it gets nothing of the caller's."""
+    asked: list[Request] = []
+
+    async def file(request: Request) -> Response:
+        asked.append(request)
+        return PlainTextResponse("content")
+
+    out = tmp_path / "out"
+    store = Starlette(routes=[Route("/a/report.txt", file)])
+    with ours(tmp_path) as url, serving(lambda _: store) as far:
+        link = f"link {far}/a/report.txt?signed=yes"
+        arguments = ("--key", KEY, "--header", "X-Mine: too")
+        assert f"file report.txt, {far}/a/report.txt?signed=yes" in run("send", url, link).err
+        assert run("send", url, link, *arguments, "--out", str(out)).code == 0
+        missing = run("send", url, f"link {far}/gone", "--out", str(out))
+
+    assert (out / "report.txt").read_text() == "content"
+    assert {"x-api-key", "x-mine"}.isdisjoint(asked[0].headers)
+    assert (missing.code, "/gone cannot be fetched" in missing.err) == (2, True)
+    assert [path.name for path in out.iterdir()] == ["report.txt"]
+
+
 def test_a_conversation_goes_on(
     agent: str, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -376,6 +399,7 @@ def test_the_header_of_a_key(
 
 # -- refusals --------------------------------------------------------------------------------
 
+FAR = {"url": "http://127.0.0.1:1/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
 GRPC = {"supportedInterfaces": [{"url": "x", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]}
 
 
@@ -387,6 +411,10 @@ GRPC = {"supportedInterfaces": [{"url": "x", "protocolBinding": "GRPC", "protoco
         (answering(["list"]), "no agent card"),
         (answering({"name": "a"}), "names none"),
         (answering({"name": "a", **GRPC}), "names GRPC"),
+        (
+            answering({"name": "a", "supportedInterfaces": [FAR]}),
+            "names http://127.0.0.1:1/, which",
+        ),
         (answering("who?", status=401), "--key"),
         (answering("broken", status=500), "500"),
     ],
