@@ -201,9 +201,13 @@ class Dependencies:
             wanted.write_text(lock, encoding="utf-8")
             forms = ("--no-deps", "--no-header", "--format", "pylock.toml", *_WHEELS_ALONE)
             place = ("--python-version", LAMBDA_PYTHON, "--python-platform", LAMBDA_PLATFORM)
+            own = (
+                "--python",
+                sys.executable,
+            )  # or uv looks for one of Lambda's version, or gets it
             try:
                 files = (str(wanted), "-o", str(made))
-                self._run_uv("Lambda", "compile", *files, *forms, *place)
+                self._run_uv("Lambda", "compile", *files, *forms, *place, *own)
             except ConfigurationError:
                 return  # the build names it
             check_wheels(made.read_text(encoding="utf-8"))
