@@ -169,8 +169,8 @@ def test_packages_that_change(tmp_path: Path) -> None:
         (installed / "liba.py").write_text("WORD = 'two, from a newer one'\n")
         (installed / "liba-1.0.dist-info").rename(installed / "liba-1.1.dist-info")
         assert run("send", url, "go").stdout == "two, from a newer one\n"
+        assert dev.end() == 0, dev.said()
         said = dev.said()
-        assert dev.end() == 0, said
     assert said.count("liba changed in site-packages: dev starts anew") == 1
     assert said.count(f"A2A at {url},") == 2
     assert len(re.findall(r'… turn 1: completed after .*, "go"', said)) == 2
@@ -342,12 +342,16 @@ def test_a_wrong_card_is_named(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_one_block_for_each_attempt(tmp_path: Path) -> None:
-    """The author's line, once an attempt, with what follows; no frame of the runtime."""
+    """The author's line, once an attempt, with what follows; no frame of the runtime.
+
+    The turn's own line comes last.
+    """
     text = agent_of("    async def handle(self, ctx):\n        {}['no city']  # here\n")
     with dev(tmp_path, {"agent.py": text}) as stack:
         task = stack.send()
+        stack.command.wait_for(rf'task {task["id"][:4]}… turn 1: failed after [^\n]*"')
         said = stack.command.said()
-    begins = [line for line in said.splitlines() if line.startswith("task ")]
+    *begins, _ = [line for line in said.splitlines() if line.startswith("task ")]
     assert [re.sub(r"next in .* s$", "next in S s", line) for line in begins] == [
         f"task {task['id'][:4]}… turn 1 attempt {number} of 3{follows}"
         for number, follows in (
