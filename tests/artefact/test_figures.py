@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from a2a_serverless_tools.scaffold.dependencies import LAYER_BYTES
+from a2a_serverless_tools.scaffold.sizes import LAYER_BYTES
 from tests.artefact.build import Artefact, largest, size, zipped_size
 from tests.artefact.deployment import Deployment
 from tests.artefact.imports import IS_LONG, STOCK, Loading, Times, in_turns, ratio

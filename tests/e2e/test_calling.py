@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.commands import RUN_S, Running, environment, running, running_program
+from tests.e2e.commands import COMMAND, RUN_S, Running, environment, running, running_program
 from tests.support.foreign_clients import install_javascript
 from tests.support.recorded_clients import recorded
 from tests.support.required import report_not_run
@@ -32,6 +32,8 @@ READY = "Your plan for Lisbon is ready."
 WAYS = ("curl", "Python", "JavaScript")
 TOOL = ("The official command line", "")
 """The block that `make clients` runs where the tool is to be had."""
+OWN = ("a2a-serverless send", "")
+"""The block of our own command, whose program is that of this Python."""
 REQUESTS = {
     "discover": "",
     "send": "SendMessage",
@@ -96,6 +98,9 @@ class World:
             "js": (["node"], ".mjs"),
         }[block.language]
         file = self.folder / f"{block.operation.replace(' ', '_').lower()}{suffix}"
+        if block.language == "sh":
+            own = f'a2a-serverless() {{ "{sys.executable}" -m {COMMAND} "$@"; }}'
+            source = f"{own}\n{source}"
         file.write_text(source, encoding="utf-8")
         return [*command, str(file)]
 
@@ -179,7 +184,7 @@ def test_every_block_is_run() -> None:
     """A new block of the page needs a test: each way to call has the same four operations."""
     operations = ("Send", "Stream", "Resume after a cut", "Push")
     run = {(way, operation) for way in WAYS for operation in operations}
-    assert BLOCKS.keys() == run | {TOOL, ("Python", "Receive notifications")}
+    assert BLOCKS.keys() == run | {TOOL, OWN, ("Python", "Receive notifications")}
 
 
 def test_every_command_was_run() -> None:
@@ -203,6 +208,15 @@ def test_send(world: World, way: str) -> None:
     """The whole plan is in the answer, once."""
     said = world.run(way, "Send")
     assert [said.count(piece) for piece in PLAN] == [1] * len(PLAN), said
+
+
+def test_own_command(world: World) -> None:
+    """The plan is one text, then JSON with the chunks as events, then the text again."""
+    said = world.run(*OWN)
+    assert [said.count(piece) for piece in PLAN] == [3] * len(PLAN), said
+    first, *lines = said.splitlines()
+    assert first == PLAN[0]
+    check_plan([line for line in lines if line.startswith("{")], kinds=CHUNK)
 
 
 @pytest.mark.parametrize("way", WAYS)

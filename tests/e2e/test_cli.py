@@ -12,6 +12,7 @@ import httpx
 import pytest
 from a2a.client import A2AClientError
 
+from a2a_serverless import __version__
 from tests.e2e.clients import client_at, stream
 from tests.e2e.commands import STOP_S, environment, run, running
 from tests.e2e.conftest import AGENT, CARD
@@ -64,6 +65,13 @@ def test_unusable_start_ends_with_one_sentence(
     assert refused.stdout == ""
     assert named in refused.stderr
     assert refused.stderr.count("\n") == 1, refused.stderr
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    """`--version` names it, as bug reports and docs/projects.md ask."""
+    shown = run("--version")
+
+    assert (shown.returncode, shown.stdout) == (0, f"a2a-serverless {__version__}\n")
 
 
 def test_api_asks_who_may_call(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from a2a_serverless_tools.scaffold.dependencies import LAYER_BYTES
 from a2a_serverless_tools.scaffold.project import KINDS
+from a2a_serverless_tools.scaffold.sizes import LAYER_BYTES
 from a2a_serverless_tools.scaffold.source import AGENT_LOCK
 from tests.e2e.installed import UV, built, installed, pythons, run, this_machine
 from tests.support.image import build_stage

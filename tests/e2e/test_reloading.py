@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.commands import run
+from tests.e2e.commands import environment, run, running_with
 from tests.e2e.conftest import CARD
 from tests.e2e.devs import Dev, running_dev
 
@@ -118,7 +121,7 @@ def test_an_agent_that_is_kept(tmp_path: Path) -> None:
 def test_variables_and_card_that_change(tmp_path: Path) -> None:
     """`.env` counts from the next message on, and is named where a key is missing.
 
-    A change of the card is not served: a line says to start again.
+    So does the card, from the next request on.
     """
     keyed = ECHO.replace("class Agent", "KEY = os.environ['MODEL_KEY']\n\nclass Agent")
     files = {
@@ -130,18 +133,47 @@ def test_variables_and_card_that_change(tmp_path: Path) -> None:
     with dev(tmp_path, files) as edited:
         assert text_of(edited.send()) == "first"
         (tmp_path / ".env").write_text("MODEL_KEY=second\n")
-        (tmp_path / "agent_card.json").write_text(Path(CARD).read_text() + "\n")
+        card = json.loads(Path(CARD).read_text()) | {"name": "Renamed"}
+        (tmp_path / "agent_card.json").write_text(json.dumps(card))
+        shown = edited.http.get("/.well-known/agent-card.json").json()
+        assert shown["name"] == "Renamed"
         assert text_of(edited.send()) == "second"
         (tmp_path / ".env").write_text("OTHER_KEY=second\n")
         assert way_out in reason_of(edited.send())
         (tmp_path / ".env").write_text("MODEL_KEY=third\n")
         assert text_of(edited.send()) == "third"
         said = edited.command.said()
-    assert said.count("card.json changed: it is served as it was when dev was started;") == 1
+    assert said.count("card.json changed: it is served") == 1
     assert said.count(".env changed: turns that begin now run the agent of ") == 2
     (tmp_path / ".env").unlink()
     refused = run("dev", cwd=tmp_path)
     assert (refused.returncode, way_out in refused.stderr) == (2, True)
+
+
+def test_packages_that_change(tmp_path: Path) -> None:
+    """A package that is replaced starts dev anew at its port, and the turn that finds it waits."""
+    installed = tmp_path / "packages" / "site-packages"
+    (installed / "liba-1.0.dist-info").mkdir(parents=True)
+    (installed / "liba.py").write_text("WORD = 'one'\n")
+    (tmp_path / "agent.py").write_text(ECHO.replace("words", "liba"))
+    (tmp_path / "agent_card.json").write_text(Path(CARD).read_text())
+    env = environment(A2A_RETRY_BASE_S="0.01", COLUMNS="80")
+    env["PYTHONPATH"] += f"{os.pathsep}{installed}"
+    output = tmp_path / "dev.log"
+    arguments = ("dev", "--port", "0", "--fresh")
+    with running_with(
+        Path(sys.executable), *arguments, env=env, output=output, cwd=tmp_path
+    ) as dev:
+        url = dev.wait_for(r"A2A at (\S+),")
+        assert run("send", url, "go").stdout == "one\n"
+        (installed / "liba.py").write_text("WORD = 'two, from a newer one'\n")
+        (installed / "liba-1.0.dist-info").rename(installed / "liba-1.1.dist-info")
+        assert run("send", url, "go").stdout == "two, from a newer one\n"
+        assert dev.end() == 0, dev.said()
+        said = dev.said()
+    assert said.count("liba changed in site-packages: dev starts anew") == 1
+    assert said.count(f"A2A at {url},") == 2
+    assert len(re.findall(r'… turn 1: completed after .*, "go"', said)) == 2
 
 
 def test_without_reloading(tmp_path: Path) -> None:
@@ -310,12 +342,16 @@ def test_a_wrong_card_is_named(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_one_block_for_each_attempt(tmp_path: Path) -> None:
-    """The author's line, once an attempt, with what follows; no frame of the runtime."""
+    """The author's line, once an attempt, with what follows; no frame of the runtime.
+
+    The turn's own line comes last.
+    """
     text = agent_of("    async def handle(self, ctx):\n        {}['no city']  # here\n")
     with dev(tmp_path, {"agent.py": text}) as stack:
         task = stack.send()
+        stack.command.wait_for(rf'task {task["id"][:4]}… turn 1: failed after [^\n]*"')
         said = stack.command.said()
-    begins = [line for line in said.splitlines() if line.startswith("task ")]
+    *begins, _ = [line for line in said.splitlines() if line.startswith("task ")]
     assert [re.sub(r"next in .* s$", "next in S s", line) for line in begins] == [
         f"task {task['id'][:4]}… turn 1 attempt {number} of 3{follows}"
         for number, follows in (

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
 
 from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli import main
-from a2a_serverless_tools.scaffold import dependencies
+from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.scaffold import sizes
 from a2a_serverless_tools.scaffold.dependencies import DEVELOPMENT, DEVELOPMENT_LOCK, Dependencies
 from a2a_serverless_tools.scaffold.source import (
     AGENT_LOCK,
@@ -214,6 +221,17 @@ def test_one_version_is_tested_and_deployed(folder: Path) -> None:
     assert (folder / LAYER_LOCK).read_text() == before
 
 
+def test_folders_that_the_project_remembers_are_searched(folder: Path, tmp_path: Path) -> None:
+    """`lock` and `upgrade` find what `make` finds: local.mk has the folders of this machine."""
+    elsewhere = tmp_path / "else where"
+    make_wheel(elsewhere, "remembered", "1.0")
+    assert "remembered" in refusal(asks(folder, "remembered").lock)
+
+    (folder / "local.mk").write_text(f"WHEELS := {elsewhere.as_uri()} # mine\n")
+    locked(folder, "remembered")
+    assert "remembered==1.0" in (folder / AGENT_LOCK).read_text()
+
+
 def test_a_framework_that_no_index_has_is_named(folder: Path) -> None:
     """Of a release that is not published, the sentence says how its wheel is found."""
     shutil.rmtree(folder / "layers")
@@ -313,7 +331,7 @@ def test_what_lambda_does_not_take_stops_the_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The sizes are named, the largest first, and what is left beside the layer."""
-    monkeypatch.setattr(dependencies, "LIMIT_BYTES", dependencies.LAYER_BYTES + 2_000_000)
+    monkeypatch.setattr(sizes, "LIMIT_BYTES", sizes.LAYER_BYTES + 2_000_000)
     for name, size in (("small", 1_000), ("large", 5_000_000), ("larger", 7_000_000)):
         (tmp_path / name / "sub").mkdir(parents=True)
         (tmp_path / name / "sub/code.py").write_bytes(b"x" * size)
@@ -326,8 +344,58 @@ def test_what_lambda_does_not_take_stops_the_build(
         " (larger 7 MB, large 5 MB, data.bin 1 MB): leave something out of"
         " functions/worker/requirements.in.\n"
     )
-    monkeypatch.setattr(dependencies, "LIMIT_BYTES", dependencies.LAYER_BYTES + 14_000_000)
+    monkeypatch.setattr(sizes, "LIMIT_BYTES", sizes.LAYER_BYTES + 14_000_000)
     assert main(["bundle", "--measure", str(tmp_path)]) == 0
+
+
+def test_what_lambda_does_not_take_is_not_locked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock before stays, and the sentence names the largest; what fits is locked."""
+    monkeypatch.setattr(sizes, "LIMIT_BYTES", sizes.LAYER_BYTES + 8_000_000)
+    wheels(folder, ("large", "1.0", "larger"), size=3_000_000)
+    wheels(folder, ("larger", "1.0"), size=5_000_000)
+    locked(folder, "helper")
+    before = (folder / AGENT_LOCK).read_bytes()
+
+    assert refusal(asks(folder, "helper", "large").lock) == (
+        "The packages take at least 8 MB and Lambda leaves 8 MB beside the layer (larger 5 MB,"
+        " large 3 MB, helper 0 MB): leave something out of functions/worker/requirements.in."
+    )
+    assert (folder / AGENT_LOCK).read_bytes() == before
+    locked(folder, "larger")
+
+
+def test_a_wheel_is_as_large_as_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory is read from the index; where that gives no ranges, its own bytes count."""
+    monkeypatch.setattr(sizes, "LIMIT_BYTES", sizes.LAYER_BYTES + 12_000_000)
+    noise = os.urandom(2_000_000)
+    with zipfile.ZipFile(tmp_path / "w.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("noise", noise)
+        wheel.writestr("zeros", b"0" * 11_000_000)
+    size = (tmp_path / "w.whl").stat().st_size
+    asked: list[str] = []
+
+    async def ranged(request: Request) -> Response:
+        asked.append(request.headers["range"])
+        return FileResponse(tmp_path / "w.whl")
+
+    async def whole(_: Request) -> Response:
+        return Response(b"")
+
+    def lock(url: str) -> str:
+        wheel = f'{{ url = "{url}", size = {size}, hashes = {{}} }}'
+        return f'[[packages]]\nname = "w"\nwheels = [{wheel}]\n'
+
+    app = Starlette(routes=[Route("/w.whl", ranged), Route("/whole.whl", whole)])
+    with HttpServer(app, bind(0)) as index:
+        said = refusal(lambda: sizes.check_wheels(lock(f"{index.url}/w.whl")))
+        sizes.check_wheels(lock(f"{index.url}/whole.whl"))
+    sizes.check_wheels(lock("http://127.0.0.1:1/w.whl"))
+    assert "at least 13 MB and Lambda leaves 12 MB beside the layer (w 13 MB)" in said
+    assert len(asked) <= 4
 
 
 def test_boto3_is_lambdas_unless_it_is_asked_for(folder: Path) -> None:

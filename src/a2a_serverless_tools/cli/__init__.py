@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Coroutine, Sequence
 
+from a2a_serverless import __version__
 from a2a_serverless.errors import (
     ConfigurationError,
     NewerReleaseError,
@@ -27,6 +28,8 @@ from a2a_serverless_tools.cli import (
     preflight,
     processes,
     project,
+    secrets,
+    send,
     task,
     tasks,
 )
@@ -34,7 +37,7 @@ from a2a_serverless_tools.cli.arguments import PROGRAM, Parser
 from a2a_serverless_tools.cli.text import printable, refuse
 
 _COMMANDS = (
-    *("demo", "init", "dev", "console", "lock", "upgrade", "preflight"),
+    *("demo", "init", "dev", "send", "console", "lock", "upgrade", "secrets", "preflight"),
     *("api", "worker", "push", "sweep", "task", "tasks", "export", "undecodable", "notifications"),
     *("provision", "bundle"),
 )
@@ -54,6 +57,7 @@ examples:
   a2a-serverless demo                          see it work, on this machine alone
   a2a-serverless init my-agent                 make a project of your own
   a2a-serverless dev                           its agent as if deployed, on a file
+  a2a-serverless send 'Two days in Lisbon'     talk to it
   export $(a2a-serverless provision)           make the table and the queues, remember their names
   A2A_AUTH=none a2a-serverless api             the HTTP application on real DynamoDB and SQS
   a2a-serverless worker --concurrency 4        run agents for it
@@ -67,6 +71,7 @@ environment:
                                                        around the current folder
   A2A_AUTH=api-key|oidc|api-key+oidc|none              who may call
   A2A_API_KEYS=name=key,...                            with api-key: the clients' keys by name
+  A2A_API_KEY                                          yours, for `send`
   A2A_OIDC_ISSUER, A2A_OIDC_AUDIENCE                   with oidc: whose tokens, and for whom
   A2A_PUSH_ALLOWED_HOSTS                               webhooks that may be private
   AWS_ENDPOINT_URL_DYNAMODB, AWS_ENDPOINT_URL_SQS      emulators instead of AWS
@@ -76,6 +81,7 @@ environment:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; 2 means that the start was refused."""
     options = _parser().parse_args(arguments)
+    options.given = sys.argv[1:] if arguments is None else [*arguments]
     _log_to_stderr(verbose=options.verbose)
     try:
         code = options.run(options)
@@ -107,8 +113,9 @@ def _parser() -> Parser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    modules = (dev, project, preflight, processes, task, tasks, export, letters)
+    modules = (dev, send, project, secrets, preflight, processes, task, tasks, export, letters)
     adders = {name: add for module in modules for name, add in module.ADDERS.items()}
     for name in _COMMANDS:
         adders[name](commands)

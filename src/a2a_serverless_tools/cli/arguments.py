@@ -47,10 +47,19 @@ class Parser(argparse.ArgumentParser):
         for name, value in vars(found).items():
             if isinstance(value, str):
                 setattr(found, name, value.removeprefix(_MARK))
-        return found, [one.removeprefix(_MARK) for one in left]
+        left = [one.removeprefix(_MARK) for one in left]
+        if self.get_default("words") is not None:
+            found.words += [one for one in left if not one.startswith("-")]
+            left = [one for one in left if one.startswith("-")]
+        return found, left
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_UNUSABLE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+    def add_words(self, named: str, *, help_text: str) -> None:
+        """Add `words`, which may stand before, between and behind the options."""
+        self.add_argument("words", nargs="*", metavar=named, help=help_text)
+        self.set_defaults(words=[])
 
     def add_agent(
         self,

@@ -14,15 +14,22 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from a2a_serverless.tasks.entries import TurnOpened
+from a2a_serverless.tasks.fold import Log, Record
+from a2a_serverless.tasks.head import Head, plain_state
+from a2a_serverless.worker.adapter import Watch
 from a2a_serverless.worker.agents import SET_VARIABLE, missing_variable
 from a2a_serverless.worker.failures import AgentFailedError, own_lines
 from a2a_serverless_tools.cli import PlainLines
 from a2a_serverless_tools.cli.text import printable
-from a2a_serverless_tools.inspect.wording import left_at_record
+from a2a_serverless_tools.inspect.wording import duration, left_at_record
 
 _NEWS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "agent_reloaded": "green",
+        "card_reloaded": "green",
+        "card_kept": "red",
+        "started_anew": "yellow",
         "agent_kept": "red",
         "agent_shared": "yellow",
         "restart_needed": "yellow",
@@ -37,13 +44,18 @@ _NEWS: Final[Mapping[str, str]] = MappingProxyType(
 """The actions of log lines for the author, and their colours."""
 _TOLD: Final = ("a2a_serverless_tools.local.reloading", "a2a_serverless.worker.attempt")
 """The loggers whose news are told although they are no warnings."""
+_ENDS_IN: Final[Mapping[str, str]] = {"completed": "green", "failed": "red"}
+_WORDS: Final = 40
+"""The characters of a message that the line of its turn shows."""
 _ENDS: Final = 3
 """Lines of a deep recursion that are shown at its beginning, and as many at its end."""
 
 
 @contextmanager
-def for_authors(*, verbose: bool) -> Iterator[None]:
+def for_authors(*, verbose: bool) -> Iterator[Watch]:
     """Print what the command line logs to stderr as blocks for the agent's author.
+
+    What it yields prints a line for each turn that ends.
 
     Handlers other than the command line's stay as they are. `verbose` adds whole tracebacks.
     """
@@ -56,7 +68,7 @@ def for_authors(*, verbose: bool) -> Iterator[None]:
     for each in told:
         each.setLevel(logging.INFO)
     try:
-        yield
+        yield handler
     finally:
         root.handlers[:] = before
         for each, level in zip(told, levels, strict=True):
@@ -67,19 +79,35 @@ _WARNINGS: Final = {"retry_later", "push_failed", "cancel_forced"}
 _LEFT: Final = "turn_left"
 
 
-class _AuthorLines(logging.Handler):
+class _AuthorLines(logging.Handler, Watch):
     """Prints records to a terminal.
 
     A failure of the agent is a block: the task, its turn and attempt, and what becomes of it; then
     the author's lines in the traceback, and the exception's text. Other records are lines as the
-    other commands print them.
+    other commands print them. A turn that ends is a line; turns are numbered from 1.
     """
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         super().__init__()
         self._console = console
         self._verbose = verbose
+        self._numbers: dict[tuple[object, object], int] = {}
         self._plain = PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def began(self, log: Log) -> None:
+        head = log.head
+        turns = [record.version for record in log.records if _opening(record) is not None]
+        self._numbers[head.task_id, head.turn] = 1 + turns.index(head.turn)
+
+    def ended(self, log: Log, head: Head) -> None:
+        opened = log.records[log.head.turn - 1]
+        words = " ".join((_opening(opened) or "").split())
+        words = words if len(words) <= _WORDS else f"{words[: _WORDS - 1].rstrip()}…"
+        took = "" if opened.at is None else f" after {duration(max(0, head.status_at - opened.at))}"
+        about = self._about({"task_id": head.task_id, "turn": log.head.turn})
+        state = plain_state(head.state).replace("_", "-")
+        line = f'{about}: {state}{took}, "{printable(words)}"'
+        self._console.print(Text(line, style=_ENDS_IN.get(state, "yellow")), soft_wrap=True)
 
     def emit(self, record: logging.LogRecord) -> None:
         action = getattr(record, "action", "")
@@ -95,12 +123,14 @@ class _AuthorLines(logging.Handler):
     def _text(self, record: logging.LogRecord) -> Text:
         action = getattr(record, "action", "")
         if action in _NEWS:
-            about = f"{_task(record)}: " if hasattr(record, "task_id") else ""
+            about = f"{self._about(vars(record))}: " if hasattr(record, "task_id") else ""
             return Text(about + _short(printable(record.getMessage())), style=_NEWS[action])
         if action == _LEFT:
             known = vars(record)
             how = left_at_record(str(known.get("reason")), known.get("until"))
-            return Text(f"{_task(record)}: {how}, {known.get('records')} recorded", style="cyan")
+            return Text(
+                f"{self._about(vars(record))}: {how}, {known.get('records')} recorded", style="cyan"
+            )
         if record.name == "py.warnings":
             said = map(printable, record.getMessage().rstrip().split("\n"))
             return Text(_short("\n  ".join(said)), style="yellow")
@@ -108,7 +138,7 @@ class _AuthorLines(logging.Handler):
         if not outcome:
             return Text(self._plain.format(record))
         style = "yellow" if action in _WARNINGS else "bold red"
-        text = Text(f"{_task(record)}{outcome}", style=style)
+        text = Text(f"{self._about(vars(record))}{outcome}", style=style)
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, AgentFailedError) and error.__cause__ is not None:
             error = error.__cause__
@@ -118,6 +148,18 @@ class _AuthorLines(logging.Handler):
                 rest = "".join(traceback.format_exception(error)).rstrip().split("\n")
                 text.append("".join(f"\n  {printable(line)}" for line in rest), style="dim")
         return text
+
+    def _about(self, known: Mapping[str, Any]) -> str:
+        """Return `task 3a2e… turn 1 attempt 2 of 3`, as far as it is known."""
+        task = known.get("task_id", "")
+        said = [f"task {printable(str(task))[:4]}…"]
+        if "turn" in known:
+            said.append(f"turn {self._numbers.get((task, known['turn']), known['turn'])}")
+        if "attempts" in known:
+            said.append(f"attempt {known['attempts']}")
+        if "max_attempts" in known:
+            said.append(f"of {known['max_attempts']}")
+        return " ".join(said)
 
 
 def _outcome(action: str, record: logging.LogRecord) -> str:
@@ -146,17 +188,12 @@ def _outcome(action: str, record: logging.LogRecord) -> str:
     return ""
 
 
-def _task(record: logging.LogRecord) -> str:
-    """Return `task 3a2e… turn 1 attempt 2 of 3`, as far as the record knows it."""
-    known: dict[str, Any] = vars(record)
-    said = [f"task {printable(str(known.get('task_id', '')))[:4]}…"]
-    if "turn" in known:
-        said.append(f"turn {known['turn']}")
-    if "attempts" in known:
-        said.append(f"attempt {known['attempts']}")
-    if "max_attempts" in known:
-        said.append(f"of {known['max_attempts']}")
-    return " ".join(said)
+def _opening(record: Record) -> str | None:
+    """Return the text of the message with which a commit has opened a turn; None: it has not."""
+    for entry in record.entries:
+        if isinstance(entry, TurnOpened):
+            return " ".join(part.text for part in entry.request.message.parts)
+    return None
 
 
 def _seconds(delay_s: float) -> str:

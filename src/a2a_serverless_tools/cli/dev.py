@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
+import threading
 from argparse import Namespace
 from contextlib import ExitStack
 from dataclasses import replace
@@ -37,7 +39,7 @@ people try clients even without a name server.
 
 _LOADS = {
     "once": "the agent is loaded once: start again after a change",
-    "changed": "a change of a module in {folder} or of .env counts from the next turn on",
+    "changed": "a change of a module in {folder}, of .env or of the card counts from now on",
     "turn": "the agent is loaded anew for every turn",
 }
 
@@ -110,18 +112,39 @@ def _dev(options: Namespace) -> int:
     take_environment(settings)
     consoles: list[Console] = []
     with ExitStack() as running:
-        running.enter_context(for_authors(verbose=options.verbose))
+        watch = running.enter_context(for_authors(verbose=options.verbose))
         lines = running.enter_context(kept_lines(log_of(file)))
         if not options.no_console:
             how = replace(how, beside=partial(beside, consoles, lines))
         ended = running.enter_context(until_signal())
+        anew = _Anew(ended)
+        how = replace(how, watch=watch, start_anew=anew.ask)
         stack = running.enter_context(Stack(settings, how))
         _say_what_runs(stack, how, read)
         for console in consoles:
             say(f"console, once: {console.open_url()}")
         say("Ctrl-C ends it")
         ended.wait()
+    if anew.is_asked:
+        sys.stderr.flush()
+        given = [one for one in options.given if one != "--fresh"]
+        port = stack.url.rpartition(":")[2]
+        program = [sys.executable, "-m", "a2a_serverless_tools.cli", *given, "--port", port]
+        os.execv(sys.executable, program)  # noqa: S606 - this program, as it was started
     return 0
+
+
+class _Anew:
+    """Ends the process so that it starts again."""
+
+    def __init__(self, ended: threading.Event) -> None:
+        self._ended = ended
+        self.is_asked = False
+
+    def ask(self) -> None:
+        """End this process soon."""
+        self.is_asked = True
+        self._ended.set()
 
 
 def _asked_for(options: Namespace, file: Path) -> Options:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.cli.arguments import Adders, Commands, add_command, project_folder
+from a2a_serverless_tools.cli.arguments import Adders, Commands, Parser, add_command, project_folder
 from a2a_serverless_tools.cli.text import refuse, say
 
 SETTINGS: Final = "samconfig.toml"
@@ -59,12 +59,39 @@ def _add_preflight(commands: Commands) -> None:
         "sentence each what would replace the table, a queue or a secret, or would not deploy. "
         "Stack, region and parameters are those of samconfig.toml. It changes nothing.",
     )
-    preflight.add_argument("--config-env", metavar="NAME", default="default", help="in samconfig")
-    preflight.add_argument("--stack", metavar="NAME", help="another stack than that of samconfig")
-    preflight.add_argument("--region", metavar="REGION", help="another region")
+    add_deployment(preflight)
     preflight.add_argument(
         "values", metavar="PARAMETER=VALUE", nargs="*", help="beside those of samconfig"
     )
+
+
+def add_deployment(command: Parser) -> None:
+    """Add what names a deployment, which `settings_of` reads."""
+    command.add_argument("--config-env", metavar="NAME", default="default", help="in samconfig")
+    command.add_argument("--stack", metavar="NAME", help="another stack than that of samconfig")
+    command.add_argument("--region", metavar="REGION", help="another region")
+
+
+def settings_of(folder: Path, options: Namespace) -> tuple[str, dict[str, Any]]:
+    """Return the stack of a deployment, empty if none is named, and what samconfig.toml says of it.
+
+    boto3 takes region and profile from the environment: they are set there.
+
+    Raises:
+        ConfigurationError: samconfig.toml cannot be read, or has no such environment.
+    """
+    settings = _settings(folder / SETTINGS, options.config_env)
+    if region := options.region or settings.get("region", ""):
+        os.environ["AWS_DEFAULT_REGION"] = region
+        os.environ.pop("AWS_REGION", None)
+    if profile := settings.get("profile", ""):
+        os.environ["AWS_PROFILE"] = profile
+    return options.stack or settings.get("stack_name", ""), settings
+
+
+def given_parameters(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parameters that samconfig.toml gives a deployment."""
+    return _pairs(_overrides(settings))
 
 
 async def _preflight(options: Namespace) -> int:
@@ -73,18 +100,12 @@ async def _preflight(options: Namespace) -> int:
     from a2a_serverless_tools.local.template import Template, find_template, read_document
 
     folder = project_folder(Path.cwd())
-    settings = _settings(folder / SETTINGS, options.config_env)
-    stack = options.stack or settings.get("stack_name", "")
-    if region := options.region or settings.get("region", ""):
-        os.environ["AWS_DEFAULT_REGION"] = region  # boto3 reads it
-        os.environ.pop("AWS_REGION", None)
-    if profile := settings.get("profile", ""):
-        os.environ["AWS_PROFILE"] = profile
+    stack, settings = settings_of(folder, options)
     document = read_document(find_template())
-    given = _pairs([*_overrides(settings), *options.values])
-    before, present = await _deployed(stack) if stack else ({}, {})
+    given = given_parameters(settings) | _pairs(options.values)
+    before, present = await deployed(stack) if stack else ({}, {})
     values = {**_known(document, present), **given}
-    region = region or aws.client("dynamodb").meta.region_name
+    region = options.region or settings.get("region") or aws.client("dynamodb").meta.region_name
     faults = [
         *misplaced(region, values),
         *Template(document, values).refusals(),
@@ -170,7 +191,7 @@ def misplaced(region: str, values: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-async def _deployed(stack: str) -> tuple[dict[str, Any], dict[str, str]]:
+async def deployed(stack: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return a stack's template and parameters; both are empty where there is no stack yet.
 
     Raises:

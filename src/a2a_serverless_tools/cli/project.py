@@ -125,12 +125,11 @@ def _add_bundle(commands: Commands) -> None:
         "layer or was not locked, and, with --measure, where FOLDER is too large for Lambda.",
     )
     bundle.add_argument("folder", metavar="FOLDER", type=Path, help="gets the packages")
-    bundle.add_argument("--python-version", metavar="VERSION", default="3.13", help="of Lambda")
+    bundle.add_argument("--python-version", metavar="VERSION", help="of Lambda")
     bundle.add_argument(
         "--python-platform",
         metavar="PLATFORM",
-        default="aarch64-manylinux_2_34",
-        help="as uv names it (default: %(default)s)",
+        help="as uv names it (default: that of Lambda)",
     )
     bundle.add_argument(
         "--measure", action="store_true", help="only compare FOLDER with what Lambda takes"
@@ -139,7 +138,12 @@ def _add_bundle(commands: Commands) -> None:
 
 
 def _bundle(options: Namespace) -> int:
-    from a2a_serverless_tools.scaffold.dependencies import Dependencies, check_size
+    from a2a_serverless_tools.scaffold.dependencies import (
+        LAMBDA_PLATFORM,
+        LAMBDA_PYTHON,
+        Dependencies,
+    )
+    from a2a_serverless_tools.scaffold.sizes import check_size
 
     if options.measure:
         check_size(options.folder)
@@ -147,8 +151,8 @@ def _bundle(options: Namespace) -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     Dependencies(project_folder(Path.cwd()), options.find_links).bundle(
         options.folder.resolve(),
-        python_version=options.python_version,
-        python_platform=options.python_platform,
+        python_version=options.python_version or LAMBDA_PYTHON,
+        python_platform=options.python_platform or LAMBDA_PLATFORM,
     )
     return 0
 

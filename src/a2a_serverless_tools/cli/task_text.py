@@ -163,7 +163,7 @@ def _tree(shown: Timeline) -> list[_Node]:
                 parent.below.append(own)
             own.below.append(line)
             continue
-        under = [node for turn, node in turns if turn.number <= commit.version]
+        under = [node for turn, node in turns if turn.version <= commit.version]
         (under[-1].below if under else roots).append(line)
     return roots + [_deliveries(hook) for hook in shown.webhooks if hook.deliveries]
 
@@ -175,7 +175,7 @@ def _deliveries(hook: Webhook) -> _Node:
 
 def _turn_text(turn: Turn) -> str:
     by = f", from {turn.by}" if turn.by else ""
-    if not turn.number:
+    if not turn.version:
         return "a turn whose message is not there"
     if turn.ended is None:
         return f"turn {turn.number}{by}: open"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE, PROGRAM
+
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that command a terminal, or that turn the order of what it shows."""
 
 
 def say(text: str) -> None:
@@ -22,6 +26,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def readable(text: str) -> str:
+    """Return a text of several lines as it is, but for what would command a terminal."""
+    return _COMMANDS.sub(lambda c: c[0].encode("unicode_escape").decode(), text)
 
 
 def refuse(sentence: str) -> int:

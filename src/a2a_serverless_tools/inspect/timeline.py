@@ -305,6 +305,8 @@ def timeline(
     webhooks, commits = webhooks_of(pushes, records), tuple(_commits(records, discards))
     released = head.released if head.turn_is_open and head.was_released else None
     known = {name: None if name in missing else getattr(head, name) for name in _MAY_LACK}
+    if known["turn"] is not None:
+        known["turn"] = next((one.number for one in turns if one.version == head.turn), None)
     times = [record.at for record in records if record.at is not None]
     return Timeline(
         task_id=head.task_id,
@@ -313,7 +315,7 @@ def timeline(
         changed_at=times[-1] if times else None if "status_at" in missing else head.status_at,
         turn_is_open=head.turn_is_open,
         progress=_progress(records) if head.turn_is_open else None,
-        records=sum(len(one.records) for one in turns if one.number == head.turn),
+        records=sum(len(one.records) for one in turns if one.version == head.turn),
         spared=head.spared,
         holder=None if released or left else _holder(head, records, lease_s),
         in_line=(in_line or InLine(reason=left)) if left and left != ASLEEP else None,
@@ -472,12 +474,12 @@ def _story(
 
 def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> Iterator[Happening]:
     of_turn = partial(Happening, turn=turn.number)
-    if turn.number:
-        yield of_turn(what="accepted", at=turn.opened_at, version=turn.number, by=turn.by)
+    if turn.version:
+        yield of_turn(what="accepted", at=turn.opened_at, version=turn.version, by=turn.by)
     if turn.began_at is not None and turn.began_at != turn.opened_at:
-        yield of_turn(what="waited for its turn", at=turn.began_at, version=turn.number)
-    if turn.number == head.turn:  # of the whole turn: the times are not known
-        first = turn.attempts[0].first if turn.attempts else turn.number
+        yield of_turn(what="waited for its turn", at=turn.began_at, version=turn.version)
+    if turn.version == head.turn:  # of the whole turn: the times are not known
+        first = turn.attempts[0].first if turn.attempts else turn.version
         left = sum(one.reason in (ASLEEP, HANDOVER) for one in turn.attempts)
         wakes = head.wakes - left + (head.left == ASLEEP)
         if wakes > 0:  # sleeps and hand-overs are told by themselves

@@ -86,6 +86,8 @@ class Turn:
     """One user message and the agent's work on it. Times as in `Attempt`."""
 
     number: int = 0
+    """From 1, in order; 0: the commit that has accepted its message is missing."""
+    version: int = 0
     """The version at which its message was accepted; 0: that commit is missing."""
     by: str = ""
     """The user who sent the message; empty if unknown."""
@@ -151,8 +153,7 @@ class _Walk:
                 self._ended(record)
 
     def _opened(self, record: Record, by: str) -> None:
-        turn = Turn(number=record.version, by=by, opened_at=record.at)
-        self.turns.append(turn)
+        turn = self._add(Turn(version=record.version, by=by, opened_at=record.at))
         if self.current is not None and self.current.ended is None:
             self._waiting = turn
         else:
@@ -206,9 +207,13 @@ class _Walk:
     def _open_turn(self) -> Turn:
         """Return the current turn; a new one if the commit that opened it is missing."""
         if self.current is None or self.current.ended is not None:
-            self.current = Turn()
-            self.turns.append(self.current)
+            self.current = self._add(Turn())
         return self.current
+
+    def _add(self, turn: Turn) -> Turn:
+        self.turns.append(turn)
+        turn.number = len(self.turns) if turn.version else 0
+        return turn
 
     def _ended(self, record: Record) -> None:
         turn = self._open_turn()

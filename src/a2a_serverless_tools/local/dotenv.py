@@ -44,8 +44,7 @@ class Dotenv:
                 shown. Nothing is set or removed then.
         """
         self._seen = self._look()  # first, so that a change while it is read is noticed later
-        path = next((each for each in self._paths if each.is_file()), None)
-        found = dict(_entries(path)) if path else {}
+        path, found = self.entries()
         own = {name for name, value in self._set.items() if self._environment.get(name) == value}
         self._set = {
             name: value
@@ -56,6 +55,15 @@ class Dotenv:
         for name in own - self._set.keys():
             del self._environment[name]
         return path
+
+    def entries(self) -> tuple[Path | None, dict[str, str]]:
+        """Return the path, None if there is no file, and the variables as the file has them now.
+
+        Raises:
+            ConfigurationError: as `read`.
+        """
+        path = next((each for each in self._paths if each.is_file()), None)
+        return path, dict(_entries(path)) if path else {}
 
     def changed(self) -> list[str]:
         """Return the files that have changed since they were read."""

@@ -24,7 +24,8 @@ SETTLED_MS: Final = 2000
 count time in ticks, and two edits may fall into one tick, so the content of a younger file is
 compared."""
 
-_FOREIGN: Final = frozenset({"site-packages", "dist-packages"})
+FOREIGN: Final = frozenset({"site-packages", "dist-packages"})
+"""The names of folders with installed packages."""
 _RUNTIME: Final = __name__.partition(".")[0]
 
 _Stamp = tuple[int, int] | None
@@ -158,7 +159,7 @@ class OwnModules(MetaPathFinder):
         path = os.path.abspath(path)  # noqa: PTH100 - links are not followed, as in imports
         if path != self._folder and not path.startswith(self._folder + os.sep):
             return False
-        return _FOREIGN.isdisjoint(Path(path[len(self._folder) :]).parts)
+        return FOREIGN.isdisjoint(Path(path[len(self._folder) :]).parts)
 
 
 class SourceLoader(SourceFileLoader):

@@ -1,23 +1,27 @@
 """The agent of `dev`: loaded again when its own files or `.env` have changed, or for every turn.
 
-No process watches the files: they are looked at before a turn begins.
+Its card is read again, too; after a change of installed packages `dev` starts anew. No process
+watches the files: they are looked at before a turn begins, and the card before a request.
 """
 
 from __future__ import annotations
 
 import ast
+import asyncio
 import importlib
 import inspect
 import logging
 import os
+import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
@@ -28,7 +32,10 @@ from a2a_serverless.worker.agents import TurnAgents, handler_of, keeps_conversat
 from a2a_serverless.worker.failures import AgentNotLoadedError, going_on, place
 from a2a_serverless.worker.loops import called
 from a2a_serverless_tools.local.dotenv import Dotenv
-from a2a_serverless_tools.local.own_modules import OwnModules, SourceLoader, content_of
+from a2a_serverless_tools.local.own_modules import FOREIGN, OwnModules, SourceLoader, content_of
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +62,8 @@ class ReloadedAgent:
             the new one cannot be; the log says so, once for each reason.
         kept: modules that stay as they are first imported, such as those of context variables.
         variables: `.env`, which is read again when it has changed.
-        served: files that are read only when `dev` starts, such as the card; the log says that a
-            change of theirs does not count.
+        start_anew: starts the process again, soon, as installed packages were replaced or removed:
+            Python keeps what it has imported of them. A turn that begins meanwhile waits for that.
         clock: names the times at which agents were loaded.
 
     Raises (on entry):
@@ -71,7 +78,7 @@ class ReloadedAgent:
         keeps_agent: bool = False,
         kept: Iterable[str] = (),
         variables: Dotenv | None = None,
-        served: Iterable[Path] = (),
+        start_anew: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._reference = reference
@@ -80,7 +87,9 @@ class ReloadedAgent:
         self._is_fresh = is_fresh
         self._keeps_agent = keeps_agent
         self._variables = variables
-        self._served = {path: content_of(path) for path in served}
+        self._start_anew = start_anew
+        self._packages = _packages()
+        self._is_leaving = False
         self._clock = clock or SystemClock()
         self._modules = OwnModules(self._folder, self._clock, kept=kept)
         self._lock = threading.Lock()
@@ -117,7 +126,8 @@ class ReloadedAgent:
     def of_turn(self, environment: _Environment) -> AgentExecutor:
         """Return the agent of a turn that begins now."""
         with self._lock:
-            self._tell_served()
+            if self._has_other_packages():
+                return _NotBegun()
             changed = self._modules.changed()
             if self._variables is not None:
                 changed += self._variables.changed()
@@ -154,13 +164,21 @@ class ReloadedAgent:
                 text = "%s: turns that begin now run the agent of %s"
                 logger.info(text, why, self._of, extra=extra)
 
-    def _tell_served(self) -> None:
-        """Log which files have changed that are read only when `dev` starts."""
-        for path, before in self._served.items():
-            self._served[path] = content_of(path)
-            if self._served[path] != before:
-                text = "%s changed: it is served as it was when dev was started; start dev again"
-                logger.warning(text, path, extra={"action": "restart_needed"})
+    def _has_other_packages(self) -> bool:
+        """Start anew if a package that was installed at the start is there no more, or is another.
+
+        One that has come is found by the next import.
+        """
+        now = _packages()
+        gone = sorted(path for path, mark in self._packages.items() if now.get(path) != mark)
+        if gone and not self._is_leaving:
+            self._is_leaving = True
+            names = ", ".join(Path(path).name.partition("-")[0] for path in gone[:NAMED])
+            more = f" and {len(gone) - NAMED} more" if len(gone) > NAMED else ""
+            text = "%s%s changed in site-packages: dev starts anew"
+            logger.warning(text, names, more, extra={"action": "started_anew"})
+            self._start_anew()
+        return self._is_leaving
 
     def _load(self) -> AgentExecutor:
         if self._variables is not None:
@@ -232,6 +250,58 @@ class _Environment(TurnAgents):
 
     def for_turn(self) -> AgentExecutor:
         return self._agents.of_turn(self)
+
+
+def _packages() -> dict[str, tuple[int, int]]:
+    """Return the installed packages by their folders of metadata, with a mark of each."""
+    found = {}
+    for folder in sys.path:
+        if Path(folder).name in FOREIGN:
+            with suppress(OSError), os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.name.endswith(".dist-info"):
+                        found[entry.path] = (entry.inode(), entry.stat().st_mtime_ns)
+    return found
+
+
+class ReloadedCard:
+    """An application that is made again when files of its card have changed.
+
+    Args:
+        make: reads the files and makes the application; after a `ConfigurationError` the one before
+            stays.
+        files: those files.
+    """
+
+    def __init__(self, make: Callable[[], ASGIApp], files: Iterable[Path]) -> None:
+        self._make = make
+        self._seen = {path: content_of(path) for path in files}
+        self._app = make()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for path, before in self._seen.items():
+            self._seen[path] = content_of(path)
+            if self._seen[path] != before:
+                self._reload(path)
+        await self._app(scope, receive, send)
+
+    def _reload(self, path: Path) -> None:
+        try:
+            self._app = self._make()
+        except ConfigurationError as error:
+            extra = {"action": "card_kept"}
+            logger.error("%s The one before is served until it is repaired.", error, extra=extra)  # noqa: TRY400 - its sentence says all
+        else:
+            logger.info("%s changed: it is served", path, extra={"action": "card_reloaded"})
+
+
+class _NotBegun(AgentExecutor):
+    """Leaves a turn to the process that starts next: this one gives it back at its end."""
+
+    async def execute(self, *_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    cancel = execute
 
 
 class _NotLoaded(AgentExecutor):

@@ -23,14 +23,14 @@ from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends, check_backends, table_backends
-from a2a_serverless.worker.adapter import LONG_POLL_S, WorkerAdapter
+from a2a_serverless.worker.adapter import LONG_POLL_S, Watch, WorkerAdapter
 from a2a_serverless.worker.agents import TurnAgents, keeps_conversation, load_agent
 from a2a_serverless_tools.local.background import Background
 from a2a_serverless_tools.local.dotenv import Dotenv
 from a2a_serverless_tools.local.http_server import HttpServer, bind, guarded
 from a2a_serverless_tools.local.own_file import NAME, empty, held, settings_of
 from a2a_serverless_tools.local.pushing import pushing, stream_of
-from a2a_serverless_tools.local.reloading import ReloadedAgent
+from a2a_serverless_tools.local.reloading import ReloadedAgent, ReloadedCard
 from a2a_serverless_tools.local.sweeping import SweepRounds
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def _workers(
     settings: Settings,
     *,
     count: int,
+    watch: Watch | None,
 ) -> Iterator[None]:
     """Run what the queue delivers for a `with` block.
 
@@ -58,6 +59,7 @@ def _workers(
         settings: A2A_WORKER_TURNS is the number of turns that a worker runs at a time, and
             A2A_RUN_LIMIT_S the longest run of one.
         count: the number of workers.
+        watch: hears of the turns.
     """
 
     async def serve() -> None:
@@ -85,7 +87,9 @@ def _workers(
         threads = [Background(f"worker-{number + 1}") for number in range(count)]
         for thread in threads:
             running.enter_context(thread)
-        made = [(WorkerAdapter(backends, agent(), settings), thread) for thread in threads]
+        made = [
+            (WorkerAdapter(backends, agent(), settings, watch=watch), thread) for thread in threads
+        ]
         for thread in threads:
             running.callback(thread.cancel)
         running.enter_context(Background("queue", serve))
@@ -135,6 +139,10 @@ class Options:
     keeps_agent: bool = False
     """As for `ReloadedAgent`, like `variables`; neither counts if the agent is loaded once."""
     variables: Dotenv | None = None
+    watch: Watch | None = None
+    """Hears of the turns."""
+    start_anew: Callable[[], None] = lambda: None
+    """As for `ReloadedAgent`."""
     beside: Callable[[Running], ASGIApp] = lambda running: running.app
     """Returns the application to serve: the agent's, or one that serves other things beside it."""
 
@@ -153,7 +161,7 @@ class Stack:
         self.settings = settings
         self.options = options
         self._card = load_card(options.card)
-        self._extended_card = load_extended_card(settings)
+        load_extended_card(settings)  # so that a mistake in it stops the start
         self.url = ""
         self._running = ExitStack()
 
@@ -181,7 +189,13 @@ class Stack:
         backends = table_backends(self.settings, table)
         asyncio.run(self._take_over(backends))
         starting.enter_context(
-            _workers(backends, agent, self.settings, count=self.options.concurrency)
+            _workers(
+                backends,
+                agent,
+                self.settings,
+                count=self.options.concurrency,
+                watch=self.options.watch,
+            )
         )
         rounds = SweepRounds(backends, self.settings, backends.dead_letters)
         starting.enter_context(Background("sweeper", rounds.forever))
@@ -189,13 +203,7 @@ class Stack:
             stream = stream_of(backends, self.settings)
             push = pushing(backends, self.settings, stream, concurrency=PUSH_CONCURRENCY)
             starting.enter_context(push)
-        app = create_app(
-            self.settings,
-            backends,
-            self._card,
-            entrypoint="stream",
-            extended_card=self._extended_card,
-        )
+        app = self._app(backends)
         running = Running(
             app=guarded(app, self.settings, bound.getsockname()[1]),
             backends=backends,
@@ -205,6 +213,20 @@ class Stack:
         )
         starting.enter_context(HttpServer(self.options.beside(running), bound, lifespan=False))
         own.announce(self.url)
+
+    def _app(self, backends: Backends) -> ASGIApp:
+        settings, extended = self.settings, self.settings.extended_card
+
+        def made() -> ASGIApp:
+            self._card.CopyFrom(load_card(self.options.card))
+            more = load_extended_card(settings)
+            return create_app(
+                settings, backends, self._card, entrypoint="stream", extended_card=more
+            )
+
+        if self.options.loads == "once":
+            return made()
+        return ReloadedCard(made, [self.options.card, *([Path(extended)] if extended else [])])
 
     async def _take_over(self, backends: Backends) -> None:
         """Check the file, and free what a process that was killed has received: it is gone."""
@@ -238,14 +260,13 @@ class Stack:
         if loads == "once":
             self._keep_order(load_agent(named))
             return lambda: load_agent(named)
-        extended = self.settings.extended_card
         agents = ReloadedAgent(
             named,
             is_fresh=loads == "turn",
             keeps_agent=self.options.keeps_agent,
             kept=modules_of(self.settings.context_variables),
             variables=self.options.variables,
-            served=[self.options.card, *([Path(extended)] if extended else [])],
+            start_anew=self.options.start_anew,
         )
         self._keep_order(starting.enter_context(agents).agent)
         return agents.environment

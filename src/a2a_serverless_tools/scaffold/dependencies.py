@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.scaffold.sizes import check_wheels
 from a2a_serverless_tools.scaffold.source import (
     AGENT_LOCK,
     LAYER_LOCK,
@@ -39,6 +40,11 @@ LOCKS: Final = (LAYER_LOCK, WORKER_LOCK, AGENT_LOCK, DEVELOPMENT_LOCK)
 
 _WHEELS: Final = "functions/worker/wheels"
 """The folder of a project's own wheels, which is searched before any index."""
+LOCAL: Final = "local.mk"
+"""The project's settings of this machine alone."""
+LAMBDA_PYTHON: Final = "3.13"
+LAMBDA_PLATFORM: Final = "aarch64-manylinux_2_34"
+"""Lambda's machine, as uv names it."""
 _OLDEST_PYTHON: Final = "3.11"
 """Each lock is for every Python from this one on, whichever made it."""
 _LAMBDA: Final[Mapping[str, str]] = {
@@ -56,13 +62,6 @@ _LAMBDA_HAS: Final = ("boto3", "botocore", "s3transfer", "python-dateutil", "six
 """boto3 and what it needs and the layer lacks: packages of Lambda's Python, and of the external
 worker's image. They are packaged only if requirements.in names one of them."""
 
-LIMIT_BYTES: Final = 262_144_000
-"""The most unzipped bytes that Lambda takes for a function and its layers together: 250 MB."""
-LAYER_BYTES: Final = 80_000_000
-"""The part of `LIMIT_BYTES` that is kept for the layer; tests/artefact compares it with the built
-layer."""
-
-_LARGEST: Final = 3
 _MARK: Final = "# a2a-serverless lock: "
 _UNIVERSAL: Final = ("--universal", "--python-version", _OLDEST_PYTHON)
 _WHEELS_ALONE: Final = ("--only-binary", ":all:")
@@ -74,6 +73,8 @@ _NO_WHEEL: Final = re.compile(r"(?P<package>[A-Za-z0-9._-]+(?:==\S+)?) has no (?
 _NEWER_PYTHON: Final = re.compile(
     r"(?P<package>[A-Za-z0-9._-]+)(?:[=<>!~]\S*)? requires? Python >=(?P<python>3\.\d+)"
 )
+_REMEMBERED: Final = re.compile(r"^WHEELS\s*[:?]?=[^\S\n]*([^#\n]*)", re.MULTILINE)
+"""The line of local.mk with the folders or pages of wheels of this machine."""
 _OTHER_CONTENT: Final = re.compile(r"[Hh]ash mismatch for `(?P<package>[^`]+)`")
 
 
@@ -82,13 +83,15 @@ class Dependencies:
 
     Args:
         project: its folder.
-        find_links: folders or pages of wheels beside the index and the project's own; folders are
-            named from the current one.
+        find_links: folders or pages of wheels beside the index, the project's own, and those that
+            its local.mk names; folders are named from the current one.
     """
 
     def __init__(self, project: Path, find_links: Sequence[str] = ()) -> None:
         self._project = project
         links = [absolute(link) for link in find_links]
+        for remembered in _REMEMBERED.findall(self._read(LOCAL)):
+            links += remembered.split()
         self._links = [part for link in links for part in ("--find-links", link)]
 
     def lock(self) -> None:
@@ -102,7 +105,9 @@ class Dependencies:
             self._check_version()
             self._lock_framework()
         self._compare_with_layer()
-        self._write(AGENT_LOCK, self._agent_lock())
+        lock = self._agent_lock()
+        self._check_wheels(lock)
+        self._write(AGENT_LOCK, lock)
         if (self._project / DEVELOPMENT).is_file():
             self._lock_development()
 
@@ -182,6 +187,30 @@ class Dependencies:
         there = () if names & set(_LAMBDA_HAS) else _LAMBDA_HAS
         left_out = _without((PACKAGE, *self._layer, *there))
         return f"{self._mark()}\n{self._compile(requirements, *left_out)}"
+
+    def _check_wheels(self, lock: str) -> None:
+        """Refuse packages that are too large for Lambda.
+
+        Raises:
+            ConfigurationError: one sentence names the largest packages.
+        """
+        if "==" not in lock:
+            return
+        with TemporaryDirectory() as folder:
+            wanted, made = Path(folder, "in"), Path(folder, "pylock.toml")
+            wanted.write_text(lock, encoding="utf-8")
+            forms = ("--no-deps", "--no-header", "--format", "pylock.toml", *_WHEELS_ALONE)
+            place = ("--python-version", LAMBDA_PYTHON, "--python-platform", LAMBDA_PLATFORM)
+            own = (
+                "--python",
+                sys.executable,
+            )  # or uv looks for one of Lambda's version, or gets it
+            try:
+                files = (str(wanted), "-o", str(made))
+                self._run_uv("Lambda", "compile", *files, *forms, *place, *own)
+            except ConfigurationError:
+                return  # the build names it
+            check_wheels(made.read_text(encoding="utf-8"))
 
     def _lock_development(self) -> None:
         development = [
@@ -408,28 +437,3 @@ def _parsed(line: str) -> Requirement | None:
 
 def _is_for_lambda(requirement: Requirement) -> bool:
     return requirement.marker is None or requirement.marker.evaluate(dict(_LAMBDA))
-
-
-def check_size(function: Path) -> None:
-    """Compare a built function's size with the bytes that the layer leaves of Lambda's limit.
-
-    Raises:
-        ConfigurationError: the function is too large; one sentence names the largest packages.
-    """
-    sizes = {
-        path.name: sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
-        for path in function.iterdir()
-    }
-    room = LIMIT_BYTES - LAYER_BYTES
-    if sum(sizes.values()) <= room:
-        return
-    largest = sorted(sizes, key=lambda name: -sizes[name])[:_LARGEST]
-    shown = ", ".join(f"{name} {_mb(sizes[name])}" for name in largest)
-    raise ConfigurationError(
-        f"Agent and packages take {_mb(sum(sizes.values()))} and Lambda leaves {_mb(room)} beside"
-        f" the layer ({shown}): leave something out of {REQUIREMENTS}."
-    )
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1_000_000:.0f} MB"

@@ -24,6 +24,7 @@ from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.scaffold.dependencies import (
     DEVELOPMENT,
+    LOCAL,
     LOCKS,
     PACKAGE,
     Dependencies,
@@ -200,7 +201,7 @@ def create(folder: Path, project: Project, find_links: Sequence[str] = ()) -> No
         project.record(made, rendered)
         if links:
             wheels = " ".join(map(_for_make, links))
-            (made / "local.mk").write_text(f"WHEELS := {wheels}\n", encoding="utf-8")
+            (made / LOCAL).write_text(f"WHEELS := {wheels}\n", encoding="utf-8")
         with _named(folder):
             _copy(made, folder)
 

@@ -254,7 +254,7 @@ class AgentBench:
         tail, _ = await Tail.resume(storage, head.task_id, cursor)
         told = tail.events(until=lambda _: True, deadline=math.inf)
         log = _found(await storage.read(head.task_id))
-        (own,) = [one for one in turns_of(log.head, log.records) if one.number == turn]
+        (own,) = [one for one in turns_of(log.head, log.records) if one.version == turn]
         return Run(
             task=await engine.task(head),
             events=tuple([one.event async for one in told]),

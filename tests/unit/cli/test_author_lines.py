@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ from a2a_serverless.worker.failures import AgentFailedError
 from a2a_serverless_tools.cli import PlainLines
 from a2a_serverless_tools.cli.author_lines import _AuthorLines, for_authors
 from tests.support.observed import root_logger
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.test_send import ours, task_of
 
 HERE = Path(__file__)
 TASK = {"task_id": "3a2ef00d", "turn": 1, "attempts": 2, "max_attempts": 3}
@@ -218,3 +221,20 @@ def test_the_handler_of_the_command_line_alone_is_replaced(
             root.handle(record("retry", delay_s=2))
         assert root.handlers == [own, other]
     assert capsys.readouterr().err == "task 3a2e… turn 1 attempt 2 of 3, next in 2 s\n"
+
+
+def test_each_turn_is_a_line(run: Run, tmp_path: Path) -> None:
+    """It has the turn's number, its state, how long it took, and the message's first words."""
+    out = io.StringIO()
+    with ours(tmp_path, watch=_AuthorLines(Console(file=out, width=80))) as url:
+        asked = run("send", url, "ask")
+        task = task_of(asked.err)
+        run("send", url, "--task", task, "Oslo and then on to a town with a \x1blong name")
+        run("send", url, "fail")
+
+    took = r" after [\d.]+ m?s, "
+    first, second, third = out.getvalue().splitlines()
+    assert re.fullmatch(rf'task {task[:4]}… turn 1: input-required{took}"ask"', first)
+    words = re.escape("Oslo and then on to a town with a \\x1blong…")
+    assert re.fullmatch(rf'task {task[:4]}… turn 2: completed{took}"{words}"', second)
+    assert re.fullmatch(rf'task \w{{4}}… turn 1: failed{took}"fail"', third)

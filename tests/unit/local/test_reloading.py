@@ -15,8 +15,12 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from a2a.types import TaskState
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError
@@ -24,7 +28,7 @@ from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless_tools.local import own_modules
 from a2a_serverless_tools.local.dotenv import Dotenv
 from a2a_serverless_tools.local.own_modules import OwnModules
-from a2a_serverless_tools.local.reloading import ReloadedAgent
+from a2a_serverless_tools.local.reloading import ReloadedAgent, ReloadedCard
 from tests.support.workers import Bench, artifact_texts
 
 AGENT = """
@@ -290,10 +294,7 @@ def keyed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReloadedAge
     monkeypatch.delenv("MODEL_KEY", raising=False)
     (folder / "agent.py").write_text(KEYED)
     (folder / ".env").write_text("MODEL_KEY=old\n")
-    (folder / "card.json").write_text("{}")
-    with ReloadedAgent(
-        f"{folder}/agent.py:agent", variables=Dotenv(folder), served=[folder / "card.json"]
-    ) as reloaded:
+    with ReloadedAgent(f"{folder}/agent.py:agent", variables=Dotenv(folder)) as reloaded:
         yield reloaded
     os.environ.pop("MODEL_KEY", None)
 
@@ -337,17 +338,50 @@ def test_a_variable_that_is_missing(keyed: ReloadedAgent, folder: Path) -> None:
     assert said(environment) == "new low here 1"
 
 
-def test_a_card_that_changes(keyed: ReloadedAgent, folder: Path, news: News) -> None:
-    """One line for each change says that dev has to be started again."""
-    environment = keyed.environment()
-    said(environment)
-    assert news.take() == []
-    for text in ("{ }", "{  }"):
-        (folder / "card.json").write_text(text)
+async def test_a_card_that_changes(folder: Path, news: News) -> None:
+    """The next request has it; a broken one is told once, and the one before is served."""
+    card = folder / "card.json"
+
+    def make() -> Starlette:
+        text = card.read_text()
+        if not text:
+            raise ConfigurationError(f"The agent card {card} is not a card.")
+        return Starlette(routes=[Route("/", lambda _: PlainTextResponse(text))])
+
+    card.write_text("one")
+    transport = httpx.ASGITransport(ReloadedCard(make, [card]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        for text, served, actions in (
+            ("one", "one", []),
+            ("two", "two", ["card_reloaded"]),
+            ("", "two", ["card_kept"]),
+            ("three", "three", ["card_reloaded"]),
+        ):
+            card.write_text(text)
+            assert [(await http.get("/")).text for _ in range(2)] == [served, served]
+            assert news.take() == actions
+
+
+def test_packages_that_change(
+    folder: Path, news: News, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that is replaced or removed starts the process anew, once; one more does not."""
+    installed = tmp_path / "other" / "site-packages"
+    (installed / "liba-1.0.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(installed))
+    starts: list[None] = []
+    with ReloadedAgent(
+        f"{folder}/agent.py:agent", start_anew=lambda: starts.append(None)
+    ) as reloaded:
+        environment = reloaded.environment()
+        (installed / "libb-1.0.dist-info").mkdir()
         said(environment)
-        said(environment)
-        assert "card.json changed: it is served as it was when dev was started; start" in news.text
-        assert news.take() == ["restart_needed"]
+        assert (starts, news.take()) == ([], [])
+        (installed / "liba-1.0.dist-info").rename(installed / "liba-1.1.dist-info")
+        for _ in range(2):
+            assert type(environment.for_turn()).__name__ == "_NotBegun"
+        assert "liba changed in site-packages: dev starts anew" in news.text
+        assert (starts, news.take()) == ([None], ["started_anew"])
 
 
 def test_a_module_that_is_written_after_its_import(agents: ReloadedAgent, folder: Path) -> None:

@@ -36,6 +36,7 @@ class GaveUpError(A2AClientError):
     The message says how to go on by means of the attributes. `__cause__` is the last error.
 
     Attributes:
+        reason: why.
         task_id: the task; empty if no answer to the message has come.
         last_event_id: the id of the last event that the caller has; None if events have no ids.
         idempotency_key: the key of the message; empty for a subscription.
@@ -58,6 +59,7 @@ class GaveUpError(A2AClientError):
                 "to continue; the Task that comes first replaces what you have."
             )
         super().__init__(f"{reason} {way}")
+        self.reason = reason
         self.task_id = task_id
         self.last_event_id = last_event_id
         self.idempotency_key = idempotency_key
@@ -189,17 +191,17 @@ def _last(failure: Exception | None) -> str:
 
 def _is_passing(error: BaseException) -> bool:
     """Return True if the same request may succeed later: no connection, no answer, overload."""
-    chain = list(_causes(error))
+    chain = list(causes(error))
     if any(isinstance(e, ssl.SSLCertVerificationError | httpx.UnsupportedProtocol) for e in chain):
         return False
-    return _status(error) in _PASSING or any(
+    return status_of(error) in _PASSING or any(
         isinstance(e, A2AClientTimeoutError | httpx.TransportError) for e in chain
     )
 
 
 def _is_internal(error: BaseException) -> bool:
     """Return True if the server says that it has failed, and not that the request is wrong."""
-    return isinstance(error, InternalError) or _status(error) == httpx.codes.INTERNAL_SERVER_ERROR
+    return isinstance(error, InternalError) or status_of(error) == httpx.codes.INTERNAL_SERVER_ERROR
 
 
 def _check_not_accepted(failure: Exception | None) -> None:
@@ -207,7 +209,7 @@ def _check_not_accepted(failure: Exception | None) -> None:
     unsent = httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout
     if failure is None:
         raise ExhaustedError("The answer to the message was lost.")
-    if _status(failure) in _NOT_ACCEPTED or any(isinstance(e, unsent) for e in _causes(failure)):
+    if status_of(failure) in _NOT_ACCEPTED or any(isinstance(e, unsent) for e in causes(failure)):
         return
     if _is_passing(failure):
         raise ExhaustedError("The answer to the message was lost.")
@@ -215,7 +217,8 @@ def _check_not_accepted(failure: Exception | None) -> None:
         raise failure
 
 
-def _status(error: BaseException) -> int | None:
+def status_of(error: BaseException) -> int | None:
+    """Return HTTP's status of the answer from which an error was made; None: there is none."""
     response = _response(error)
     return None if response is None else response.status_code
 
@@ -227,11 +230,12 @@ def _header(error: BaseException | None, name: str) -> str:
 
 def _response(error: BaseException) -> httpx.Response | None:
     """Return the HTTP response from which the SDK has made `error`."""
-    found = (e.response for e in _causes(error) if isinstance(e, httpx.HTTPStatusError))
+    found = (e.response for e in causes(error) if isinstance(e, httpx.HTTPStatusError))
     return next(found, None)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that have led to it, the first of them last."""
     cause: BaseException | None = error
     seen: set[int] = set()  # a chain may be a circle
     while cause is not None and id(cause) not in seen:

@@ -99,6 +99,16 @@ PULL_LIMIT_S = 11.5 * 3600
 """The longest turn in pull mode: SQS lets a message be invisible for 12 hours at most."""
 
 
+class Watch:
+    """Hears of a worker's attempts, with what the log does not say: the content of their tasks."""
+
+    def began(self, log: Log) -> None:
+        """Take note of an attempt that begins; `log` was read from its beginning."""
+
+    def ended(self, log: Log, head: Head) -> None:
+        """Take note that this attempt has ended its turn; `head` is as it has left the task."""
+
+
 class WorkerAdapter:
     """Runs one agent on the operations of a queue.
 
@@ -110,6 +120,7 @@ class WorkerAdapter:
         deadline_margin_s: how long before its deadline a turn is given back.
         has_heartbeat: False where the queue keeps a delivery for as long as a turn can take.
         keeper: runs what goes on while the agent blocks its event loop.
+        watch: hears of the attempts.
 
     Raises:
         ConfigurationError: A2A_CONTEXT_VARIABLES names something that is no context variable.
@@ -125,7 +136,9 @@ class WorkerAdapter:
         deadline_margin_s: float = DEADLINE_MARGIN_S,
         has_heartbeat: bool = True,
         keeper: Keeper | None = None,
+        watch: Watch | None = None,
     ) -> None:
+        self.watch = watch or Watch()
         self.backends = backends
         self.agent = agent
         self.carried = carried_variables(settings.context_variables)
@@ -493,6 +506,7 @@ class _Delivery:
         try:
             timing = self._storage.timing
             with observed_attempt(log, self._operation, clock=adapter.clock, timing=timing):
+                adapter.watch.began(log)
                 agent = await self._agent(log)
                 guard = self._attempted = self._guard(log, new_token(), found)
                 # The agent's own calls belong to its attempt.
@@ -507,8 +521,7 @@ class _Delivery:
                         verdict = await attempt.run()
                     if attempt.left is not None:
                         await self._left(guard.head)
-                if attempt.has_failed_task:
-                    count_failed(log)
+                self._tell_end(attempt, verdict, log)
                 return verdict
         except TurnFinishedError:
             return DONE
@@ -516,6 +529,12 @@ class _Delivery:
             metrics.count("FencedWrites")
             _log(self._handle, logging.WARNING, "fenced", f"Attempt stopped: {error}")
             return LOST
+
+    def _tell_end(self, attempt: Attempt, verdict: Verdict, log: Log) -> None:
+        if attempt.has_failed_task:
+            count_failed(log)
+        if verdict.is_done and attempt.left is None:
+            self._adapter.watch.ended(log, attempt.guard.head)
 
     async def _shown(self, turn: TurnInput) -> TurnInput:
         return await turn.shown(self._storage, self._adapter.inline)

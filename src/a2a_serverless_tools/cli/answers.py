@@ -1,0 +1,250 @@
+"""What an agent answers, for a person at a terminal or for a program that reads stdout.
+
+Text goes to stdout as one running text, as it comes; states and what the agent says on its way go
+to stderr.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mimetypes
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+from urllib.parse import unquote, urlsplit
+
+import httpx
+from a2a.types import Artifact, Message, Part, StreamResponse, Task, TaskState, TaskStatus
+from google.protobuf.json_format import MessageToDict
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state
+from a2a_serverless_tools.cli.text import printable, readable, say
+
+EXIT_FAILED: Final = 1
+EXIT_ASKS: Final = 3
+
+_WELL: Final = frozenset({TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_UNSPECIFIED})
+_NO_NAME: Final = "file"
+"""The name of a file that has none, before its type's suffix."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """The answers of one conversation, shown while their events come.
+
+    A Task in the middle of a stream replaces what came before it: only what is new of it is shown.
+
+    Args:
+        as_json: True to print each event as a line of JSON, and nothing of what it means.
+        is_silent: True for what a Task had before the conversation began here.
+    """
+
+    as_json: bool = False
+    is_silent: bool = False
+    task_id: str = ""
+    context_id: str = ""
+    state: TaskState = TaskState.TASK_STATE_UNSPECIFIED
+    """That of the task; UNSPECIFIED: the agent has answered by a message, without a task."""
+    files: list[Part] = field(default_factory=list)
+    """Those that have come since `begin`."""
+    _texts: dict[str, str] = field(default_factory=dict)
+    """The text of each artifact, as far as it was shown."""
+    _known: set[tuple[str, str]] = field(default_factory=set)
+    """The parts of artifacts that are no text, and were shown."""
+    _said: str = ""
+    """The text of the newest status."""
+    _has_text: bool = False
+    _is_in_line: bool = False
+
+    @property
+    def is_question(self) -> bool:
+        """Return True if the agent waits for the next message."""
+        return self.state in INTERRUPTED
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True if the turn has."""
+        return self.state in TERMINAL | INTERRUPTED
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 for a good end, 1 for another one, 3 for a question."""
+        if self.is_question:
+            return EXIT_ASKS
+        return 0 if self.state in _WELL else EXIT_FAILED
+
+    def begin(self) -> None:
+        """Forget the turn before; what it has shown is not shown again."""
+        self.state = TaskState.TASK_STATE_UNSPECIFIED
+        self.files = []
+        self._said, self._has_text, self._is_in_line = "", False, False
+
+    def take(self, event: StreamResponse) -> None:
+        """Show an event."""
+        if self.as_json:
+            print(json.dumps(MessageToDict(event), ensure_ascii=False), flush=True)
+        match event.WhichOneof("payload"):
+            case "task":
+                self.show_task(event.task)
+            case "message":
+                self._take_message(event.message)
+            case "status_update":
+                update = event.status_update
+                self.task_id, self.context_id = update.task_id, update.context_id
+                self._take_status(update.status)
+            case "artifact_update":
+                chunk = event.artifact_update
+                self.task_id, self.context_id = chunk.task_id, chunk.context_id
+                self._take_artifact(chunk.artifact, is_whole=not chunk.append)
+
+    def show_task(self, task: Task) -> None:
+        """Show what is new of a task."""
+        self.task_id, self.context_id = task.id, task.context_id
+        for artifact in task.artifacts:
+            self._take_artifact(artifact, is_whole=True)
+        self._take_status(task.status)
+
+    def end(self) -> None:
+        """Show how the turn has ended."""
+        if self._said and (self.is_question or not self._has_text):
+            self._end_line()
+            self._write(self._said)
+            self._said = ""
+        self._end_line()
+        if self._said or self.state not in _WELL:
+            self._tell(f"{_word(self.state)}{self._said and f': {self._said}'}")
+
+    def _take_message(self, message: Message) -> None:
+        self.context_id = message.context_id
+        self._write(self._text_of(message.parts, message.message_id))
+
+    def _take_status(self, status: TaskStatus) -> None:
+        said = self._text_of(status.message.parts, status.message.message_id)
+        self.state = status.state
+        if status.state not in TERMINAL | INTERRUPTED and said and said != self._said:
+            self._tell(f"{_word(status.state)}: {said}")
+        self._said = said
+
+    def _take_artifact(self, artifact: Artifact, *, is_whole: bool) -> None:
+        name = artifact.artifact_id
+        before, text = self._texts.get(name, ""), self._text_of(artifact.parts, name)
+        self._texts[name] = text if is_whole else before + text
+        if not is_whole:
+            self._write(text)
+        elif text.startswith(before) and before:
+            self._write(text.removeprefix(before))
+        elif text:
+            self._end_line()
+            self._write(text)
+
+    def _text_of(self, parts: Sequence[Part], of: str) -> str:
+        """Return the text of parts; show data and note files that were not known before."""
+        for part in parts:
+            if part.HasField("text") or (of, _mark(part)) in self._known:
+                continue
+            self._known.add((of, _mark(part)))
+            if part.HasField("data"):
+                self._end_line()
+                self._write(json.dumps(MessageToDict(part.data), ensure_ascii=False))
+                self._end_line()
+            elif not self.is_silent:
+                self.files.append(part)
+        return "".join(part.text for part in parts)
+
+    def _write(self, text: str) -> None:
+        if not text or self.as_json or self.is_silent:
+            return
+        self._has_text, self._is_in_line = True, not text.endswith("\n")
+        sys.stdout.write(readable(text) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
+
+    def _end_line(self) -> None:
+        if self._is_in_line:
+            print(flush=True)
+        self._is_in_line = False
+
+    def _tell(self, text: str) -> None:
+        """Say something beside the text, which goes on where it was."""
+        if self.as_json or self.is_silent:
+            return
+        on_same_screen = self._is_in_line and sys.stdout.isatty()
+        say(("\n" if on_same_screen else "") + readable(text))
+
+
+def _word(state: TaskState) -> str:
+    return plain_state(state).replace("_", "-")
+
+
+def _mark(part: Part) -> str:
+    """Return what tells a part from others of its artifact; a link is another one each time."""
+    if part.HasField("url"):
+        return f"{part.filename} {urlsplit(part.url).path}"
+    return hashlib.sha256(part.SerializeToString(deterministic=True)).hexdigest()
+
+
+# -- files -----------------------------------------------------------------------------------
+
+
+def described(part: Part) -> str:
+    """Return a file's name, type, and size or link."""
+    what = part.url if part.HasField("url") else f"{len(part.raw):,} bytes"
+    return printable(", ".join(filter(None, (_name(part), part.media_type, what))))
+
+
+async def keep(parts: Iterable[Part], folder: Path, http: httpx.AsyncClient) -> list[Path]:
+    """Write files into a folder, under names that are free there; return their paths.
+
+    `http` fetches those that are links, without the credentials of the agent's caller: a link that
+    an agent gives is complete.
+
+    Raises:
+        ConfigurationError: the folder cannot be written, or a file cannot be fetched.
+    """
+    written = []
+    for part in parts:
+        try:
+            with _opened(folder, _name(part)) as file:
+                if part.HasField("url"):
+                    await _fetch(part.url, file, http)
+                else:
+                    file.write(part.raw)
+                written.append(Path(file.name))
+        except OSError as error:
+            msg = f"{folder} cannot be written ({error.strerror}): name another one with --out."
+            raise ConfigurationError(msg) from error
+    return written
+
+
+async def _fetch(url: str, file: BinaryIO, http: httpx.AsyncClient) -> None:
+    try:
+        async with http.stream("GET", url) as answer:
+            answer.raise_for_status()
+            async for piece in answer.aiter_bytes():
+                file.write(piece)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        os.unlink(file.name)  # noqa: PTH108 - what has come is no file
+        raise ConfigurationError(f"The file at {url} cannot be fetched: {error}") from error
+
+
+def _opened(folder: Path, name: str) -> Any:
+    """Open a new file; one of this name that is there stays as it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem, suffix = os.path.splitext(name)  # noqa: PTH122 - `.x` has no suffix
+    number = 1
+    while True:
+        try:
+            return (folder / (name if number == 1 else f"{stem}-{number}{suffix}")).open("xb")
+        except FileExistsError:
+            number += 1
+
+
+def _name(part: Part) -> str:
+    """Return a name for a file that leads out of no folder and hides nothing."""
+    given = part.filename or (unquote(urlsplit(part.url).path) if part.HasField("url") else "")
+    name = printable(given.replace("\\", "/").rpartition("/")[2]).strip(". ")
+    return name[-200:] or _NO_NAME + (mimetypes.guess_extension(part.media_type) or "")

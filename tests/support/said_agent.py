@@ -1,0 +1,64 @@
+"""An executor of the official SDK that does what it is told; `dev` and the SDK's server run it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from a2a.helpers import new_task
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types import Message, Part, Role, TaskState
+
+PICTURE = bytes(range(256)) * 4
+
+
+class Said(AgentExecutor):
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        said = context.message
+        assert said is not None
+        words = "".join(part.text for part in said.parts).split()
+        files = [part for part in said.parts if part.HasField("raw") or part.HasField("url")]
+        task_id, context_id = str(context.task_id), str(context.context_id)
+        if words[:1] == ["message"]:
+            reply = Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text="without task")])
+            await event_queue.enqueue_event(reply)
+            return
+        updater = TaskUpdater(event_queue, task_id, context_id)
+        if context.current_task is None:
+            opened = new_task(task_id, context_id, TaskState.TASK_STATE_SUBMITTED)
+            opened.history.append(said)
+            await event_queue.enqueue_event(opened)
+        await updater.start_work(updater.new_agent_message([Part(text="thinking")]))
+        match words:
+            case ["ask"]:
+                question = updater.new_agent_message([Part(text="Which city?")])
+                await updater.requires_input(question)
+                return
+            case ["fail"]:
+                await updater.failed(updater.new_agent_message([Part(text="No luck.")]))
+                return
+            case ["only", "words"]:
+                await updater.complete(updater.new_agent_message([Part(text="All is said.")]))
+                return
+            case ["picture"]:
+                parts = [Part(raw=PICTURE, filename="../../cat.png", media_type="image/png")]
+                await updater.add_artifact(parts, artifact_id="picture")
+            case ["link", url]:
+                await updater.add_artifact([Part(url=url)], artifact_id="link")
+            case ["wait", path]:
+                while not Path(path).exists():  # noqa: ASYNC110, ASYNC240 - a file
+                    await asyncio.sleep(0.02)
+        told = [f"{part.filename} {len(part.raw)}" for part in files]
+        text = f"you said: {' '.join([*words, *told])}"
+        for chunk in (text[:5], text[5:]):
+            parts = [Part(text=chunk)]
+            await updater.add_artifact(parts, artifact_id="answer", append=chunk != text[:5])
+        await updater.complete(updater.new_agent_message([Part(text="Done.")]))
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await TaskUpdater(event_queue, str(context.task_id), str(context.context_id)).cancel()
+
+
+agent = Said()

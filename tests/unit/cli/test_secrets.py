@@ -1,0 +1,182 @@
+"""`secrets`, against moto's Secrets Manager and a scripted CloudFormation."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from a2a_serverless import aws
+from a2a_serverless.settings import Settings
+from a2a_serverless.worker.agents import take_environment
+from tests.support.emulators import CREDENTIALS
+from tests.unit.cli.conftest import Run
+from tests.unit.live.scripted_aws import Refusal, ScriptedAws
+
+REGION = "eu-central-1"
+CONFIG = f"""\
+version = 0.1
+
+[default.global.parameters]
+stack_name = "mine"
+region = "{REGION}"
+
+[default.deploy.parameters]
+resolve_s3 = true
+
+[prod.deploy.parameters]
+stack_name = "prod"
+parameter_overrides = "Auth=oidc"
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, ScriptedAws]]:
+    """A project with keys, and an account without its stack."""
+    (tmp_path / "template.yaml").write_text("Resources:\n  TaskTable:\n    Type: a\n")
+    (tmp_path / "samconfig.toml").write_text(CONFIG)
+    (tmp_path / ".env").write_text("MODEL_KEY=one\nOTHER_KEY=two\nAWS_PROFILE=mine\n")
+    monkeypatch.chdir(tmp_path)
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_REGION", "AWS_PROFILE", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, REGION)  # so that it is as before at the end
+        monkeypatch.delenv(name)
+    account, client = ScriptedAws(), aws.client
+    account.answers["cloudformation.DescribeStacks"] = Refusal(
+        "ValidationError", "Stack with id mine does not exist"
+    )
+    aws.forget_clients()
+    monkeypatch.setattr(
+        aws, "client", lambda it: account.client(it) if it == "cloudformation" else client(it)
+    )
+    with mock_aws():
+        yield tmp_path, account
+    aws.forget_clients()
+
+
+@pytest.fixture
+def project(world: tuple[Path, ScriptedAws]) -> Path:
+    return world[0]
+
+
+@pytest.fixture
+def account(world: tuple[Path, ScriptedAws]) -> ScriptedAws:
+    return world[1]
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, *said: str) -> list[str]:
+    """A person at a terminal; the questions that were asked."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    asked: list[str] = []
+
+    def answer(question: str) -> str:
+        asked.append(question)
+        return said[len(asked) - 1]
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("builtins.input", answer)
+    return asked
+
+
+def secrets() -> Any:
+    return boto3.client("secretsmanager", region_name=REGION)
+
+
+def stored(name: str) -> dict[str, str]:
+    members: dict[str, str] = json.loads(secrets().get_secret_value(SecretId=name)["SecretString"])
+    return members
+
+
+def test_a_first_secret_is_made_and_named(
+    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One question with names and no values; the next deployment lets the worker read the secret.
+
+    What was written is what a worker takes.
+    """
+    asked = answers(monkeypatch, "y")
+    said = run("secrets")
+
+    assert said.code == 0, said.err
+    keys = f"MODEL_KEY, OTHER_KEY of {project}/.env"
+    assert asked == [f"Write {keys} to a new secret mine-agent, for the stack mine? [y/N] "]
+    assert stored("mine-agent") == {"MODEL_KEY": "one", "OTHER_KEY": "two"}
+    arn = secrets().describe_secret(SecretId="mine-agent")["ARN"]
+    line = f'[default.deploy.parameters]\nparameter_overrides = "AgentSecretArn={arn}"\n'
+    config = (project / "samconfig.toml").read_text()
+    assert config == CONFIG.replace("[default.deploy.parameters]\n", line)
+    worker: dict[str, str] = {}
+    take_environment(Settings(agent_secret=arn), worker)
+    assert worker["MODEL_KEY"] == "one"
+    again = run("secrets")
+    assert (again.code, "already" in again.err) == (0, True)
+
+
+def test_the_stack_s_own_secret_is_changed(run: Run, project: Path, account: ScriptedAws) -> None:
+    """What it has beside the named keys stays, and samconfig.toml as it is."""
+    made = secrets().create_secret(Name="own", SecretString='{"MODEL_KEY": "old", "MORE": "kept"}')
+    parameters = [{"ParameterKey": "AgentSecretArn", "ParameterValue": made["ARN"]}]
+    stack = {"StackName": "mine", "Parameters": parameters}
+    account.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
+    account.answers["cloudformation.GetTemplate"] = {"TemplateBody": "Resources: {}"}
+    said = run("secrets", "MODEL_KEY", "--yes")
+
+    assert said.code == 0, said.err
+    assert stored("own") == {"MODEL_KEY": "one", "MORE": "kept"}
+    assert (project / "samconfig.toml").read_text() == CONFIG
+
+
+def test_a_parameter_joins_those_of_its_environment(
+    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other environments of samconfig.toml stay as they are."""
+    assert run("secrets", "--config-env", "prod", "--region", REGION, "--yes").code == 0
+    arn = secrets().describe_secret(SecretId="prod-agent")["ARN"]
+    config = (project / "samconfig.toml").read_text()
+    assert config == CONFIG.replace('"Auth=oidc"', f'"AgentSecretArn={arn} Auth=oidc"')
+
+
+def test_nothing_is_written_without_a_yes(
+    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person who does not answer y, and a program without --yes."""
+    assert run("secrets").code == 2
+    answers(monkeypatch, "n")
+    assert run("secrets").code == 2
+    assert secrets().list_secrets()["SecretList"] == []
+
+
+@pytest.mark.parametrize(
+    ("env", "arguments", "named"),
+    [
+        ("MODEL_KEY=\n", ("MODEL_KEY",), "no value of MODEL_KEY"),
+        ("MODEL_KEY=a\n", ("GONE",), "no value of GONE"),
+        ("AWS_PROFILE=a\n", (), "no variable for the secret"),
+        ("AWS_PROFILE=a\n", ("AWS_PROFILE",), "reserved name"),
+        ("MODEL_KEY\n", (), "line 1"),
+        ("MODEL_KEY=a\n", ("--config-env", "gone"), "gone"),
+        ("MODEL_KEY=a\n", ("--stack", "broken", "--yes"), "no JSON object"),
+    ],
+)
+def test_what_cannot_be_written_is_one_sentence(
+    env: str, arguments: tuple[str, ...], named: str, run: Run, project: Path
+) -> None:
+    """It names the place and the way out; no value is shown."""
+    (project / ".env").write_text(env)
+    secrets().create_secret(Name="broken-agent", SecretString="text")
+    said = run("secrets", *arguments)
+
+    assert said[:2] == (2, "")
+    assert named in said.err
+    assert said.err.count("\n") == 1

@@ -1,0 +1,452 @@
+"""`send`, against servers on real sockets: the official SDK's, in three forms, and ours."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_jsonrpc_routes, create_rest_routes
+from a2a.server.tasks import InMemoryTaskStore
+from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
+from google.protobuf.json_format import MessageToDict
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from a2a_serverless.settings import Settings
+from a2a_serverless.worker.adapter import Watch
+from a2a_serverless_tools.cli import answers, send
+from a2a_serverless_tools.local import own_file
+from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.stack import Options, Running, Stack
+from tests.support.said_agent import PICTURE, Said
+from tests.unit.cli.conftest import Run
+
+AGENT = f"{Path(__file__).parents[2] / 'support/said_agent.py'}:agent"
+CARD = AgentCard(
+    name="Said",
+    description="Does what it is told.",
+    version="1.0.0",
+    capabilities=AgentCapabilities(streaming=True),
+    default_input_modes=["text/plain", "application/octet-stream"],
+    default_output_modes=["text/plain"],
+    skills=[AgentSkill(id="any", name="Any", description="Anything.", tags=["test"])],
+)
+KEY = "a-key-of-twenty-or-more-characters"
+CARD_PATH = "/.well-known/agent-card.json"
+
+
+@contextmanager
+def serving(app: Callable[[str], Any]) -> Iterator[str]:
+    """A server at a free port, made for its own address."""
+    bound = bind(0)
+    with HttpServer(app(f"http://127.0.0.1:{bound.getsockname()[1]}"), bound) as server:
+        yield server.url
+
+
+def stock(url: str, kind: str) -> Starlette:
+    """The SDK's own server, with a card of this kind."""
+    card = AgentCard()
+    card.CopyFrom(CARD)
+    card.capabilities.streaming = kind != "in one piece"
+    binding = "HTTP+JSON" if kind == "HTTP+JSON" else "JSONRPC"
+    way = AgentInterface(url=f"{url}/rpc", protocol_binding=binding, protocol_version="1.0")
+    card.supported_interfaces.append(way)
+    shown = MessageToDict(card)
+    if kind == "0.3":
+        del shown["supportedInterfaces"]
+        shown |= {"url": f"{url}/rpc", "protocolVersion": "0.3.0", "preferredTransport": "JSONRPC"}
+    handler = DefaultRequestHandler(Said(), InMemoryTaskStore(), card)
+    if kind == "HTTP+JSON":
+        routes = create_rest_routes(handler, path_prefix="/rpc")
+    else:
+        routes = list(create_jsonrpc_routes(handler, "/rpc", enable_v0_3_compat=kind == "0.3"))
+    return Starlette(routes=[answering(shown), *routes])
+
+
+def answering(said: Any, *, status: int = 200, **headers: str) -> Route:
+    """The route of a card, or of what stands in its place."""
+
+    async def answer(_: Request) -> Response:
+        made = PlainTextResponse if isinstance(said, str) else JSONResponse
+        return made(said, status, headers)
+
+    return Route(CARD_PATH, answer)
+
+
+@dataclass
+class Cutting:
+    """An application whose first streams are cut behind their first two pieces."""
+
+    app: Any
+    left: int = 2
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        pieces, is_stream = 0, False
+
+        async def cut(message: Any) -> None:
+            nonlocal pieces, is_stream
+            is_stream = is_stream or any(
+                b"event-stream" in v for _, v in message.get("headers", ())
+            )
+            await send(message)
+            pieces += is_stream
+            if pieces > 2 and self.left:
+                self.left -= 1
+                raise ConnectionError
+
+        with suppress(ConnectionError):
+            await self.app(scope, receive, cut)
+
+
+@contextmanager
+def ours(
+    folder: Path,
+    beside: Callable[[Running], Any] = lambda running: running.app,
+    watch: Watch | None = None,
+    **settings: Any,
+) -> Iterator[str]:
+    """A `dev` of the agent in a folder."""
+    card = folder / "agent_card.json"
+    card.write_text(json.dumps(MessageToDict(CARD)), encoding="utf-8")
+    options = Options(
+        agent=AGENT, card=card, file=folder / ".a2a/dev.db", beside=beside, watch=watch
+    )
+    with Stack(Settings(**{"auth": "none", **settings}), options) as stack:
+        yield stack.url
+
+
+KINDS = ("ours", "JSONRPC", "HTTP+JSON", "0.3", "in one piece")
+
+
+@pytest.fixture(params=KINDS)
+def agent(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of an agent; each test talks to one of each kind."""
+    if request.param == "ours":
+        with ours(tmp_path) as url:
+            yield url
+    else:
+        with serving(lambda url: stock(url, request.param)) as url:
+            yield url
+
+
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Stdin is empty, and no terminal; there is no key and no dev of the folder."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    monkeypatch.delenv("A2A_API_KEY", raising=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+class Typed(io.StringIO):
+    """A terminal at which a person types lines."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_answer_is_one_text_and_the_rest_is_on_stderr(agent: str, run: Run) -> None:
+    """Stdout has the text alone, whatever chunks it came in, and ends with a line's end."""
+    said = run("send", agent, "hello")
+
+    assert said == (0, "you said: hello\n", said.err)
+    assert "completed: Done." in said.err
+    assert "--task" not in said.out
+
+
+def test_an_agent_may_answer_with_its_last_words_or_a_message_alone(agent: str, run: Run) -> None:
+    """Where there is no artifact, the text of the ending or the message is the answer."""
+    assert run("send", agent, "only words")[:2] == (0, "All is said.\n")
+    assert run("send", agent, "message")[:2] == (0, "without task\n")
+
+
+def test_a_failure_is_the_exit_code(agent: str, run: Run) -> None:
+    """What a task has failed with is its answer, and the code is 1."""
+    said = run("send", agent, "fail")
+
+    assert said[:2] == (1, "No luck.\n")
+    assert said.err.endswith("failed\n")
+
+
+def test_a_question_names_its_answer_s_task(agent: str, run: Run) -> None:
+    """A question is the answer for now, and has a code of its own; `--task` answers it."""
+    asked = run("send", agent, "ask")
+    assert asked[:2] == (3, "Which city?\n")
+    assert "input-required" in asked.err
+
+    answered = run("send", agent, "--task", task_of(asked.err), "Oslo")
+    assert answered[:2] == (0, "you said: Oslo\n")
+
+
+def test_events_as_json_are_the_protocol_s_own(agent: str, run: Run) -> None:
+    """`--json` prints each event as a line, and nothing else on either side."""
+    code, out, err = run("send", agent, "--json", "hello")
+
+    events = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert set().union(*events) <= {"task", "statusUpdate", "artifactUpdate"}
+    assert "TASK_STATE_COMPLETED" in json.dumps(events[-1])
+
+
+def test_files_go_and_come(agent: str, run: Run, tmp_path: Path) -> None:
+    """A file is sent with its name, and one that comes is written once, where `--out` says."""
+    sent = tmp_path / "notes.bin"
+    sent.write_bytes(b"12345")
+    told = run("send", agent, "picture", "--file", str(sent))
+    assert told[:2] == (0, "you said: picture notes.bin 5\n")
+    assert "cat.png, image/png, " in told.err
+    assert "--out" in told.err
+
+    for _ in range(2):
+        run("send", agent, "picture", "--out", str(tmp_path / "out"))
+    kept = sorted((tmp_path / "out").iterdir())
+    assert [path.name for path in kept] == ["cat-2.png", "cat.png"]
+    assert {path.read_bytes() for path in kept} == {PICTURE}
+    assert not (tmp_path.parent / "cat.png").exists()
+
+
+def test_a_link_is_fetched_without_the_key(run: Run, tmp_path: Path) -> None:
+    """The host of a file is not the agent: it gets nothing of the caller's."""
+    asked: list[Request] = []
+
+    async def file(request: Request) -> Response:
+        asked.append(request)
+        return PlainTextResponse("content")
+
+    out = tmp_path / "out"
+    store = Starlette(routes=[Route("/a/report.txt", file)])
+    with ours(tmp_path) as url, serving(lambda _: store) as far:
+        link = f"link {far}/a/report.txt?signed=yes"
+        arguments = ("--key", KEY, "--header", "X-Mine: too")
+        assert f"file report.txt, {far}/a/report.txt?signed=yes" in run("send", url, link).err
+        assert run("send", url, link, *arguments, "--out", str(out)).code == 0
+        missing = run("send", url, f"link {far}/gone", "--out", str(out))
+
+    assert (out / "report.txt").read_text() == "content"
+    assert {"x-api-key", "x-mine"}.isdisjoint(asked[0].headers)
+    assert (missing.code, "/gone cannot be fetched" in missing.err) == (2, True)
+    assert [path.name for path in out.iterdir()] == ["report.txt"]
+
+
+def test_a_conversation_goes_on(
+    agent: str, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At a terminal each line is a message: an answer to the question, or the next of its context.
+
+    What an earlier turn has shown is not shown again.
+    """
+    monkeypatch.setattr("sys.stdin", Typed())
+    lines = iter(["ask", "Oslo", "", "fail", "/new", "hello"])
+
+    def typed(prompt: str = "") -> str:
+        prompts.append(prompt)
+        line = next(lines, None)
+        if line is None:
+            raise EOFError
+        return line
+
+    prompts: list[str] = []
+    monkeypatch.setattr("builtins.input", typed)
+    said = run("send", agent)
+
+    assert said.code == 0
+    assert said.out.splitlines() == [
+        "Which city?",
+        "you said: Oslo",
+        "No luck.",
+        "you said: hello",
+        "",
+    ]
+    assert prompts == ["> ", "answer> ", "> ", "> ", "> ", "> ", "> "]
+    assert said.err.startswith("Said at http")
+
+
+def test_stdin_is_the_message_where_it_is_no_terminal(
+    agent: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program's text comes by a pipe."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))
+
+    assert run("send", agent)[:2] == (0, "you said: from a pipe\n")
+
+
+def test_a_task_is_shown_again(agent: str, run: Run) -> None:
+    """`--task` without a text shows a task as it stands."""
+    first = run("send", agent, "ask")
+    again = run("send", agent, "--task", task_of(first.err))
+
+    assert again[:2] == first[:2]
+
+
+@pytest.mark.parametrize("agent", ["ours", "JSONRPC", "0.3"], indirect=True)
+def test_an_interrupted_task_is_followed(
+    agent: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C leaves the task at work and names it; `--task` shows it to its end."""
+    released, heard = tmp_path / "released", []
+
+    def hears(text: str) -> None:
+        heard.append(text)
+        if heard == ["working: thinking"]:
+            signal.raise_signal(signal.SIGINT)
+        elif heard.count("working: thinking") == 2:
+            released.touch()
+
+    monkeypatch.setattr(answers, "say", hears)
+    interrupted = run("send", agent, f"wait {released}")
+    assert interrupted[:2] == (130, "")
+
+    followed = run("send", agent, "--task", task_of(interrupted.err))
+    assert followed[:2] == (0, f"you said: wait {released}\n")
+
+
+def test_a_cut_stream_goes_on(run: Run, tmp_path: Path) -> None:
+    """Each piece of the text is shown once, however often the connection is cut."""
+    apps: list[Cutting] = []
+
+    def cutting(app: Any) -> Cutting:
+        apps.append(Cutting(app))
+        return apps[-1]
+
+    with ours(tmp_path, beside=lambda running: cutting(running.app)) as url:
+        assert run("send", url, "hello")[:2] == (0, "you said: hello\n")
+    with serving(lambda url: cutting(stock(url, "JSONRPC"))) as url:
+        assert run("send", url, "hello")[:2] == (0, "you said: hello\n")
+    assert all(app.left < 2 for app in apps)
+
+
+def task_of(told: str) -> str:
+    """The task's id in what `send` says at its end."""
+    return told.rpartition("--task ")[2].split()[0]
+
+
+# -- our own ---------------------------------------------------------------------------------
+
+
+def test_large_files_are_uploaded(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the message has no room for goes beside it, where the card offers that."""
+    monkeypatch.setattr(send, "_RAW_BYTES", 7)
+    paths = [tmp_path / name for name in ("small.txt", "large.txt")]
+    for path in paths:
+        path.write_bytes(b"12345")
+    files = [part for path in paths for part in ("--file", str(path))]
+    with ours(tmp_path) as url:
+        said = run("send", url, "read", *files)
+
+    assert said[:2] == (0, "you said: read small.txt 5 large.txt 5\n")
+
+
+def test_the_dev_of_the_folder_is_the_agent_without_a_url(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text alone goes to the running dev of this folder; without one, a sentence says so."""
+    missing = run("send", "hello")
+    assert missing[:2] == (2, "")
+    assert "No dev runs in this folder" in missing.err
+
+    monkeypatch.chdir(tmp_path)
+    assert own_file.own_file(tmp_path) == tmp_path / ".a2a/dev.db"
+    with ours(tmp_path):
+        assert run("send", "hello")[:2] == (0, "you said: hello\n")
+
+
+def test_a_key_is_sent_as_the_card_asks(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a key the refusal names `--key`; the environment's counts, and a header as it is."""
+    with ours(tmp_path, auth="api-key", api_keys=f"ann={KEY}") as url:
+        refused = run("send", url, "hello")
+        assert refused[:2] == (2, "")
+        assert "--key" in refused.err
+        assert refused.err.count("\n") == 1
+        assert run("send", url, "hello", "--key", KEY).code == 0
+        assert run("send", url, "hello", "--header", f"X-API-Key: {KEY}").code == 0
+        monkeypatch.setenv("A2A_API_KEY", KEY)
+        assert run("send", url, "hello").code == 0
+
+
+@pytest.mark.parametrize(
+    ("scheme", "key", "header"),
+    [
+        ({}, "k", {"X-API-Key": "k"}),
+        ({}, "Bearer k", {"Authorization": "Bearer k"}),
+        ({"apiKeySecurityScheme": {"location": "header", "name": "K"}}, "k", {"K": "k"}),
+        ({"httpAuthSecurityScheme": {"scheme": "bearer"}}, "k", {"Authorization": "Bearer k"}),
+    ],
+)
+def test_the_header_of_a_key(
+    scheme: dict[str, Any], key: str, header: dict[str, str], tmp_path: Path
+) -> None:
+    """The card says in which header a key belongs."""
+    from google.protobuf.json_format import ParseDict  # noqa: PLC0415
+
+    shown = {"securitySchemes": {"one": scheme}} if scheme else {}
+
+    assert send._credentials(key, ParseDict(shown, AgentCard())) == header
+
+
+# -- refusals --------------------------------------------------------------------------------
+
+FAR = {"url": "http://127.0.0.1:1/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+GRPC = {"supportedInterfaces": [{"url": "x", "protocolBinding": "GRPC", "protocolVersion": "1.0"}]}
+
+
+@pytest.mark.parametrize(
+    ("route", "named"),
+    [
+        (answering("gone", status=404), "no agent card"),
+        (answering("<html>"), "no agent card"),
+        (answering(["list"]), "no agent card"),
+        (answering({"name": "a"}), "names none"),
+        (answering({"name": "a", **GRPC}), "names GRPC"),
+        (
+            answering({"name": "a", "supportedInterfaces": [FAR]}),
+            "names http://127.0.0.1:1/, which",
+        ),
+        (answering("who?", status=401), "--key"),
+        (answering("broken", status=500), "500"),
+    ],
+)
+def test_no_agent_is_one_sentence(route: Route, named: str, run: Run) -> None:
+    """Place, cause and way out, in one line."""
+    with serving(lambda _: Starlette(routes=[route])) as url:
+        said = run("send", url, "hello")
+
+    assert said[:2] == (2, "")
+    assert url in said.err
+    assert named in said.err
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("http://no-such-host.invalid", "hello"), "cannot be reached"),
+        (("http://127.0.0.1:1", "hello"), "cannot be reached"),
+        (("http://[", "hello"), "http://["),
+        (("localhost:8000", "hello"), "is no URL"),
+        (("http://127.0.0.1:1",), "nothing to send"),
+        (("http://127.0.0.1:1", "hello", "--file", "gone.txt"), "gone.txt"),
+        (("http://127.0.0.1:1", "hello", "--header", "Nothing"), "NAME: VALUE"),
+        (("http://127.0.0.1:1", "hello", "--key", "clé"), "--key"),
+    ],
+)
+def test_wrong_use_is_one_sentence(arguments: tuple[str, ...], named: str, run: Run) -> None:
+    """So is a call that cannot be made."""
+    said = run("send", *arguments)
+
+    assert said[:2] == (2, "")
+    assert named in said.err
+    assert said.err.count("\n") == 1
