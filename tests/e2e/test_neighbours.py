@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -80,7 +80,7 @@ class BoundedTable(LaggingTable):
         await self._pay(len(keys))
         return await super().load(keys, **options)
 
-    async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
+    async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
         async for page in super().query(wanted):
             await self._pay(0.5 + len(page) / 40)
             yield page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, ClassVar
 
 from a2a_serverless.clock import Clock
@@ -28,7 +28,7 @@ class LaggingTable(MemoryTable):
         now_ms = self._clock.now_ms()
         self._writes += [(now_ms, one.key, self._items.get(one.key)) for one in writes]
 
-    async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
+    async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
         async for page in MemoryTable.query(self._seen(wanted), wanted):
             yield page
 

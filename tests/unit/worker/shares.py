@@ -13,7 +13,7 @@ import random
 import statistics
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -74,7 +74,7 @@ class LaggingTable(MemoryTable):
         await self._request()
         return await super().load(keys, **options)
 
-    async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
+    async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
         await self._request()
         pages = self._shown.query(wanted) if wanted.index else super().query(wanted)
         async for page in pages:

@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import (
-    AsyncIterator,
+    AsyncGenerator,
     Callable,
     Collection,
     Iterable,
@@ -91,7 +91,7 @@ class MemoryTable(Table):
             found = {key: self._items.get(key) for key in asked}
         return part_of(found, only)
 
-    async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
+    async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
         index = check_range(wanted, self._indexes)
         only = wanted.only or (index.attributes if wanted.index else ())
         with self._lock:

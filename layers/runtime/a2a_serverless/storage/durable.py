@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Self, TypeVar
@@ -450,7 +450,8 @@ class DurableStorage:
         partition = self._partition(task_id)
         wanted = Range(partition=partition, first=layout.EVENTS, last=layout.HEAD)
         pages = self.table.query(replace(wanted, newest_first=True, page=NEWEST))
-        found: list[Item] = (await anext(aiter(pages), []))[::-1]
+        async with aclosing(pages):
+            found: list[Item] = (await anext(pages, []))[::-1]
         is_head = bool(found) and found[-1]["SK"] == layout.HEAD
         head = self._live(found[-1]) if is_head else None
         if head is None or len(found) < NEWEST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
@@ -124,7 +125,7 @@ class DynamoTable(Table):
                 del found[key_of(plain(unread))]
         return found
 
-    async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
+    async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
         async for answer in self._pages(wanted):
             yield [plain(item) for item in answer["Items"]]
 

@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
@@ -160,7 +160,7 @@ class SqliteTable(Streamed):
         found = await self.patiently(lambda: {key: self._get(key) for key in asked})
         return part_of(found, only)
 
-    async def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
+    async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
         index = check_range(wanted, self._indexes)
         only = wanted.only or (index.attributes if wanted.index else ())
         async for page in self._pages(wanted, index):
@@ -336,7 +336,7 @@ class SqliteTable(Streamed):
         ).fetchone()
         return None if row is None else _decoded(*row)
 
-    async def _pages(self, wanted: Range, index: Index) -> AsyncIterator[list[Item]]:
+    async def _pages(self, wanted: Range, index: Index) -> AsyncGenerator[list[Item], None]:
         """Yield the items of a range in pages, before its filter."""
         sort, last = f'"{index.sort}"', None
         size = wanted.page or ROWS_A_PAGE

@@ -8,8 +8,8 @@ of a transaction, or says the same in its own language.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass, replace
 from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
@@ -530,7 +530,7 @@ class Table(ABC):
         """
 
     @abstractmethod
-    def query(self, wanted: Range) -> AsyncIterator[list[Item]]:
+    def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
         """Yield the items of a range in pages, which may be empty.
 
         Each page of the table is read consistently. An index may lag behind, and its entries have
@@ -573,10 +573,11 @@ class Table(ABC):
         """Return the first `limit` items of a range that pass its filter and are wanted."""
         found: list[Item] = []
         # One more: a key range includes its end, which is not wanted.
-        async for page in self.query(replace(wanted, page=limit + 1)):
-            found += filter(is_wanted, page)
-            if len(found) >= limit:
-                break
+        async with aclosing(self.query(replace(wanted, page=limit + 1))) as pages:
+            async for page in pages:
+                found += filter(is_wanted, page)
+                if len(found) >= limit:
+                    break
         return found[:limit]
 
     async def all(self, wanted: Range) -> list[Item]:

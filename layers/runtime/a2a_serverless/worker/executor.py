@@ -695,8 +695,8 @@ class TurnQueue(EventQueue):
         return await asyncio.to_thread(write) if len(text) > PLAIN_BYTES else write()
 
     async def _emit(self, event: Event, *, ends_turn: bool = False) -> None:
-        takes_over = outside.get() if current_step() is None else None
-        if takes_over is not None and not (ends_turn or _ends(event)) and takes_over(event):
+        takes_over = None if ends_turn or _ends(event) else outside.get()
+        if takes_over is not None and current_step() is None and takes_over(event):
             await asyncio.sleep(0)
         elif self._is_home or self._takes(_kind(event)):  # after the turn that loop may be gone
             await self._at_home(self._enqueue(event, self._entries_of, ends_turn=ends_turn))
