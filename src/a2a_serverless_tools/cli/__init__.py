@@ -23,6 +23,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import quiet_libraries
 from a2a_serverless_tools.cli import (
     dev,
+    docs,
     export,
     letters,
     preflight,
@@ -39,7 +40,7 @@ from a2a_serverless_tools.cli.text import printable, refuse
 _COMMANDS = (
     *("demo", "init", "dev", "send", "console", "lock", "upgrade", "secrets", "preflight"),
     *("api", "worker", "push", "sweep", "task", "tasks", "export", "undecodable", "notifications"),
-    *("provision", "bundle"),
+    *("provision", "bundle", "docs"),
 )
 """The commands in the order of `--help`."""
 
@@ -63,6 +64,7 @@ examples:
   a2a-serverless worker --concurrency 4        run agents for it
   a2a-serverless push                          tell its clients' webhooks
   a2a-serverless task ID                       look at one task: its state, and what happened to it
+  a2a-serverless docs frameworks               read a page of the documentation
   a2a-serverless tasks --state failed --since 1h    which tasks have failed
 
 environment:
@@ -115,7 +117,10 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    modules = (dev, send, project, secrets, preflight, processes, task, tasks, export, letters)
+    modules = (
+        *(dev, send, project, secrets, preflight, processes, task, tasks, export, letters),
+        docs,
+    )
     adders = {name: add for module in modules for name, add in module.ADDERS.items()}
     for name in _COMMANDS:
         adders[name](commands)

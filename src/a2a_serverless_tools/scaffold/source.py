@@ -29,8 +29,12 @@ PROJECT_FILES: Final = (
 )
 """Patterns of the files of the repository that a project has as well."""
 
+PAGES: Final = ("docs/*.md",)
+"""Patterns of the pages of the documentation."""
+
 PACKAGED_FILES: Final = (
     *PROJECT_FILES,
+    *PAGES,
     LAYER_LOCK,
     WORKER_LOCK,
     "examples/*/agent.py",

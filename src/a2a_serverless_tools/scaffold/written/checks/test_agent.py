@@ -1,6 +1,6 @@
 """The agent's turns, without a server. These hold for any agent; add what yours has to do.
 
-What the bench can do: docs/testing.md of the framework.
+What the bench can do: `.venv/bin/a2a-serverless docs testing`.
 """
 
 from __future__ import annotations

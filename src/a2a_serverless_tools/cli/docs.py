@@ -1,0 +1,122 @@
+"""`a2a-serverless docs`: the pages of this version, in the terminal or in a browser."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import webbrowser
+from argparse import Namespace
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.cli.arguments import PROGRAM, Adders, Commands, add_command
+from a2a_serverless_tools.cli.text import say
+from a2a_serverless_tools.scaffold.source import PAGES, files, source
+
+_TITLE: Final = re.compile(r"^# (.+)$", re.MULTILINE)
+_HREF: Final = re.compile(r'<a href="([^"]*)">(.*?)</a>', re.DOTALL)
+_PAGE: Final = re.compile(r"(?:\./)?([a-z-]+)\.md(#.*)?")
+_HEADING: Final = re.compile(r"<h([1-6])>(.*?)</h\1>", re.DOTALL)
+_STYLE: Final = (
+    "body{max-width:48rem;margin:2rem auto;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif}"
+    "pre,code{font-family:ui-monospace,monospace;font-size:.9em}"
+    "pre{overflow-x:auto;padding:.75rem;background:#f4f4f4}"
+    "table{border-collapse:collapse;display:block;overflow-x:auto}"
+    "td,th{border:1px solid #ccc;padding:.25rem .5rem;text-align:left;vertical-align:top}"
+    "@media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}pre{background:#262626}"
+    "a{color:#8ab4f8}}"
+)
+
+
+def _add_docs(commands: Commands) -> None:
+    docs = add_command(
+        commands,
+        "docs",
+        _docs,
+        summary="the documentation of this version",
+        description="Prints a page, or without TOPIC the list of all pages.",
+    )
+    docs.add_argument("topic", nargs="?", default="", metavar="TOPIC", help="the name of a page")
+    docs.add_argument("--browser", action="store_true", help="open the page in a browser")
+
+
+def _docs(options: Namespace) -> int:
+    """Show a page, or the list of all."""
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in files(source(), PAGES)}
+    topic = options.topic.removeprefix("docs/").removesuffix(".md")
+    if topic and topic not in pages:
+        raise ConfigurationError(f"There is no page {topic}: {PROGRAM} docs lists all pages.")
+    if options.browser:
+        folder = Path(tempfile.mkdtemp(prefix="a2a-serverless-docs-"))
+        say(f"the pages are in {folder}")
+        webbrowser.open(_written(pages, folder)[topic].as_uri())
+    elif topic:
+        _print(pages[topic])
+    else:
+        for name, title in _titles(pages).items():
+            print(f"{name:<14} {title}")
+        say(f"{PROGRAM} docs TOPIC prints a page, --browser opens it")
+    return 0
+
+
+def _titles(pages: dict[str, str]) -> dict[str, str]:
+    found = {name: _TITLE.search(text) for name, text in pages.items()}
+    return {name: title[1] if title else name for name, title in found.items()}
+
+
+def _print(text: str) -> None:
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        Console().print(Markdown(text, hyperlinks=False))
+    else:
+        print(text, end="")
+
+
+def _written(pages: dict[str, str], folder: Path) -> dict[str, Path]:
+    """Write the pages as HTML; return their paths by name, the list's under the empty name."""
+    listed = "".join(
+        f'<li><a href="{name}.html">{escape(title)}</a></li>'
+        for name, title in _titles(pages).items()
+    )
+    bodies = {name: _html(text) for name, text in pages.items()}
+    bodies[""] = f"<h1>a2a-serverless</h1><ul>{listed}</ul>"
+    written = {}
+    for name, body in bodies.items():
+        written[name] = folder / f"{name or 'index'}.html"
+        head = f'<meta charset="utf-8"><title>{name or "a2a-serverless"}</title>'
+        way = '<p><a href="index.html">All pages</a></p>' if name else ""
+        text = f"<!doctype html>{head}<style>{_STYLE}</style>{way}{body}"
+        written[name].write_text(text, encoding="utf-8")
+    return written
+
+
+def _html(text: str) -> str:
+    """Return a page as HTML, whose links lead to other pages and to the Web, and nowhere else."""
+    from markdown_it import MarkdownIt
+
+    html = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    return _HREF.sub(_link, _HEADING.sub(_anchored, html))
+
+
+def _link(found: re.Match[str]) -> str:
+    where, shown = found.groups()
+    if page := _PAGE.fullmatch(where):
+        where = f"{page[1]}.html{page[2] or ''}"
+    elif not where.startswith(("#", "https://")):
+        return shown
+    return f'<a href="{where}">{shown}</a>'
+
+
+def _anchored(found: re.Match[str]) -> str:
+    """Return a heading with the anchor that links to it have."""
+    words = re.sub(r"<[^>]*>|&[a-z]+;|[^\w\s-]", "", found[2]).strip().lower()
+    anchor = re.sub(r"\s", "-", words)
+    return f'<h{found[1]} id="{anchor}">{found[2]}</h{found[1]}>'
+
+
+ADDERS: Final[Adders] = {"docs": _add_docs}

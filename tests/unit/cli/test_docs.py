@@ -1,0 +1,61 @@
+"""`a2a-serverless docs`: the pages of this version."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from a2a_serverless_tools.cli import main
+from a2a_serverless_tools.scaffold.source import PACKAGED_FILES, PAGES, files, source
+
+PAGE_NAMES = [path.stem for path in files(source(), PAGES)]
+
+
+def test_all_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each page of docs/ by its name and its title; the wheel has all of them."""
+    assert main(["docs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == PAGE_NAMES
+    assert "frameworks     Agents of other frameworks" in lines
+    assert set(PAGES) <= set(PACKAGED_FILES)
+
+
+@pytest.mark.parametrize("topic", ["files", "files.md", "docs/files.md"])
+def test_a_page_is_printed(capsys: pytest.CaptureFixture[str], topic: str) -> None:
+    """As it is, where stdout is no terminal; by its name, or by the path that messages name."""
+    assert main(["docs", topic]) == 0
+    assert capsys.readouterr().out == (source() / "docs/files.md").read_text(encoding="utf-8")
+
+
+def test_a_page_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """One sentence names the command that lists them."""
+    assert main(["docs", "nothing"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        said == "a2a-serverless: There is no page nothing: a2a-serverless docs lists all pages.\n"
+    )
+
+
+def test_a_browser_gets_pages_whose_links_lead_somewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Links to pages and to their headings work in the folder; those to other files are text."""
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert main(["docs", "files", "--browser"]) == 0
+    page = Path(unquote(urlsplit(opened[0]).path))
+    written = {path.name: path.read_text(encoding="utf-8") for path in page.parent.glob("*.html")}
+    assert written.keys() == {"index.html", *(f"{name}.html" for name in PAGE_NAMES)}
+    assert "<table>" in written["files.html"]
+    lost = []
+    for name, text in written.items():
+        for href in re.findall(r'href="([^"]*)"', text):
+            where, _, anchor = href.partition("#")
+            target = written.get(where or name)
+            is_there = target is not None and (not anchor or f'id="{anchor}"' in target)
+            if not (is_there or href.startswith("https://")):
+                lost.append((name, href))
+    assert not lost
