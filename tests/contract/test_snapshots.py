@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +231,19 @@ async def test_a_late_snapshot_is_dropped(
 ) -> None:
     """A worker that was held up before it named its snapshot does not take back a newer one."""
     head = await turn(storage, None, "1", chunks=12)
+    late = await held_up(storage, monkeypatch, head)
+    newer = await long_task_more(storage, head)
+    await late()
+    after = await stored(storage, head)
+    assert after.snapshot_at == newer.snapshot_at
+    assert await snapshots_of(storage, after) == [True]
+    assert await blobs_of(storage, head) == [f"!{after.snapshot_at}"]
+
+
+async def held_up(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, head: Head
+) -> Callable[[], Awaitable[None]]:
+    """Let a worker take a snapshot, until it is to name it; return what lets it go on."""
     kept = storage.table.write
     waiting, held = asyncio.Event(), asyncio.Event()
 
@@ -243,13 +256,26 @@ async def test_a_late_snapshot_is_dropped(
         patched.setattr(storage.table, "write", later)
         late = asyncio.create_task(after_turn(storage, head))
         await waiting.wait()
-    newer = await long_task_more(storage, head)
-    held.set()
-    await late
-    after = await stored(storage, head)
-    assert after.snapshot_at == newer.snapshot_at
-    assert await snapshots_of(storage, after) == [True]
-    assert await blobs_of(storage, head) == [f"!{after.snapshot_at}"]
+
+    async def goes_on() -> None:
+        held.set()
+        await late
+
+    return goes_on
+
+
+async def test_a_snapshot_that_is_named_meanwhile_is_deleted(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker deletes the snapshot that it replaces, also if it has read HEAD before that."""
+    head = await turn(storage, None, "1", chunks=12)
+    first = await held_up(storage, monkeypatch, head)
+    head = await turn(storage, head, "2", chunks=12)
+    second = await held_up(storage, monkeypatch, head)
+    await first()
+    await second()
+    assert (await stored(storage, head)).snapshot_at == head.version
+    assert await blobs_of(storage, head) == [f"!{head.version}"]
 
 
 async def blobs_of(storage: DurableStorage, head: Head) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 from unittest import mock
 
 from a2a.types import Artifact, Message, Part, SendMessageRequest
@@ -41,6 +41,7 @@ from tests.model.programs import (
     ModelTable,
     Next,
     Process,
+    Program,
     Request,
     Stage,
     Stored,
@@ -77,8 +78,12 @@ class ModelBlobs(MemoryBlobs):
         self.doomed: list[BlobOwner] = []
 
     async def put(self, blob: Blob, content: bytes | BinaryIO, media_type: str) -> None:
-        del content, media_type
-        await self.desk.ask("put", blob.key)
+        del media_type
+        await self.desk.ask("put", (blob.key, content))
+
+    async def get(self, blob: Blob) -> bytes | None:
+        content: bytes | None = await self.desk.ask("get", blob.key)
+        return content
 
     async def copy(self, source: Blob, blob: Blob) -> bool:
         is_there: bool = await self.desk.ask("copy", (source.key, blob.key))
@@ -89,7 +94,7 @@ class ModelBlobs(MemoryBlobs):
             await self.desk.ask("remove", found)
 
 
-def _storage(desk: Desk, name: str, now_ms: int) -> DurableStorage:
+def storage_of(desk: Desk, name: str, now_ms: int) -> DurableStorage:
     """What the program of a process has; all that is random in it gets the process's name."""
     _NAME.set(f"{name:-<12}")
     desk.now_ms = now_ms
@@ -101,7 +106,7 @@ def _storage(desk: Desk, name: str, now_ms: int) -> DurableStorage:
 
 async def creation(desk: Desk, name: str, now_ms: int, link: str) -> None:
     """Create the task, by a message with a file, or with a link to what is there already."""
-    storage = _storage(desk, name, now_ms)
+    storage = storage_of(desk, name, now_ms)
     is_linked = link and name not in link
     part = Part(url=f"https://store/{link}") if is_linked else Part(raw=SAID)
     request = SendMessageRequest(message=Message(message_id="m", parts=[part]))
@@ -111,7 +116,7 @@ async def creation(desk: Desk, name: str, now_ms: int, link: str) -> None:
 
 async def attempt(desk: Desk, name: str, now_ms: int) -> None:
     """Read the task, store a file, and name it in the commit that claims the turn."""
-    storage = _storage(desk, name, now_ms)
+    storage = storage_of(desk, name, now_ms)
     log = await storage.read(TASK)
     if log is None:
         return
@@ -126,7 +131,7 @@ async def attempt(desk: Desk, name: str, now_ms: int) -> None:
 
 async def deletion(desk: Desk, name: str, now_ms: int) -> None:
     """Delete the task."""
-    await delete_task(_storage(desk, name, now_ms), TASK)
+    await delete_task(storage_of(desk, name, now_ms), TASK)
 
 
 async def purge(desk: Desk, name: str, now_ms: int, limit: int, number: int = 1) -> Next | None:
@@ -134,7 +139,7 @@ async def purge(desk: Desk, name: str, now_ms: int, limit: int, number: int = 1)
 
     Each step has a fence of its own.
     """
-    storage = _storage(desk, f"{name}.{number}", now_ms)
+    storage = storage_of(desk, f"{name}.{number}", now_ms)
     if (await delete_data(storage, limit=limit)).is_done:
         await desk.ask("done")
         return None
@@ -174,8 +179,11 @@ class State(NamedTuple):
     is_over: bool = False
     """All days have passed."""
     is_purged: bool = False
+    is_misread: bool = False
     creations: int = 0
     attempts: int = 0
+    turns: int = 0
+    readings: int = 0
     deletions: int = 0
     purges: int = 0
     deaths: int = 0
@@ -194,6 +202,17 @@ class State(NamedTuple):
         """The items of an incarnation; of none: HEAD."""
         every = ((layout.incarnation_in(one.key.SK), one) for one in self.items)
         return tuple(one for name, one in every if name == incarnation)
+
+
+_SAME = tuple(
+    (f"a2a_serverless.{name}", lambda: _NAME.get())  # noqa: PLW0108 - what is patched is a function
+    for name in (
+        "storage.durable.new_incarnation",
+        "storage.deletion.new_incarnation",
+        "tasks.rules.new_token",
+    )
+)
+"""What is random otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +238,12 @@ class Files:
     off: tuple[tuple[str, Any], ...] = ()
     """What replaces functions of the project: guards that are off."""
 
+    same: ClassVar[tuple[tuple[str, Any], ...]] = _SAME
+    """What replaces functions in each world of the kind."""
+
+    def world(self) -> World:
+        return World(self)
+
     def explore(self, *, most: int = 10**9) -> Report:
         """Visit every state; see `Game.explore`.
 
@@ -228,9 +253,9 @@ class Files:
         ends: deletions that have died are repeated, and at last no blob is there.
         """
         with ExitStack() as patches:
-            for name, value in (*_SAME, *self.off):
+            for name, value in (*self.same, *self.off):
                 patches.enter_context(mock.patch(name, value))
-            world = _World(self)
+            world = self.world()
             patches.callback(world.programs.close)
             game = Game(
                 first=world.first(),
@@ -243,26 +268,25 @@ class Files:
             return game.explore(most=most)
 
 
-_SAME = tuple(
-    (f"a2a_serverless.{name}", lambda: _NAME.get())  # noqa: PLW0108 - what is patched is a function
-    for name in (
-        "storage.durable.new_incarnation",
-        "storage.deletion.new_incarnation",
-        "tasks.rules.new_token",
-    )
-)
-"""What is random otherwise."""
+class World(Stage[State]):
+    """What happens in a world, and what it promises."""
 
+    programs_of: ClassVar[tuple[Program, ...]] = (creation, attempt, deletion, purge)
+    kinds: ClassVar[tuple[str, ...]] = ("creation", "attempt", "deletion", "purge")
+    """What comes at any time."""
+    timed: ClassVar[tuple[str, ...]] = ("attempt",)
+    """The programs that go by the time of each answer."""
 
-class _World(Stage[State]):
     def __init__(self, files: Files) -> None:
-        super().__init__((creation, attempt, deletion, purge))
-        self._files = files
+        super().__init__(self.programs_of)
+        self.files = files
+        self.contents: dict[str, Any] = {}
+        """What was ever stored, by its key, which has the content's digest."""
         self._named: dict[Any, frozenset[str] | None] = {}
 
     def first(self) -> State:
-        files = self._files
-        kinds = ("creations", "attempts", "deletions", "purges", "deaths", "halves")
+        files = self.files
+        kinds = [*(f"{kind}s" for kind in self.kinds), "deaths", "halves"]
         uploaded = [Kept(UPLOADED)] if files.link == UPLOADED else []
         return State(blobs=tuple(uploaded), **{kind: getattr(files, kind) for kind in kinds})
 
@@ -307,22 +331,27 @@ class _World(Stage[State]):
         names = {process.name for process in state.processes}
         if state.half is not None and state.half.process not in names:
             yield "the transaction of a dead process ends", self._whole(state, state.half), True
-        for kind in ("creation", "attempt", "deletion", "purge"):
-            if left := getattr(state, f"{kind}s"):
+        for kind in self.kinds:
+            if (left := getattr(state, f"{kind}s")) and self.comes(state, kind):
                 begun = state._replace(**{f"{kind}s": left - 1})
-                name = f"{kind}{getattr(self._files, f'{kind}s') - left + 1}"
+                name = f"{kind}{getattr(self.files, f'{kind}s') - left + 1}"
                 yield f"{name} comes", self._begins(begun, kind, name), False
         yield from self._of_time(state)
         if not state.processes and state.half is None:
             if state.head is not None and state.head.item["expires_at"] == DELETED:
                 yield "the deletion is repeated", self._begins(state, "purge", "purge9"), True
             else:
-                kept = () if self._files.keeps else state.blobs
+                kept = () if self.files.keeps else state.blobs
                 over = state._replace(is_over=True, items=(), blobs=kept)
                 yield "all days pass", over, True
 
+    def comes(self, state: State, kind: str) -> bool:
+        """Whether something comes that may come at any time."""
+        del state, kind
+        return True
+
     def _begins(self, state: State, kind: str, name: str) -> State:
-        more = {"creation": (self._files.link,), "purge": (self._files.limit,)}.get(kind, ())
+        more = {"creation": (self.files.link,), "purge": (self.files.limit,)}.get(kind, ())
         return self.begun(state, Process(name, kind, (name, state.now_ms, *more)))
 
     def _of_process(self, state: State, process: Process) -> Iterator[Step[State]]:
@@ -357,15 +386,15 @@ class _World(Stage[State]):
 
     def _of_time(self, state: State) -> Iterator[Step[State]]:
         is_created = any(process.program == "creation" for process in state.processes)
-        if state.day < self._files.days and not is_created:  # that is a matter of seconds
+        if state.day < self.files.days and not is_created:  # that is a matter of seconds
             yield "a day passes", state._replace(day=state.day + 1), False
         for one in state.blobs:
-            if self._files.keeps and one.day + self._files.keeps <= state.day:
+            if self.files.keeps and one.day + self.files.keeps <= state.day:
                 kept = tuple(each for each in state.blobs if each != one)
                 yield f"the rule removes {one.key[-12:]}", state._replace(blobs=kept), True
         for name in dict.fromkeys(layout.incarnation_in(one.key.SK) for one in state.items):
             items = state.of(name)
-            if self._files.days and DELETED < items[0].item["expires_at"] <= state.now_ms // 1000:
+            if self.files.days and DELETED < items[0].item["expires_at"] <= state.now_ms // 1000:
                 left = tuple(one for one in state.items if one not in items)
                 spared = (
                     b._replace(is_owed=b.is_owed and b.incarnation != name) for b in state.blobs
@@ -391,7 +420,11 @@ class _World(Stage[State]):
             case "look":
                 key, answer = state.items, self.table(state.items)
             case "put":
-                after = _with_blobs(state, {**blobs, about: Kept(about, state.day)}.values())
+                stored, self.contents[stored] = about
+                after = _with_blobs(state, {**blobs, stored: Kept(stored, state.day)}.values())
+            case "get":
+                key = about, about in blobs
+                answer = self.contents[about] if about in blobs else None
             case "copy":
                 source, copied = about
                 key = answer = source in blobs
@@ -406,7 +439,7 @@ class _World(Stage[State]):
             case _:
                 key, answer, after = super().answer(state, process, request)
                 after = _owing(state, after)
-        if process.program == "attempt":  # what a deletion does does not depend on the time
+        if process.program in self.timed:  # what a deletion does does not depend on the time
             return (key, state.day), Timed(answer, state.now_ms), after
         return key, answer, after
 
@@ -439,7 +472,9 @@ def _told(request: Request) -> str:
         case "query":
             return "queries the task"
         case "put":
-            return f"puts {_short(request.about)}"
+            return f"puts {_short(request.about[0])}"
+        case "get":
+            return f"gets {_short(request.about)}"
         case "copy":
             return f"copies {' to '.join(map(_short, request.about))}"
         case "remove":
@@ -450,9 +485,9 @@ def _told(request: Request) -> str:
 
 
 def _short(key: str) -> str:
-    """The incarnation of a blob, and the first digits of its digest."""
-    _, incarnation, digest = key.split("/")
-    return f"{incarnation.rstrip('-')}/{digest[:3]}"
+    """The incarnation of a blob, and the version of a snapshot, or the first digits of a digest."""
+    _, incarnation, name, *_ = key.split("/")
+    return f"{incarnation.rstrip('-')}/{name[:3]}"
 
 
 def _summary(state: State) -> str:

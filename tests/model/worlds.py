@@ -1,4 +1,4 @@
-"""The worlds of lines, deletions and blobs, and what each guard of theirs is good for."""
+"""The worlds of lines, deletions, blobs and snapshots, and what each of their guards is for."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 
 from a2a.types import Part
 
-from a2a_serverless.storage import codec, conversation
+from a2a_serverless.storage import codec, conversation, snapshots
 from a2a_serverless.storage.blobs import Blobs, store
 from a2a_serverless.storage.durable import DurableStorage, readable_head
 from a2a_serverless.storage.table import Check, Delete, Item, Key, Update, are
 from a2a_serverless.tasks import attempts, blobs, rules
-from a2a_serverless.tasks.blobs import BlobOwner, ToStore
+from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore
 from a2a_serverless.tasks.conversation import First, Started, on_first
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, OperationParams
 from tests.model.blobs import DANGLES, FIRST, HEAD, UPLOADED, Files, ModelBlobs
 from tests.model.blobs import LEFT as BLOB_LEFT
@@ -25,6 +26,7 @@ from tests.model.erasure import Erasure, Guards
 from tests.model.lines import Lines
 from tests.model.programs import ModelTable
 from tests.model.search import Decision, Report
+from tests.model.snapshots import BEYOND, GONE, LITTER, MISREAD, Turns
 
 TALK = Lines(is_late=False, is_serial=True)
 """A conversation, whose turns wait for no share."""
@@ -111,6 +113,15 @@ SHORT = (
         world=Files(creations=2, deletions=1, link=FIRST),
     ),
     Small(name="blobs that expire", least=1_000, world=Files(creations=2, attempts=1, days=2)),
+    Small(name="snapshots of two turns at once", least=300, world=Turns(deaths=1)),
+    Small(name="snapshots beside a reader", least=2_500, world=Turns(readings=1)),
+    Small(name="snapshots and a transaction seen in part", least=500, world=Turns(halves=1)),
+    Small(
+        name="snapshots of two tasks of one id",
+        least=4_000,
+        world=Turns(creations=2, turns=1, deletions=1, deaths=1),
+    ),
+    Small(name="snapshots that expire", least=300, world=Turns(turns=1, days=2)),
 )
 
 LONG = (
@@ -162,6 +173,13 @@ LONG = (
         name="blobs that expire beside a deletion",
         least=200_000,
         world=Files(creations=2, attempts=1, deletions=1, days=2),
+    ),
+    Small(name="snapshots of three turns at once", least=100_000, world=Turns(turns=3)),
+    Small(name="snapshots beside a deletion", least=100_000, world=Turns(deletions=1)),
+    Small(
+        name="a reader of two tasks of one id that have snapshots",
+        least=20_000,
+        world=Turns(creations=2, turns=1, deletions=1, readings=1),
     ),
 )
 
@@ -271,6 +289,63 @@ def _refers(part: Part, owner: BlobOwner, behind: int) -> ToStore | None:
     return ToStore(found, found, "") if found else stored
 
 
+_named, _name, _put_blob = codec.named, snapshots._name, ModelBlobs.put
+_LATE: ContextVar[tuple[Blob, Any]] = ContextVar("_LATE")
+
+
+def _names_any(before: Head, after: Head) -> Update:
+    return replace(_named(before, after), when=are(incarnation=after.incarnation))
+
+
+def _names_later(before: Head, after: Head) -> Update:
+    is_later = [Check("snapshot_at", "absent"), Check("snapshot_at", "<", after.snapshot_at)]
+    return replace(_named(before, after), when=[*are(incarnation=after.incarnation), is_later])
+
+
+def _names_in_any(before: Head, after: Head) -> Update:
+    update = _named(before, after)
+    return replace(update, when=update.when[1:])
+
+
+def _any_age(_: DurableStorage, update: Update) -> Update:
+    return update
+
+
+def _wants_always(head: Head) -> bool:
+    return head.size > head.snapshot_size
+
+
+async def _keeps_own(storage: DurableStorage, before: Head, after: Head) -> Head:
+    unneeded = await _name(storage, before, after)
+    return replace(before, snapshot_at=0) if unneeded is after else unneeded
+
+
+async def _puts_later(self: ModelBlobs, blob: Blob, content: Any, media_type: str) -> None:
+    del self, media_type
+    _LATE.set((blob, content))
+
+
+async def _names_first(storage: DurableStorage, before: Head, after: Head) -> Head:
+    unneeded = await _name(storage, before, after)
+    assert isinstance(storage.table.blobs, ModelBlobs)
+    await _put_blob(storage.table.blobs, *_LATE.get(), "")
+    return unneeded
+
+
+async def _deletes_first(storage: DurableStorage, before: Head, after: Head) -> Head:
+    assert storage.table.blobs is not None
+    if before.snapshot_at:
+        await storage.table.blobs.delete(snapshots._owner(before))
+    return await _name(storage, before, after)
+
+
+async def _has_snapshot(storage: DurableStorage, log: Log, named: Head | None) -> Log | None:
+    if named is None:
+        return log
+    since = await snapshots.snapshot_of(storage, named)
+    return replace(log, since=since) if since else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard(Decision):
     """A guard of one of these worlds, which is `without` it."""
@@ -299,6 +374,8 @@ _SWEEPER, _CODEC = "a2a_serverless.worker.sweeper", "a2a_serverless.storage.code
 _DURABLE, _WORKER = "a2a_serverless.storage.durable", "tests.model.lines"
 _DELETION, _OWNER = "a2a_serverless.storage.deletion", "a2a_serverless.tasks.blobs.BlobOwner"
 _TWO = Files(creations=2, deletions=1)
+_SNAPSHOTS = "a2a_serverless.storage.snapshots"
+_AGAIN = Turns(creations=2, turns=1, deletions=1)
 
 GUARDS = (
     Guard(
@@ -558,5 +635,67 @@ GUARDS = (
         does="a creation that meets an earlier one takes back what it has stored",
         without=_off(_TWO, (f"{_DURABLE}.DurableStorage._forget_blobs", _nothing)),
         is_backed="the store's rule does, later",
+    ),
+    Guard(
+        name="snapshot-later",
+        does="a snapshot is named only where HEAD names no later one",
+        without=_off(Turns(), (f"{_CODEC}.named", _names_any)),
+        breaks=LITTER,
+    ),
+    Guard(
+        name="snapshot-replaced",
+        does="and only where HEAD names the one that the worker knows, and deletes then",
+        without=_off(Turns(), (f"{_CODEC}.named", _names_later)),
+        breaks=LITTER,
+    ),
+    Guard(
+        name="snapshot-incarnation",
+        does="a snapshot is named only in HEAD of its own incarnation",
+        without=_off(_AGAIN, (f"{_CODEC}.named", _names_in_any)),
+        breaks=BEYOND,
+    ),
+    Guard(
+        name="snapshot-living",
+        does="and only if that has not expired",
+        without=_off(
+            Turns(turns=1, deletions=1, days=1), (f"{_DURABLE}.DurableStorage.living", _any_age)
+        ),
+        is_backed="a deletion changes the incarnation; else the store's rule removes it",
+    ),
+    Guard(
+        name="snapshot-own",
+        does="who cannot name its snapshot deletes it",
+        without=_off(Turns(), (f"{_SNAPSHOTS}._name", _keeps_own)),
+        breaks=LITTER,
+    ),
+    Guard(
+        name="snapshot-before-name",
+        does="a snapshot is stored before HEAD names it",
+        without=_off(
+            Turns(turns=1),
+            ("tests.model.blobs.ModelBlobs.put", _puts_later),
+            (f"{_SNAPSHOTS}._name", _names_first),
+        ),
+        breaks=GONE,
+    ),
+    Guard(
+        name="snapshot-after-name",
+        does="and the one before is deleted after that",
+        without=_off(Turns(), (f"{_SNAPSHOTS}._name", _deletes_first)),
+        breaks=GONE,
+    ),
+    Guard(
+        name="snapshot-turn",
+        does="a snapshot is taken only while no turn is open",
+        without=_off(Turns(), (f"{_SNAPSHOTS}.wants_snapshot", _wants_always)),
+        breaks=BEYOND,
+    ),
+    Guard(
+        name="snapshot-fallback",
+        does="a reader that does not find the snapshot that it knows reads the whole log",
+        without=_off(
+            Turns(readings=1), (f"{_DURABLE}.DurableStorage._since_snapshot", _has_snapshot)
+        ),
+        breaks=MISREAD,
     ),
 )

@@ -123,7 +123,7 @@ async def write_everything(database: Database, written: Written) -> None:
     assert head is not None
     head = await run_turns(storage, head, written)
     snapshot = replace(head, snapshot_at=1, snapshot="d", snapshot_bytes=1, snapshot_size=1)
-    await storage.table.write(codec.named(snapshot))
+    await storage.table.write(codec.named(head, snapshot))
     await storage.webhooks.put(
         TaskPushNotificationConfig(id="own", task_id=head.task_id, url=hook.url)
     )

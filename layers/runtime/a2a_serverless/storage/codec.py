@@ -403,14 +403,20 @@ def canceled(marked: Head) -> Update:
     )
 
 
-def named(head: Head) -> Update:
-    """Return the update that names HEAD's snapshot: refused once a later one is named."""
+def named(before: Head, after: Head) -> Update:
+    """Return the update that names HEAD's snapshot: refused if HEAD has not the same one as before.
+
+    So the writer knows which one it has replaced.
+    """
     names = ("snapshot_at", "snapshot", "snapshot_bytes", "snapshot_size")
-    is_newer = [Check("snapshot_at", "absent"), Check("snapshot_at", "<", head.snapshot_at)]
+    replaced = Check("snapshot_at", "=", before.snapshot_at)
     return Update(
-        key=head_key(head.scope, head.task_id),
-        values={name: getattr(head, name) for name in names},
-        when=[*are(incarnation=head.incarnation), is_newer],
+        key=head_key(after.scope, after.task_id),
+        values={name: getattr(after, name) for name in names},
+        when=[
+            *are(incarnation=after.incarnation),
+            replaced if before.snapshot_at else Check("snapshot_at", "absent"),
+        ],
     )
 
 

@@ -79,22 +79,33 @@ async def _take(storage: DurableStorage, head: Head) -> None:
     await blobs.put(blob, content, ANY_TYPE)
     faults.point("snapshot-stored")
     after = replace(after, snapshot=blob.digest, snapshot_bytes=blob.size)
-    if not await _name(storage, after):
-        await blobs.delete(blob.owner)
-    elif log.head.snapshot_at:
-        # A reader that has read HEAD before finds it no more, and reads the whole log.
-        await blobs.delete(_owner(log.head))
+    # A reader that has read HEAD before finds it no more, and reads the whole log.
+    unneeded = await _name(storage, log.head, after)
+    if unneeded.snapshot_at:
+        await blobs.delete(_owner(unneeded))
 
 
-async def _name(storage: DurableStorage, after: Head) -> bool:
-    try:
-        await storage.table.write(storage.living(codec.named(after)))
-    except ConditionFailedError as failed:
-        # An earlier request, whose answer was lost, may have named it.
-        stored = failed.items[0] or {}
-        names = {"incarnation": after.incarnation, "snapshot_at": after.snapshot_at}
-        return names.items() <= stored.items()
-    return True
+async def _name(storage: DurableStorage, before: Head, after: Head) -> Head:
+    """Let HEAD name a snapshot in the place of an earlier one; return HEAD with the unneeded one.
+
+    That is the new one if there is a later one, or the task is gone.
+    """
+    while True:
+        try:
+            await storage.table.write(storage.living(codec.named(before, after)))
+        except ConditionFailedError as failed:
+            stored = failed.items[0] or {}
+            at = stored.get("snapshot_at", 0)
+            if stored.get("incarnation") != after.incarnation or not isinstance(at, int):
+                return after
+            if at == after.snapshot_at:
+                # An earlier request, whose answer was lost, may have named it.
+                return before
+            if not before.snapshot_at < at < after.snapshot_at:
+                return after
+            before = replace(before, snapshot_at=at)
+        else:
+            return before
 
 
 def _owner(head: Head) -> BlobOwner:

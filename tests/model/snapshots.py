@@ -1,0 +1,237 @@
+"""Every interleaving of turns, the snapshots that follow them, readers, deletions, deaths, time.
+
+A world beside that of blobs, whose stage, creations and deletions it has. A turn accepts a message,
+or finds one, writes and ends, each in a commit of its own, and then takes a snapshot. It may be
+held up before each request while later turns open, end and are followed by theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from a2a.types import Artifact, Message, Part, SendMessageRequest, TaskState, TaskStatus
+
+from a2a_serverless.errors import ConcurrencyError, FencedError, TaskNotFoundError
+from a2a_serverless.storage import layout
+from a2a_serverless.storage.blobs import MemoryBlobs
+from a2a_serverless.storage.codec import Commits
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.snapshots import take_snapshot
+from a2a_serverless.storage.table import Delete
+from a2a_serverless.tasks.entries import ArtifactWritten, Caller, StatusChanged, TurnOpened
+from a2a_serverless.tasks.fold import Log
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit
+from tests.model.blobs import (
+    SCOPE,
+    TASK,
+    Files,
+    Kept,
+    State,
+    World,
+    creation,
+    deletion,
+    purge,
+    storage_of,
+)
+from tests.model.programs import Desk, ModelClock, Next, Process, Request
+
+BEYOND = "HEAD names a snapshot of what an open turn may take back"
+GONE = "HEAD of a live task names a snapshot that is not stored"
+MISREAD = "a snapshot makes a task another one"
+LITTER = "a snapshot that no task needs is left, and nothing has died"
+ASKS = TaskState.TASK_STATE_INPUT_REQUIRED
+
+T = TypeVar("T")
+
+
+async def turn(desk: Desk, name: str, now_ms: int) -> Next | None:
+    """Accept a message if the task waits for one; claim the turn and write, end it, go on."""
+    storage = storage_of(desk, name, now_ms)
+    log = await storage.read(TASK, is_whole=False)
+    if log is None:
+        return None
+    head = log.head
+    restores = log.restores() if head.turn_is_open and head.token is not None else 0
+    opening = SendMessageRequest(message=Message(message_id=name, parts=[Part(text=name)]))
+    made = Artifact(artifact_id=name, parts=[Part(text=name)])
+    commits = [
+        Commit(entries=(TurnOpened(opening, Caller()),), commit_id=f"{name}.0"),
+        Commit(
+            entries=(ArtifactWritten(made),),
+            token=name,
+            claims=True,
+            restores=restores,
+            commit_id=f"{name}.1",
+        ),
+        Commit(
+            entries=(StatusChanged(TaskStatus(state=ASKS)),),
+            token=name,
+            ends_turn=True,
+            commit_id=f"{name}.2",
+        ),
+    ]
+    with suppress(TaskNotFoundError, ConcurrencyError, FencedError):
+        for commit in commits[head.turn_is_open :]:
+            head = await storage.commit(head, commit)
+        return Next("snapshot", (name, now_ms, head))
+    return None
+
+
+async def snapshot(desk: Desk, name: str, now_ms: int, head: Head) -> None:
+    """Do what a worker does after a turn."""
+    await take_snapshot(storage_of(desk, name, now_ms), head)
+
+
+async def reading(desk: Desk, name: str, now_ms: int) -> None:
+    """Read the task, with a snapshot if there is one."""
+    log = await storage_of(desk, name, now_ms).read(TASK, is_whole=False)
+    await desk.ask("read", log and (log.head, _seen(log)))
+
+
+def _seen(log: Log) -> Any:
+    """What readers, and the next attempt, make of a log."""
+    fold = log.fold()
+    folds = [fold, log.restarted()] if log.head.turn_is_open else [fold]
+    tasks = [one.task().SerializeToString(deterministic=True) for one in folds]
+    return *tasks, fold.generation, fold.turn_at(fold.version)
+
+
+async def _at_once(function: Callable[..., T], *args: Any) -> T:
+    return function(*args)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns(Files):
+    """One small world of a task that has snapshots: each turn wants one.
+
+    Besides the promises of `Files`: with a snapshot a live task reads as its whole log does, also
+    for a reader that was held up between two requests; HEAD of a live task names a snapshot that is
+    stored, and none of what an open turn may take back; and where nothing has died no snapshot is
+    left when all processes have ended, but the one that HEAD names.
+    """
+
+    turns: int = 2
+    readings: int = 0
+    same: ClassVar[tuple[tuple[str, Any], ...]] = (
+        *Files.same,
+        ("a2a_serverless.tasks.rules.SNAPSHOT_BYTES", 1),
+        ("a2a_serverless.storage.durable.NEWEST", 3),
+        ("asyncio.to_thread", _at_once),
+        ("tests.model.blobs.SAID", b"said"),
+    )
+
+    def world(self) -> World:
+        return _World(self)
+
+
+class _Stored(MemoryBlobs):
+    """The blobs of a state."""
+
+    def __init__(self, contents: dict[str, Any]) -> None:
+        self._contents = contents
+
+
+class _World(World):
+    programs_of = (creation, turn, snapshot, reading, deletion, purge)
+    kinds = ("creation", "turn", "reading", "deletion")
+    timed = ("turn", "snapshot", "reading")
+
+    def __init__(self, files: Files) -> None:
+        super().__init__(files)
+        self._read: dict[Any, bool] = {}
+
+    def comes(self, state: State, kind: str) -> bool:
+        """A creation comes only if there is no task, all else only if there is one."""
+        return (_live(state) is None) == (kind == "creation")
+
+    def wrong(self, state: State) -> str:
+        if state.is_misread:
+            return MISREAD
+        if (head := _live(state)) is not None:
+            if head.snapshot_at > (head.turn_base if head.turn_is_open else head.version):
+                return BEYOND
+            named = [one for one in state.blobs if one.key.endswith(_end_of(head))]
+            if head.snapshot_at and not named:
+                return GONE
+            if not self._reads_alike(state):
+                return MISREAD
+        has_ended = not state.processes and state.deaths == self.files.deaths
+        if has_ended and any(_is_litter(one, state) for one in state.blobs):
+            return LITTER
+        return super().wrong(state)
+
+    def _reads_alike(self, state: State) -> bool:
+        """Whether a reader gets the same with a snapshot and without."""
+        if (key := state.items) not in self._read:
+            desk = Desk(())
+            desk.now_ms = state.now_ms
+            table = self.table(state.items)
+            table.blobs = _Stored(self.contents)
+            storage = DurableStorage(table, scope=SCOPE, clock=ModelClock(desk))
+            logs = [_done(storage.read(TASK, is_whole=one)) for one in (False, True)]
+            log, whole = (log and _seen(log) for log in logs)
+            self._read[key] = log is not None and log == whole
+        return self._read[key]
+
+    def answer(self, state: State, process: Process, request: Request) -> tuple[Any, Any, State]:
+        if request.kind == "read":
+            return (), None, state._replace(is_misread=self._is_misread(state, request.about))
+        return super().answer(state, process, request)
+
+    def _is_misread(self, state: State, read: tuple[Head, Any] | None) -> bool:
+        """Whether a reader has got what was not stored, or nothing of a task that was there."""
+        if read is None:
+            return _live(state) is not None and state.deletions == self.files.deletions
+        head, seen = read
+        commits = Commits(head.incarnation, 0)
+        commits.add(one.item for one in state.of(head.incarnation))
+        if commits.version < head.version:  # it is deleted meanwhile
+            return False
+        records = tuple(commits.records[: head.version])
+        return bool(_seen(Log(head=head, records=records)) != seen)
+
+    def is_at_once(self, request: Request) -> bool:
+        """The same; a write goes by what was loaded, and what a deletion takes is in no promise."""
+        is_forgotten = request.kind == "write" and all(
+            isinstance(one, Delete) and one.key.SK != layout.HEAD for one in request.about
+        )
+        return is_forgotten or request.kind in ("load", "read") or super().is_at_once(request)
+
+
+def _live(state: State) -> Head | None:
+    """HEAD of the task, if there is one."""
+    head = None if state.head is None else state.head.head
+    return None if head is None or head.has_expired(state.now_ms) else head
+
+
+def _is_litter(blob: Kept, state: State) -> bool:
+    """Whether a blob is a snapshot that no one will delete but the store's rule.
+
+    What a task had when the table has forgotten it is left to the rule, too.
+    """
+    if not blob.key.split("/")[2].startswith("!"):
+        return False
+    head = None if state.head is None else state.head.head
+    if head is not None and head.incarnation == blob.incarnation:
+        return not blob.key.endswith(_end_of(head))
+    return head is not None or not state.day
+
+
+def _end_of(head: Head) -> str:
+    """How the key of HEAD's snapshot ends."""
+    mark = f"{head.incarnation}/!{head.snapshot_at}"
+    return f"/{mark}/{head.snapshot}.{head.snapshot_bytes}"
+
+
+def _done(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    raise AssertionError
