@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from a2a.types import Artifact, Part, TaskState, TaskStatus
 
-from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.storage import snapshots
 from a2a_serverless.storage.blobs import Blobs, MemoryBlobs
 from a2a_serverless.storage.deletion import delete_task
@@ -205,6 +205,21 @@ async def test_a_snapshot_that_cannot_be_read_is_not_missed(
     monkeypatch.setattr(snapshots, "whole", found)
     assert await read(storage, head) == whole
     assert await storage.load_task(head.task_id) == whole.fold().task()
+
+
+@pytest.mark.parametrize("error", [ConfigurationError("It refuses."), UnavailableError("S3")])
+async def test_a_store_that_refuses_hinders_no_reader(
+    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The whole log is in the table, and is read instead."""
+    head = await long_task(storage)
+    whole = await read(storage, head, is_whole=True)
+
+    async def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(blobs, "get", refuse)
+    assert await read(storage, head) == whole
 
 
 async def test_a_store_that_refuses_hinders_no_turn(

@@ -30,13 +30,14 @@ logger = logging.getLogger(__name__)
 
 
 async def snapshot_of(storage: DurableStorage, head: Head) -> Snapshot | None:
-    """Return the snapshot that HEAD names; None if it is not there, or damaged.
-
-    Raises:
-        UnavailableError: no answer within the retry budget.
-    """
+    """Return the snapshot that HEAD names; None if it is not there, or cannot be had or read."""
     blob = Blob(_owner(head), head.snapshot, head.snapshot_bytes)
-    content = await whole(storage.table.blobs, blob)
+    try:
+        content = await whole(storage.table.blobs, blob)
+    except (ConfigurationError, UnavailableError) as error:
+        extra = {"action": "snapshot_refused", "task_id": head.task_id}
+        logger.warning("A snapshot was not read, but the whole log: %s", error, extra=extra)
+        return None
     if content is None:
         return None
     about, _, entries = content.partition(b"\n")
