@@ -51,9 +51,10 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless.worker.steps import MAX_RESULT_BYTES
 from tests.support.clocks import ManualClock
 from tests.support.databases import new_scope
-from tests.support.workers import Bench
+from tests.support.workers import Bench, S
 
 OWNER = BlobOwner("s" * 32, "task:1", "i" * 12)
 LARGE = bytes(range(256)) * 256
@@ -650,6 +651,26 @@ def test_a_state_has_a_limit() -> None:
     with pytest.raises(StateTooLargeError, match="bytes, and 340000 can be kept: begin another"):
         context_write(TEXT)
     assert len(context_write("x" * 1_000_000).value) < 10_000
+    with pytest.raises(StateTooLargeError, match="2000002 bytes, and 2000000 can be kept: begin"):
+        context_write("x" * 2_000_000)
+
+
+async def test_the_largest_state_without_a_store_is_recorded() -> None:
+    """It has room in the commit of a step whose result is the largest one, too."""
+
+    class Thinking(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            state = await ctx.load_context()
+            await ctx.step("think", lambda: "y" * (MAX_RESULT_BYTES - 2))
+            await ctx.update_context(state or "x" * (StateTooLargeError.LIMIT_IN_LOG - 2))
+            await ctx.complete()
+
+    bench = Bench(WorkerExecutor(Thinking()))
+    bench.storage.table.blobs = None
+    for _ in range(2):
+        task = await bench.send()
+        assert await bench.work()
+        assert (await bench.task(task)).status.state == S.TASK_STATE_COMPLETED
 
 
 async def test_a_record_is_read_as_it_was_written(storage: DurableStorage, blobs: Blobs) -> None:

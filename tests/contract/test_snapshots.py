@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from a2a.types import Artifact, Part, TaskState, TaskStatus
 
-from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.storage import snapshots
 from a2a_serverless.storage.blobs import Blobs, MemoryBlobs
 from a2a_serverless.storage.deletion import delete_task
@@ -207,6 +208,21 @@ async def test_a_snapshot_that_cannot_be_read_is_not_missed(
     assert await storage.load_task(head.task_id) == whole.fold().task()
 
 
+@pytest.mark.parametrize("error", [ConfigurationError("It refuses."), UnavailableError("S3")])
+async def test_a_store_that_refuses_hinders_no_reader(
+    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The whole log is in the table, and is read instead."""
+    head = await long_task(storage)
+    whole = await read(storage, head, is_whole=True)
+
+    async def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(blobs, "get", refuse)
+    assert await read(storage, head) == whole
+
+
 async def test_a_store_that_refuses_hinders_no_turn(
     storage: DurableStorage,
     blobs: Blobs,
@@ -317,6 +333,24 @@ async def test_a_deleted_task_leaves_no_snapshot(storage: DurableStorage) -> Non
     assert await blobs_of(storage, head) == []
 
 
+async def test_a_task_that_is_deleted_meanwhile_leaves_nothing(
+    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker has read it before, and stores a snapshot after the deletion."""
+    last = await turn(storage, None, "1", chunks=12)
+    put = blobs.put
+
+    async def late(*given: Any) -> None:
+        await delete_task(storage, last.task_id)
+        await put(*given)
+
+    monkeypatch.setattr(blobs, "put", late)
+    await after_turn(storage, last)
+    assert await blobs_of(storage, last) == []
+    if isinstance(blobs, DirectoryBlobs):
+        assert [*blobs._folder.iterdir()] == []
+
+
 async def test_a_snapshot_keeps_what_a_newer_release_knows(storage: DurableStorage) -> None:
     """A log with an entry that cannot be read and counts gets no snapshot, which would lose it."""
     head = (await storage.open_task("ctx", request("1"))).head
@@ -362,6 +396,19 @@ async def test_a_task_with_many_small_commits(storage: DurableStorage) -> None:
     assert log.since is not None
     assert len(log.records) > NEWEST
     assert without_ids(log) == without_ids(whole)
+
+
+async def test_commits_of_which_a_page_has_few(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DynamoDB ends a page at 1 MB: the read goes on at once, and does not wait for a writer."""
+    head = (await storage.open_task("ctx", request("1"))).head
+    parts = [Part(text="x" * 30_000, media_type=f"text/{number}") for number in range(10)]
+    for number in range(5):
+        entry = ArtifactWritten(Artifact(artifact_id=f"{number}", parts=parts))
+        head = await storage.commit(head, Commit(entries=(entry,)))
+    monkeypatch.setattr(storage.clock, "sleep", Mock(side_effect=AssertionError))
+    assert await read(storage, head) == await read(storage, head, is_whole=True)
 
 
 class Talker(Worker):

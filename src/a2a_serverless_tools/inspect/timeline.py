@@ -163,7 +163,7 @@ class Change:
     discards: tuple[int, ...] = ()
     """Versions whose changes a restart takes back."""
     references: int = 0
-    """Parts whose content is stored elsewhere."""
+    """Parts whose content, or records whose value, is stored elsewhere."""
     progress: Progress | None = None
     """The progress that a status tells."""
 
@@ -429,7 +429,8 @@ def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
         case Restarted(base):
             return change(name="restart", base=base, discards=discards)
         case Recorded(step):
-            return change(name="record", subject=step_text(step))
+            subject = step_text(step)
+            return change(name="record", subject=subject, references=int(entry.is_apart))
         case Unknown(kind):
             subject = _kind_name(kind)
             return change(name="unknown", subject=subject, is_critical=entry.is_critical)

@@ -201,7 +201,8 @@ def changed(change: Change) -> str:
         case "turn ended":
             return "end of the turn"
         case "record":
-            return f"record of {change.subject}, {change.size} bytes"
+            text = f"record of {change.subject}, {change.size} bytes"
+            return text + (", its value elsewhere" if change.references else "")
         case "chunk":
             text = f"chunk of artifact {change.subject}, {change.size} bytes"
         case "unknown":

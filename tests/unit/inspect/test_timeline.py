@@ -145,10 +145,13 @@ def test_parts_that_are_elsewhere_are_counted() -> None:
         Replied(message),
         StatusChanged(working),
         MessageAppended(message),
+        Recorded(StepId("s", "", 1), "json", b"1").apart(blob.place),
     ]
     (commit,) = of(record(1, *entries)).commits
-    assert [change.references for change in commit.changes] == [2, 1, 1, 1]
-    assert [change.name for change in commit.changes] == ["chunk", "reply", "status", "message"]
+    assert [change.references for change in commit.changes] == [2, 1, 1, 1, 1]
+    names = [change.name for change in commit.changes]
+    assert names == ["chunk", "reply", "status", "message", "record"]
+    assert changed(commit.changes[-1]).endswith(" bytes, its value elsewhere")
 
 
 @pytest.mark.parametrize(("kind", "shown"), [(b"Z", "Z"), (b"\xff", "0xff"), (b"\x1b", "\x1b")])

@@ -223,8 +223,9 @@ def encoded(value: Any) -> str:
 
 def size_of(text: str, *, has_blobs: bool) -> tuple[int, int]:
     """Return the bytes that count of a state as JSON, and the most of them that can be kept."""
-    if has_blobs:
-        return len(text), StateTooLargeError.LIMIT_APART
+    most = _longest(has_blobs=has_blobs)
+    if has_blobs or len(text) > most:
+        return len(text), most
     return len(_compressed(text)), StateTooLargeError.LIMIT
 
 
@@ -232,8 +233,9 @@ def write_of(
     text: str, expected_version: int | None, *, has_blobs: bool, replaced: str
 ) -> ContextWrite:
     """Return a write of a state that `encoded` has returned, as `context_write`."""
-    if has_blobs and len(text) > StateTooLargeError.LIMIT_APART:
-        raise StateTooLargeError(len(text), StateTooLargeError.LIMIT_APART)
+    most = _longest(has_blobs=has_blobs)
+    if len(text) > most:
+        raise StateTooLargeError(len(text), most)
     value = _compressed(text)
     if not has_blobs and len(value) > StateTooLargeError.LIMIT:
         raise StateTooLargeError(len(value), StateTooLargeError.LIMIT)
@@ -243,6 +245,10 @@ def write_of(
         expected_version=expected_version,
         replaced=replaced,
     )
+
+
+def _longest(*, has_blobs: bool) -> int:
+    return StateTooLargeError.LIMIT_APART if has_blobs else StateTooLargeError.LIMIT_IN_LOG
 
 
 def _compressed(text: str) -> str | bytes:

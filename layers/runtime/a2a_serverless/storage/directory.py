@@ -74,7 +74,7 @@ class DirectoryBlobs(ServedBlobs):
                 yield chunk
 
     async def delete(self, owner: BlobOwner) -> None:
-        await asyncio.to_thread(_remove, self._folder / owner.prefix)
+        await asyncio.to_thread(self._remove, self._folder / owner.prefix)
 
     def _unreadable(self, error: OSError) -> ConfigurationError:
         return ConfigurationError(
@@ -118,16 +118,16 @@ class DirectoryBlobs(ServedBlobs):
         for folder in self._folder.glob("*/*/"):
             try:
                 if folder.stat().st_mtime < now - self._keep_s:
-                    _remove(folder)
+                    self._remove(folder)
             except FileNotFoundError:
                 continue
 
-
-def _remove(folder: Path) -> None:
-    """Remove an incarnation's folder, and its task's if that is empty then."""
-    shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):
-        folder.parent.rmdir()
+    def _remove(self, folder: Path) -> None:
+        """Remove an owner's folder, and those around it, up to its task's, that are empty then."""
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            while (folder := folder.parent) != self._folder:
+                folder.rmdir()
 
 
 def _secret_in(folder: Path) -> bytes:

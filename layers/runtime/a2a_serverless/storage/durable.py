@@ -454,11 +454,10 @@ class DurableStorage:
             found: list[Item] = (await anext(pages, []))[::-1]
         is_head = bool(found) and found[-1]["SK"] == layout.HEAD
         head = self._live(found[-1]) if is_head else None
-        if head is None or len(found) < NEWEST:
+        if head is None:
             return found
-        start = layout.EVENTS
-        if head.snapshot_at:
-            start = layout.event_sort(head.incarnation, head.snapshot_at + 1)
+        # Fewer items than were asked for need not be all: a page also ends at 1 MB.
+        start = layout.event_sort(head.incarnation, head.snapshot_at + 1, 0)
         oldest = found[0]["SK"]
         if oldest <= start:
             return found

@@ -14,7 +14,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from a2a_serverless import faults
-from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
+from a2a_serverless.errors import (
+    ConditionFailedError,
+    ConfigurationError,
+    UnavailableError,
+    UnreadableTaskError,
+)
 from a2a_serverless.storage import codec
 from a2a_serverless.storage.blobs import ANY_TYPE, whole
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
@@ -30,13 +35,14 @@ logger = logging.getLogger(__name__)
 
 
 async def snapshot_of(storage: DurableStorage, head: Head) -> Snapshot | None:
-    """Return the snapshot that HEAD names; None if it is not there, or damaged.
-
-    Raises:
-        UnavailableError: no answer within the retry budget.
-    """
+    """Return the snapshot that HEAD names; None if it is not there, or cannot be had or read."""
     blob = Blob(_owner(head), head.snapshot, head.snapshot_bytes)
-    content = await whole(storage.table.blobs, blob)
+    try:
+        content = await whole(storage.table.blobs, blob)
+    except (ConfigurationError, UnavailableError) as error:
+        extra = {"action": "snapshot_refused", "task_id": head.task_id}
+        logger.warning("A snapshot was not read, but the whole log: %s", error, extra=extra)
+        return None
     if content is None:
         return None
     about, _, entries = content.partition(b"\n")
@@ -57,7 +63,7 @@ async def take_snapshot(storage: DurableStorage, head: Head) -> None:
     """Store a snapshot of a task that wants one; what fails is logged, for the next turn to do."""
     try:
         await _take(storage, head)
-    except (ConfigurationError, UnavailableError) as error:
+    except (ConfigurationError, UnavailableError, UnreadableTaskError) as error:
         extra = {"action": "snapshot_failed", "task_id": head.task_id}
         logger.warning("A snapshot was not stored: %s", error, extra=extra)
 
