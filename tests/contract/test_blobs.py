@@ -589,8 +589,12 @@ async def test_a_death_between_a_state_and_its_commit(
     assert await storage.contexts.load("ctx") == ([3, TEXT], 2)
 
 
-async def test_of_two_turns_with_one_state_one_is_refused(storage: DurableStorage) -> None:
-    """The state is that of the one which was first, and can be read."""
+async def test_of_two_turns_with_one_state_one_is_refused(
+    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state is that of the first one, and can be read; nothing is left of the other."""
+    put = AsyncMock(side_effect=blobs.put)
+    monkeypatch.setattr(blobs, "put", put)
     first = await replaced(storage, [TEXT])
     heads = [await begun(storage, Part(text="hi")) for _ in range(2)]
     commits = [
@@ -608,6 +612,8 @@ async def test_of_two_turns_with_one_state_one_is_refused(storage: DurableStorag
     with pytest.raises(ConcurrencyError):
         await commits[1]
     assert await storage.contexts.load("ctx") == ([0, TEXT], 2)
+    stored = [await blobs.get(each.args[0]) is not None for each in put.await_args_list]
+    assert stored == [False, True, False]
 
 
 async def test_a_deleted_context_leaves_no_blob(storage: DurableStorage, blobs: Blobs) -> None:

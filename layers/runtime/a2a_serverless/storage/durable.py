@@ -31,6 +31,7 @@ from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import (
+    A2AServerlessError,
     BeingDeletedError,
     CommitTooLargeError,
     ConditionFailedError,
@@ -613,13 +614,31 @@ class DurableStorage:
             CommitTooLargeError: more than 4 MB; nothing was written.
             UnavailableError: no answer within the retry budget; the outcome is unknown.
         """
-        now_ms = self.clock.now_ms()
-        trace = self.observer.trace()
         check_readable(commit.entries)
         entries, state = await self._apart(head, commit.entries), commit.context_write
         if state is not None:
             state = await self.contexts.set_apart(head.context_id, state)
         commit = replace(commit, entries=entries, context_write=state, is_serial=self.is_serial)
+        try:
+            step, is_settled = await self._store(head, commit)
+        except UnavailableError:
+            raise  # it may have been made, and names the state
+        except A2AServerlessError:
+            if state is not None and state.form == "blob":
+                await self.contexts.forget(head.context_id, str(state.value))
+            raise
+        if not is_settled:
+            await conversation.pass_on(self, head.context_id)
+        if step.head.is_terminal and not head.is_terminal:
+            # Every end of a task passes here, in the process that commits it.
+            self.observer.ended(step.head, self.clock.now_ms() - head.created_at)
+        if state is not None and state.replaced:  # not before: until now readers find it
+            await self.contexts.forget(head.context_id, state.replaced)
+        return step.head
+
+    async def _store(self, head: Head, commit: Commit) -> tuple[Step, bool]:
+        """Make the step of a commit and store it; return what `_apply` does beside it."""
+        now_ms, trace = self.clock.now_ms(), self.observer.trace()
         try:
             step = advance(head, commit, now_ms=now_ms, timing=self.timing, trace=trace)
         except (TaskTerminalStateError, TaskNotAcceptingMessagesError):
@@ -630,15 +649,7 @@ class DurableStorage:
         if head.has_expired(self.clock.now_ms()):
             raise TaskNotFoundError
         step = _sized(step, len(body))
-        is_settled = await self._apply(head, step, body, push)
-        if not is_settled:
-            await conversation.pass_on(self, head.context_id)
-        if step.head.is_terminal and not head.is_terminal:
-            # Every end of a task passes here, in the process that commits it.
-            self.observer.ended(step.head, self.clock.now_ms() - head.created_at)
-        if state is not None and state.replaced:  # not before: until now readers find it
-            await self.contexts.forget(head.context_id, state.replaced)
-        return step.head
+        return step, await self._apply(head, step, body, push)
 
     async def _insert(self, step: Step, body: bytes, push: Push | None) -> Head | None:
         """Store a new task; None when stored, else HEAD of the task that has its id already.
