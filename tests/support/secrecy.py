@@ -1,4 +1,4 @@
-"""Watches over every test: nothing that a task is about gets into a line of the log.
+"""Watches over every test: nothing that a task is about gets into a line of the log, and no link.
 
 What a task is about is taken from the storage: every text, file, value and secret that a test
 commits, in whatever backend. A test in whose log one of these texts is found fails, and the line is
@@ -38,6 +38,8 @@ _CONTENT = frozenset({"text", "raw", "string_value", "token", "credentials", "fi
 _OWN_WORDS = frozenset({"action", "error", "level", "location", "message", "name", "operation"})
 _OWN_WORDS |= {"outcome", "reason", "service", "state", "timestamp"}
 """Fields whose values are words of ours."""
+_LINK = re.compile(r"[?&](X-Amz-Signature|signature)=", re.IGNORECASE)
+"""Matches a link to a file that anyone may fetch, as a bucket and this service sign it."""
 _MOST = 5_000
 """Commits that are looked through of one test."""
 
@@ -82,6 +84,8 @@ class LogWatch(logging.Handler):
         shown["exception"] = _without_code(shown.get("exception", ""))
         values = json.dumps([v for k, v in shown.items() if k not in _OWN_WORDS] + _said(record))
         everything = json.dumps(shown)
+        if _LINK.search(everything):
+            yield f"a link to a file in {line}"
         for text in texts:
             written = json.dumps(text)[1:-1]
             is_long = len(text) >= UNMISTAKABLE

@@ -107,6 +107,15 @@ def test_the_watch_hears_what_a_deployment_writes_down(library: str) -> None:
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("name", ["X-Amz-Signature", "signature"])
+def test_links_to_files_are_found(name: str) -> None:
+    """A line with a link that a bucket or this service has signed."""
+    watch = LogWatch()
+    record = logging.makeLogRecord({"msg": "fetched", "url": f"https://h/files/k?until=1&{name}=a"})
+    watch.emit(record)
+    assert len(watch.leaks()) == 1
+
+
 async def test_the_watch_is_on() -> None:
     """The watch over all tests finds a committed text in a log line."""
     storage = memory_backends(Settings()).storage
