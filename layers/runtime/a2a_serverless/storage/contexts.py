@@ -123,7 +123,7 @@ class Contexts:
         return replace(write, value=blob.place, form="blob")
 
     async def forget(self, context_id: str, place: str) -> None:
-        """Delete the blob of a state that was replaced; what is left expires by itself."""
+        """Delete the blob of a state that no item names; what is left expires by itself."""
         blob = blob_at(place, self._owner(context_id, ""))
         if blob is None or self.table.blobs is None:
             return
@@ -131,7 +131,9 @@ class Contexts:
             await self.table.blobs.delete(blob.owner)
         except A2AServerlessError as error:
             extra = {"action": "state_left", "context_id": context_id}
-            logger.warning("A state that was replaced is left: %s", error, extra=extra)
+            logger.warning(
+                "The object of a state that no item names is left: %s", error, extra=extra
+            )
 
     async def delete(self, context_id: str) -> bool:
         """Delete a context's state; return True if there was one."""
@@ -139,9 +141,8 @@ class Contexts:
         if self.table.blobs is None:
             return await self.table.did(Delete(key=key, when=[STORED]))
         while (item := await self.table.get(key)) is not None:
-            if blob := self._blob_in(
-                context_id, item
-            ):  # first: a deletion that is resumed finds it
+            # The blob first: a deletion that is resumed finds it by the item.
+            if (blob := self._blob_in(context_id, item)) is not None:
                 await self.table.blobs.delete(blob.owner)
             version = item.get("version")
             is_same = are(version=version) if isinstance(version, int) else [STORED]

@@ -178,6 +178,7 @@ class Head:
     snapshot: str = ""
     """The digest of that snapshot."""
     snapshot_bytes: int = 0
+    """The length of that snapshot."""
     snapshot_size: int = 0
     """`size` at that version."""
     cancel: CancelMark | None = None

@@ -684,8 +684,9 @@ def merge_metadata(metadata: Struct, update: Struct) -> None:
 def wants_snapshot(head: Head) -> bool:
     """Return True if a task has written so much since its last snapshot that it gets another one.
 
-    So a reader gets at most `SNAPSHOT_BYTES` of log and one turn besides a snapshot, or of a task
-    with a large snapshot its 32nd part; all snapshots together are 32 times the task at most.
+    So a reader gets, besides a snapshot, the log of one turn and `SNAPSHOT_BYTES` more, or a 32nd
+    part of the snapshot if that is more. All snapshots of a task together are about 32 times as
+    long as the task at most.
     """
     enough = max(SNAPSHOT_BYTES, head.snapshot_bytes // 32)
     return not head.turn_is_open and head.size - head.snapshot_size >= enough
