@@ -69,7 +69,7 @@ foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks and clients of 
 	$(BIN)/python -m pytest tests/e2e/test_foreign_clients.py
 
 .PHONY: clients
-clients: $(VENV)/.stamp $(CLIENTS) ## every client does all that it can: docs/clients.md; their requests for the suite
+clients: $(VENV)/.stamp $(CLIENTS) ## every client does all that it can: docs/build/resuming.md; their requests for the suite
 	$(BIN)/python -m tests.foreign.matrix
 
 .PHONY: busy
@@ -117,12 +117,12 @@ bench-stream: $(VENV)/.stamp emulators ## commit to client, here and on the offi
 	$(BIN)/python -m benchmarks.stream
 
 .PHONY: bench-cost
-bench-cost: $(VENV)/.stamp emulators ## what tasks cost, from counted calls: docs/cost.md
+bench-cost: $(VENV)/.stamp emulators ## what tasks cost, from counted calls: docs/operate/cost.md
 	$(BIN)/python -m benchmarks.cost
 	$(BIN)/python -m benchmarks.cost_shared
 
 .PHONY: bench-load
-bench-load: $(VENV)/.stamp emulators ## how many tasks a second the emulators take: docs/load.md
+bench-load: $(VENV)/.stamp emulators ## how many tasks a second the emulators take: docs/operate/load.md
 	$(BIN)/python -m benchmarks.load $(BENCH_ARGS)
 
 .PHONY: bench-push
@@ -141,11 +141,11 @@ bench-imports: $(VENV)/.stamp ## what a cold start imports, beside the official 
 	$(BIN)/python -m benchmarks.imports
 
 .PHONY: conformance
-conformance: $(VENV)/.stamp ## the A2A project's conformance kit: KIT=/its/checkout, see docs/conformance.md
+conformance: $(VENV)/.stamp ## the A2A project's conformance kit: KIT=/its/checkout, see docs/understand/conformance.md
 	$(BIN)/python -m tests.conformance.kit "$(KIT)" $(KIT_ARGS)
 
 .PHONY: live
-live: $(VENV)/.stamp ## what only AWS can show: STACK=name REGION=region, or ENDPOINT=url; see docs/live.md
+live: $(VENV)/.stamp ## what only AWS can show: STACK=name REGION=region, or ENDPOINT=url; see docs/maintain/live.md
 	$(BIN)/python -m tests.live $(if $(ENDPOINT),--endpoint "$(ENDPOINT)",--stack "$(STACK)" --region "$(REGION)") \
 		$(LIVE_ARGS)
 
@@ -158,7 +158,7 @@ has-python-3.13: $(VENV)/.stamp
 	@{ $(PYTHON_3_13); } >/dev/null
 
 .PHONY: cloud
-cloud: $(CLOUD) ## sam deploy onto an emulated AWS, its checks, sam delete: docs/cloud.md (Python 3.13)
+cloud: $(CLOUD) ## sam deploy onto an emulated AWS, its checks, sam delete: docs/maintain/cloud.md (Python 3.13)
 	@$(BIN)/python -m tests.cloud $(CLOUD_ARGS)
 
 .PHONY: cloud-up

@@ -27,7 +27,7 @@ from tests.support.simulation.sources import SqsSource
 LIMIT_S = 900
 """The default of WorkerTimeout, in seconds."""
 TURN_LIMIT_S = 60
-"""TurnTimeout: twice the turn of 30 s, as docs/operations.md advises."""
+"""TurnTimeout: twice the turn of 30 s, as the page `turns` advises."""
 PLACES = 64
 """Turns of one external worker, as fargate.yaml has it."""
 SOURCE_POLL_S = 20

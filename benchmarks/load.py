@@ -1,4 +1,4 @@
-"""How many tasks a second the emulators take: `python -m benchmarks.load`; docs/load.md.
+"""How many tasks a second the emulators take: `python -m benchmarks.load`; the page `load`.
 
 Two `a2a-serverless api` and two workers on DynamoDB Local and fauxqs get blocking echoes at a rate
 that is raised until something gives: tasks end later than they are sent, wait too long, or fail.

@@ -35,7 +35,7 @@ from benchmarks.processes import ROOT
 from tests.support.emulators import EmulatorMissingError, EmulatorStartError
 
 ENVIRONMENTS = ROOT / "build" / "peers"
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs/understand/benchmarks.md"
 FAILURES = (
     EmulatorMissingError,
     EmulatorStartError,
@@ -132,7 +132,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="by default 3, and 1 with --short")
     parser.add_argument("--only", nargs="+", choices=SYSTEMS, metavar="SYSTEM")
     parser.add_argument(
-        "--write", action="store_true", help="put the table into docs/benchmarks.md"
+        "--write", action="store_true", help="put the table into docs/understand/benchmarks.md"
     )
     options = parser.parse_args()
     size, rounds = (SHORT, options.rounds or 1) if options.short else (LONG, options.rounds or 3)

@@ -1,4 +1,4 @@
-"""The screenshots of docs/console: `python -m tests.browser.screenshots`."""
+"""The screenshots of docs/pictures: `python -m tests.browser.screenshots`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from a2a_serverless.tasks.rules import Timing
 from tests.browser import seeds
 from tests.browser.conftest import CHROMIUM, Site, Visit, site_of, visiting
 
-FOLDER: Final = Path(__file__).parents[2] / "docs/console"
+FOLDER: Final = Path(__file__).parents[2] / "docs/pictures"
 SIZES: Final = {"wide": (1280, 860), "narrow": (400, 860)}
 SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
 PAGES: Final = ("tasks", "conversation", "timeline", "try", "card")

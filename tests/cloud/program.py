@@ -169,7 +169,7 @@ def _chosen(options: argparse.Namespace) -> set[str]:
     every |= {form.name for form in FORMS}
     chosen = set(options.only or (SHORT if options.short else every))
     if unknown := chosen - every - {check.name for check in own.LONG}:
-        raise ConfigurationError(f"There is no check {min(unknown)}: docs/cloud.md names them.")
+        raise ConfigurationError(f"There is no check {min(unknown)}: the page `cloud` names them.")
     return chosen
 
 

@@ -1,4 +1,6 @@
-"""`python -m tests.conformance.kit KIT`: the A2A project's conformance kit; docs/conformance.md.
+"""`python -m tests.conformance.kit KIT`: the A2A project's conformance kit.
+
+The page `conformance-kit` says how.
 
 Runs the kit against `a2a-serverless dev` once for each way in which it wants an agent. The kit has
 no credentials, so that its requests get them on their way. Exit codes: 0 nothing failed, 1 a test
@@ -65,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     kit = Path(options.kit)
     if not (kit / ".venv" / "bin" / "python").exists():
-        _say(f"{kit} is no checkout of the kit with its environment: see docs/conformance.md.")
+        _say(
+            f"{kit} is no checkout of the kit with its environment: see the page `conformance-kit`."
+        )
         return 2
     found: dict[str, tuple[str, str]] = {}
     rows = []
@@ -95,7 +99,7 @@ def merged(
 def summary(
     rows: Sequence[tuple[str, int, int, int]], found: Mapping[str, tuple[str, str]]
 ) -> Iterator[str]:
-    """Yield the tables of docs/conformance.md, and the requirements that were skipped."""
+    """Yield the tables of the page `conformance-kit`, and the requirements that were skipped."""
     yield "| run | passed | failed | skipped |"
     for row in rows:
         yield f"| {' | '.join(str(cell) for cell in row)} |"

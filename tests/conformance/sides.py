@@ -232,7 +232,7 @@ async def outcome(
 def _task(task: Task) -> dict[str, Any]:
     whole = _normalised(task)
     status = whole.pop("status")
-    status.pop("timestamp", None)  # the storage's own: see docs/executors.md
+    status.pop("timestamp", None)  # the storage's own: see the page `sdk-executors`
     shown = {
         "state": status.pop("state", "").removeprefix("TASK_STATE_"),
         "message": _said(status.pop("message", None)),

@@ -1,7 +1,7 @@
 """The agent that the A2A project's conformance kit talks to.
 
-The kit says what it wants by the beginning of a message's id; `docs/conformance.md` tells how to
-run it. Written for the official SDK, as an agent from elsewhere would be.
+The kit says what it wants by the beginning of a message's id. The page `conformance-kit` tells how
+to run it. Written for the official SDK, as an agent from elsewhere would be.
 """
 
 from __future__ import annotations

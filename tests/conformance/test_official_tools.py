@@ -1,6 +1,6 @@
 """The A2A project's command line and inspector get what they ask of an agent.
 
-Their requests are those of real runs, kept by `make clients`; docs/clients.md names the commits.
+Their requests are those of real runs, kept by `make clients`; the page `clients` has the commits.
 What they ask of an answer is what their parsers demand, and what the inspector's validators check.
 """
 

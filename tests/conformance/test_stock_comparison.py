@@ -1,6 +1,6 @@
 """Executors of the SDK's samples on two servers: the same task, history and artifacts.
 
-What differs is listed here, field by field; `docs/executors.md` gives the reasons to users.
+What differs is listed here, field by field; the page `sdk-executors` gives the reasons to users.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +20,10 @@ import tests.conformance.sample_executors as x
 from a2a_serverless.worker.attempt import NO_ENDING
 from tests.conformance.foreign_agents import ANSWERS, ROOT, as_here, observations, updates
 from tests.conformance.sides import Play, Script, Side, cancels, durable, outcome, says, stock
+from tests.support import pages
 from tests.support.asgi_streams import live
 
-DOC = Path(__file__).parents[2] / "docs/executors.md"
+DOC = pages.path("sdk-executors")
 S = TaskState
 
 
@@ -164,7 +164,7 @@ REASONS = {
     ),
     "asked": "It cleans up after the turn, in that turn's context; a cancel brings ids alone.",
 }
-"""Each is the last column of a row of the table in `docs/executors.md`."""
+"""Each is the last column of a row of the table in the page `sdk-executors`."""
 
 RUNS = (["run"], ["run"] * 3, "retry")
 REFERENCE = "The agent could not finish the task. Correlation id: <id>."

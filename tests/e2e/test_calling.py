@@ -1,4 +1,4 @@
-"""The blocks of docs/calling.md, run as they stand there against `dev`; only ports are others."""
+"""The blocks of the page `calling`, run against `dev` as they stand there, but for ports."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ import httpx
 import pytest
 
 from tests.e2e.commands import COMMAND, RUN_S, Running, environment, running, running_program
+from tests.support import pages
 from tests.support.foreign_clients import install_javascript
 from tests.support.recorded_clients import recorded
 from tests.support.required import report_not_run
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "calling.md"
+PAGE = pages.path("calling")
 AGENT_PORT, RECEIVER_PORT = "8000", "9000"
 TOKEN = "a-secret-of-yours"
 PLAN = ("# Lisbon in 2 days", "Alfama", "Time Out Market", "Chiado")

@@ -68,7 +68,7 @@ def test_unusable_start_ends_with_one_sentence(
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    """`--version` names it, as bug reports and docs/projects.md ask."""
+    """`--version` names it, as bug reports and the page `projects` ask."""
     shown = run("--version")
 
     assert (shown.returncode, shown.stdout) == (0, f"a2a-serverless {__version__}\n")

@@ -1,4 +1,4 @@
-"""The load run of docs/load.md, in short, and what it takes for a rate that is too high."""
+"""The load run of the page `load`, in short, and what it takes for a rate that is too high."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.unit.test_load_page import numbers, rows
 
 @pytest.mark.emulators
 def test_a_task_under_load_uses_what_the_page_says(tmp_path: Path) -> None:
-    """Echoes at a rate, over processes of their own, use the write units of docs/cost.md."""
+    """Echoes at a rate, over processes of their own, use the write units of the page `cost`."""
     units = counted(tmp_path, 1, rate=5, seconds=3)
     echo = {
         name: numbers(cells[:1])[0]
-        for name, cells in rows("cost.md", "one task").items()
+        for name, cells in rows("one task").items()
         if name in {"write units", "read units", "requests to DynamoDB"}
     }
     assert units.write == pytest.approx(echo["write units"], rel=0.02)

@@ -1,7 +1,7 @@
 """The next format of the table: processes that write to every item what this release does not know.
 
 HEAD gets an attribute, and so does every part of a commit; the last entry of every commit is of a
-kind of its own, which may be skipped (docs/format.md, rules 1 and 4).
+kind of its own, which may be skipped (the page `format`, rules 1 and 4).
 """
 
 from __future__ import annotations

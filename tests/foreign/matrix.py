@@ -132,7 +132,7 @@ ELSEWHERE = {
         more=(str(INSPECTOR),),
     ): INSPECTORS_PYTHON,
 }
-"""Clients that are in no registry, and what has to be there to run them: docs/clients.md."""
+"""Clients that are in no registry, and what has to be there to run them: the page `clients`."""
 
 _SHOWS_NO_ARTIFACT = (
     "Strands' own: of a task that ends with a message it shows the message, and no artifact"

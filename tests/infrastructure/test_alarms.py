@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import pages
+
 Json = dict[str, Any]
 
 NAMESPACE = "A2AServerless"
@@ -88,14 +90,14 @@ def dashboard(transformed: Json) -> Json:
 
 
 def test_every_alarm_is_known(transformed: Json) -> None:
-    """The alarms are those that docs/operations.md explains."""
+    """The alarms are those that docs/operate explains."""
     alarms = {n for n, r in transformed.items() if r["Type"] == "AWS::CloudWatch::Alarm"}
     assert alarms == ALARMS.keys()
 
 
-def test_alarms_are_explained(project: Path) -> None:
-    """Each alarm, and no other, has a meaning and a first action in docs/operations.md."""
-    page = (project / "docs/operations.md").read_text(encoding="utf-8")
+def test_alarms_are_explained() -> None:
+    """Each alarm, and no other, has a meaning and a first action in docs/operate."""
+    page = pages.part("operate")
     rows = re.findall(r"^\| `(\w+Alarm)` \| (.+) \| (.+) \|$", page, re.MULTILINE)
     assert sorted(name for name, _, _ in rows) == sorted(ALARMS)
     assert set(re.findall(r"`(\w+Alarm)`", page)) == ALARMS.keys()
@@ -210,7 +212,7 @@ def test_the_dashboard_shows_what_is_counted(
     assert {name for name in emitted if f'"{name}' not in text} == set()
 
 
-def test_metrics_are_explained(project: Path, emitted: Mapping[str, set[Dimensions]]) -> None:
-    """Every metric that the code emits is named in docs/operations.md."""
-    text = (project / "docs/operations.md").read_text(encoding="utf-8")
+def test_metrics_are_explained(emitted: Mapping[str, set[Dimensions]]) -> None:
+    """Every metric that the code emits is named in docs/operate."""
+    text = pages.part("operate")
     assert {name for name in emitted if f"`{name}`" not in text} == set()

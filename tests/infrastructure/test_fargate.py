@@ -14,6 +14,7 @@ from a2a_serverless.wiring import INDEXES_OF_WORKER
 from a2a_serverless.worker.adapter import PULL_LIMIT_S
 from a2a_serverless_tools.cli import main
 from tests.infrastructure.test_address import refused
+from tests.support import pages
 from tests.support.image import instructions, sent, stages
 from tests.support.oci import configuration
 
@@ -214,10 +215,9 @@ def test_an_agent_can_write_temporary_files(project: Path, fargate: Json, contai
     assert not [words for name, words in after if name in {"RUN", "COPY"}]  # these are discarded
 
 
-def test_a_new_account_is_told_of_the_role_of_ecs(project: Path) -> None:
+def test_a_new_account_is_told_of_the_role_of_ecs() -> None:
     """The page has the one command without which the first cluster of an account fails."""
-    page = (project / "docs/operations.md").read_text(encoding="utf-8")
-    text = page.partition("### Workers outside of Lambda\n")[2].partition("\n### ")[0]
+    text = pages.text("workers")
     role = text.index("aws iam create-service-linked-role --aws-service-name ecs.amazonaws.com")
     assert role > text.index("aws cloudformation deploy")
     assert "Unable to assume the service linked role" in " ".join(text.split())

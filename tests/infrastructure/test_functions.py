@@ -11,6 +11,7 @@ import pytest
 
 from a2a_serverless.http.auth import _KeyRing
 from a2a_serverless.settings import Settings, load_settings
+from tests.support import pages
 
 Json = dict[str, Any]
 
@@ -44,9 +45,9 @@ def test_no_environment_is_too_long(document: Json, transformed: Json, function:
     assert size <= 4096
 
 
-def test_each_parameter_is_explained(document: Json, project: Path) -> None:
-    """docs/operations.md names every parameter of the template."""
-    page = (project / "docs/operations.md").read_text(encoding="utf-8")
+def test_each_parameter_is_explained(document: Json) -> None:
+    """The pages of docs/deploy name every parameter of the template."""
+    page = pages.part("deploy")
     missing = [name for name in document["Parameters"] if not re.search(rf"`{name}[`=]", page)]
     assert missing == []
 

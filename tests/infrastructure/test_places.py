@@ -14,6 +14,7 @@ import pytest
 
 from a2a_serverless_tools.local.template import Template
 from tests.infrastructure.test_address import references as named
+from tests.support import pages
 from tests.support.permissions import granted, name_of
 
 Json = dict[str, Any]
@@ -252,13 +253,13 @@ def test_no_name_collides(whole: Json, partition: str, name: str) -> None:
 
 
 def test_a_partition_without_a_console_is_not_guessed(document: Json) -> None:
-    """The partitions that docs/operations.md names have their console's host; no other does."""
+    """The partitions that the page `deploy` names have their console's host; no other does."""
     assert document["Mappings"]["Partitions"].keys() == {"aws", "aws-cn", "aws-us-gov"}
 
 
-def test_the_partitions_are_named(project: Path) -> None:
-    """The partitions aws, aws-cn and aws-us-gov each have a row in docs/operations.md."""
-    page = (project / "docs/operations.md").read_text(encoding="utf-8")
+def test_the_partitions_are_named() -> None:
+    """The partitions aws, aws-cn and aws-us-gov each have a row in the page `deploy`."""
+    page = pages.text("deploy")
     assert all(f"| `{name}` |" in page for name in ("aws", "aws-cn", "aws-us-gov"))
 
 
@@ -373,10 +374,9 @@ def test_an_open_endpoint_reads_no_keys(whole: Json, name: str) -> None:
     assert ("ApiKeysPolicy" in made) is has_callers
 
 
-def test_what_a_deleted_stack_leaves_can_be_removed(document: Json, project: Path) -> None:
+def test_what_a_deleted_stack_leaves_can_be_removed(document: Json) -> None:
     """The page's commands remove each thing that `sam delete` keeps."""
-    page = (project / "docs/operations.md").read_text(encoding="utf-8")
-    text = page.partition("\n## Delete\n")[2].partition("\n## ")[0]
+    text = pages.section("Delete")
     before, _, after = text.partition("sam delete")
     remembered = dict(re.findall(r"(\w+)=\$\(output (\w+)\)", before))
     removed = re.findall(r"(?:delete-(?:table|queue|secret) --\S+ |rb s3://)\"\$(\w+)\"", after)
@@ -387,12 +387,6 @@ def test_what_a_deleted_stack_leaves_can_be_removed(document: Json, project: Pat
     assert outputs == kept
 
 
-def section(project: Path, heading: str) -> str:
-    """A section of docs/operations.md, without its heading."""
-    page = (project / "docs/operations.md").read_text(encoding="utf-8")
-    return page.partition(f"### {heading}\n")[2].partition("\n###")[0]
-
-
 def test_what_is_left_can_be_removed(document: Json, project: Path) -> None:
     """After a first deployment that failed the page's commands remove what refuses to go."""
     protected = {
@@ -400,7 +394,7 @@ def test_what_is_left_can_be_removed(document: Json, project: Path) -> None:
         for name, resource in document["Resources"].items()
         if "DeletionProtectionEnabled" in resource.get("Properties", {})
     }
-    text = section(project, "A first deployment that fails")
+    text = pages.section("A first deployment that fails")
     assert set(re.findall(r"--logical-resource-id (\w+)", text)) == protected == {"TaskTable"}
     commands = re.findall(r"^    (aws [a-z]+ [a-z-]+)", text, re.MULTILINE)
     assert commands == [
@@ -413,7 +407,7 @@ def test_what_is_left_can_be_removed(document: Json, project: Path) -> None:
 
 def test_the_recommended_concurrency_fits(document: Json, project: Path) -> None:
     """What is not reserved for clients is enough for agents, webhooks, stream and sweeper."""
-    text = section(project, "The account's concurrency")
+    text = pages.section("The account's concurrency")
     rows = [row.strip("| \n").split(" | ") for row in text.splitlines() if row.startswith("| ")]
     names = [name.strip("`") for name in next(row for row in rows if len(row) == 6)[1:]]
     [row] = [row for row in rows if row[0] == "1,000"]

@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.infrastructure.test_address import refused
 from tests.infrastructure.test_functions import FUNCTIONS
+from tests.support import pages
 from tests.support.permissions import transformed as transformed_with
 
 Json = dict[str, Any]
@@ -177,9 +177,9 @@ def test_the_alarms_ring_within_a_rollout(document: Json) -> None:
         assert max(seconds) * properties["EvaluationPeriods"] <= LONGEST_S, name
 
 
-def test_the_alarms_of_a_rollout_are_those_of_the_page(document: Json, project: Path) -> None:
-    """docs/operations.md names each alarm that takes an update back, and no other."""
-    page = (project / "docs/operations.md").read_text(encoding="utf-8")
+def test_the_alarms_of_a_rollout_are_those_of_the_page(document: Json) -> None:
+    """The page `releases` names each alarm that takes an update back, and no other."""
+    page = pages.text("releases")
     told = page.partition("\nwhole. The alarms:")[2].partition(": CodeDeploy takes ten")[0]
     alarms = document["Globals"]["Function"]["DeploymentPreference"]["Alarms"]
     assert re.findall(r"`(\w+)`", told) == sorted(it["Ref"] for it in alarms)

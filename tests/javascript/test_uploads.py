@@ -1,4 +1,4 @@
-"""The code of docs/files.md, as it stands there: uploads by clients in Python and JavaScript."""
+"""The code of the page `files`, as it stands there: uploads by clients in Python and JavaScript."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from a2a_serverless.storage.blobs import WHOLE
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless_tools.local.http_server import HttpServer, bind
+from tests.support import pages
 from tests.support.messages import storyteller
 from tests.support.required import report_not_run
 
-PAGE = Path(__file__).parents[2] / "docs" / "files.md"
+PAGE = pages.path("files")
 KEY = "a-key-that-is-long-enough"
 CONTENT = bytes(range(256)) * 20_000
 CARD = storyteller(inputs=("text/plain", "application/pdf"))

@@ -1,4 +1,4 @@
-"""`python -m tests.live --stack NAME --region REGION`: what only AWS can show; docs/live.md.
+"""`python -m tests.live --stack NAME --region REGION`: what only AWS can show; the page `live`.
 
 With --endpoint as well, the stack is asked at that address instead of its own. With --matrix it is
 then updated to each of the forms, checked there, and updated back.

@@ -1,6 +1,6 @@
 """The agent of the live checks: it does what a message says, in JSON, as in `{"do": "say"}`.
 
-It is deployed in a stack of its own: docs/live.md says how. It imports nothing of the tests.
+It is deployed in a stack of its own: the page `live` says how. It imports nothing of the tests.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ AT_ONCE: Final = 10
 MEMORY: Final = {"WorkerMemory": 1024, "ApiMemory": 512}
 """What they have in MB, where the stack does not say."""
 TASK: Final = 700 / MILLION
-"""A streamed task, by docs/cost.md."""
+"""A streamed task, by the page `cost`."""
 NO_TOKENS: Final = {"OidcIssuer": "", "OidcAudience": ""}
 
 Run = Callable[[Subject], Awaitable[Figures]]

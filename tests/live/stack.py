@@ -130,5 +130,5 @@ def _fault(error: Exception, name: str, region: str) -> str:
         return f"There is no stack {name} in {region}: `aws cloudformation list-stacks` names them."
     return (
         f"The stack {name} in {region} cannot be read ({aws.error_code(error)}): the credentials "
-        "need what docs/live.md lists, and a way to AWS."
+        "need what the page `live` lists, and a way to AWS."
     )

@@ -147,7 +147,7 @@ class Subject:
         if card.name != AGENT:
             msg = (
                 f"{self.base} runs the agent {card.name!r}: deploy tests/live/agent.py with its "
-                "card in a stack of its own, as docs/live.md says."
+                "card in a stack of its own, as the page `live` says."
             )
             raise ConfigurationError(msg)
         return card

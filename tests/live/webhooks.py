@@ -73,7 +73,7 @@ async def notified(subject: Subject) -> Figures:
 
 
 async def told(subject: Subject) -> Told:
-    """Send a task with a webhook, and return what it gets, which is as docs/push.md says."""
+    """Send a task with a webhook, and return what it gets, which is as the page `push` says."""
     token = uuid.uuid4().hex
     async with receiver(subject) as hook:
         began = subject.clock.monotonic()
@@ -114,7 +114,7 @@ async def told(subject: Subject) -> Told:
 async def verified(
     subject: Subject, notification: Notification, url: str
 ) -> tuple[str, dict[str, str]]:
-    """Check a signature as docs/push.md tells receivers to do; return its key's id, its claims."""
+    """Check a signature as the page `push-receivers` says; return its key's id, its claims."""
     target = urlsplit(url)
     try:
         key_set = await subject.anonymous.get("/.well-known/jwks.json")

@@ -16,6 +16,7 @@ from tests.model.rules import Rules
 from tests.model.scenarios import LONG, SHORT, Scenario, named_scenario
 from tests.model.search import Decision, Finding
 from tests.model.worlds import Small
+from tests.support import pages
 
 ROOT = Path(__file__).parents[2]
 IS_LONG = os.environ.get("A2A_MODEL") == "long"
@@ -95,8 +96,8 @@ def test_every_guard_of_a_deletion_is_tried() -> None:
 
 
 def test_the_guarantees_name_guards_that_exist() -> None:
-    """The guards that `docs/guarantees.md` names are guards of the model that break a promise."""
-    rows = (ROOT / "docs" / "guarantees.md").read_text().splitlines()
+    """The guards that `docs/understand` names are guards of the model that break a promise."""
+    rows = pages.part("understand").splitlines()
     named = {
         name
         for row in rows

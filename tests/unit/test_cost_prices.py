@@ -16,7 +16,8 @@ from benchmarks.cost_prices import (
 )
 from benchmarks.cost_shared import fargate
 from benchmarks.cost_workers import SETTINGS
-from tests.unit.test_load_page import DOCS, rows
+from tests.support import pages
+from tests.unit.test_load_page import rows
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_a_worker_outside_of_lambda_is_paid_by_the_hour() -> None:
 
 @pytest.mark.parametrize(("setting", "workers"), [("1", 90), ("10", 9), ("25", 4)])
 def test_workers_have_three_times_the_places(setting: str, workers: int) -> None:
-    """Thirty turns that wait at the same time get as many workers as docs/operations.md advises."""
+    """Thirty turns that wait at the same time get as many workers as the page `turns` advises."""
     assert SETTINGS[setting].workers(30) == workers
 
 
@@ -80,7 +81,7 @@ def test_every_kind_of_resource_is_known_at_rest() -> None:
 
 def test_the_month_without_tasks_follows_from_the_template() -> None:
     """Each part's price is computed again: from template, prices, and the counts that it names."""
-    told = rows("cost.md", "a month without tasks, in dollars")
+    told = rows("a month without tasks, in dollars")
     units = re.search(r"each ([\d.]+) read units", told["sweeper"][1])
     logged = re.search(r"(\d+) MB", told["logs"][1])
     assert units is not None
@@ -98,6 +99,6 @@ def test_the_month_without_tasks_follows_from_the_template() -> None:
     del parts["a month without tasks, in dollars"]
     assert {name: it for name, it in parts.items() if name != "**all**"} == expected | more
     assert told["**all**"][0] == f"**{all_of_it:.2f}**"
-    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    readme = (pages.DOCS.parent / "README.md").read_text(encoding="utf-8")
     assert f"| a month without tasks | ${all_of_it:.0f} |" in readme
-    assert rows("agentcore.md", "load")["a month without tasks"][-1] == f"{all_of_it:.0f}"
+    assert rows("load")["a month without tasks"][-1] == f"{all_of_it:.0f}"

@@ -1,4 +1,4 @@
-"""docs/load.md: what stops a stack first, computed again from the counts of docs/cost.md."""
+"""The page `load`: what stops a stack first, computed again from the counts of the page `cost`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import re
 import pytest
 
 from a2a_serverless.storage.layout import SHARDS
-from a2a_serverless_tools.local.template import Template, find_template
+from a2a_serverless_tools.local.template import Template
 from benchmarks.cost import OWN_S, STREAM_S, THINK_S, document
+from tests.support import pages
 
-DOCS = find_template().parent / "docs"
 GIVEN = re.compile(r"`(\w+)` ([\w,]+)")
 HEADS = ("one task", "---", "|---")
 
 
-def rows(page: str, title: str) -> dict[str, list[str]]:
-    """The rows of a table of a page, by their first cells; the table's first cell is `title`."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    table = text[text.index(f"| {title} |") :].partition("\n\n")[0]
+def rows(title: str, page: str = "*") -> dict[str, list[str]]:
+    """The rows of the one table whose first cell is `title`, by their first cells."""
+    table = pages.table(title, page)
     lines = [line.strip("| ").split(" | ") for line in table.splitlines()]
     return {name: [cell.strip() for cell in cells] for name, *cells in lines}
 
@@ -39,7 +38,7 @@ def busiest(cost: dict[str, list[float]]) -> list[float]:
 
 def ceilings() -> dict[str, list[float]]:
     """What each row of the page has to say, by a word of it."""
-    table = rows("cost.md", "one task")
+    table = rows("one task")
     cost = {name: numbers(cells) for name, cells in table.items() if name not in HEADS}
     turns = [0.0, THINK_S, STREAM_S]
 
@@ -64,9 +63,7 @@ def ceilings() -> dict[str, list[float]]:
 @pytest.mark.parametrize(("word", "expected"), ceilings().items())
 def test_the_ceilings_follow_from_the_counts(word: str, expected: list[float]) -> None:
     """Each number of the page is a quota or a default, divided by what one task uses."""
-    told = [
-        cells for name, cells in rows("load.md", "tasks a second until").items() if word in name
-    ]
+    told = [cells for name, cells in rows("tasks a second until").items() if word in name]
     assert len(told) == 1
     assert numbers(told[0]) == [pytest.approx(each, rel=0.04) for each in expected]
 
@@ -74,14 +71,14 @@ def test_the_ceilings_follow_from_the_counts(word: str, expected: list[float]) -
 @pytest.mark.parametrize("name", ["StreamsInAll", "StreamsPerCaller"])
 def test_the_streams_follow_from_their_limits(name: str) -> None:
     """A limit of streams is that many tasks over the time of one stream; others open none."""
-    (told,) = [it for word, it in rows("load.md", "tasks a second until").items() if name in word]
+    (told,) = [it for word, it in rows("tasks a second until").items() if name in word]
     assert told[:2] == ["-", "-"]
     assert float(told[2]) == default(name) / STREAM_S
 
 
 def test_the_webhooks_follow_from_their_places() -> None:
     """A place is taken for a call's own time and the receiver's; one caller has a fifth of them."""
-    text = (DOCS / "load.md").read_text(encoding="utf-8")
+    text = pages.text("load")
     a_second = default("PushConcurrency") / (OWN_S["push"] + 0.2)
     assert f"are told {a_second:g} times a second, those of one caller {a_second / 5:g}" in text
 
@@ -94,10 +91,10 @@ def setting(text: str, name: str) -> float:
 
 def test_the_settings_of_an_example_carry_it() -> None:
     """Workers, requests to a method and write units of a fresh table suffice for each example."""
-    table = rows("cost.md", "one task")
+    table = rows("one task")
     cost = {name: numbers(cells) for name, cells in table.items() if name not in HEADS}
     looks, units = busiest(cost)[1], cost["write units"][1]
-    examples = rows("load.md", "a 30 s agent")
+    examples = rows("a 30 s agent")
     settings = [(name, cells[0], cells[1]) for name, cells in examples.items() if "second" in name]
     assert len(settings) == 4
     for name, turns, text in settings:
@@ -117,14 +114,14 @@ def test_the_settings_of_an_example_carry_it() -> None:
 
 
 def test_the_months_follow_from_the_prices() -> None:
-    """An example's month is its tasks at the price of a million in docs/cost.md."""
-    prices = rows("cost.md", "a million tasks, in dollars")["**all**"]
-    text = (DOCS / "cost.md").read_text(encoding="utf-8")
+    """An example's month is its tasks at the price of a million in the page `cost`."""
+    prices = rows("a million tasks, in dollars", "cost")["**all**"]
+    text = pages.text("cost-of-waiting")
     shared = re.search(
         r"N=25.*?\n.*?\| \*\*all\*\* \| [\d.]+ \| [\d.]+ \| ([\d.]+) \| ([\d.]+)", text, re.DOTALL
     )
     assert shared is not None
     month = 30 * 86_400 / 1_000_000
     each = [float(prices[1]), float(shared[1]), 10 * float(shared[1]), 100 * float(shared[2])]
-    told = [cells[2] for name, cells in rows("load.md", "a 30 s agent").items() if "second" in name]
+    told = [cells[2] for name, cells in rows("a 30 s agent").items() if "second" in name]
     assert numbers(told) == [pytest.approx(month * one, rel=0.01) for one in each]

@@ -11,6 +11,7 @@ import pytest
 import a2a_serverless
 import a2a_serverless_tools
 from a2a_serverless.worker import TaskContext
+from tests.support import pages
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (Path(a2a_serverless.__file__).parent, Path(a2a_serverless_tools.__file__).parent)
@@ -94,8 +95,8 @@ def test_names_are_where_the_page_says(page: Path) -> None:
 
 
 def test_the_page_on_agents_names_all_of_ctx() -> None:
-    """The table of `docs/executors.md` has what an agent finds at its `ctx`, and nothing else."""
-    page = (ROOT / "docs/executors.md").read_text(encoding="utf-8")
+    """The table of the page `agents` has what an agent finds at its `ctx`, and nothing else."""
+    page = pages.text("agents")
     table = page.split("| what | methods |")[1].split("\n\n")[0]
     named = re.findall(r"`(\w+)(?:\(\))?`", table)
     assert sorted(named) == [name for name in dir(TaskContext) if not name.startswith("_")]
@@ -103,7 +104,7 @@ def test_the_page_on_agents_names_all_of_ctx() -> None:
 
 def test_tests_of_the_guarantees_exist() -> None:
     """A promise that names a test of a file names one that is there."""
-    text = (ROOT / "docs/guarantees.md").read_text(encoding="utf-8")
+    text = pages.part("understand")
     named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
     assert len(named) > 5
     for path, test in named:
@@ -116,7 +117,7 @@ PEERS = re.compile(
     r"|Restate\b|DBOS|Inngest"
 )
 LINK = re.compile(
-    r"\]\((?:https://[^)]+|[^)]*(?:benchmarks|agentcore|long-work)\.md[^)]*)\)|\[\d\]"
+    r"\]\((?:https://[^)]+|[^)]*(?:benchmarks|agentcore|durable-execution)\.md[^)]*)\)|\[\d\]"
 )
 DATE = re.compile(r"\b20\d\d-\d\d-\d\d\b|\b[A-Z][a-z]+ 20\d\d\b")
 OF_OUR_CODE = {"ARCHITECTURE.md", "CONTRIBUTING.md"}
@@ -162,15 +163,15 @@ def test_what_is_said_of_peers_has_source_and_date(page: Path) -> None:
 def test_each_row_on_a_peer_has_source_and_date() -> None:
     """The rows of the tables on other systems have a link and a date, or the number of a source."""
     rows = {
-        "docs/long-work.md": (6, r"^\| (?:Temporal|Restate|DBOS|Inngest|LangGraph|Lambda d).*$"),
-        "docs/benchmarks.md": (3, r"^\| (?:\[a2akit|SDK cluster, |\[fasta2a).*$"),
+        "durable-execution": (6, r"^\| (?:Temporal|Restate|DBOS|Inngest|LangGraph|Lambda d).*$"),
+        "benchmarks": (3, r"^\| (?:\[a2akit|SDK cluster, |\[fasta2a).*$"),
     }
     for name, (number, pattern) in rows.items():
-        told = re.findall(pattern, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+        told = re.findall(pattern, pages.text(name), re.MULTILINE)
         assert len(told) == number, name
         assert all(re.search(r"\]\(https://", row) and DATE.search(row) for row in told), name
-    page = (ROOT / "docs/agentcore.md").read_text(encoding="utf-8")
-    table = chapters(ROOT / "docs/agentcore.md")["What each does"]
+    page = pages.text("agentcore")
+    table = chapters(pages.path("agentcore"))["What each does"]
     told = [row for row in table.splitlines() if row.startswith("| ")][1:]
     numbers = {number for row in told for number in re.findall(r"\[(\d)\]", row.split(" | ")[1])}
     assert len(told) == sum(bool(re.search(r"\[\d\]", row.split(" | ")[1])) for row in told)

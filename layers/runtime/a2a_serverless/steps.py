@@ -5,7 +5,7 @@
 ...     async def execute(self, context, event_queue):
 ...         plan = await step("plan", call_model, context.get_user_input())
 
-`docs/long-work.md` says what is kept and what runs again.
+The page `long-work` says what is kept and what runs again.
 """
 
 from __future__ import annotations

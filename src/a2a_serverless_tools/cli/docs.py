@@ -18,7 +18,7 @@ from a2a_serverless_tools.scaffold.source import PAGES, files, source
 
 _TITLE: Final = re.compile(r"^# (.+)$", re.MULTILINE)
 _HREF: Final = re.compile(r'<a href="([^"]*)">(.*?)</a>', re.DOTALL)
-_PAGE: Final = re.compile(r"(?:\./)?([a-z-]+)\.md(#.*)?")
+_PAGE: Final = re.compile(r"(?:[./a-z-]*/)?([a-z-]+)\.md(#.*)?")
 _HEADING: Final = re.compile(r"<h([1-6])>(.*?)</h\1>", re.DOTALL)
 _STYLE: Final = (
     "body{max-width:48rem;margin:2rem auto;padding:0 1rem;font:1rem/1.5 system-ui,sans-serif}"
@@ -46,7 +46,7 @@ def _add_docs(commands: Commands) -> None:
 def _docs(options: Namespace) -> int:
     """Show a page, or the list of all."""
     pages = {path.stem: path.read_text(encoding="utf-8") for path in files(source(), PAGES)}
-    topic = options.topic.removeprefix("docs/").removesuffix(".md")
+    topic = Path(options.topic).name.removesuffix(".md")
     if topic and topic not in pages:
         raise ConfigurationError(f"There is no page {topic}: {PROGRAM} docs lists all pages.")
     if options.browser:
@@ -57,7 +57,7 @@ def _docs(options: Namespace) -> int:
         _print(pages[topic])
     else:
         for name, title in _titles(pages).items():
-            print(f"{name:<14} {title}")
+            print(f"{name:<22} {title}")
         say(f"{PROGRAM} docs TOPIC prints a page, --browser opens it")
     return 0
 

@@ -35,7 +35,7 @@ def _add(commands: Commands, name: str) -> None:
         summary=f"lists the {what}; shows or deletes one",
         description=f"Lists the {what}, which are kept for 14 days and which no function "
         "consumes: of a stack, of the queue that the environment names, or of the file of your "
-        "dev. docs/operations.md says what to do about them.",
+        "dev. `a2a-serverless docs incidents` says what to do about them.",
     )
     command.set_defaults(queue=name)
     command.add_argument(

@@ -32,12 +32,14 @@ ONLY_RAISED: Final[Mapping[str, str]] = {
 SERVICES: Final = ("apigateway", "dynamodb", "events", "lambda", "logs", "secretsmanager", "sqs")
 STAGED: Final = "codedeploy"
 """What an update needs beside them if `Rollout` has stages."""
-_DELETE: Final = "delete it first (docs/operations.md, A first deployment that fails)"
+_DELETE: Final = "delete it first (a2a-serverless docs deploy, A first deployment that fails)"
 FAILED: Final[Mapping[str, str]] = {
     "ROLLBACK_COMPLETE": _DELETE,
     "ROLLBACK_FAILED": _DELETE,
     "DELETE_FAILED": _DELETE,
-    "UPDATE_ROLLBACK_FAILED": "have it go back first (docs/operations.md, An update that fails)",
+    "UPDATE_ROLLBACK_FAILED": (
+        "have it go back first (a2a-serverless docs deploy, An update that fails)"
+    ),
 }
 """States of a stack that takes no update, and the way out. One that is being changed is another."""
 AS_GIVEN: Final = {"TemplateStage": "Original"}
@@ -187,7 +189,8 @@ def misplaced(region: str, values: Mapping[str, str]) -> Iterator[str]:
     if region.startswith(NO_LAYER) and not values.get(UPLOADED):
         yield (
             f"AWS publishes no layer of the Lambda Web Adapter for arm64 in {region}: publish a "
-            f"copy there and name its version in {UPLOADED} (docs/operations.md, Where it runs)"
+            f"copy there and name its version in {UPLOADED}"
+            " (a2a-serverless docs deploy, Where it runs)"
         )
 
 

@@ -147,7 +147,7 @@ def _damage(shown: Timeline) -> str:
     return (
         f"Not all of the task {shown.task_id} can be read: {'; '.join(shown.unreadable)}."
         " Look with the newest release that has run here, or restore the table:"
-        " docs/operations.md."
+        " `a2a-serverless docs restore`."
     )
 
 

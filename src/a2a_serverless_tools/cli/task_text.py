@@ -84,7 +84,7 @@ def _cost(shown: Timeline) -> Iterator[str]:
     yield (
         f"${shown.units * WRITE_UNIT_DOLLARS:.6f} for writing its commits, on demand in us-east-1:"
         " only a part of its cost. The time of the functions or workers, the model, requests,"
-        " reads, leases, cancels and webhooks are not counted here: see docs/cost.md."
+        " reads, leases, cancels and webhooks are not counted here: see `a2a-serverless docs cost`."
     )
 
 

@@ -578,7 +578,7 @@ def _write_units(record: Record, *, is_claim: bool) -> int:
 
     An entry of an index costs one unit when it is put and one when it is removed. Renewed leases,
     cancels, webhooks and reads are not included, because the log does not have them.
-    docs/cost.md has the measured numbers.
+    The page `cost-drivers` has the measured numbers.
 
     Args:
         record: the commit.

@@ -29,7 +29,7 @@ PROJECT_FILES: Final = (
 )
 """Patterns of the files of the repository that a project has as well."""
 
-PAGES: Final = ("docs/*.md",)
+PAGES: Final = ("docs/**/*.md",)
 """Patterns of the pages of the documentation."""
 
 PACKAGED_FILES: Final = (

@@ -1,6 +1,6 @@
 """Tests of agents: messages in, tasks out, by the worker of production in this process's memory.
 
-docs/testing.md shows how. Nothing that is deployed imports this package.
+The page `testing` shows how. Nothing that is deployed imports this package.
 """
 
 from a2a_serverless_tools.testing.bench import AgentBench, AgentSource

@@ -19,15 +19,15 @@ def test_all_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docs"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == PAGE_NAMES
-    assert "frameworks     Agents of other frameworks" in lines
+    assert "frameworks             Agents of other frameworks" in lines
     assert set(PAGES) <= set(PACKAGED_FILES)
 
 
-@pytest.mark.parametrize("topic", ["files", "files.md", "docs/files.md"])
+@pytest.mark.parametrize("topic", ["files", "files.md", "docs/build/files.md"])
 def test_a_page_is_printed(capsys: pytest.CaptureFixture[str], topic: str) -> None:
     """As it is, where stdout is no terminal; by its name, or by the path that messages name."""
     assert main(["docs", topic]) == 0
-    assert capsys.readouterr().out == (source() / "docs/files.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == (source() / "docs/build/files.md").read_text(encoding="utf-8")
 
 
 def test_a_page_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:

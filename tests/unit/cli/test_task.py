@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from textwrap import indent
 from typing import Any
 
@@ -32,6 +31,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.rules import Commit
+from tests.support import pages
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
 from tests.support.newer import (
@@ -43,7 +43,6 @@ from tests.support.newer import (
 )
 from tests.unit.cli.conftest import ANN, BOB, Run, Said, wait
 
-OPERATIONS = Path(__file__).parents[3] / "docs/operations.md"
 VERSION = re.compile(r"(\d{4}-\d\d-\d\dT\S+|at an unknown time) +\d+  ")
 TASK = "5f0c3c0e-8a52-4f0b-9d8a-0f6f3a6f2b11"
 COMPLETED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
@@ -122,15 +121,14 @@ def versions_of(text: str) -> list[str]:
 def test_the_manual_shows_what_is_printed(
     run: Run, storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """The example of docs/operations.md is the output for a task with that life.
+    """The example of docs/operate is the output for a task with that life.
 
     Its fields, its tree of attempts and waits, and a line for each version.
     """
     restarted(storage, clock)
     said = run(TASK)
     assert said.code == 0
-    page = OPERATIONS.read_text(encoding="utf-8")
-    assert indent(said.out, " " * 4) in page, said.out
+    assert indent(said.out, " " * 4) in pages.part("operate"), said.out
 
 
 def test_contents_are_not_shown(run: Run, storage: DurableStorage) -> None:
@@ -488,7 +486,7 @@ def test_versions_that_cannot_be_read(
         "version 5 has a value in at that no release writes",
     ):
         assert clause in said.err
-    assert "docs/operations.md" in said.err
+    assert "a2a-serverless docs restore" in said.err
 
 
 @pytest.mark.parametrize("view", ["--events", "--follow"])

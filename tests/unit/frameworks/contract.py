@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 from unittest import TestCase
 
@@ -19,11 +18,12 @@ from google.protobuf.json_format import MessageToDict
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.worker import TaskContext, current_context
+from tests.support import pages
 from tests.support.workers import S
 from tests.unit.frameworks.files import PICTURE, Made, completed, raw
 from tests.unit.frameworks.talks import Talk, killed_everywhere
 
-DOCS = (Path(__file__).parents[3] / "docs" / "frameworks.md").read_text(encoding="utf-8")
+DOCS = pages.part("build")
 TABLE = DOCS.partition("\n## Options\n")[2].partition("\n## ")[0]
 
 
@@ -47,7 +47,7 @@ def statuses(task: Task) -> list[str]:
 
 
 async def check_the_table(made: Made, given: str) -> None:
-    """The row in docs/frameworks.md has each parameter of the framework's newest functions."""
+    """The row in the page `frameworks` has each parameter of the framework's newest functions."""
     agent: Any = made([])
     passed = agent.passed
     (row,) = re.findall(rf"^\| `{passed.adapter}` \| .*$", TABLE, flags=re.MULTILINE)

@@ -366,7 +366,7 @@ def test_an_unknown_entry_is_part_of_the_story() -> None:
 
 
 def test_write_units_are_those_that_were_counted() -> None:
-    """An echo task costs 9 and 7, a chunk 4, as DynamoDB Local has counted them in docs/cost.md."""
+    """An echo task costs 9 and 7, a chunk 4, as the page `cost-drivers` has counted them."""
     made = open_task(
         NewTask(
             scope="s",

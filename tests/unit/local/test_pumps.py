@@ -1,4 +1,4 @@
-"""Event sources of the simulation, by which docs/cost.md counts invocations."""
+"""Event sources of the simulation, by which the page `cost` counts invocations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of a notification that docs/push.md shows to receivers, run as it stands there."""
+"""The check of a notification that the page `push-receivers` shows, run as it stands there."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from a2a.types import TaskPushNotificationConfig
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from a2a_serverless.storage.keys import KeyStore
-from a2a_serverless_tools.local.template import find_template
+from tests.support import pages
 from tests.support.clocks import ManualClock
 from tests.unit.push.receivers import OK, Receiver, Request, status
 from tests.unit.push.world import COMPLETED, TOKEN, World, config
 
 Check = Callable[..., dict[str, Any] | None]
-PAGE = find_template().parent / "docs" / "push.md"
+PAGE = pages.path("push-receivers")
 SECTION = re.compile(r"## Checking a notification\n\n```python\n(.*?)```", re.DOTALL)
 
 

@@ -1,11 +1,10 @@
-"""docs/format.md lists exactly what is stored and queued."""
+"""The page `format` lists exactly what is stored and queued."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, get_args
 
 import pytest
@@ -46,12 +45,13 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head, Operation, OperationParams, Spared
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.local.template import Template
+from tests.support import pages
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database
 from tests.support.messages import agent_message, artifact, message, request
 from tests.support.workers import params_of
 
-PAGE: Final = (Path(__file__).parents[3] / "docs/format.md").read_text(encoding="utf-8")
+PAGE: Final = pages.text("format")
 ITEMS: Final = (
     *("HEAD", "EVENT", "SENT", "PUSH", "CONTEXT", "LINE", "KEY", "SLOT", "GROUP"),
     *("CONSENT", "HOST", "FENCE"),

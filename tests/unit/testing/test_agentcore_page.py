@@ -1,4 +1,4 @@
-"""The worker of docs/agentcore.md, run as it stands there."""
+"""The worker of the page `agentcore`, run as it stands there."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import boto3
 import pytest
 
-from a2a_serverless_tools.local.template import find_template
 from a2a_serverless_tools.testing import step
 from a2a_serverless_tools.testing.fixtures import MakeBench
+from tests.support import pages
 
-PAGE = find_template().parent / "docs" / "agentcore.md"
+PAGE = pages.path("agentcore")
 
 
 class Runtime:

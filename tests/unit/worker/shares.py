@@ -1,6 +1,6 @@
 """Callers who share the places of a deployment: its workers under a clock that jumps.
 
-`python -m tests.unit.worker.shares RUNS` prints the tables of docs/guarantees.md, and with `sweeps`
+`python -m tests.unit.worker.shares RUNS` prints the tables of the page `shares`, and with `sweeps`
 in the place of the number how 60,000 lost turns are found.
 """
 

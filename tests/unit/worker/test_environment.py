@@ -24,7 +24,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 from a2a_serverless.worker.agents import RESERVED, check, take_environment
 from a2a_serverless_tools.local.dotenv import Dotenv
-from a2a_serverless_tools.local.template import find_template
+from tests.support import pages
 
 SECRET = "arn:aws:secretsmanager:us-east-1:123456789012:secret:agent"
 VALUE = "sk-a-key-that-no-message-shows"
@@ -193,8 +193,8 @@ def test_what_the_runtimes_libraries_read_is_not_the_agents() -> None:
 
 
 def test_the_page_has_the_names_that_are_refused() -> None:
-    """docs/model-key.md lists them all."""
-    page = (find_template().parent / "docs/model-key.md").read_text(encoding="utf-8")
+    """The page `model-key` lists them all."""
+    page = pages.text("model-key")
     rule = page.partition("are refused, in any\n  case:")[2].partition("\n- ")[0]
     assert set(re.findall("`(.+?)`", rule)) == set(RESERVED)
 

@@ -1,6 +1,6 @@
 """The events that a receiver is owed, and the body and headers of the request with each.
 
-The protocol defines the body (A2A 1.0.1, section 4.3.3); docs/push.md explains the headers.
+The protocol defines the body (A2A 1.0.1, section 4.3.3); the page `push` explains the headers.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ from a2a_serverless.tasks.pace import PART_BYTES
 from a2a_serverless.tasks.rules import Step
 
 Forms = Mapping[str, type | UnionType]
-"""The types that attributes have, see docs/format.md."""
+"""The types that attributes have, see the page `format`."""
 
 
 def misfits_of(values: Mapping[str, Any], forms: Forms) -> set[str]:

@@ -233,7 +233,7 @@ class _Opened:
 
 
 class DurableStorage:
-    """The tasks of one scope, laid out as docs/format.md says. Reads are consistent.
+    """The tasks of one scope, laid out as the page `format` says. Reads are consistent.
 
     Args:
         table: where they are stored, with those of all other scopes.

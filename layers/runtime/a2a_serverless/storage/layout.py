@@ -40,7 +40,7 @@ INDEXES: Final[Mapping[str, Index]] = {
 """The indexes of the table, as template.yaml has them.
 
 An update of a stack adds one at a time, so that those of planned features are here too: without
-entries they cost nothing. docs/indexes.md names their users.
+entries they cost nothing. The page `indexes` names their users.
 """
 
 HEAD: Final = "HEAD"

@@ -32,7 +32,7 @@ INTERRUPTED = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STA
 KNOWN = TERMINAL | INTERRUPTED | {TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING}
 
 FORMAT: Final = 2
-"""The format of stored tasks that this release knows, see docs/format.md."""
+"""The format of stored tasks that this release knows, see the page `format`."""
 RECORDS: Final = 2
 """The format that a release has to know to run a turn with records; others would run its steps
 again."""

@@ -1,6 +1,6 @@
 """How fast a turn may write: what a commit costs its task's partition, and when the next one may.
 
-Pure. docs/load.md says why, and how long large artifacts take.
+Pure. The page `load` says why, and how long large artifacts take.
 """
 
 from __future__ import annotations

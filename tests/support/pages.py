@@ -1,0 +1,67 @@
+"""The pages of docs/ by their names and sections, in whichever folder they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+_HEADING = re.compile(r"(#{1,6}) (.+)")
+
+
+def path(name: str) -> Path:
+    """Return the path of the page with a name: its file's, without folder and `.md`."""
+    (found,) = DOCS.rglob(f"{name}.md")
+    return found
+
+
+def text(name: str) -> str:
+    """Return the text of a page."""
+    return path(name).read_text(encoding="utf-8")
+
+
+def part(folder: str) -> str:
+    """Return the text of all pages of a part, such as `operate`."""
+    pages = sorted((DOCS / folder).rglob("*.md"))
+    assert pages, folder
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages)
+
+
+def section(title: str) -> str:
+    """Return the text below the heading with a title, in the one page that has it.
+
+    It ends at the next heading of the same level or of a higher one.
+    """
+    (found,) = [
+        body for page in sorted(DOCS.rglob("*.md")) for body in _sections(page, title) if body
+    ]
+    return found
+
+
+def _sections(page: Path, title: str) -> list[str]:
+    lines = page.read_text(encoding="utf-8").splitlines(keepends=True)
+    headings = [
+        (number, len(found[1]), found[2])
+        for number, line in enumerate(lines)
+        if (found := _HEADING.fullmatch(line.rstrip())) and not _is_code(lines[:number])
+    ]
+    bodies = []
+    for index, (number, level, name) in enumerate(headings):
+        if name == title:
+            later = (n for n, other, _ in headings[index + 1 :] if other <= level)
+            bodies.append("".join(lines[number + 1 : next(later, len(lines))]))
+    return bodies
+
+
+def _is_code(before: list[str]) -> bool:
+    return sum(line.startswith("```") for line in before) % 2 == 1
+
+
+def table(title: str, page: str = "*") -> str:
+    """Return the one table whose first cell is `title`, of a page or of all pages."""
+    (found,) = re.findall(
+        rf"^\| {re.escape(title)} \|.*?(?=^[^|]|\Z)",
+        "\n".join(page.read_text(encoding="utf-8") for page in sorted(DOCS.rglob(f"{page}.md"))),
+        re.DOTALL | re.MULTILINE,
+    )
+    return str(found)
