@@ -138,7 +138,9 @@ class PydanticAIWorker(FrameworkWorker):
                 {"user_prompt", "message_history", "deferred_tool_results", "conversation"}
             )
         },
-        frozenset({"event_stream_handler", "instructions", "metadata", "model_settings"}),
+        frozenset(
+            {"event_stream_handler", "instructions", "metadata", "model_settings", "output_type"}
+        ),
     )
     way_out = "the agent's output is empty; end the task in `finish(ctx, output)`."
 
