@@ -148,6 +148,8 @@ async def test_what_a_run_raises_is_the_runtimes_to_judge() -> None:
     for options in ({}, {"force_new_version": True}):
         waits(await talk(max_attempts=3, **options).told("away"), "no connection")
         fails(await talk(max_attempts=3, **options).told("limit"), TOO_MANY_STEPS)
+        _, failed = await talk(**options).say("fail")
+        assert "no model" not in str(failed), failed
 
 
 class Counted(BaseLlm):  # type: ignore[misc] # as above
