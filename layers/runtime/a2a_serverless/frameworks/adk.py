@@ -105,7 +105,7 @@ class AdkExecutor(Adapter, AgentExecutor):
 
     def __init__(
         self,
-        agent: BaseAgent | App,
+        agent: BaseNode | App,
         app_name: str = "",
         *,
         executor_options: dict[str, Any] | None = None,
@@ -114,10 +114,12 @@ class AdkExecutor(Adapter, AgentExecutor):
         show_tools: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(options, steps=steps, show_tools=show_tools)
+        root = agent.root_agent if isinstance(agent, App) else agent
+        steps = steps and isinstance(root, BaseAgent)  # the nodes of a Workflow are none
+        super().__init__(root, BaseNode, options, steps=steps, show_tools=show_tools)
         _EXECUTOR.check(executor_options or {})
         self._app = agent if isinstance(agent, App) else None
-        self._agent = agent.root_agent if isinstance(agent, App) else agent
+        self._agent = root
         self._app_name = app_name or agent.name
         self._executor_options = executor_options or {}
         self.takes = _TAKES.by_url(*KINDS) if urls else _TAKES

@@ -37,6 +37,7 @@ from langgraph.errors import EmptyInputError, GraphRecursionError, InvalidUpdate
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel import Pregel
 from langgraph.types import CachePolicy, Command
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
@@ -84,7 +85,8 @@ _FINAL: Final[dict[type[Exception], str]] = {
 
 _TAKES: Final = Takes("langgraph", None)
 
-Graph = CompiledStateGraph[Any, Any, Any, Any]
+Graph = Pregel[Any, Any, Any, Any]
+"""Compiled, or an entrypoint."""
 _Show = Callable[[TaskContext, str, Any], Awaitable[None]]
 
 
@@ -140,10 +142,10 @@ class LangGraphWorker(FrameworkWorker):
         urls: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(options, steps=steps, show_tools=show_tools)
         given: Any = graph
         if isinstance(given, StateGraph):
             raise ConfigurationError("The graph is not compiled: pass `graph.compile()`.")
+        super().__init__(graph, Pregel, options, steps=steps, show_tools=show_tools)
         spread = [name for name, kind in graph.channels.items() if isinstance(kind, DeltaChannel)]
         if spread:
             raise ConfigurationError(

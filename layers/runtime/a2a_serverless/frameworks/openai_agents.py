@@ -110,7 +110,7 @@ class OpenAIAgentsWorker(FrameworkWorker):
     ) -> None:
         if run_config is not None:
             options["run_config"] = run_config
-        super().__init__(options, steps=steps, show_tools=show_tools)
+        super().__init__(agent, Agent, options, steps=steps, show_tools=show_tools)
         self._agent = agent
         self.takes = _TAKES.by_url("image", "document") if urls else _TAKES
 

@@ -91,7 +91,7 @@ class StrandsWorker(FrameworkWorker):
                 "An agent of Strands is one conversation: pass a function that makes one,"
                 " `StrandsWorker(lambda: Agent(…))`."
             )
-        super().__init__(options, steps=steps, show_tools=show_tools)
+        super().__init__(make_agent, Callable, options, steps=steps, show_tools=show_tools)
         self._make_agent = make_agent
         self._made: WeakSet[Agent] = WeakSet()
 
