@@ -151,7 +151,10 @@ def test_variables_and_card_that_change(tmp_path: Path) -> None:
 
 
 def test_packages_that_change(tmp_path: Path) -> None:
-    """A package that is replaced starts dev anew at its port, and the turn that finds it waits."""
+    """A package that is replaced starts dev anew at its port, and the turn that finds it waits.
+
+    If the agent cannot be loaded without it, its messages fail until it can: dev goes on.
+    """
     installed = tmp_path / "packages" / "site-packages"
     (installed / "liba-1.0.dist-info").mkdir(parents=True)
     (installed / "liba.py").write_text("WORD = 'one'\n")
@@ -169,11 +172,16 @@ def test_packages_that_change(tmp_path: Path) -> None:
         (installed / "liba.py").write_text("WORD = 'two, from a newer one'\n")
         (installed / "liba-1.0.dist-info").rename(installed / "liba-1.1.dist-info")
         assert run("send", url, "go").stdout == "two, from a newer one\n"
+        (installed / "liba.py").unlink()
+        (installed / "liba-1.1.dist-info").rmdir()
+        assert "No module named 'liba'" in run("send", url, "go").stdout
+        (installed / "liba.py").write_text("WORD = 'three'\n")
+        assert run("send", url, "go").stdout == "three\n"
         assert dev.end() == 0, dev.said()
         said = dev.said()
-    assert said.count("liba changed in site-packages: dev starts anew") == 1
-    assert said.count(f"A2A at {url},") == 2
-    assert len(re.findall(r'… turn 1: completed after .*, "go"', said)) == 2
+    assert said.count("liba changed in site-packages: dev starts anew") == 2
+    assert said.count(f"A2A at {url},") == 3
+    assert len(re.findall(r'… turn 1: completed after .*, "go"', said)) == 3
 
 
 def test_without_reloading(tmp_path: Path) -> None:

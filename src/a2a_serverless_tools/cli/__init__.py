@@ -35,7 +35,7 @@ from a2a_serverless_tools.cli import (
     tasks,
 )
 from a2a_serverless_tools.cli.arguments import PROGRAM, Parser
-from a2a_serverless_tools.cli.text import printable, refuse
+from a2a_serverless_tools.cli.text import escape_on_stdout, printable, refuse
 
 _COMMANDS = (
     *("demo", "init", "dev", "send", "console", "lock", "upgrade", "secrets", "preflight"),
@@ -82,6 +82,7 @@ environment:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; 2 means that the start was refused."""
+    escape_on_stdout()
     options = _parser().parse_args(arguments)
     options.given = sys.argv[1:] if arguments is None else [*arguments]
     _log_to_stderr(verbose=options.verbose)

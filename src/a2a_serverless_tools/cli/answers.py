@@ -23,7 +23,7 @@ from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state
-from a2a_serverless_tools.cli.text import printable, readable, say
+from a2a_serverless_tools.cli.text import as_line, printable, readable, say
 
 EXIT_FAILED: Final = 1
 EXIT_ASKS: Final = 3
@@ -87,7 +87,7 @@ class Answer:
     def take(self, event: StreamResponse) -> None:
         """Show an event."""
         if self.as_json:
-            print(json.dumps(MessageToDict(event), ensure_ascii=False), flush=True)
+            print(as_line(MessageToDict(event)), flush=True)
         match event.WhichOneof("payload"):
             case "task":
                 self.show_task(event.task)
@@ -95,16 +95,16 @@ class Answer:
                 self._take_message(event.message)
             case "status_update":
                 update = event.status_update
-                self.task_id, self.context_id = update.task_id, update.context_id
+                self._is_of(update.task_id, update.context_id)
                 self._take_status(update.status)
             case "artifact_update":
                 chunk = event.artifact_update
-                self.task_id, self.context_id = chunk.task_id, chunk.context_id
+                self._is_of(chunk.task_id, chunk.context_id)
                 self._take_artifact(chunk.artifact, is_whole=not chunk.append)
 
     def show_task(self, task: Task) -> None:
         """Show what is new of a task."""
-        self.task_id, self.context_id = task.id, task.context_id
+        self._is_of(task.id, task.context_id)
         for artifact in task.artifacts:
             self._take_artifact(artifact, is_whole=True)
         self._take_status(task.status)
@@ -118,6 +118,12 @@ class Answer:
         self._end_line()
         if self._said or self.state not in _WELL:
             self._tell(f"{_word(self.state)}{self._said and f': {self._said}'}")
+
+    def _is_of(self, task_id: str, context_id: str) -> None:
+        """Take note of an event's task; artifacts of another one may have the same ids."""
+        if task_id != self.task_id:
+            self._texts, self._known = {}, set()
+        self.task_id, self.context_id = task_id, context_id
 
     def _take_message(self, message: Message) -> None:
         self.context_id = message.context_id

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import threading
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -85,6 +85,7 @@ def _add_dev(commands: Commands) -> None:
         help="after an edit that cannot be loaded, run the agent before it; else messages fail "
         "with the reason until it is repaired",
     )
+    dev.add_argument("--restarted", action="store_true", help=SUPPRESS)
     dev.add_argument("--no-push", action="store_true", help="offer no push notifications")
     dev.add_argument("--no-console", action="store_true", help="serve no console at /")
 
@@ -127,9 +128,10 @@ def _dev(options: Namespace) -> int:
         ended.wait()
     if anew.is_asked:
         sys.stderr.flush()
-        given = [one for one in options.given if one != "--fresh"]
+        given = [one for one in options.given if one not in ("--fresh", "--restarted")]
         port = stack.url.rpartition(":")[2]
-        program = [sys.executable, "-m", "a2a_serverless_tools.cli", *given, "--port", port]
+        given += ["--restarted", "--port", port]
+        program = [sys.executable, "-m", "a2a_serverless_tools.cli", *given]
         os.execv(sys.executable, program)  # noqa: S606 - this program, as it was started
     return 0
 
@@ -160,6 +162,7 @@ def _asked_for(options: Namespace, file: Path) -> Options:
         push=not options.no_push,
         loads="turn" if options.agent_per_turn else "once" if options.no_reload else "changed",
         keeps_agent=options.keep_agent,
+        may_be_broken=options.restarted,
     )
 
 

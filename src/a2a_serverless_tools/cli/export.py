@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from argparse import Namespace
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from a2a_serverless_tools.cli.arguments import EXIT_DAMAGED, Adders, Commands, add_command
 from a2a_serverless_tools.cli.tasks import add_owner, fault_of_owner, nothing_of, owner_of
-from a2a_serverless_tools.cli.text import counting, refuse
+from a2a_serverless_tools.cli.text import as_line, counting, refuse
 
 if TYPE_CHECKING:
     from a2a_serverless.storage.deletion import Owner
@@ -73,7 +72,7 @@ async def _export(options: Namespace) -> int:
 
 
 def _print(line: dict[str, Any], output: TextIO) -> None:
-    print(json.dumps(line, ensure_ascii=False), file=output)
+    print(as_line(line), file=output)
 
 
 async def _exported(storage: DurableStorage, owner: Owner) -> AsyncIterator[dict[str, Any]]:

@@ -10,8 +10,9 @@ import uuid
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 from a2a_serverless.errors import ConfigurationError
@@ -86,7 +87,8 @@ def _send(options: Namespace) -> int:
             raise ConfigurationError(f"There is no file {path}: name another one with --file.")
     is_conversation = not text and sys.stdin.isatty()
     if not (text or is_conversation):
-        text = sys.stdin.read().strip()
+        with _explained(url):
+            text = sys.stdin.read().strip()
     if not (text or is_conversation or options.file or options.task):
         raise ConfigurationError(f"There is nothing to send: {PROGRAM} send [URL] TEXT.")
     with asyncio.Runner() as runner, _explained(url):
@@ -143,7 +145,7 @@ async def _opened(url: str, options: Namespace) -> _Talk:
             hold no key like the caller's.
     """
     import httpx
-    from a2a.client import A2ACardResolver, ClientConfig
+    from a2a.client import ClientConfig
 
     from a2a_serverless.client import Retries, create_resuming_client
 
@@ -156,8 +158,7 @@ async def _opened(url: str, options: Namespace) -> _Talk:
     http = httpx.AsyncClient(headers=own, timeout=_TIMEOUT_S, trust_env=not _is_here(url))
     try:
         first = {"headers": {**_credentials(options.key), **own}}
-        resolver, is_card = A2ACardResolver(http, url), url.endswith(".json")
-        card = await resolver.get_agent_card("/" if is_card else None, http_kwargs=first)
+        card = await _card(url, http, first)
         http.headers.update({**_credentials(options.key, card), **own})
         await _check_interfaces(url, card, http)
         config = ClientConfig(httpx_client=http, supported_protocol_bindings=[*_BINDINGS])
@@ -168,6 +169,23 @@ async def _opened(url: str, options: Namespace) -> _Talk:
         await http.aclose()
         raise
     return _Talk(url, card, http, client, options)
+
+
+async def _card(url: str, http: httpx.AsyncClient, first: dict[str, Any]) -> AgentCard:
+    """Return the card that is below a URL, or at the URL itself."""
+    from a2a.client import A2ACardResolver
+    from a2a.client.errors import AgentCardResolutionError
+
+    resolver = A2ACardResolver(http, url)
+    if url.endswith(".json"):
+        return await resolver.get_agent_card("/", http_kwargs=first)
+    try:
+        return await resolver.get_agent_card(http_kwargs=first)
+    except AgentCardResolutionError as error:
+        if error.status_code == HTTPStatus.NOT_FOUND:
+            with suppress(AgentCardResolutionError):
+                return await resolver.get_agent_card("/", http_kwargs=first)
+        raise
 
 
 async def _check_interfaces(url: str, card: AgentCard, http: httpx.AsyncClient) -> None:
@@ -371,7 +389,8 @@ def _url_and_text(words: Sequence[str]) -> tuple[str, str]:
 
 def _is_url(word: str) -> bool:
     try:
-        host = urlsplit(word).hostname
+        parts = urlsplit(word)
+        host = parts.hostname if parts.port != 0 else None  # `port` raises for a wrong one
     except ValueError:
         host = None
     return bool(host) and word.startswith(("http://", "https://")) and len(word.split()) == 1
@@ -425,6 +444,8 @@ def _explained(url: str) -> Iterator[None]:
 
     try:
         yield
+    except UnicodeError as error:
+        raise ConfigurationError("The text, or a name beside it, is not UTF-8.") from error
     except GaveUpError as error:
         named = error.task_id
         way = f"see it again with {PROGRAM} send {url} --task {named}" if named else "send it again"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE, PROGRAM
 
@@ -30,7 +34,28 @@ def printable(text: str) -> str:
 
 def readable(text: str) -> str:
     """Return a text of several lines as it is, but for what would command a terminal."""
-    return _COMMANDS.sub(lambda c: c[0].encode("unicode_escape").decode(), text)
+    return _COMMANDS.sub(
+        lambda c: c[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n")
+    )
+
+
+def as_line(value: Any) -> str:
+    """Return JSON in one line, with what would command a terminal escaped as JSON escapes it."""
+    text = json.dumps(value, ensure_ascii=False)
+    return _COMMANDS.sub(lambda c: f"\\u{ord(c[0]):04x}", text)
+
+
+def escape_on_stdout() -> None:
+    """Have stdout escape, as JSON does, what its encoding does not have: a text may be any."""
+
+    def escaped(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+    codecs.register_error("a2a_escaped", escaped)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="a2a_escaped")
 
 
 def refuse(sentence: str) -> int:

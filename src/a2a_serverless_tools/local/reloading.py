@@ -60,6 +60,8 @@ class ReloadedAgent:
         is_fresh: True to load it anew for every turn, and to log what a turn has left in memory.
         keeps_agent: True to run the last agent that could be loaded where a turn would fail because
             the new one cannot be; the log says so, once for each reason.
+        may_be_broken: True for a process that was started anew: if the agent cannot be loaded, its
+            messages fail with the reason until it can.
         kept: modules that stay as they are first imported, such as those of context variables.
         variables: `.env`, which is read again when it has changed.
         start_anew: starts the process again, soon, as installed packages were replaced or removed:
@@ -76,6 +78,7 @@ class ReloadedAgent:
         *,
         is_fresh: bool = False,
         keeps_agent: bool = False,
+        may_be_broken: bool = False,
         kept: Iterable[str] = (),
         variables: Dotenv | None = None,
         start_anew: Callable[[], None] = lambda: None,
@@ -86,6 +89,7 @@ class ReloadedAgent:
         self._folder = (self._here / reference.rpartition(":")[0]).resolve().parent
         self._is_fresh = is_fresh
         self._keeps_agent = keeps_agent
+        self._may_be_broken = may_be_broken
         self._variables = variables
         self._start_anew = start_anew
         self._packages = _packages()
@@ -106,9 +110,13 @@ class ReloadedAgent:
         self._modules.install()
         try:
             self._take(self._load())
-        except BaseException:
-            self._modules.remove()
-            raise
+        except BaseException as error:
+            if not (self._may_be_broken and isinstance(error, ConfigurationError)):
+                self._modules.remove()
+                raise
+            logger.error("%s", error, extra={"action": "agent_not_loaded"})  # noqa: TRY400 - a sentence
+            self._take(_NotLoaded(str(error)))
+            self._broken = str(error)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -306,6 +314,8 @@ class _NotBegun(AgentExecutor):
 
 class _NotLoaded(AgentExecutor):
     """Fails a turn with the reason why its agent cannot be loaded."""
+
+    keeps_conversation = True  # as it may: turns of a conversation are in order from the start
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

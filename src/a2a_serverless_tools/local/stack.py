@@ -137,6 +137,7 @@ class Options:
     """True to offer and call webhooks."""
     loads: Loads = "once"
     keeps_agent: bool = False
+    may_be_broken: bool = False
     """As for `ReloadedAgent`, like `variables`; neither counts if the agent is loaded once."""
     variables: Dotenv | None = None
     watch: Watch | None = None
@@ -264,6 +265,7 @@ class Stack:
             named,
             is_fresh=loads == "turn",
             keeps_agent=self.options.keeps_agent,
+            may_be_broken=self.options.may_be_broken,
             kept=modules_of(self.settings.context_variables),
             variables=self.options.variables,
             start_anew=self.options.start_anew,

@@ -29,6 +29,7 @@ from google.adk.tools import (
     ToolContext,
 )
 from google.adk.tools.base_toolset import BaseToolset
+from google.adk.workflow import START, Workflow
 from google.genai import types
 
 from a2a_serverless.frameworks.adk import AdkExecutor
@@ -143,11 +144,22 @@ async def test_a_failure_leaves_the_conversation_as_it_was() -> None:
     assert text == "a, b", text
 
 
+async def test_a_workflow_is_an_agent() -> None:
+    """It is recognised, and runs without steps."""
+    flow = Workflow(name="flow", edges=[(START, LlmAgent(name="one", model=Fake(model="m")))])
+    executor = executor_of(flow)
+    assert isinstance(executor, AdkExecutor), executor
+    assert answered((await Talk(executor).say("a"))[1]) == "a"
+    assert "leave `steps=False` or" in contract.refused(lambda: AdkExecutor(flow, show_tools=True))
+
+
 async def test_what_a_run_raises_is_the_runtimes_to_judge() -> None:
     """A fault that passes is waited for, and a limit fails the task, with both converters."""
     for options in ({}, {"force_new_version": True}):
         waits(await talk(max_attempts=3, **options).told("away"), "no connection")
         fails(await talk(max_attempts=3, **options).told("limit"), TOO_MANY_STEPS)
+        _, failed = await talk(**options).say("fail")
+        assert "no model" not in str(failed), failed
 
 
 class Counted(BaseLlm):  # type: ignore[misc] # as above

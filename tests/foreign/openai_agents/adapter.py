@@ -5,11 +5,21 @@ from __future__ import annotations
 import uuid
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import httpx2
 import openai
-from agents import Agent, RunConfig, RunContextWrapper, RunHooks, ToolOutputImage, function_tool
+from agents import (
+    Agent,
+    GuardrailFunctionOutput,
+    RunConfig,
+    RunContextWrapper,
+    RunHooks,
+    ToolOutputImage,
+    function_tool,
+    input_guardrail,
+)
 from agents.models.chatcmpl_converter import Converter
 from agents.models.interface import Model
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
@@ -19,6 +29,7 @@ from pydantic import BaseModel
 
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
 from a2a_serverless.frameworks.openai_agents import (
+    _REFUSED,
     OpenAIAgentsWorker,
     _content,
     _ConversationSession,
@@ -202,6 +213,43 @@ async def test_too_many_steps_fail_the_task() -> None:
         return [function_call("look_up", {"what": "Oslo"}, call_id=uuid.uuid4().hex)]
 
     fails(await told(calls).told("go"), TOO_MANY_STEPS)
+
+
+async def test_a_final_output_that_no_model_has_said_is_sent() -> None:
+    """A tool's result may be it, or what a handler of errors returns: once, whatever dies."""
+
+    async def play(calls: list[str], **more: Any) -> Any:
+        def looks(_: ModelCall) -> list[Any]:
+            calls.append("model")
+            return [assistant_message("Looking."), function_call("looks_up", {}, call_id="1")]
+
+        @function_tool  # type: ignore[untyped-decorator] # as above
+        def looks_up() -> str:
+            calls.append("looks_up")
+            return "It is sunny"
+
+        agent = Agent(name="helper", tools=[looks_up], model=Fake(looks), **more.pop("ends", {}))
+        talk = Talk(OpenAIAgentsWorker(agent, **more), max_attempts=3)
+        return answered((await talk.say("go"))[1])
+
+    ends = {"tool_use_behavior": "stop_on_first_tool"}
+    handlers = {"max_turns": lambda _: "That is all."}
+    for steps in (True, False):
+        end = await play([], steps=steps, ends=ends)
+        assert end == "Looking.\n\nIt is sunny", end
+        end = await play([], steps=steps, max_turns=1, error_handlers=handlers)
+        assert end == "Looking.\n\nThat is all.", end
+    assert await killed_everywhere(partial(play, ends=ends)) == ["model", "looks_up"]
+
+
+async def test_a_guardrail_fails_the_task() -> None:
+    """It would refuse every further start, too, and the model is not paid for them."""
+
+    @input_guardrail  # type: ignore[untyped-decorator] # as above
+    async def refuses(*_: Any) -> GuardrailFunctionOutput:
+        return GuardrailFunctionOutput(output_info=None, tripwire_triggered=True)
+
+    fails(await talk(says, input_guardrails=[refuses]).told("go"), _REFUSED)
 
 
 def paid(calls: list[str], *, steps: bool = True) -> OpenAIAgentsWorker:

@@ -16,7 +16,7 @@ from strands.tools.executors import SequentialToolExecutor
 from strands.types import media
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.frameworks.conversation import TOO_LONG, TOO_MANY_STEPS
+from a2a_serverless.frameworks.conversation import INVALID, TOO_LONG, TOO_MANY_STEPS
 from a2a_serverless.frameworks.parts import FORMATS, File
 from a2a_serverless.frameworks.strands import StrandsWorker, _block
 from a2a_serverless.worker import TaskContext
@@ -161,6 +161,21 @@ async def test_an_agent_instead_of_a_function_is_refused() -> None:
     except ConfigurationError as error:
         said = str(error)
     assert "`StrandsWorker(lambda: Agent(…))`" in said, said
+
+
+async def test_a_function_makes_an_agent_for_each_turn() -> None:
+    """One that returns the same agent again would show a caller what another one has said."""
+    kept = agent()
+
+    async def late() -> Agent:
+        return agent()
+
+    assert answered((await Talk(StrandsWorker(late)).say("a"))[1]) == "a"
+    for make, number in ((lambda: kept, 2), (lambda: "agent", 1)):
+        speaking = Talk(StrandsWorker(make), max_attempts=3)
+        for _ in range(number - 1):
+            await speaking.say("a")
+        fails(await speaking.told("a"), INVALID)
 
 
 async def test_a_conversation_manager_shortens_what_is_kept() -> None:

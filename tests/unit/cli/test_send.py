@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.worker.adapter import Watch
+from a2a_serverless_tools import cli
 from a2a_serverless_tools.cli import answers, send
 from a2a_serverless_tools.local import own_file
 from a2a_serverless_tools.local.http_server import HttpServer, bind
@@ -198,6 +199,28 @@ def test_events_as_json_are_the_protocol_s_own(agent: str, run: Run) -> None:
     assert "TASK_STATE_COMPLETED" in json.dumps(events[-1])
 
 
+@pytest.mark.parametrize("agent", ["JSONRPC"], indirect=True)
+def test_no_answer_commands_a_terminal_or_breaks_another_encoding(
+    agent: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events as JSON have no control character; what stdout cannot encode is shown escaped."""
+    odd = "\x9b31m\u202e\x7f \u00fc \U0001f600"
+    out = run("send", agent, "--json", odd).out
+    assert out.isprintable() is False
+    assert set("\x9b\u202e\x7f").isdisjoint(out)
+    assert any(
+        odd[-1] in json.dumps(json.loads(line), ensure_ascii=False) for line in out.splitlines()
+    )
+
+    shown = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr("sys.stdout", shown)
+    codes = [cli.main(["send", agent, *how, "\u00fc \U0001f600"]) for how in ((), ("--json",))]
+    shown.flush()
+    text, *events = shown.buffer.getvalue().decode("ascii").splitlines()
+    assert (codes, text) == ([0, 0], r"you said: \u00fc \ud83d\ude00")
+    assert "\u00fc \U0001f600" in json.dumps([*map(json.loads, events)], ensure_ascii=False)
+
+
 def test_files_go_and_come(agent: str, run: Run, tmp_path: Path) -> None:
     """A file is sent with its name, and one that comes is written once, where `--out` says."""
     sent = tmp_path / "notes.bin"
@@ -243,10 +266,10 @@ def test_a_conversation_goes_on(
 ) -> None:
     """At a terminal each line is a message: an answer to the question, or the next of its context.
 
-    What an earlier turn has shown is not shown again.
+    What an earlier turn has shown is not shown again, but the same answer of another task is.
     """
     monkeypatch.setattr("sys.stdin", Typed())
-    lines = iter(["ask", "Oslo", "", "fail", "/new", "hello"])
+    lines = iter(["ask", "Oslo", "", "Oslo", "fail", "/new", "hello"])
 
     def typed(prompt: str = "") -> str:
         prompts.append(prompt)
@@ -263,11 +286,12 @@ def test_a_conversation_goes_on(
     assert said.out.splitlines() == [
         "Which city?",
         "you said: Oslo",
+        "you said: Oslo",
         "No luck.",
         "you said: hello",
         "",
     ]
-    assert prompts == ["> ", "answer> ", "> ", "> ", "> ", "> ", "> "]
+    assert prompts == ["> ", "answer> ", *["> "] * 6]
     assert said.err.startswith("Said at http")
 
 
@@ -278,6 +302,23 @@ def test_stdin_is_the_message_where_it_is_no_terminal(
     monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))
 
     assert run("send", agent)[:2] == (0, "you said: from a pipe\n")
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Gr\xfc\xdfe"), "utf-8"))
+    for arguments in ((), ("\udcfc",), ("hello", "--context", "\udcfc")):
+        assert "not UTF-8" in run("send", agent, *arguments).err
+
+
+@pytest.mark.parametrize("place", ["/agents/7", "/old/agent.json"])
+def test_the_url_may_be_that_of_a_card(place: str, run: Run) -> None:
+    """A card that is in another place is found there, whatever its name."""
+
+    def app(url: str) -> Starlette:
+        made = stock(url, "JSONRPC")
+        made.router.routes[0] = Route(place, made.router.routes[0].endpoint)  # type: ignore[attr-defined]
+        return made
+
+    with serving(app) as url:
+        assert run("send", url + place, "hello")[:2] == (0, "you said: hello\n")
 
 
 def test_a_task_is_shown_again(agent: str, run: Run) -> None:
@@ -436,6 +477,7 @@ def test_no_agent_is_one_sentence(route: Route, named: str, run: Run) -> None:
         (("http://no-such-host.invalid", "hello"), "cannot be reached"),
         (("http://127.0.0.1:1", "hello"), "cannot be reached"),
         (("http://[", "hello"), "http://["),
+        (("http://127.0.0.1:99999", "hello"), "is no URL"),
         (("localhost:8000", "hello"), "is no URL"),
         (("http://127.0.0.1:1",), "nothing to send"),
         (("http://127.0.0.1:1", "hello", "--file", "gone.txt"), "gone.txt"),

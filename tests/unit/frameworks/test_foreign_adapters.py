@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.foreign_agents import ROOT, python_of
 
-TESTS = {"openai_agents": 19, "strands": 19, "google_adk": 25}
+TESTS = {"openai_agents": 21, "strands": 20, "google_adk": 26}
 """How many there are in `adapter.py` of each environment."""
 
 

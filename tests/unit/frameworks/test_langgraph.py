@@ -41,6 +41,7 @@ from langgraph.cache.memory import InMemoryCache
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.config import get_stream_writer
+from langgraph.func import entrypoint
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.runtime import get_runtime
@@ -490,7 +491,7 @@ async def test_the_nodes_whose_text_is_the_answer() -> None:
     """A router's JSON is none of it; a node of a subgraph may be named, too."""
     routes, answers = says('{"next": "writer"}'), says("Tea.")
     graph = chain(MessagesState, router=routes, writer=answers).compile()
-    assert answered((await Talk(LangGraphWorker(graph, nodes=["writer"])).say("a"))[1]) == "Tea."
+    assert answered((await Talk(LangGraphWorker(graph, nodes="writer")).say("a"))[1]) == "Tea."
     outer = chain(MessagesState, router=routes, inner=graph, last=routes).compile()
     for node, subgraphs, has_all in (("writer", True, False), ("inner", False, True)):
         worker = LangGraphWorker(outer, nodes=[node], subgraphs=subgraphs)
@@ -516,6 +517,27 @@ async def test_the_answer_may_be_another_key(value: Any, expected: Any) -> None:
     both = LangGraphWorker(graph, answer="report", nodes=["writer"])
     _, task = await Talk(both).say("a")
     assert artifact_texts(task)["answer"][0].startswith("Draft")
+
+
+async def test_an_answer_has_its_files() -> None:
+    """A message under another key is its text and its files."""
+    picture = {"type": "image", "base64": "QUJD", "mime_type": "image/png"}
+    said = AIMessage([{"type": "text", "text": "A cat."}, picture])
+    graph = chain(Report, report=lambda _: {"report": [said]}).compile()
+    _, task = await Talk(LangGraphWorker(graph, answer="report")).say("a")
+    parts = [part for each in task.artifacts for part in each.parts]
+    assert [part.text or part.raw for part in parts] == [b"ABC", "A cat."]
+
+
+async def test_a_graph_without_keys_has_one_value() -> None:
+    """An entrypoint's value is named as the warning says, `answer="__end__"`."""
+
+    @entrypoint()
+    async def flow(state: Any) -> str:
+        return f"{state['messages'][-1].text}!"
+
+    worker = LangGraphWorker(flow, answer="__end__")
+    assert answered((await Talk(worker).say("a"))[1]) == "a!"
 
 
 @pytest.mark.parametrize(

@@ -350,6 +350,12 @@ async def test_the_options_of_a_run() -> None:
     made = Agent(FunctionModel(reply))
     worker = PydanticAIWorker(made, output_type=int, model_settings={"max_tokens": 7})
     assert answered((await Talk(worker).say("a"))[1]) == 7
+
+    def twice(response: int) -> int:
+        return 2 * response
+
+    worker = PydanticAIWorker(made, output_type=twice, model_settings={"max_tokens": 7})
+    assert answered((await Talk(worker).say("a"))[1]) == 14
     limited = PydanticAIWorker(agent(calls("look_up")), usage_limits=UsageLimits(request_limit=0))
     fails(await Talk(limited, max_attempts=3).told("it"), TOO_MANY_STEPS)
 

@@ -92,6 +92,10 @@ agent = Agent()
     [
         (GRAPH, "builder", "not compiled: write `agent = graph.compile()`"),
         ("from langgraph.pregel import Pregel", "Pregel", "a class of LangGraph"),
+        ("from pydantic_ai import Agent", "Agent", "a class: write `agent = Agent(…)`"),
+        (f"{GRAPH}\nagent = graph.with_retry()", "agent", "name the graph itself, or call"),
+        ("def make(): ...", "make", "a function: call it, `agent = make_agent()`"),
+        (GRAPH, "agent", "has no 'agent', but graph: write `agent = graph`."),
         ("import strands\nagent = strands.Agent()", "agent", "StrandsWorker(lambda: Agent(…))"),
         ("import crewai\ncrew = crewai.Crew()", "crew", "`kickoff_async` in a Worker"),
     ],
@@ -106,6 +110,22 @@ def test_what_has_no_adapter_gets_its_line(
         monkeypatch.setitem(sys.modules, package, module)
     with pytest.raises(ConfigurationError, match=re.escape(way_out)):
         loaded(tmp_path, source, name)
+
+
+def test_an_adapter_takes_its_own_framework_s_agents_alone(tmp_path: Path) -> None:
+    """Each would else fail every turn, with an AttributeError of its own."""
+    source = f"""{GRAPH}
+from pydantic_ai import Agent
+from a2a_serverless.frameworks.langgraph import LangGraphWorker
+from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
+"""
+    for line, given in (
+        ("PydanticAIWorker(graph)", "CompiledStateGraph"),
+        ("LangGraphWorker(Agent())", "Agent"),
+        ("LangGraphWorker(LangGraphWorker(graph))", "LangGraphWorker"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"was given {given}: write the adapter"):
+            loaded(tmp_path, f"{source}agent = {line}", "agent")
 
 
 def test_an_agent_of_two_frameworks_is_refused(tmp_path: Path) -> None:

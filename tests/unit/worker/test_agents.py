@@ -76,6 +76,13 @@ NEITHER = (
 )
 
 
+FUNCTION = (
+    "a function: call it, `agent = make_agent()`; one that makes an agent of Strands is given to"
+    " StrandsWorker; one that answers is the `handle` of a Worker."
+)
+THERE = "Executor, Waiter, Demanding, Abstract, Keyless, executor, waiter"
+
+
 @pytest.mark.parametrize("name", ["Executor", "executor"])
 def test_an_executor_is_taken_as_it_is(folder: Path, name: str) -> None:
     """A class is called without arguments, an instance is the agent."""
@@ -96,12 +103,24 @@ def test_a_worker_becomes_an_executor(folder: Path, name: str) -> None:
         ("agent", "The agent '{}' is not of the form FILE.py:NAME."),
         ("agent.py:", "The agent '{}' is not of the form FILE.py:NAME."),
         ("@/none.py:a", "The agent '{}' cannot be used: there is no file @/none.py."),
-        ("@/agent_file.py:other", "The agent '{}' cannot be used: @/agent_file.py has no 'other'."),
+        (
+            "@/agent_file.py:other",
+            (
+                f"The agent '{{}}' cannot be used: @/agent_file.py has no 'other', but {THERE}:"
+                " write `other = Executor`."
+            ),
+        ),
         ("@/agent_file.py:number", f"The agent '{{}}' is of the type int{NEITHER}"),
-        ("@/agent_file.py:Path", "The agent '{}' cannot be used: @/agent_file.py has no 'Path'."),
+        (
+            "@/agent_file.py:Path",
+            (
+                f"The agent '{{}}' cannot be used: @/agent_file.py has no 'Path', but {THERE}:"
+                " write `Path = Executor`."
+            ),
+        ),
         ("@/agent_file.py:NAME", f"The agent '{{}}' is of the type str{NEITHER}"),
         ("@/agent_file.py:Stranger", f"The agent '{{}}' is Stranger{NEITHER}"),
-        ("@/agent_file.py:factory", f"The agent '{{}}' is of the type function{NEITHER}"),
+        ("@/agent_file.py:factory", f"The agent '{{}}' is {FUNCTION}"),
         (
             "@/agent_file.py:Keyless",
             (

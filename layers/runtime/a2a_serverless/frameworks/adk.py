@@ -11,7 +11,7 @@ import asyncio
 import copy
 import json
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from contextvars import Context, ContextVar, copy_context
 from types import MappingProxyType
@@ -105,7 +105,7 @@ class AdkExecutor(Adapter, AgentExecutor):
 
     def __init__(
         self,
-        agent: BaseAgent | App,
+        agent: BaseNode | App,
         app_name: str = "",
         *,
         executor_options: dict[str, Any] | None = None,
@@ -114,10 +114,12 @@ class AdkExecutor(Adapter, AgentExecutor):
         show_tools: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(options, steps=steps, show_tools=show_tools)
+        root = agent.root_agent if isinstance(agent, App) else agent
+        steps = steps and isinstance(root, BaseAgent)  # the nodes of a Workflow are none
+        super().__init__(root, BaseNode, options, steps=steps, show_tools=show_tools)
         _EXECUTOR.check(executor_options or {})
         self._app = agent if isinstance(agent, App) else None
-        self._agent = agent.root_agent if isinstance(agent, App) else agent
+        self._agent = root
         self._app_name = app_name or agent.name
         self._executor_options = executor_options or {}
         self.takes = _TAKES.by_url(*KINDS) if urls else _TAKES
@@ -188,7 +190,7 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
             )
         try:
             async with aclosing(super().run_async(**options)) as events:
-                async for event in events:
+                async for event in _errors_last(events):
                     number = (event.custom_metadata or {}).pop(_ANSWER, None)
                     event.custom_metadata = event.custom_metadata or None
                     self.chunk_of = self.answers.get(number)
@@ -197,6 +199,21 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
         except Exception as error:
             self.error = error
             raise
+
+
+async def _errors_last(events: AsyncIterator[AdkEvent]) -> AsyncIterator[AdkEvent]:
+    """Yield the events of a run, those of errors at its end, and none of them if it raises.
+
+    The ADK makes such an event of each exception, with its text, which is for the log.
+    """
+    errors: list[AdkEvent] = []
+    async for event in events:
+        if event.error_code is None:
+            yield event
+        else:
+            errors.append(event)
+    for event in errors:
+        yield event
 
 
 class _ConversationSessions(InMemorySessionService):  # type: ignore[misc] # its environment has the types

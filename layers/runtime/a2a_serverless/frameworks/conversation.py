@@ -20,7 +20,6 @@ from a2a_serverless.frameworks.options import Adapter
 from a2a_serverless.frameworks.parts import PartRefusedError, check_answer, tell
 from a2a_serverless.worker import FinalError, TaskContext, Worker
 from a2a_serverless.worker.context import queue_of
-from a2a_serverless.worker.steps import current_step
 
 logger = logging.getLogger(__name__)
 
@@ -236,8 +235,8 @@ class Answer:
 
     async def add(self, text: str, message: object) -> None:
         """Send the next chunk; `message` is equal for the chunks of one message."""
-        if current_step() is not None:  # steps that are recorded may have begun the artifact
-            self._has_begun = self._has_begun or queue_of(self._ctx).has_artifact(ARTIFACT)
+        # Steps that are recorded may have begun the artifact.
+        self._has_begun = self._has_begun or queue_of(self._ctx).has_artifact(ARTIFACT)
         is_next = self._has_begun and message != self._message
         self._has_begun, self._message = True, message
         text = f"\n\n{text}" if is_next else text

@@ -37,6 +37,7 @@ from langgraph.errors import EmptyInputError, GraphRecursionError, InvalidUpdate
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel import Pregel
 from langgraph.types import CachePolicy, Command
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
@@ -84,7 +85,8 @@ _FINAL: Final[dict[type[Exception], str]] = {
 
 _TAKES: Final = Takes("langgraph", None)
 
-Graph = CompiledStateGraph[Any, Any, Any, Any]
+Graph = Pregel[Any, Any, Any, Any]
+"""Compiled, or an entrypoint."""
 _Show = Callable[[TaskContext, str, Any], Awaitable[None]]
 
 
@@ -97,7 +99,7 @@ class LangGraphWorker(FrameworkWorker):
         graph: compiled; a checkpointer that it was compiled with is not used.
         answer: the key of the state that has the answer, if that is not what models say. It is
             sent when the graph has ended, and no text is streamed but that of `nodes`.
-        nodes: the nodes whose text is the answer; by default all of them.
+        nodes: the nodes whose text is the answer, one or several; by default all of them.
         stream_mode: what is shown as statuses beside the text: "custom", what nodes write, and
             "updates", what they return; a string or several.
         subgraphs: True: what subgraphs say is the answer, too.
@@ -131,7 +133,7 @@ class LangGraphWorker(FrameworkWorker):
         graph: Graph,
         *,
         answer: str | None = None,
-        nodes: Collection[str] | None = None,
+        nodes: str | Collection[str] | None = None,
         stream_mode: str | Sequence[str] = (),
         subgraphs: bool = False,
         show_tools: bool = False,
@@ -140,10 +142,10 @@ class LangGraphWorker(FrameworkWorker):
         urls: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(options, steps=steps, show_tools=show_tools)
         given: Any = graph
         if isinstance(given, StateGraph):
             raise ConfigurationError("The graph is not compiled: pass `graph.compile()`.")
+        super().__init__(graph, Pregel, options, steps=steps, show_tools=show_tools)
         spread = [name for name, kind in graph.channels.items() if isinstance(kind, DeltaChannel)]
         if spread:
             raise ConfigurationError(
@@ -151,6 +153,7 @@ class LangGraphWorker(FrameworkWorker):
                 " checkpoints, and the last one alone is kept: use another channel."
             )
         modes = frozenset([stream_mode] if isinstance(stream_mode, str) else stream_mode)
+        nodes = [nodes] if isinstance(nodes, str) else nodes
         keys = graph.output_channels
         keys = [keys] if isinstance(keys, str) else [*keys]
         _refuse("answer", frozenset([answer]) - {None}, keys)
@@ -185,12 +188,17 @@ class LangGraphWorker(FrameworkWorker):
     async def finish(self, ctx: TaskContext, values: Any) -> None:
         """End a task whose graph has ended, given its state.
 
-        By default the value of the key `answer` is sent: a text, the text of a message or of the
-        last one of several, or data. Without such a key there is no further output.
+        By default the value of the key `answer` is sent: a text, the text and files of a message or
+        of the last one of several, or data. Without such a key there is no further output.
         """
-        value = None if self._answer is None else values.get(self._answer)
+        value = None
+        if self._answer is not None:
+            is_one_value = isinstance(self._graph.output_channels, str)
+            value = values if is_one_value else values.get(self._answer)
         if isinstance(value, list) and value and _are_messages(value):
             value = value[-1]
+        if isinstance(value, AIMessage):
+            await _give_files(ctx, value)
         if value is None or isinstance(value, str | BaseMessage):
             await ctx.complete(value.text if isinstance(value, BaseMessage) else value)
         else:
@@ -380,6 +388,12 @@ def _files_of(token: AIMessage) -> list[Any]:
     return [block for block in token.content_blocks if block["type"] in _FILES]
 
 
+async def _give_files(ctx: TaskContext, message: AIMessage) -> None:
+    for block in _files_of(message):
+        if file := _file(block):
+            await give(ctx, file)
+
+
 class _Said:
     """What a graph says: its text as it comes, and its files when it has ended."""
 
@@ -414,9 +428,7 @@ class _Said:
     async def end(self) -> None:
         """Send the files."""
         for message in self._files.values():
-            for block in message.content:
-                if isinstance(block, dict) and (file := _file(block)):
-                    await give(self._ctx, file)
+            await _give_files(self._ctx, message)
 
 
 _Say = Callable[[], Awaitable[None]]

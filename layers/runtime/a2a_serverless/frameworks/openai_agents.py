@@ -19,12 +19,16 @@ from agents import (
     Agent,
     FunctionTool,
     Handoff,
+    InputGuardrailTripwireTriggered,
     MaxTurnsExceeded,
     Model,
+    OutputGuardrailTripwireTriggered,
     RunConfig,
     Runner,
     RunResultStreaming,
     RunState,
+    ToolInputGuardrailTripwireTriggered,
+    ToolOutputGuardrailTripwireTriggered,
     UserError,
 )
 from agents.memory import SessionABC
@@ -54,7 +58,15 @@ from a2a_serverless.worker import TaskContext
 
 __all__ = ["OpenAIAgentsWorker"]
 
-_FINAL: Final[dict[type[Exception], str]] = {MaxTurnsExceeded: TOO_MANY_STEPS, UserError: INVALID}
+_REFUSED: Final = "A guardrail of the agent has refused this."
+_FINAL: Final[dict[type[Exception], str]] = {
+    MaxTurnsExceeded: TOO_MANY_STEPS,
+    UserError: INVALID,
+    InputGuardrailTripwireTriggered: _REFUSED,
+    OutputGuardrailTripwireTriggered: _REFUSED,
+    ToolInputGuardrailTripwireTriggered: _REFUSED,
+    ToolOutputGuardrailTripwireTriggered: _REFUSED,
+}
 _TAKES: Final = Takes("openai-agents", frozenset({*IMAGES, *DOCUMENTS, "audio/mpeg", "audio/wav"}))
 
 
@@ -98,7 +110,7 @@ class OpenAIAgentsWorker(FrameworkWorker):
     ) -> None:
         if run_config is not None:
             options["run_config"] = run_config
-        super().__init__(options, steps=steps, show_tools=show_tools)
+        super().__init__(agent, Agent, options, steps=steps, show_tools=show_tools)
         self._agent = agent
         self.takes = _TAKES.by_url("image", "document") if urls else _TAKES
 
@@ -112,7 +124,7 @@ class OpenAIAgentsWorker(FrameworkWorker):
         return content if isinstance(content, str) else [{"role": "user", "content": content}]
 
     async def finish(self, ctx: TaskContext, output: Any) -> None:
-        """End a task with the final output: a text was streamed already, other output is data."""
+        """End a task with the final output: a text has gone out already, other output is data."""
         if isinstance(output, str):
             await ctx.respond()
         else:
@@ -148,7 +160,19 @@ class OpenAIAgentsWorker(FrameworkWorker):
             await conversation.ask(_question(run.interruptions[0]), kept)
         else:
             await conversation.end(self.remember(session.items))
+            if isinstance(run.final_output, str) and run.final_output not in _said(run):
+                await Answer(ctx).add(run.final_output, run)
             await self.finish(ctx, run.final_output)
+
+
+def _said(run: RunResultStreaming) -> set[str]:
+    """Return the texts of the model's last answer, which were streamed.
+
+    A final output may also be a tool's result, or come from a handler of errors.
+    """
+    items = run.raw_responses[-1].output if run.raw_responses else ()
+    contents = (content for item in items for content in getattr(item, "content", None) or ())
+    return {"", *(getattr(content, "text", "") for content in contents)}
 
 
 async def _answered(agent: Agent[Any], run: dict[str, Any], answer: Any) -> Any:

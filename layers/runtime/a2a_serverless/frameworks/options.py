@@ -98,14 +98,22 @@ class Adapter:
     way_out: str
     """What to write if tasks complete without an answer."""
 
-    def __init__(self, options: Mapping[str, Any], *, steps: bool, show_tools: bool) -> None:
-        """Take what all adapters take.
+    def __init__(
+        self, agent: Any, kind: Any, options: Mapping[str, Any], *, steps: bool, show_tools: bool
+    ) -> None:
+        """Take what all adapters take; `kind` is the type of the framework's agents.
 
         Raises:
-            ConfigurationError: an option does not exist, or the framework's version is unknown.
+            ConfigurationError: the agent is none of the framework's, an option does not exist, or
+                the framework's version is unknown.
         """
         if unknown := unknown_version(self.module):
             raise ConfigurationError(f"{unknown}.")
+        if not isinstance(agent, kind):
+            raise ConfigurationError(
+                f"{self.passed.adapter} takes an agent of its framework, and was given"
+                f" {type(agent).__name__}: write the adapter of that, or name another agent."
+            )
         self.passed.check(options)
         if show_tools and not steps:
             raise ConfigurationError(

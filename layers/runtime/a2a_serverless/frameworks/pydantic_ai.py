@@ -27,6 +27,7 @@ from pydantic_ai import (
     UsageLimitExceeded,
     UserError,
 )
+from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ToolFailed
 from pydantic_ai.messages import (
@@ -138,7 +139,9 @@ class PydanticAIWorker(FrameworkWorker):
                 {"user_prompt", "message_history", "deferred_tool_results", "conversation"}
             )
         },
-        frozenset({"event_stream_handler", "instructions", "metadata", "model_settings"}),
+        frozenset(
+            {"event_stream_handler", "instructions", "metadata", "model_settings", "output_type"}
+        ),
     )
     way_out = "the agent's output is empty; end the task in `finish(ctx, output)`."
 
@@ -152,7 +155,7 @@ class PydanticAIWorker(FrameworkWorker):
         urls: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(options, steps=steps, show_tools=show_tools)
+        super().__init__(agent, AbstractAgent, options, steps=steps, show_tools=show_tools)
         if stream and not steps:
             raise ConfigurationError(
                 "PydanticAIWorker streams text as it records it: leave `steps=False` or"

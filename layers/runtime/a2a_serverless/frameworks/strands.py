@@ -7,10 +7,12 @@ of one artifact. Each request of the model and each call of a tool is a step.
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final
+from weakref import WeakSet
 
 from pydantic_core import to_jsonable_python
 from strands import Agent, Snapshot
@@ -59,8 +61,8 @@ class StrandsWorker(FrameworkWorker):
     """Runs an agent once for each message.
 
     Args:
-        make_agent: returns a new agent; one object is one conversation, so that each turn has its
-            own. `callback_handler=None` keeps it from printing.
+        make_agent: returns a new agent, and may be async; one object is one conversation, so that
+            each turn has its own. `callback_handler=None` keeps it from printing.
         **options: those of `Agent.stream_async`, such as `invocation_state` and `limits`; one that
             is a function is called with the turn's TaskContext.
         show_tools: True: the client sees each call of a tool as a status.
@@ -78,7 +80,7 @@ class StrandsWorker(FrameworkWorker):
 
     def __init__(
         self,
-        make_agent: Callable[[], Agent],
+        make_agent: Callable[[], Agent | Awaitable[Agent]],
         *,
         steps: bool = True,
         show_tools: bool = False,
@@ -89,8 +91,9 @@ class StrandsWorker(FrameworkWorker):
                 "An agent of Strands is one conversation: pass a function that makes one,"
                 " `StrandsWorker(lambda: Agent(…))`."
             )
-        super().__init__(options, steps=steps, show_tools=show_tools)
+        super().__init__(make_agent, Callable, options, steps=steps, show_tools=show_tools)
         self._make_agent = make_agent
+        self._made: WeakSet[Agent] = WeakSet()
 
     def begin(self, ctx: TaskContext) -> Any:
         """Return the prompt for a task's first message: by default its text, or all its parts.
@@ -118,7 +121,7 @@ class StrandsWorker(FrameworkWorker):
         conversation = await Conversation.load(ctx, "strands")
         waiting, ended = conversation.waiting, conversation.ended or {}
         messages = Messages.of(ended.get("messages"), waiting)
-        agent = self._make_agent()
+        agent = await self._new()
         if self._steps:
             recording = _Recording(ctx, shows_tools=self._show_tools)
             agent.add_middleware(InvokeModelStage, recording.request)
@@ -143,6 +146,23 @@ class StrandsWorker(FrameworkWorker):
                 await ctx.emit_data_artifact(to_jsonable_python(output), FINAL_ANSWER)
             await self.finish(ctx, agent)
 
+    async def _new(self) -> Agent:
+        """Return a new agent.
+
+        Raises:
+            FinalError: it is none, or that of another turn: its messages may be another caller's.
+        """
+        made = self._make_agent()
+        agent = await made if inspect.isawaitable(made) else made
+        if not isinstance(agent, Agent) or agent in self._made:
+            what = "that of another turn" if isinstance(agent, Agent) else f"no agent but {agent!r}"
+            raise FinalError(
+                f"The function given to StrandsWorker has returned {what}: make a new Agent in it.",
+                client_text=INVALID,
+            )
+        self._made.add(agent)
+        return agent
+
 
 async def _stream(ctx: TaskContext, agent: Agent, prompt: Any, options: dict[str, Any]) -> Any:
     """Run the agent, and send the text of its model.
@@ -159,7 +179,7 @@ async def _stream(ctx: TaskContext, agent: Agent, prompt: Any, options: dict[str
 
 
 async def _streamed(ctx: TaskContext, agent: Agent, prompt: Any, options: dict[str, Any]) -> Any:
-    answer, number, interrupts, output = Answer(ctx), 0, (), None
+    answer, number, interrupts, output, stopped = Answer(ctx), 0, (), None, ""
     async for event in agent.stream_async(prompt, **options):
         if text := event.get("data"):
             await answer.add(text, number)
@@ -169,10 +189,9 @@ async def _streamed(ctx: TaskContext, agent: Agent, prompt: Any, options: dict[s
                 await give(ctx, file)
         elif "result" in event:
             interrupts = event["result"].interrupts or ()
-            output = event["result"].structured_output
-            if event["result"].stop_reason.startswith("limit_"):
-                stopped = f"The run has come to its limit ({event['result'].stop_reason})."
-                raise FinalError(stopped, client_text=TOO_MANY_STEPS)
+            output, stopped = event["result"].structured_output, event["result"].stop_reason
+    if stopped.startswith("limit_"):  # outside of the stream, whose trace would else be closed late
+        raise FinalError(f"The run has come to its limit ({stopped}).", client_text=TOO_MANY_STEPS)
     return interrupts, output
 
 

@@ -200,7 +200,11 @@ def load_agent(
     module = _import((folder or Path()) / path, reference, loader)
     found = getattr(module, name, None)
     if found is None:
-        raise ConfigurationError(f"The agent {reference!r} cannot be used: {path} has no {name!r}.")
+        has = [each for each, value in vars(module).items() if _is_agent(value, module)]
+        way_out = f", but {', '.join(has)}: write `{name} = {has[0]}`" if has else ""
+        raise ConfigurationError(
+            f"The agent {reference!r} cannot be used: {path} has no {name!r}{way_out}."
+        )
     return _executor(found, reference, Path(str(module.__file__)).parent)
 
 
@@ -376,6 +380,12 @@ def executor_of(found: Any) -> AgentExecutor | None:
     return found if isinstance(found, AgentExecutor) else None
 
 
+def _is_agent(found: Any, module: ModuleType) -> bool:
+    if inspect.isclass(found):
+        return found.__module__ == module.__name__ and issubclass(found, Worker | AgentExecutor)
+    return isinstance(found, Worker | AgentExecutor) or len(_adapters_of(found)) == 1
+
+
 def what_is(found: Any) -> str:
     """Return what is wrong with an object that is no agent, and the way out if it is known."""
     if adapters := _adapters_of(found):
@@ -389,6 +399,8 @@ def what_is(found: Any) -> str:
     for name, way_out in _WAYS_OUT.items():
         if name in names:
             return way_out
+    if inspect.isclass(found) and not names.isdisjoint(_FRAMEWORKS):
+        return f"a class: write `agent = {found.__name__}(…)`"
     what = found.__name__ if inspect.isclass(found) else f"of the type {type(found).__name__}"
     return (
         f"{what}: neither an AgentExecutor nor a Worker, nor an agent of LangGraph, Pydantic AI,"
@@ -425,6 +437,7 @@ _FRAMEWORKS: Final[Mapping[tuple[str, str], _Adapter]] = {
     ("pydantic_ai", "AbstractAgent"): ("pydantic_ai", "PydanticAIWorker", _no_options),
     ("agents", "Agent"): ("openai_agents", "OpenAIAgentsWorker", _no_options),
     ("google", "BaseAgent"): ("adk", "AdkExecutor", _named),
+    ("google", "Workflow"): ("adk", "AdkExecutor", _named),
     ("google", "App"): ("adk", "AdkExecutor", _named),
 }
 """By package and class of a framework's agent: the module and the name of its adapter, and its
@@ -435,6 +448,14 @@ _WAYS_OUT: Final[Mapping[tuple[str, str], str]] = {
         "a graph of LangGraph that is not compiled: write `agent = graph.compile()`"
     ),
     ("langgraph", "Pregel"): "a class of LangGraph: name a compiled graph",
+    ("langchain_core", "Runnable"): (
+        "a runnable of LangChain and no graph: name the graph itself, or call its `ainvoke` in a"
+        " Worker"
+    ),
+    ("builtins", "function"): (
+        "a function: call it, `agent = make_agent()`; one that makes an agent of Strands is given"
+        " to StrandsWorker; one that answers is the `handle` of a Worker"
+    ),
     ("strands", "Agent"): (
         "an agent of Strands, which is one conversation: write `agent = StrandsWorker(lambda:"
         " Agent(…))`, from a2a_serverless.frameworks.strands"
