@@ -23,6 +23,9 @@ FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(ADAPTED
 # Frameworks that are clients here; their SDK is that of 0.3.
 DELEGATING := crewai strands_client
 CLIENTS := $(FOREIGN) $(patsubst %,build/foreign/%/requirements.txt,$(DELEGATING))
+# Frameworks without an adapter, which docs/patterns.md shows: by the client of OpenAI's that they need.
+WITH_OPENAI := with_openai_2 with_openai_3
+PATTERNS := $(patsubst %,build/foreign/%/requirements.txt,$(WITH_OPENAI))
 
 # What benchmarks/peers compares with, each in an environment of its own.
 PEERS := a2akit sdk fasta2a
@@ -67,6 +70,10 @@ foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks and clients of 
 	$(BIN)/python -m pytest tests/conformance/test_stock_comparison.py -k framework
 	$(BIN)/python -m pytest tests/e2e/test_frameworks.py tests/unit/frameworks
 	$(BIN)/python -m pytest tests/e2e/test_foreign_clients.py
+
+.PHONY: patterns
+patterns: $(VENV)/.stamp $(PATTERNS) ## the agents of docs/patterns.md, each with its framework (1.2 GB)
+	$(BIN)/python -m pytest tests/unit/frameworks/test_patterns.py
 
 .PHONY: clients
 clients: $(VENV)/.stamp $(CLIENTS) ## every client does all that it can: docs/build/resuming.md; their requests for the suite
@@ -224,6 +231,11 @@ lock: $(VENV)/.stamp ## resolve the dependencies again
 		$(UV) pip compile tests/foreign/$$name/requirements.in pyproject.toml --extra local \
 			-c build/sdk.txt $(LOCK) -o tests/foreign/$$name/requirements.txt || exit; \
 	done
+	for name in $(WITH_OPENAI); do \
+		pins=build/sdk.txt; [ $$name = with_openai_2 ] || pins=requirements/runtime.txt; \
+		$(UV) pip compile tests/foreign/$$name/requirements.in pyproject.toml --extra local \
+			-c $$pins $(LOCK) -o tests/foreign/$$name/requirements.txt || exit; \
+	done
 	for name in $(OLDER_CLIENT) $(DELEGATING); do \
 		$(UV) pip compile tests/foreign/$$name/requirements.in $(LOCK) \
 			-o tests/foreign/$$name/requirements.txt || exit; \
@@ -275,7 +287,7 @@ endef
 $(TOOL)/%/requirements.txt: requirements/tools/%.txt | $(UV)
 	$(own_environment)
 
-$(CLIENTS): build/foreign/%/requirements.txt: tests/foreign/%/requirements.txt | $(UV)
+$(CLIENTS) $(PATTERNS): build/foreign/%/requirements.txt: tests/foreign/%/requirements.txt | $(UV)
 	$(own_environment)
 
 # The emulated AWS runs on the Python of the functions, which are its children.

@@ -1,0 +1,56 @@
+"""The agents of docs/patterns.md, each run with its framework: `make patterns`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.foreign_agents import ROOT, python_of
+from tests.foreign.patterns import CHECKS, PAGE, patterns
+
+ENVIRONMENTS = {
+    "CrewAI": "with_openai_2",
+    "AutoGen": "with_openai_2",
+    "AG2": "with_openai_3",
+    "Agno": "with_openai_3",
+    "LlamaIndex": "with_openai_2",
+    "smolagents": "with_openai_3",
+}
+"""Folders in tests/foreign with the packages of each agent."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_an_agent_of_the_page(name: str, tmp_path: Path) -> None:
+    """As it stands there it answers, streams, keeps its conversation and fails with its place."""
+    environment = ENVIRONMENTS[name]
+    if not (ROOT / "build/foreign" / environment).exists():
+        pytest.skip(f"{name} is in an environment that is not installed: `make patterns`.")
+    run = subprocess.run(
+        [python_of(environment), "-W", "ignore", "-m", "tests.foreign.patterns", tmp_path, name],
+        cwd=ROOT,
+        env={
+            "PYTHONPATH": f"{ROOT / 'layers/runtime'}:{ROOT / 'src'}:{ROOT}",
+            "HOME": str(tmp_path),
+            "CREWAI_DISABLE_TELEMETRY": "true",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout.splitlines()[-1]) == [check.__name__ for check in CHECKS]
+
+
+def test_the_versions_of_the_page_are_those_that_are_tried() -> None:
+    """Each row of the table names the version of the lock, and each row has its agent."""
+    page = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\w+)\]\(#\w+\) \| ([\w-]+) ([\d.]+) \|", page, re.MULTILINE)
+    assert [name for name, _, _ in rows] == list(patterns()) == list(ENVIRONMENTS)
+    for name, package, version in rows:
+        lock = ROOT / "tests/foreign" / ENVIRONMENTS[name] / "requirements.txt"
+        assert f"\n{package}=={version} " in lock.read_text(encoding="utf-8"), name
