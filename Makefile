@@ -23,7 +23,7 @@ FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(ADAPTED
 # Frameworks that are clients here; their SDK is that of 0.3.
 DELEGATING := crewai strands_client
 CLIENTS := $(FOREIGN) $(patsubst %,build/foreign/%/requirements.txt,$(DELEGATING))
-# Frameworks without an adapter, which docs/patterns.md shows: by the client of OpenAI's that they need.
+# Frameworks without an adapter, which docs/build/patterns.md shows: by the client of OpenAI's that they need.
 WITH_OPENAI := with_openai_2 with_openai_3
 PATTERNS := $(patsubst %,build/foreign/%/requirements.txt,$(WITH_OPENAI))
 
@@ -72,7 +72,7 @@ foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks and clients of 
 	$(BIN)/python -m pytest tests/e2e/test_foreign_clients.py
 
 .PHONY: patterns
-patterns: $(VENV)/.stamp $(PATTERNS) ## the agents of docs/patterns.md, each with its framework (1.2 GB)
+patterns: $(VENV)/.stamp $(PATTERNS) ## the agents of docs/build/patterns.md, each with its framework (1.2 GB)
 	$(BIN)/python -m pytest tests/unit/frameworks/test_patterns.py
 
 .PHONY: clients

@@ -1,4 +1,4 @@
-"""Run the agents of docs/patterns.md, as they stand there, in an environment with their frameworks.
+"""Run the agents of the page `patterns`, as they stand there, in an environment of theirs.
 
 `python -m tests.foreign.patterns FOLDER AG2` prints the names of the checks that have passed, as
 JSON. The model is a server on this machine that answers as OpenAI's does.
@@ -7,6 +7,7 @@ JSON. The model is a server on this machine that answers as OpenAI's does.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import re
@@ -23,19 +24,29 @@ from a2a.types import Task
 
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.worker import services
-from a2a_serverless.worker.agents import load_agent
+from a2a_serverless.worker.agents import load_agent, what_is
 from a2a_serverless.worker.failures import own_lines
+from tests.support import pages
 from tests.support.messages import request
 from tests.support.workers import S, artifact_texts, status_text
 from tests.unit.frameworks.talks import Talk, answered, waits
 
-PAGE = Path(__file__).parents[2] / "docs" / "patterns.md"
+PAGE = pages.path("patterns")
 WAIT_S = 60
 WHOLE = {"CrewAI", "smolagents"}
 """What sends its answer in one piece."""
 HIDES_STATUS = {"Agno"}
 """What does not tell with which HTTP status its model has answered."""
 RAISES_IF_EMPTY = {"CrewAI"}
+CLASSES = {
+    "CrewAI": "Crew",
+    "AutoGen": "AssistantAgent",
+    "AG2": "Agent",
+    "Agno": "Agent",
+    "LlamaIndex": "FunctionAgent",
+    "smolagents": "ToolCallingAgent",
+}
+"""The class of each framework whose object an author may name as the agent."""
 
 
 def patterns() -> dict[str, str]:
@@ -130,7 +141,8 @@ class Pattern:
         os.environ["OPENAI_API_BASE"] = os.environ["OPENAI_BASE_URL"]
         os.environ["OPENAI_API_KEY"] = "sk-none"
         (folder / "agent.py").write_text(patterns()[name], encoding="utf-8")
-        self._agent = load_agent(f"{folder}/agent.py:agent")
+        self._agent: Any = load_agent(f"{folder}/agent.py:agent")
+        self.module: str = type(self._agent._worker).__module__
 
     def talk(self) -> Talk:
         return Talk(self._agent)
@@ -220,6 +232,12 @@ async def an_empty_answer_is_told(pattern: Pattern) -> None:
         assert "has answered nothing: " in "".join(logged.output), logged.output
 
 
+async def the_object_itself_gets_its_line(pattern: Pattern) -> None:
+    """An author who names it as the agent is told of this page."""
+    cls = getattr(importlib.import_module(pattern.module), CLASSES[pattern.name])
+    assert "`a2a-serverless docs patterns` has" in what_is(cls), what_is(cls)
+
+
 CHECKS: tuple[Callable[[Pattern], Awaitable[None]], ...] = (
     text_goes_in_and_comes_out,
     words_are_sent_as_they_come,
@@ -227,6 +245,7 @@ CHECKS: tuple[Callable[[Pattern], Awaitable[None]], ...] = (
     an_error_names_the_place,
     a_model_that_is_away_is_waited_for,
     an_empty_answer_is_told,
+    the_object_itself_gets_its_line,
 )
 
 

@@ -1,4 +1,4 @@
-"""The agents of docs/patterns.md, each run with its framework: `make patterns`."""
+"""The agents of the page `patterns`, each run with its framework: `make patterns`."""
 
 from __future__ import annotations
 

@@ -97,7 +97,11 @@ agent = Agent()
         ("def make(): ...", "make", "a function: call it, `agent = make_agent()`"),
         (GRAPH, "agent", "has no 'agent', but graph: write `agent = graph`."),
         ("import strands\nagent = strands.Agent()", "agent", "StrandsWorker(lambda: Agent(…))"),
-        ("import crewai\ncrew = crewai.Crew()", "crew", "`kickoff_async` in a Worker"),
+        (
+            "import crewai\ncrew = crewai.Crew()",
+            "crew",
+            "a crew of CrewAI: `a2a-serverless docs patterns` has",
+        ),
     ],
 )
 def test_what_has_no_adapter_gets_its_line(

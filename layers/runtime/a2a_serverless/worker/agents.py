@@ -460,10 +460,18 @@ _WAYS_OUT: Final[Mapping[tuple[str, str], str]] = {
         "an agent of Strands, which is one conversation: write `agent = StrandsWorker(lambda:"
         " Agent(…))`, from a2a_serverless.frameworks.strands"
     ),
-    ("crewai", "Crew"): "a crew of CrewAI: call its `kickoff_async` in a Worker",
-    ("smolagents", "MultiStepAgent"): (
-        "an agent of smolagents: call it in a Worker, by `await ctx.run_sync(agent.run, …)`"
-    ),
+    **{
+        name: f"{what}: `a2a-serverless docs patterns` has the Worker that runs it"
+        for name, what in {
+            ("ag2", "Agent"): "an agent of AG2",
+            ("agno", "Agent"): "an agent of Agno",
+            ("autogen_agentchat", "BaseChatAgent"): "an agent of AutoGen",
+            ("autogen_agentchat", "BaseGroupChat"): "a team of AutoGen",
+            ("crewai", "Crew"): "a crew of CrewAI",
+            ("llama_index", "BaseWorkflowAgent"): "an agent of LlamaIndex",
+            ("smolagents", "MultiStepAgent"): "an agent of smolagents",
+        }.items()
+    },
 }
 """What an object is that has no adapter, and what to write instead."""
 
