@@ -1,14 +1,52 @@
-"""Puts the files that projects are written from into the wheel: those of the repository itself."""
+"""Makes what a package has and the repository lacks: its page on an index, and copies of files.
+
+The copies are those that projects are written from, and the pages of the documentation.
+"""
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 SCAFFOLD = "src/a2a_serverless_tools/scaffold"
+SPECIFICATION = "https://a2a-protocol.org/latest/specification/"
+
+LINK = re.compile(r"\[([^\]]*)\]\((?!https:)([^)#]*)(#[^)]*)?\)")
+"""A link to a file of the repository, or to a heading of the page itself."""
+PAGE = re.compile(r"docs/.*?([a-z-]+)\.md")
+
+
+class Readme(MetadataHookInterface):
+    """The README, and the addresses of the project, as an index shows them.
+
+    `address` is where the repository is. While it is empty, a link to a page of the documentation
+    becomes the command that prints it, and one to another file becomes its text.
+    """
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        address = self.config["address"].rstrip("/")
+        readme = Path(self.root, "README.md").read_text(encoding="utf-8")
+        files = f"{address}/blob/v{metadata['version']}" if address else ""
+        text = LINK.sub(lambda link: shown(files, *link.groups("")), readme)
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+        metadata["urls"] = {"A2A specification": SPECIFICATION}
+        if address:
+            metadata["urls"] |= {"Source": address, "Changelog": f"{files}/CHANGELOG.md"}
+
+
+def shown(files: str, text: str, path: str, heading: str) -> str:
+    """Return what stands for a link: one with an address, or a command, or its text."""
+    if files:
+        return f"[{text}]({files}/{path or 'README.md'}{heading})"
+    if not (page := PAGE.fullmatch(path)):
+        return text
+    command = f"`a2a-serverless docs {page[1]}`"
+    return command if text.endswith(".md") else f"{text} ({command})"
 
 
 class RepositoryFiles(BuildHookInterface):  # type: ignore[type-arg]

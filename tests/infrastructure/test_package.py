@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import grimp
+import pytest
 import yaml
+from markdown_it import MarkdownIt
 
 import a2a_serverless
 from a2a_serverless_tools.scaffold.project import KINDS
-from a2a_serverless_tools.scaffold.source import PACKAGED_FILES, files
-from tests.e2e.installed import built
+from a2a_serverless_tools.scaffold.source import PACKAGED_FILES, PAGES, files
+from tests.e2e.installed import UV, built, run
 
 PACKAGE = "a2a_serverless"
 TOOLS = "a2a_serverless_tools"
@@ -136,13 +138,20 @@ def test_the_version_is_one(project: Path) -> None:
     assert table(project)["version"] == a2a_serverless.__version__ == newest[1]
 
 
-def test_the_archives_have_what_they_should(tmp_path: Path, project: Path) -> None:
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source archive, and the wheel that was built out of it."""
+    folder = tmp_path_factory.mktemp("dist")
+    built(folder)
+    return folder
+
+
+def test_the_archives_have_what_they_should(archives: Path, project: Path) -> None:
     """Source archive and wheel have package, template, functions and agents, and no test.
 
     The wheel is built out of the archive, as an index's users may do.
     """
-    built(tmp_path)
-    (wheel,), (archive,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    (wheel,), (archive,) = archives.glob("*.whl"), archives.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as opened:
         names = set(opened.namelist())
         metadata = email.message_from_bytes(
@@ -170,6 +179,58 @@ def test_the_archives_have_what_they_should(tmp_path: Path, project: Path) -> No
     assert metadata["Summary"]
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert "local" in metadata.get_all("Provides-Extra", [])
+
+
+def built_page(folder: Path) -> tuple[email.message.Message, str]:
+    """The metadata of the wheel in a folder, and the text that an index shows."""
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        (name,) = (each for each in opened.namelist() if each.endswith("/METADATA"))
+        metadata = email.message_from_string(opened.read(name).decode())
+    return metadata, str(metadata.get_payload())
+
+
+def addresses(text: str) -> list[str]:
+    """The links of a page, as a browser has them."""
+    return re.findall(r'href="([^"]*)"', MarkdownIt("commonmark").enable("table").render(text))
+
+
+def test_the_page_on_an_index_has_no_dead_link(
+    archives: Path, tmp_path: Path, project: Path
+) -> None:
+    """Without an address of the project the page names the package's own pages, and no address.
+
+    With one, each link leads to the file of this version there.
+    """
+    readme = (project / "README.md").read_text(encoding="utf-8")
+    own = [each for each in addresses(readme) if not each.startswith("https://")]
+    metadata, text = built_page(archives)
+    assert metadata.get_all("Project-URL") == [
+        "A2A specification, https://a2a-protocol.org/latest/specification/"
+    ]
+    others = [each for each in addresses(readme) if each not in own]
+    assert addresses(text) == others
+    named = set(re.findall(r"`a2a-serverless docs ([a-z-]+)`", text))
+    linked = {Path(each.partition("#")[0]).stem for each in own if each.startswith("docs/")}
+    assert named == linked <= {path.stem for path in files(project, PAGES)}
+
+    (archive,) = archives.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(tmp_path, filter="data")
+    source = tmp_path / archive.name.removesuffix(".tar.gz")
+    (source / "PKG-INFO").unlink()  # it is taken instead of what is made anew
+    settings = source / "pyproject.toml"
+    address = "https://code.example/team/a2a-serverless"
+    edited = settings.read_text().replace('address = ""', f'address = "{address}/"')
+    settings.write_text(edited)
+    run([UV, "build", "--quiet", "--wheel", "--python", sys.executable, "-o", "out"], cwd=source)
+    metadata, text = built_page(source / "out")
+    files_at = f"{address}/blob/v{a2a_serverless.__version__}/"
+    assert f"Source, {address}" in metadata.get_all("Project-URL", [])
+    assert addresses(text) == [
+        each if each in others else files_at + ("README.md" * each.startswith("#")) + each
+        for each in addresses(readme)
+    ]
 
 
 def test_the_release_workflow_publishes_without_a_stored_key(project: Path) -> None:
