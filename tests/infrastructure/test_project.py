@@ -7,16 +7,19 @@ import re
 import shutil
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.card import load_card
+from a2a_serverless.worker import TaskContext
 from a2a_serverless_tools.cli import main
 from a2a_serverless_tools.scaffold import project as project_module
 from a2a_serverless_tools.scaffold.project import BASE, KINDS, Project, checked_name, create, write
-from a2a_serverless_tools.scaffold.source import AGENT, CARD
+from a2a_serverless_tools.scaffold.source import AGENT, CARD, PAGES, files, source
+from a2a_serverless_tools.testing.fixtures import MakeBench
 from tests.support.permissions import granted, transform
 
 
@@ -45,7 +48,7 @@ def test_a_project_has_what_its_owner_keeps(kind: str, tmp_path: Path, project: 
         *("functions/api/api.py", "functions/worker/worker.py", "functions/push/push.py"),
         *("functions/worker/requirements.in", "layers/runtime/Makefile", "requirements/dev.in"),
         *("tests/test_agent.py", "tests/test_endpoint.py", ".github/workflows/deploy.yml"),
-        *("fargate.yaml", "Dockerfile", ".dockerignore"),
+        *("fargate.yaml", "Dockerfile", ".dockerignore", "AGENTS.md", "llms.txt"),
     } <= names
     assert not [name for name in names if name.startswith("layers/runtime/a2a_serverless")]
     assert (folder / "template.yaml").read_bytes() == (project / "template.yaml").read_bytes()
@@ -56,6 +59,57 @@ def test_a_project_has_what_its_owner_keeps(kind: str, tmp_path: Path, project: 
     compile((folder / AGENT).read_text(), AGENT, "exec")
     written = [p.read_text() for p in folder.rglob("*") if p.is_file() and BASE not in p.parts]
     assert not [text for text in written if "@NAME@" in text or "@VERSION@" in text]
+
+
+def for_assistants() -> dict[str, str]:
+    """The texts of a project's AGENTS.md, llms.txt and README.md."""
+    rendered = Project(agent="worker", name="my-agent").render()
+    return {name: rendered[name].decode() for name in ("AGENTS.md", "llms.txt", "README.md")}
+
+
+def test_the_pages_that_a_project_names_are_there() -> None:
+    """AGENTS.md and README.md name pages of this version, and calls that an agent can make."""
+    texts = for_assistants()
+    topics = {path.stem for path in files(source(), PAGES)}
+    last = texts["AGENTS.md"].rpartition("## Pages")[2]
+    assert set(re.findall(r"`([a-z-]+)`", last)) <= topics
+    assert set(re.findall(r"`docs ([a-z-]+)`", texts["AGENTS.md"])) <= topics
+    steps = re.findall(r"\| `([a-z-]+)` \|$", texts["README.md"], re.MULTILINE)
+    assert len(steps) == 6
+    assert set(steps) <= topics
+    called = set(re.findall(r"\bctx\.(\w+)", texts["AGENTS.md"]))
+    assert len(called) > 10
+    assert called <= set(dir(TaskContext))
+
+
+def test_the_agent_of_the_rules_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent_bench: MakeBench
+) -> None:
+    """The code of AGENTS.md runs as it stands there: its agent asks, and its own test passes."""
+    agent, test = re.findall(r"```python\n(.*?)```", for_assistants()["AGENTS.md"], re.DOTALL)
+    write(tmp_path, {AGENT: agent.encode()})
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(test, names)  # noqa: S102 - it is what this version writes
+    names["test_a_room_is_booked_once"](agent_bench)
+    asked = agent_bench(f"{AGENT}:agent").send("")
+    assert (asked.state, asked.text) == ("input_required", "Which city?")
+    assert asked.reply("Oslo").state == "completed"
+
+
+def test_all_pages_are_listed_for_assistants(capsys: pytest.CaptureFixture[str]) -> None:
+    """llms.txt has the form of llmstxt.org, and the command prints the page of each link."""
+    title, summary, *rest = for_assistants()["llms.txt"].split("\n\n")
+    assert title == "# a2a-serverless"
+    assert summary.startswith("> ")
+    items = [line for block in rest for line in block.splitlines() if line.startswith("- ")]
+    found = [re.fullmatch(r"- \[([^\]]+)\]\((\S+)\)(: .+)?", line) for line in items]
+    links = [each[2] for each in found if each]
+    assert links == [path.relative_to(source()).as_posix() for path in files(source(), PAGES)]
+    assert len(links) == len(items)
+    for link in links:
+        assert main(["docs", link]) == 0
+        assert capsys.readouterr().out == (source() / link).read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("unlocked")

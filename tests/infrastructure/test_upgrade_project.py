@@ -84,6 +84,23 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
+def test_an_upgrade_brings_what_assistants_read(tmp_path: Path, versions: dict[str, Path]) -> None:
+    """A project from before gets both files; edits stay; a version's new page joins the list."""
+    folder = made(tmp_path / "mine", versions["0.2.0"])
+    for name in ("AGENTS.md", "llms.txt"):
+        (folder / name).unlink()
+        (folder / BASE / "written" / name).unlink()
+    changes = {step.name: step.change for step in upgraded(folder, versions, "0.3.0").steps}
+    assert (changes["AGENTS.md"], changes["llms.txt"]) == ("new", "new")
+    edited(folder / "AGENTS.md", "## Pages", "Never touch `prices.py`.\n\n## Pages")
+    page = versions["0.4.0"] / "docs/build/new-page.md"
+    page.write_text("# A new page\n\n## What is new\n")
+    upgraded(folder, versions, "0.4.0")
+    assert "Never touch `prices.py`." in (folder / "AGENTS.md").read_text()
+    listed = "- [A new page](docs/build/new-page.md): What is new\n"
+    assert listed in (folder / "llms.txt").read_text()
+
+
 def test_an_edited_project_over_two_versions(tmp_path: Path, versions: dict[str, Path]) -> None:
     """A project that is upgraded twice keeps its edits and gets the new parameters.
 

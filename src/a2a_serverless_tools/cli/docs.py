@@ -14,9 +14,9 @@ from typing import Final
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import PROGRAM, Adders, Commands, add_command
 from a2a_serverless_tools.cli.text import say
+from a2a_serverless_tools.scaffold.pages import title
 from a2a_serverless_tools.scaffold.source import PAGES, files, source
 
-_TITLE: Final = re.compile(r"^# (.+)$", re.MULTILINE)
 _HREF: Final = re.compile(r'<a href="([^"]*)">(.*?)</a>', re.DOTALL)
 _PAGE: Final = re.compile(r"(?:[./a-z-]*/)?([a-z-]+)\.md(#.*)?")
 _HEADING: Final = re.compile(r"<h([1-6])>(.*?)</h\1>", re.DOTALL)
@@ -56,15 +56,14 @@ def _docs(options: Namespace) -> int:
     elif topic:
         _print(pages[topic])
     else:
-        for name, title in _titles(pages).items():
-            print(f"{name:<22} {title}")
+        for name, shown in _titles(pages).items():
+            print(f"{name:<22} {shown}")
         say(f"{PROGRAM} docs TOPIC prints a page, --browser opens it")
     return 0
 
 
 def _titles(pages: dict[str, str]) -> dict[str, str]:
-    found = {name: _TITLE.search(text) for name, text in pages.items()}
-    return {name: title[1] if title else name for name, title in found.items()}
+    return {name: title(text, name) for name, text in pages.items()}
 
 
 def _print(text: str) -> None:
@@ -80,8 +79,8 @@ def _print(text: str) -> None:
 def _written(pages: dict[str, str], folder: Path) -> dict[str, Path]:
     """Write the pages as HTML; return their paths by name, the list's under the empty name."""
     listed = "".join(
-        f'<li><a href="{name}.html">{escape(title)}</a></li>'
-        for name, title in _titles(pages).items()
+        f'<li><a href="{name}.html">{escape(shown)}</a></li>'
+        for name, shown in _titles(pages).items()
     )
     bodies = {name: _html(text) for name, text in pages.items()}
     bodies[""] = f"<h1>a2a-serverless</h1><ul>{listed}</ul>"

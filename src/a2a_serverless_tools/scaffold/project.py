@@ -31,6 +31,7 @@ from a2a_serverless_tools.scaffold.dependencies import (
     absolute,
     own_place,
 )
+from a2a_serverless_tools.scaffold.pages import listed_pages
 from a2a_serverless_tools.scaffold.source import (
     AGENT,
     AGENT_LOCK,
@@ -65,6 +66,7 @@ _WRITTEN: Final[Mapping[str, str]] = {
     "deploy.yml": ".github/workflows/deploy.yml",
     "dev.in": DEVELOPMENT,
     "README.md": "README.md",
+    "assistants.md": "AGENTS.md",
     "checks/conftest.py": "tests/conftest.py",
     "checks/test_agent.py": "tests/test_agent.py",
     "checks/test_endpoint.py": "tests/test_endpoint.py",
@@ -135,7 +137,8 @@ class Project:
                 paths[REQUIREMENTS] = example / "requirements.txt"
         written = Path(__file__).parent / "written"
         paths |= {name: written / own for own, name in _WRITTEN.items()}
-        return {name: self._filled(name, path.read_bytes()) for name, path in paths.items()}
+        rendered = {name: self._filled(name, path.read_bytes()) for name, path in paths.items()}
+        return rendered | {"llms.txt": listed_pages(root).encode()}
 
     def _filled(self, name: str, content: bytes) -> bytes:
         if name == "samconfig.toml":

@@ -1,0 +1,48 @@
+"""The pages of the documentation: their titles, and the list of them for coding assistants."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from a2a_serverless_tools.scaffold.source import PAGES, files
+
+_TITLE: Final = re.compile(r"^# (.+)$", re.MULTILINE)
+_SECTION: Final = re.compile(r"^## (.+)$", re.MULTILINE)
+_CODE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+_ABOUT: Final = """\
+# a2a-serverless
+
+> A durable task runtime for A2A agents on AWS Lambda, DynamoDB and SQS: its documentation.
+
+The package has the pages. `.venv/bin/a2a-serverless docs PATH` prints one, by the path of its link
+or by its name: `docs testing`. AGENTS.md has the rules that code of an agent has to keep.
+"""
+
+
+def title(page: str, name: str) -> str:
+    """Return the title of a page; its name if it has none."""
+    found = _TITLE.search(page)
+    return found[1] if found else name
+
+
+def listed_pages(root: Path) -> str:
+    """Return the text of llms.txt, by the form of llmstxt.org: a line for each page below `root`.
+
+    A line has the titles of the page's sections.
+    """
+    text = _ABOUT
+    for part, paths in groupby(files(root, PAGES), lambda path: path.relative_to(root).parts[1]):
+        name = part.removesuffix(".md").capitalize()
+        text += f"\n## {name}\n\n{''.join(_line(root, path) for path in paths)}"
+    return text
+
+
+def _line(root: Path, path: Path) -> str:
+    page = _CODE.sub("", path.read_text(encoding="utf-8"))
+    sections = "; ".join(_SECTION.findall(page))
+    name = path.relative_to(root).as_posix()
+    return f"- [{title(page, path.stem)}]({name}){sections and f': {sections}'}\n"
