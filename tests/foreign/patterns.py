@@ -24,12 +24,12 @@ from a2a.types import Task
 
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.worker import services
-from a2a_serverless.worker.agents import load_agent, what_is
+from a2a_serverless.worker.agents import handler_of, load_agent, what_is
 from a2a_serverless.worker.failures import own_lines
 from tests.support import pages
 from tests.support.messages import request
 from tests.support.workers import S, artifact_texts, status_text
-from tests.unit.frameworks.talks import Talk, answered, waits
+from tests.unit.frameworks.talks import Talk, answered, dies_at, waits
 
 PAGE = pages.path("patterns")
 WAIT_S = 60
@@ -141,11 +141,11 @@ class Pattern:
         os.environ["OPENAI_API_BASE"] = os.environ["OPENAI_BASE_URL"]
         os.environ["OPENAI_API_KEY"] = "sk-none"
         (folder / "agent.py").write_text(patterns()[name], encoding="utf-8")
-        self._agent: Any = load_agent(f"{folder}/agent.py:agent")
-        self.module: str = type(self._agent._worker).__module__
+        self._agent = load_agent(f"{folder}/agent.py:agent")
+        self.module = handler_of(self._agent).__module__
 
-    def talk(self) -> Talk:
-        return Talk(self._agent)
+    def talk(self, *, max_attempts: int = 1) -> Talk:
+        return Talk(self._agent, max_attempts=max_attempts)
 
 
 async def turn_of(pattern: Pattern) -> Task:
@@ -232,6 +232,18 @@ async def an_empty_answer_is_told(pattern: Pattern) -> None:
         assert "has answered nothing: " in "".join(logged.output), logged.output
 
 
+async def a_recorded_answer_is_paid_for_once(pattern: Pattern) -> None:
+    """Where the answer is a step, a turn that dies right behind it does not ask the model again."""
+    if pattern.name not in WHOLE:
+        return
+    talk = pattern.talk(max_attempts=3)
+    with dies_at(1, before=False) as recorded:
+        task = (await talk.say("go"))[1]
+    assert answered(task) == "Hello there, you."
+    assert len(recorded) == 1, recorded
+    assert len(pattern.model.asked) == 1, pattern.model.asked
+
+
 async def the_object_itself_gets_its_line(pattern: Pattern) -> None:
     """An author who names it as the agent is told of this page."""
     cls = getattr(importlib.import_module(pattern.module), CLASSES[pattern.name])
@@ -245,6 +257,7 @@ CHECKS: tuple[Callable[[Pattern], Awaitable[None]], ...] = (
     an_error_names_the_place,
     a_model_that_is_away_is_waited_for,
     an_empty_answer_is_told,
+    a_recorded_answer_is_paid_for_once,
     the_object_itself_gets_its_line,
 )
 
