@@ -267,11 +267,11 @@ MISTAKES = {
     ),
     "a key that the graph does not have": (
         graph_of("agent = LangGraphWorker(graph.compile(), answer='repot')  # here"),
-        r"answer='repot'\): there is none of this name, but messages, report\.",
+        r"answer='repot'\): there is none of this name, but messages, report \(agent",
     ),
     "a stream mode that the adapter does not have": (
         graph_of("agent = LangGraphWorker(graph.compile(), stream_mode='debug')  # here"),
-        r"stream_mode='debug'\): there is none of this name, but custom, updates\.",
+        r"stream_mode='debug'\): there is none of this name, but custom, updates \(",
     ),
     "an option that does not exist": (
         graph_of("agent = LangGraphWorker(graph.compile(), stream_modes='custom')  # here"),
