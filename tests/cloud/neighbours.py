@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
+import time
+import uuid
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
-from a2a_serverless import __version__
+from a2a_serverless_tools.scaffold.project import KINDS
+from a2a_serverless_tools.scaffold.source import CARD, CARD_NAME
+from tests.artefact.build import PLATFORM
 from tests.cloud.deployment import Deployment, build, run
 from tests.cloud.emulator import ROOT
 from tests.cloud.own import Own, Patient, beside, subject_of
-from tests.e2e.releases import last_release
+from tests.e2e.releases import EARLIER, last_release, make_earlier
 from tests.live.findings import Figures, require
 from tests.live.stack import first_key
 from tests.live.subject import VERSION, Subject, artifact_text, ordered, state
@@ -22,7 +29,6 @@ MAKE_S: Final = 300.0
 BIN: Final = ROOT / ".venv" / "bin"
 IN_FLIGHT: Final = 8
 STEPS: Final = 5
-EARLIER: Final = "0.1.9"
 LAST_OUTPUT: Final = """\
   UndecodableQueue:
     Description: URL of the queue of undecodable messages
@@ -39,13 +45,9 @@ async def made(deployment: Deployment, subject: Subject) -> Figures:
     async with beside(deployment, "a2a-mine", build=folder / "built") as other:
         key = await first_key(other.account, await other.stack())
         require(key != subject.credential, "both stacks have the same key")
-        said = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "Two days in Oslo"}]}
         headers = {**VERSION, "X-API-Key": key}
         async with httpx.AsyncClient(base_url=other.door.url, timeout=180) as http:
-            answer = await http.post("/message:send", json={"message": said}, headers=headers)
-            require(answer.is_success, f"the project's agent answered {answer.status_code}")
-            task = answer.json()["task"]
-            require(state(task) == "COMPLETED", f"its task ended as {state(task)}")
+            task = await _answered(http, headers, "Two days in Oslo")
             alien = await http.get(f"/tasks/{task_id}", headers=headers)
             require(alien.status_code == httpx.codes.NOT_FOUND, "it shows the neighbour's task")
             shown = {**VERSION, "X-API-Key": subject.credential}
@@ -54,6 +56,73 @@ async def made(deployment: Deployment, subject: Subject) -> Figures:
     after = await subject.ended(await subject.begin("say"), within_s=100)
     require(state(after) == "COMPLETED", "the first stack does not work after the other's end")
     return {"answered": artifact_text(task)[:60]}
+
+
+async def _answered(http: httpx.AsyncClient, headers: dict[str, str], text: str) -> dict[str, Any]:
+    """Return the task that a project's agent completes with an answer."""
+    said = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
+    answer = await http.post("/message:send", json={"message": said}, headers=headers)
+    require(answer.is_success, f"the project's agent answered {answer.status_code}")
+    task: dict[str, Any] = answer.json()["task"]
+    require(state(task) == "COMPLETED", f"its task ended as {state(task)}", task=task)
+    require(task.get("artifacts"), "its task has no answer")
+    return task
+
+
+async def of_each_kind(deployment: Deployment, _: Subject) -> Figures:
+    """Deploy a project of each kind out of the wheel, one after the other into one stack.
+
+    The projects differ in their agent, its packages and its card, which replace those of the first
+    one in what was built; each is then an update of the stack by SAM.
+    """
+    folder = deployment.door.folder / "kinds"
+    await asyncio.to_thread(folder.mkdir)
+    wheels = await _wheel(folder, ROOT)
+    seconds: dict[str, float] = {}
+    async with AsyncExitStack() as stack:
+        other: Deployment | None = None
+        for kind in KINDS:
+            began = time.monotonic()
+            project, built = folder / f"a-{kind}", folder / f"built-{kind}"
+            arguments = ["init", project.name, "--agent", kind, "--find-links", wheels]
+            await _command(arguments, folder)
+            if other is None:
+                await build(built, live_agent=False, project=project)
+                other = await stack.enter_async_context(
+                    beside(deployment, "a2a-kinds", build=built)
+                )
+            else:
+                await _worker_of(project, built, other.build)
+                other.take(built)
+                await other.deploy(Conversations="serial")
+            key = await first_key(other.account, await other.stack())
+            card = json.loads((project / CARD).read_text(encoding="utf-8"))
+            headers = {**VERSION, "X-API-Key": key}
+            async with httpx.AsyncClient(base_url=other.door.url, timeout=180) as http:
+                shown = (await http.get("/.well-known/agent-card.json")).json()
+                require(shown["name"] == card["name"], f"{kind} shows the card of {shown['name']}")
+                await _answered(http, headers, card["skills"][0]["examples"][0])
+            seconds[kind] = round(time.monotonic() - began, 1)
+    return seconds
+
+
+async def _worker_of(project: Path, built: Path, before: Path) -> None:
+    """Build a project's agent with its packages; take all else but its card as it was built."""
+    await asyncio.to_thread(
+        shutil.copytree, before, built, ignore=shutil.ignore_patterns("WorkerFunction")
+    )
+    for function in ("ApiFunction", "StreamFunction"):
+        shutil.copy(project / CARD, built / function / CARD_NAME)
+    command = ["make", "-f", "functions/worker/Makefile", "build-WorkerFunction"]
+    variables = {
+        "ARTIFACTS_DIR": str(built / "WorkerFunction"),
+        "A2A": str(BIN / "a2a-serverless"),
+        "UV": str(BIN / "uv"),
+        "LAMBDA_PLATFORM": PLATFORM,
+    }
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    (built / "WorkerFunction").mkdir()
+    await run(command, {**inherited, **variables}, within_s=MAKE_S, folder=project)
 
 
 async def upgraded(deployment: Deployment, subject: Subject) -> Figures:
@@ -115,8 +184,7 @@ async def _older(folder: Path, release: str) -> Path:
     archive = ["sh", "-c", 'git archive --format=tar "$1" | tar -x -C "$2"', "sh"]
     await run([*archive, release or "HEAD", str(folder)], os.environ, within_s=MAKE_S)
     if not release:
-        for name in ("pyproject.toml", "layers/runtime/a2a_serverless/__init__.py"):
-            _replace(folder / name, f'"{__version__}"', f'"{EARLIER}"')
+        make_earlier(folder)
         _replace(folder / "template.yaml", LAST_OUTPUT, "")
     return folder
 
@@ -150,5 +218,6 @@ async def _command(arguments: list[str], folder: Path, source: Path = ROOT) -> s
 
 CHECKS: Final = (
     Own("two-stacks", "a project of init is deployed beside the stack, and deleted", made),
+    Own("kinds", "a project of each kind of init is deployed, and answers", of_each_kind),
     Own("upgrade", "tasks in flight end whole while their stack gets newer code", upgraded),
 )
