@@ -45,9 +45,13 @@ async def made(deployment: Deployment, subject: Subject) -> Figures:
     async with beside(deployment, "a2a-mine", build=folder / "built") as other:
         key = await first_key(other.account, await other.stack())
         require(key != subject.credential, "both stacks have the same key")
+        said = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "Two days in Oslo"}]}
         headers = {**VERSION, "X-API-Key": key}
         async with httpx.AsyncClient(base_url=other.door.url, timeout=180) as http:
-            task = await _answered(http, headers, "Two days in Oslo")
+            answer = await http.post("/message:send", json={"message": said}, headers=headers)
+            require(answer.is_success, f"the project's agent answered {answer.status_code}")
+            task = answer.json()["task"]
+            require(state(task) == "COMPLETED", f"its task ended as {state(task)}")
             alien = await http.get(f"/tasks/{task_id}", headers=headers)
             require(alien.status_code == httpx.codes.NOT_FOUND, "it shows the neighbour's task")
             shown = {**VERSION, "X-API-Key": subject.credential}
@@ -58,18 +62,7 @@ async def made(deployment: Deployment, subject: Subject) -> Figures:
     return {"answered": artifact_text(task)[:60]}
 
 
-async def _answered(http: httpx.AsyncClient, headers: dict[str, str], text: str) -> dict[str, Any]:
-    """Return the task that a project's agent completes with an answer."""
-    said = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
-    answer = await http.post("/message:send", json={"message": said}, headers=headers)
-    require(answer.is_success, f"the project's agent answered {answer.status_code}")
-    task: dict[str, Any] = answer.json()["task"]
-    require(state(task) == "COMPLETED", f"its task ended as {state(task)}", task=task)
-    require(task.get("artifacts"), "its task has no answer")
-    return task
-
-
-async def of_each_kind(deployment: Deployment, _: Subject) -> Figures:
+async def of_each_kind(deployment: Deployment, subject: Subject) -> Figures:
     """Deploy a project of each kind out of the wheel, one after the other into one stack.
 
     The projects differ in their agent, its packages and its card, which replace those of the first
@@ -95,13 +88,15 @@ async def of_each_kind(deployment: Deployment, _: Subject) -> Figures:
                 await _worker_of(project, built, other.build)
                 other.take(built)
                 await other.deploy(Conversations="serial")
-            key = await first_key(other.account, await other.stack())
             card = json.loads((project / CARD).read_text(encoding="utf-8"))
-            headers = {**VERSION, "X-API-Key": key}
-            async with httpx.AsyncClient(base_url=other.door.url, timeout=180) as http:
-                shown = (await http.get("/.well-known/agent-card.json")).json()
+            async with subject_of(other, subject.made, subject.run) as there:
+                shown = (await there.anonymous.get("/.well-known/agent-card.json")).json()
                 require(shown["name"] == card["name"], f"{kind} shows the card of {shown['name']}")
-                await _answered(http, headers, card["skills"][0]["examples"][0])
+                client, text = Patient(there), card["skills"][0]["examples"][0]
+                said = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER"}
+                task = await client.ended(await client.sent({**said, "parts": [{"text": text}]}))
+            require(state(task) == "COMPLETED", f"{kind}: its task ended as {state(task)}")
+            require(task.get("artifacts"), f"{kind}: its task has no answer")
             seconds[kind] = round(time.monotonic() - began, 1)
     return seconds
 
