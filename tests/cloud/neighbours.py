@@ -17,7 +17,7 @@ import httpx
 from a2a_serverless_tools.scaffold.project import KINDS
 from a2a_serverless_tools.scaffold.source import CARD, CARD_NAME
 from tests.artefact.build import PLATFORM
-from tests.cloud.deployment import Deployment, build, run
+from tests.cloud.deployment import PARAMETERS, Deployment, build, run
 from tests.cloud.emulator import ROOT
 from tests.cloud.own import Own, Patient, beside, subject_of
 from tests.e2e.releases import EARLIER, last_release, make_earlier
@@ -81,13 +81,14 @@ async def of_each_kind(deployment: Deployment, subject: Subject) -> Figures:
             await _command(arguments, folder)
             if other is None:
                 await build(built, live_agent=False, project=project)
+                parameters = {**PARAMETERS, "Conversations": "serial"}  # as adapters need it
                 other = await stack.enter_async_context(
-                    beside(deployment, "a2a-kinds", build=built)
+                    beside(deployment, "a2a-kinds", build=built, parameters=parameters)
                 )
             else:
                 await _worker_of(project, built, other.build)
                 other.take(built)
-                await other.deploy(Conversations="serial")
+                await other.deploy()
             card = json.loads((project / CARD).read_text(encoding="utf-8"))
             async with subject_of(other, subject.made, subject.run) as there:
                 shown = (await there.anonymous.get("/.well-known/agent-card.json")).json()

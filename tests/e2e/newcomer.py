@@ -84,8 +84,7 @@ class Newcomer:
         with self.timed("`dev`, and the card's first example answered"), self.dev() as dev:
             assert self.answers(dev)
         with a_model() as url:
-            with self.timed("a package: a line, `make lock`"):
-                self.takes_its_agent()
+            self.takes_its_agent()
             with self.timed("without the model's key: `.env` is named"):
                 self.misses_the_key()
             openai, gemini = f"OPENAI_BASE_URL={url}/v1", f"GOOGLE_GEMINI_BASE_URL={url}"
@@ -113,7 +112,8 @@ class Newcomer:
         if needs := NEEDS.get(self.kind):
             with (worker / "requirements.in").open("a") as requirements:
                 requirements.write(f"{needs}\n")
-            run(["make", "lock"], cwd=self.folder)
+            with self.timed("a package: a line, `make lock`"):
+                run(["make", "lock"], cwd=self.folder)
 
     @contextmanager
     def dev(self) -> Iterator[Running]:
