@@ -64,6 +64,7 @@ long: $(VENV)/.stamp ## what `make test` does in short: a project out of the whe
 	A2A_PROJECTS=one A2A_FAULTS=long $(BIN)/python -m pytest tests/e2e/test_projects.py tests/e2e/test_quiet_alarms.py \
 		tests/unit/worker/test_outages.py \
 		tests/unit/live/test_address_checks.py::test_files_are_the_same_in_each_reading
+	@cat build/newcomers.md
 
 .PHONY: foreign
 foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks and clients of other versions, unmodified
@@ -212,8 +213,9 @@ release-check: dist $(TOOL)/twine/requirements.txt ## all of a release but the u
 	$(MAKE) projects
 
 .PHONY: projects
-projects: $(VENV)/.stamp ## a project of each kind out of the wheel, and the wheel on each Python of this machine
-	A2A_PROJECTS=long $(BIN)/python -m pytest tests/e2e/test_projects.py
+projects: $(VENV)/.stamp ## a project of each kind out of the wheel, the wheel on each Python, and what newcomers wait for
+	A2A_PROJECTS=long $(BIN)/python -m pytest tests/e2e/test_projects.py $(PROJECTS_ARGS)
+	@cat build/newcomers.md
 
 .PHONY: lock
 lock: $(VENV)/.stamp ## resolve the dependencies again

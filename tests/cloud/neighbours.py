@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
+import time
+import uuid
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
-from a2a_serverless import __version__
-from tests.cloud.deployment import Deployment, build, run
+from a2a_serverless_tools.scaffold.project import KINDS
+from a2a_serverless_tools.scaffold.source import CARD, CARD_NAME
+from tests.artefact.build import PLATFORM
+from tests.cloud.deployment import PARAMETERS, Deployment, build, run
 from tests.cloud.emulator import ROOT
 from tests.cloud.own import Own, Patient, beside, subject_of
-from tests.e2e.releases import last_release
+from tests.e2e.releases import EARLIER, last_release, make_earlier
 from tests.live.findings import Figures, require
 from tests.live.stack import first_key
 from tests.live.subject import VERSION, Subject, artifact_text, ordered, state
@@ -22,7 +29,6 @@ MAKE_S: Final = 300.0
 BIN: Final = ROOT / ".venv" / "bin"
 IN_FLIGHT: Final = 8
 STEPS: Final = 5
-EARLIER: Final = "0.1.9"
 LAST_OUTPUT: Final = """\
   UndecodableQueue:
     Description: URL of the queue of undecodable messages
@@ -54,6 +60,65 @@ async def made(deployment: Deployment, subject: Subject) -> Figures:
     after = await subject.ended(await subject.begin("say"), within_s=100)
     require(state(after) == "COMPLETED", "the first stack does not work after the other's end")
     return {"answered": artifact_text(task)[:60]}
+
+
+async def of_each_kind(deployment: Deployment, subject: Subject) -> Figures:
+    """Deploy a project of each kind out of the wheel, one after the other into one stack.
+
+    The projects differ in their agent, its packages and its card, which replace those of the first
+    one in what was built; each is then an update of the stack by SAM.
+    """
+    folder = deployment.door.folder / "kinds"
+    await asyncio.to_thread(folder.mkdir)
+    wheels = await _wheel(folder, ROOT)
+    seconds: dict[str, float] = {}
+    async with AsyncExitStack() as stack:
+        other: Deployment | None = None
+        for kind in KINDS:
+            began = time.monotonic()
+            project, built = folder / f"a-{kind}", folder / f"built-{kind}"
+            arguments = ["init", project.name, "--agent", kind, "--find-links", wheels]
+            await _command(arguments, folder)
+            if other is None:
+                await build(built, live_agent=False, project=project)
+                parameters = {**PARAMETERS, "Conversations": "serial"}  # as adapters need it
+                other = await stack.enter_async_context(
+                    beside(deployment, "a2a-kinds", build=built, parameters=parameters)
+                )
+            else:
+                await _worker_of(project, built, other.build)
+                other.take(built)
+                await other.deploy()
+            card = json.loads((project / CARD).read_text(encoding="utf-8"))
+            async with subject_of(other, subject.made, subject.run) as there:
+                shown = (await there.anonymous.get("/.well-known/agent-card.json")).json()
+                require(shown["name"] == card["name"], f"{kind} shows the card of {shown['name']}")
+                client, text = Patient(there), card["skills"][0]["examples"][0]
+                said = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER"}
+                task = await client.ended(await client.sent({**said, "parts": [{"text": text}]}))
+            require(state(task) == "COMPLETED", f"{kind}: its task ended as {state(task)}")
+            require(task.get("artifacts"), f"{kind}: its task has no answer")
+            seconds[kind] = round(time.monotonic() - began, 1)
+    return seconds
+
+
+async def _worker_of(project: Path, built: Path, before: Path) -> None:
+    """Build a project's agent with its packages; take all else but its card as it was built."""
+    await asyncio.to_thread(
+        shutil.copytree, before, built, ignore=shutil.ignore_patterns("WorkerFunction")
+    )
+    for function in ("ApiFunction", "StreamFunction"):
+        shutil.copy(project / CARD, built / function / CARD_NAME)
+    command = ["make", "-f", "functions/worker/Makefile", "build-WorkerFunction"]
+    variables = {
+        "ARTIFACTS_DIR": str(built / "WorkerFunction"),
+        "A2A": str(BIN / "a2a-serverless"),
+        "UV": str(BIN / "uv"),
+        "LAMBDA_PLATFORM": PLATFORM,
+    }
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    (built / "WorkerFunction").mkdir()
+    await run(command, {**inherited, **variables}, within_s=MAKE_S, folder=project)
 
 
 async def upgraded(deployment: Deployment, subject: Subject) -> Figures:
@@ -115,8 +180,7 @@ async def _older(folder: Path, release: str) -> Path:
     archive = ["sh", "-c", 'git archive --format=tar "$1" | tar -x -C "$2"', "sh"]
     await run([*archive, release or "HEAD", str(folder)], os.environ, within_s=MAKE_S)
     if not release:
-        for name in ("pyproject.toml", "layers/runtime/a2a_serverless/__init__.py"):
-            _replace(folder / name, f'"{__version__}"', f'"{EARLIER}"')
+        make_earlier(folder)
         _replace(folder / "template.yaml", LAST_OUTPUT, "")
     return folder
 
@@ -150,5 +214,6 @@ async def _command(arguments: list[str], folder: Path, source: Path = ROOT) -> s
 
 CHECKS: Final = (
     Own("two-stacks", "a project of init is deployed beside the stack, and deleted", made),
+    Own("kinds", "a project of each kind of init is deployed, and answers", of_each_kind),
     Own("upgrade", "tasks in flight end whole while their stack gets newer code", upgraded),
 )

@@ -38,9 +38,9 @@ def run(command: Sequence[object], *, cwd: Path, **variables: str) -> str:
     return done.stdout
 
 
-def built(folder: Path) -> Path:
+def built(folder: Path, source: Path = ROOT) -> Path:
     """Build source archive and wheel, the wheel out of the archive; return the wheel."""
-    run([UV, "build", "--quiet", "--python", sys.executable, "-o", folder], cwd=ROOT)
+    run([UV, "build", "--quiet", "--python", sys.executable, "-o", folder], cwd=source)
     (wheel,) = folder.glob("*.whl")
     return wheel
 

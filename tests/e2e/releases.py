@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
+from a2a_serverless import __version__
 from tests.e2e.commands import Running, environment, running_with
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +20,8 @@ PACKAGES = ("layers/runtime/a2a_serverless", "src/a2a_serverless_tools")
 REQUIREMENTS = "requirements/local.txt"
 
 VARIABLE = "A2A_UPGRADE_FROM"
+EARLIER = "0.1.9"
+"""The version of what is upgraded where no release is named or tagged."""
 
 
 class NoReleaseError(Exception):
@@ -56,8 +59,23 @@ def last_release() -> str:
 
 def unpack(name: str, folder: Path) -> Release:
     """Unpack a release into `folder`, with what it depends on; `name` is git's."""
+    unpack_files(name, folder, *PACKAGES, REQUIREMENTS)
+    return Release(name, folder, _environment(folder))
+
+
+def make_earlier(folder: Path) -> None:
+    """Give the source in a folder, which has this version, an earlier one."""
+    for name in ("pyproject.toml", "layers/runtime/a2a_serverless/__init__.py"):
+        path = folder / name
+        text = path.read_text(encoding="utf-8")
+        assert text.count(f'"{__version__}"') == 1, name
+        path.write_text(text.replace(f'"{__version__}"', f'"{EARLIER}"'), encoding="utf-8")
+
+
+def unpack_files(name: str, folder: Path, *paths: str) -> None:
+    """Unpack files of a commit into `folder`, by default all of them."""
     try:
-        archive = _git("archive", "--format=tar", name, *PACKAGES, REQUIREMENTS)
+        archive = _git("archive", "--format=tar", name, *paths)
     except OSError as error:
         raise NoReleaseError(f"There is no git to read {name} with.") from error
     except subprocess.CalledProcessError as error:
@@ -66,7 +84,6 @@ def unpack(name: str, folder: Path) -> Release:
         raise NoReleaseError(msg) from error
     with tarfile.open(fileobj=BytesIO(archive)) as files:
         files.extractall(folder, filter="data")
-    return Release(name, folder, _environment(folder))
 
 
 def _environment(folder: Path) -> Path:

@@ -1,8 +1,8 @@
 """Projects of `init` out of the installed wheel: run, tested, built.
 
-The suite installs the wheel and runs `demo`. `make long` makes, tests and runs the project of a
-plain Worker; `make projects` that of each kind on each Python, and adds `sam validate`, `sam build`
-and what was built.
+The suite installs the wheel, runs `demo`, and does what a newcomer does with the project of a plain
+Worker. `make long` also tests and upgrades it; `make projects` does all of it with each kind and on
+each Python, and adds `sam validate`, `sam build` and what was built.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,18 @@ import pytest
 from a2a_serverless_tools.scaffold.project import KINDS
 from a2a_serverless_tools.scaffold.sizes import LAYER_BYTES
 from a2a_serverless_tools.scaffold.source import AGENT_LOCK
-from tests.e2e.installed import UV, built, installed, pythons, run, this_machine
+from tests.e2e.installed import ROOT, UV, built, installed, pythons, run, this_machine
+from tests.e2e.newcomer import Matrix, Newcomer
+from tests.e2e.releases import last_release, make_earlier, unpack_files
 from tests.support.image import build_stage
 from tests.support.wheels import make_wheel
 
 PROJECTS = os.environ.get("A2A_PROJECTS")
 IS_LONG = PROJECTS == "long"
 KINDS_HERE = list(KINDS) if IS_LONG else ["worker"]
+BEFORE = "67e9fdcf0dce36e42561327fc825eeb679e8d0b9"
+"""As long as no release is tagged, the commit before `dev`, `send` and `docs` were as they are."""
+TABLE = ROOT / "build" / "newcomers.md"
 PYTHONS_HERE = pythons() if IS_LONG else [""]
 CONFLICTS = {"protobuf<6": "protobuf==", "a2a-sdk<1": "a2a-sdk==", "pydantic<2.5": "pydantic=="}
 
@@ -72,24 +78,75 @@ def test_demo_runs_in_an_empty_folder(
     assert list(empty.iterdir()) == []
 
 
+@pytest.fixture(scope="module")
+def matrix() -> Iterator[Matrix]:
+    """What newcomers have done; the long forms write its table at the end, for `make` to print."""
+    matrix = Matrix()
+    yield matrix
+    if PROJECTS:
+        TABLE.parent.mkdir(exist_ok=True)
+        TABLE.write_text(matrix.text(), encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", KINDS_HERE)
+def test_what_a_newcomer_does(
+    kind: str, wheel: Path, program: Path, tmp_path: Path, matrix: Matrix
+) -> None:
+    """From the wheel alone, in an empty folder: a project answers, and takes an agent with a model.
+
+    It streams, asks back, takes and gives a picture, lacks its key, and goes on after a kill.
+    """
+    newcomer = Newcomer(kind, tmp_path / "mine", wheel.parent, matrix)
+    newcomer.make(program)
+    newcomer.lives()
+
+
 @installs_a_project
 @pytest.mark.parametrize("kind", KINDS_HERE)
-def test_a_project_of_each_kind(kind: str, wheel: Path, program: Path, tmp_path: Path) -> None:
+def test_a_project_of_each_kind(
+    kind: str, wheel: Path, program: Path, tmp_path: Path, matrix: Matrix
+) -> None:
     """The six tests of a new project pass, and the project is built.
 
     In these tests `dev` answers the official client. The image of the project's external workers
     starts, and lacks only its table.
     """
-    links = ["--find-links", wheel.parent]
-    run([program, "init", "mine", "--agent", kind, *links], cwd=tmp_path)
     project = tmp_path / "mine"
-    assert "6 passed" in run(["make", "test"], cwd=project)
+    Newcomer(kind, project, wheel.parent, matrix).make(program)
+    with matrix.timed("`make test`: six tests", kind):
+        assert "6 passed" in run(["make", "test"], cwd=project)
     assert not [path for path in project.glob("requirements/*.txt") if "://" in path.read_text()]
     shutil.copytree(project, tmp_path / "context", ignore=shutil.ignore_patterns(".venv"))
     _image(tmp_path / "context", wheel)
     if IS_LONG:
         _build(project)
         _conflicts(project)
+
+
+@installs_a_project
+@pytest.mark.parametrize("kind", ["worker", "langgraph"] if IS_LONG else ["worker"])
+def test_a_project_of_an_older_version(
+    kind: str, wheel: Path, program: Path, tmp_path: Path, matrix: Matrix
+) -> None:
+    """It is upgraded with its owner's edits, has what is new, and answers."""
+    older, wheels = tmp_path / "older", tmp_path / "wheels"
+    unpack_files(last_release() or BEFORE, older)
+    if not last_release():
+        make_earlier(older)
+    newcomer = Newcomer(kind, tmp_path / "mine", wheels, Matrix())
+    newcomer.make(installed(built(wheels, older), tmp_path / "env") / "a2a-serverless")
+    makefile, project = newcomer.folder / "Makefile", newcomer.folder
+    makefile.write_text(f"{makefile.read_text()}\n# mine\n")
+    shutil.rmtree(wheels)
+    shutil.copytree(wheel.parent, wheels)
+
+    with matrix.timed("`upgrade`, the new environment, and an answer", kind):
+        run([program, "upgrade"], cwd=project)
+        run(["make", ".venv/.stamp"], cwd=project)
+        with newcomer.dev() as dev:
+            assert newcomer.answers(dev)
+    assert makefile.read_text().endswith("# mine\n")
+    assert "\nsend: " in makefile.read_text(), "which the older version did not write"
 
 
 @installs_a_project

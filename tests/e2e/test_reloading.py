@@ -197,6 +197,25 @@ def agent_of(body: str, before: str = "") -> str:
     return f"{HEAD}{before}\nclass Agent(Worker):\n{body}\nagent = Agent()\n"
 
 
+GRAPH = f"""{HEAD}
+from typing import Any
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from a2a_serverless.frameworks.langgraph import LangGraphWorker
+
+class State(MessagesState):
+    report: str
+
+graph = StateGraph(State).add_node("writer", lambda state: {{"report": "Tea."}})
+graph.add_edge(START, "writer")
+"""
+
+
+def graph_of(line: str) -> str:
+    """An agent's file whose graph answers in the key `report`."""
+    return f"{GRAPH}{line}\n"
+
+
 MISTAKES = {
     "a forgotten await": (
         agent_of(
@@ -238,17 +257,55 @@ MISTAKES = {
         ),
         r"write `file_bytes=text\.encode\(\)`",
     ),
+    "an edit that cannot be loaded": (
+        agent_of("    async def handle(self, ctx)  # here\n"),
+        r"expected ':' .*Repair it, and send the message again\.",
+    ),
+    "a graph that is not compiled": (
+        graph_of("agent = graph"),
+        r"not compiled: write `agent = graph\.compile\(\)`",
+    ),
+    "a key that the graph does not have": (
+        graph_of("agent = LangGraphWorker(graph.compile(), answer='repot')  # here"),
+        r"answer='repot'\): there is none of this name, but messages, report \(agent",
+    ),
+    "a stream mode that the adapter does not have": (
+        graph_of("agent = LangGraphWorker(graph.compile(), stream_mode='debug')  # here"),
+        r"stream_mode='debug'\): there is none of this name, but custom, updates \(",
+    ),
+    "an option that does not exist": (
+        graph_of("agent = LangGraphWorker(graph.compile(), stream_modes='custom')  # here"),
+        r"LangGraphWorker has no option 'stream_modes': it passes on .*stream_mode",
+    ),
+    "an answer in another key": (
+        graph_of("agent = graph.compile()"),
+        r'`LangGraphWorker\(graph, answer="KEY"\)`, of messages, report',
+    ),
+    "a key that the model's service refuses": (
+        agent_of(
+            "    async def handle(self, ctx):\n"
+            "        import httpx\n"
+            "        asked = httpx.Request('POST', 'https://model.example.com')\n"
+            "        httpx.Response(401, request=asked).raise_for_status()  # here\n"
+        ),
+        r"set a key that its service takes, on your machine in \.env",
+    ),
+    "no agent in the file": (
+        agent_of("    async def handle(self, ctx): ...\n").replace("agent =", "agnet ="),
+        r"agent\.py has no 'agent'",
+    ),
 }
 
 
 def line_of(text: str) -> int:
-    """The line of a file that is marked."""
-    return next(n for n, line in enumerate(text.splitlines(), 1) if line.endswith("# here"))
+    """The line of a file that is marked; 0 if none is."""
+    lines = enumerate(text.splitlines(), 1)
+    return next((number for number, line in lines if line.endswith("# here")), 0)
 
 
 def names(said: str, file: str, line: int, way_out: str) -> bool:
     """Whether what was said names a file, a line of it, and the way out."""
-    is_placed = re.search(rf"{file}(, line |:){line}\b", said) is not None
+    is_placed = not line or re.search(rf"{file}(, line |:){line}\b", said) is not None
     return is_placed and re.search(way_out, said) is not None
 
 
@@ -269,12 +326,16 @@ def awaited(edited: Dev, since: int, file: str, line: int, way_out: str) -> None
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named(edited: Dev, mistake: str) -> None:
-    """What `dev` says of it has the file, the line and the way out; then it serves the repair."""
+    """What `dev` says of it has the file, the line and the way out; then it serves the repair.
+
+    The agent before the mistake answers nothing.
+    """
     text, way_out = MISTAKES[mistake]
     since = len(edited.command.said())
     (edited.folder / "agent.py").write_text(text)
-    edited.send()
+    task = edited.send()
     awaited(edited, since, r"agent\.py", line_of(text), way_out)
+    assert "first" not in json.dumps(task), task
     (edited.folder / "agent.py").write_text(ECHO)
     assert text_of(edited.send()) == "first"
 

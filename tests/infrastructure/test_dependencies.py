@@ -104,6 +104,30 @@ def test_what_the_layer_has_is_not_packaged_again(folder: Path) -> None:
     assert bundled(project, folder) == ["framework", "helper"]
 
 
+def test_a_package_that_fits_the_layer_up_to_a_python(folder: Path) -> None:
+    """Where a newer one asks for another version of the layer's, it is locked for those before.
+
+    Pydantic AI is such a one since `genai-prices` asks for pydantic 2.14 on Python 3.15.
+    """
+    wheels(
+        folder,
+        ("prices", "1.0", "pydantic>=2.14; python_version >= '3.15'"),
+        ("later", "1.0", "helper", "pydantic>=2.14; python_version >= '3.14'"),
+        ("model", "1.0", "pydantic", "prices"),
+    )
+    (folder / DEVELOPMENT).write_text("helper\n")
+    project = locked(folder, "model", "framework; sys_platform != 'win32'")
+    for name in (AGENT_LOCK, DEVELOPMENT_LOCK):
+        assert "model==1.0 ; python_full_version < '3.15'" in (folder / name).read_text()
+    assert "helper==3.1 \\" in (folder / DEVELOPMENT_LOCK).read_text(), "for each Python"
+    assert bundled(project, folder) == ["framework", "helper", "model", "prices"]
+
+    locked(folder, "model", "later")
+    assert "model==1.0 ; python_full_version < '3.14'" in (folder / AGENT_LOCK).read_text()
+    wheels(folder, ("soon", "1.0", "pydantic>=2.14; python_version >= '3.13'"))
+    assert "cannot be had: No solution found" in refusal(asks(folder, "soon").lock)
+
+
 def test_a_project_locks_the_framework_for_layer_and_image(folder: Path) -> None:
     """Both locks begin with the framework and its hash; the rest is the tested lock."""
     shutil.rmtree(folder / "layers")

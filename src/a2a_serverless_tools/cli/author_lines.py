@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -20,6 +22,7 @@ from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.worker.adapter import Watch
 from a2a_serverless.worker.agents import SET_VARIABLE, missing_variable
 from a2a_serverless.worker.failures import AgentFailedError, own_lines
+from a2a_serverless.worker.services import Refusal, meaning_of
 from a2a_serverless_tools.cli import PlainLines
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.inspect.wording import duration, left_at_record
@@ -47,6 +50,7 @@ _TOLD: Final = ("a2a_serverless_tools.local.reloading", "a2a_serverless.worker.a
 _ENDS_IN: Final[Mapping[str, str]] = {"completed": "green", "failed": "red"}
 _WORDS: Final = 40
 """The characters of a message that the line of its turn shows."""
+_API_KEY: Final = re.compile(r"\bapi[ _-]?key\b", re.IGNORECASE)
 _ENDS: Final = 3
 """Lines of a deep recursion that are shown at its beginning, and as many at its end."""
 
@@ -136,7 +140,7 @@ class _AuthorLines(logging.Handler, Watch):
             return Text(_short("\n  ".join(said)), style="yellow")
         outcome = _outcome(action, record)
         if not outcome:
-            return Text(self._plain.format(record))
+            return self._line(record)
         style = "yellow" if action in _WARNINGS else "bold red"
         text = Text(f"{self._about(vars(record))}{outcome}", style=style)
         error = record.exc_info[1] if record.exc_info else None
@@ -148,6 +152,15 @@ class _AuthorLines(logging.Handler, Watch):
                 rest = "".join(traceback.format_exception(error)).rstrip().split("\n")
                 text.append("".join(f"\n  {printable(line)}" for line in rest), style="dim")
         return text
+
+    def _line(self, record: logging.LogRecord) -> Text:
+        """Return a record as it is; of an exception that others have logged, the author's lines."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None or self._verbose or record.name.startswith("a2a_serverless"):
+            return Text(self._plain.format(record))
+        bare = copy(record)
+        bare.exc_info = bare.exc_text = None
+        return Text(self._plain.format(bare)).append_text(_block(error))
 
     def _about(self, known: Mapping[str, Any]) -> str:
         """Return `task 3a2e… turn 1 attempt 2 of 3`, as far as it is known."""
@@ -220,12 +233,21 @@ def _block(error: BaseException) -> Text:
                 text.append(f"\n    {printable(line.line)}", style="bold")
         said = "".join(traceback.format_exception_only(each)).rstrip().split("\n")
         text.append("".join(f"\n  {printable(one)}" for one in said))
-        if name := missing_variable(each):
-            text.append(f"\n  {printable(SET_VARIABLE.format(name))}", style="yellow")
+        if way_out := _way_out(each):
+            text.append(f"\n  {printable(way_out)}", style="yellow")
         if isinstance(each, BaseExceptionGroup):
             for part in each.exceptions:
                 text.append_text(_block(part))
     return text
+
+
+def _way_out(error: BaseException) -> str:
+    """Return where to set the key that an error asks for, or a service refuses; else nothing."""
+    meant = meaning_of(error, 0)
+    is_refused = isinstance(meant, Refusal) and meant.is_of_key
+    is_asked_for = is_refused or _API_KEY.search(str(error))
+    name = missing_variable(error) or ("a key that its service takes" if is_asked_for else "")
+    return SET_VARIABLE.format(name) if name else ""
 
 
 def _chain(error: BaseException) -> list[BaseException]:

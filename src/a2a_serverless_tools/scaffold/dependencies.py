@@ -19,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
@@ -58,6 +59,8 @@ _LAMBDA: Final[Mapping[str, str]] = {
     "sys_platform": "linux",
 }
 """What markers of requirements, such as `python_version < "3.13"`, see of a function."""
+_ANYWHERE: Final = "a2a-sdk"
+"""A package of the layer, and of each environment with the framework."""
 _LAMBDA_HAS: Final = ("boto3", "botocore", "s3transfer", "python-dateutil", "six")
 """boto3 and what it needs and the layer lacks: packages of Lambda's Python, and of the external
 worker's image. They are packaged only if requirements.in names one of them."""
@@ -73,9 +76,20 @@ _NO_WHEEL: Final = re.compile(r"(?P<package>[A-Za-z0-9._-]+(?:==\S+)?) has no (?
 _NEWER_PYTHON: Final = re.compile(
     r"(?P<package>[A-Za-z0-9._-]+)(?:[=<>!~]\S*)? requires? Python >=(?P<python>3\.\d+)"
 )
+_SPLIT: Final = re.compile(
+    r"for split \(markers: [^)]*?python_full_version >= '(?P<python>3\.\d+)'"
+)
 _REMEMBERED: Final = re.compile(r"^WHEELS\s*[:?]?=[^\S\n]*([^#\n]*)", re.MULTILINE)
 """The line of local.mk with the folders or pages of wheels of this machine."""
 _OTHER_CONTENT: Final = re.compile(r"[Hh]ash mismatch for `(?P<package>[^`]+)`")
+
+
+class _NoSolutionError(ConfigurationError):
+    """uv has found no solution from `python` on; empty: for any."""
+
+    def __init__(self, message: str, python: str) -> None:
+        super().__init__(message)
+        self.python = python
 
 
 class Dependencies:
@@ -186,7 +200,7 @@ class Dependencies:
         names = {canonicalize_name(asked.name) for _, asked in self._asked()}
         there = () if names & set(_LAMBDA_HAS) else _LAMBDA_HAS
         left_out = _without((PACKAGE, *self._layer, *there))
-        return f"{self._mark()}\n{self._compile(requirements, *left_out)}"
+        return f"{self._mark()}\n{self._compile([], *left_out, agents=requirements)}"
 
     def _check_wheels(self, lock: str) -> None:
         """Refuse packages that are too large for Lambda.
@@ -220,12 +234,35 @@ class Dependencies:
         ]
         asked = self._wanted()
         agent = _without_hashes(self._read(AGENT_LOCK))
-        self._write(DEVELOPMENT_LOCK, self._compile([*development, *asked], constraints=agent))
+        self._write(DEVELOPMENT_LOCK, self._compile(development, agents=asked, constraints=agent))
 
     def _compile(
-        self, requirements: Sequence[str], *options: str, constraints: Sequence[str] = ()
+        self,
+        requirements: Sequence[str],
+        *options: str,
+        agents: Sequence[str] = (),
+        constraints: Sequence[str] = (),
     ) -> str:
-        """Resolve requirements beside the layer's versions; return a lock with hashes."""
+        """Resolve requirements beside the layer's versions; return a lock with hashes.
+
+        Those of the agent are locked for older Pythons alone where a newer one than Lambda's leaves
+        no solution: a package may need another version of the layer's there.
+        """
+        too_new, bounded = "", list(agents)
+        while True:
+            try:
+                return self._compiled([*requirements, *bounded], options, constraints)
+            except _NoSolutionError as error:
+                if not agents or error.python in {"", too_new, LAMBDA_PYTHON}:
+                    raise
+                too_new = error.python
+                # uv looks at these two apart, and leaves the agent's out of the newer one.
+                both = [f'{_ANYWHERE} ; python_version {each} "{too_new}"' for each in ("<", ">=")]
+                bounded = [*both, *(_before(too_new, each) for each in agents)]
+
+    def _compiled(
+        self, requirements: Sequence[str], options: Sequence[str], constraints: Sequence[str]
+    ) -> str:
         layer = [f"{PACKAGE}=={__version__}"]
         layer += [f"{name}=={version}" for name, version in self._layer.items()]
         with TemporaryDirectory() as folder:
@@ -334,7 +371,11 @@ class Dependencies:
             )
         if found := _OTHER_CONTENT.search(said):
             return _built_anew(found["package"])
-        return ConfigurationError(f"The packages of {REQUIREMENTS} cannot be had: {said}")
+        newer = _SPLIT.search(said)
+        return _NoSolutionError(
+            f"The packages of {REQUIREMENTS} cannot be had: {said}",
+            newer["python"] if newer else "",
+        )
 
     def _conflict(self, who: str, what: Requirement) -> ConfigurationError:
         has = self._layer[canonicalize_name(what.name)]
@@ -425,6 +466,14 @@ def _pins(lock: str) -> Iterator[Requirement]:
 
 def _without_comment(line: str) -> str:
     return re.sub(r"(^|\s)#.*", "", line).strip()
+
+
+def _before(python: str, line: str) -> str:
+    """Return a requirement for the interpreters before a version alone."""
+    asked = Requirement(line)
+    older = f'python_version < "{python}"'
+    asked.marker = Marker(f"({asked.marker}) and {older}" if asked.marker else older)
+    return str(asked)
 
 
 def _parsed(line: str) -> Requirement | None:

@@ -169,6 +169,44 @@ def test_a_variable_that_is_missing() -> None:
     assert block.splitlines()[-2:] == ["  KeyError: 'NO_SUCH_KEY'", way_out]
 
 
+class RefusedError(Exception):
+    """What a library raises of a service's answer."""
+
+    status_code = 401
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (RefusedError("Incorrect API key"), True),
+        (ValueError("No API key was provided."), True),
+        (ValueError("No such city."), False),
+    ],
+)
+def test_a_key_that_a_service_does_not_take(error: Exception, *, ends: bool) -> None:
+    """The block ends with where keys are set; also where the library names no variable."""
+
+    def ask() -> None:
+        raise error
+
+    *_, last = printed(record("retry", error=raised(ask), delay_s=1)).splitlines()
+    way_out = "  set a key that its service takes, on your machine in .env, where it is deployed in"
+    assert last.startswith(way_out) == ends, last
+
+
+def test_an_exception_that_a_library_logs() -> None:
+    """The author's lines of it and its text; of the runtime's own, and with --verbose, all."""
+    error = raised(parse).__cause__
+    made = record("", error=error, text="Node failed")
+    made.name = "google_adk.node"
+    line = f"test_author_lines.py, line {line_of('the line')}, in parse"
+    assert printed(made).splitlines()[0].endswith(" WARNING google_adk.node: Node failed")
+    assert line in printed(made)
+    assert "Traceback" not in printed(made)
+    for whole in (printed(made, verbose=True), printed(record("", error=error))):
+        assert "Traceback" in whole
+
+
 def test_a_deep_recursion() -> None:
     """Its beginning and its end are shown."""
 

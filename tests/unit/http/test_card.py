@@ -23,18 +23,18 @@ from a2a_serverless.wiring import Backends
 
 PATH = "/.well-known/agent-card.json"
 OWN = "http://host.example"
-GRPC = json.dumps(
-    {
-        "name": "n",
-        "description": "d",
-        "version": "1",
-        "capabilities": {},
-        "supportedInterfaces": [{"url": "", "protocolBinding": "GRPC", "protocolVersion": "1.0"}],
-        "defaultInputModes": ["text/plain"],
-        "defaultOutputModes": ["text/plain"],
-        "skills": [{"id": "s", "name": "s", "description": "s", "tags": ["s"]}],
-    }
-)
+WHOLE = {
+    "name": "n",
+    "description": "d",
+    "version": "1",
+    "capabilities": {},
+    "defaultInputModes": ["text/plain"],
+    "defaultOutputModes": ["text/plain"],
+    "skills": [{"id": "s", "name": "s", "description": "s", "tags": ["s"]}],
+}
+SKILLESS = json.dumps(WHOLE | {"skills": []})
+INTERFACE = {"url": "", "protocolBinding": "GRPC", "protocolVersion": "1.0"}
+GRPC = json.dumps(WHOLE | {"supportedInterfaces": [INTERFACE]})
 PUBLIC = "https://agents.example/mine"
 KEY = "the key with which an author signs cards"
 
@@ -232,6 +232,7 @@ class TestFile:
             ('{"skills": [\n{"id": "a",\n"tags": "b"}]}', r"\(line 3\)\.$"),
             ('{"name": "x"\n"version": "1"}', "line 2 column 1"),
             ('{"name": "Only a name"}', "lacks description, version, capabilities"),
+            (SKILLESS, r'lacks skills: write at least one, \{"id": …, "name": …, "desc.*"tags"'),
             ("\ud800", "is not a card"),
             (GRPC, "offers GRPC 1.0, which is not served"),
         ],

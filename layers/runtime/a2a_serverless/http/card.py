@@ -28,6 +28,7 @@ _SERVED = tuple(
 )
 """The bindings and versions of every deployment, in the order in which the card names them."""
 
+_NO_SKILL = ': write at least one, {"id": …, "name": …, "description": …, "tags": […]}'
 _SOMEWHERE = "https://localhost"
 _FIRST_SEGMENTS = frozenset(
     {".well-known", "api", "extendedAgentCard", "healthz", "message", "tasks", "v1"}
@@ -61,7 +62,8 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
         raise ConfigurationError(msg) from error
     missing = missing_fields(card)
     if missing:
-        raise ConfigurationError(f"The agent card {path} lacks {', '.join(missing)}.")
+        way_out = _NO_SKILL if "skills" in missing else ""
+        raise ConfigurationError(f"The agent card {path} lacks {', '.join(missing)}{way_out}.")
     offered = ((way.protocol_binding, way.protocol_version) for way in _ways(card))
     unknown = [" ".join(way) for way in offered if way not in _SERVED]
     if unknown:

@@ -492,7 +492,7 @@ def _users_code(
         if isinstance(error, KeyboardInterrupt) and current_thread() is main_thread():
             raise
         where = (_place(error, folder) or _place_of_class(made)) + _way_out(error)
-        msg = f"The agent {reference!r} {what}: {_said(error)}{where}."
+        msg = f"The agent {reference!r} {what}: {_said(error).removesuffix('.')}{where}."
         raise ConfigurationError(msg) from error
 
 

@@ -45,6 +45,8 @@ class Refusal:
     """An answer that every further start would get as well; `text` says it to the client."""
 
     text: str
+    is_of_key: bool = False
+    """True if the agent's credentials were refused."""
 
 
 Meaning: TypeAlias = Passing | Refusal | None
@@ -130,8 +132,9 @@ def _own_meaning(error: BaseException, now_ms: int) -> Meaning:
     is_named = bool(names & _REFUSED_ERRORS)
     passes = is_named and _get(error, "retryable") is True  # google's, while it refreshes a token
     if status in _REFUSED or code in _REFUSED_CODES | _GRPC_REFUSED or (is_named and not passes):
-        text = USED_UP if status == _PAYMENT_REQUIRED else REFUSED_CREDENTIALS
-        return Refusal(text.format(what=what or type(error).__name__))
+        is_of_key = status != _PAYMENT_REQUIRED
+        text = REFUSED_CREDENTIALS if is_of_key else USED_UP
+        return Refusal(text.format(what=what or type(error).__name__), is_of_key=is_of_key)
     if status in _PASSING or 500 <= status < 600 or code in _PASSING_CODES | _GRPC_PASSING:  # noqa: PLR2004 - HTTP's
         return Passing(what, _asked_s(error, now_ms))
     passes = passes or bool(names & _PASSING_ERRORS)
