@@ -36,7 +36,7 @@ from tests.support.observed import root_logger
 PACKAGE = Path(a2a_serverless.__file__).parent
 PAGE = pages.path("one-send")
 LEG = re.compile(r"^## (\w+): [^\n]*\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
-STEP = re.compile(r"^\d+\. \[`([^`]*)`\]\(([^)]*)\) `([^`]*)`", re.MULTILINE)
+STEP = re.compile(r"^\| \d+ \| \[`([^`]*)`\]\(([^)]*)\) `([^`]*)` \|", re.MULTILINE)
 
 MOST_STEPS = 25
 QUICK_S = 0.5
