@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ PAGES = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("
 FOLDERS = (ROOT, *PACKAGES, *(package.parent for package in PACKAGES), ROOT / "tests")
 """What the pages' paths begin at."""
 
-MAP = re.compile(
-    r"^    layers/runtime/a2a_serverless/ [^\n]*\n(.*?)^    functions/", re.DOTALL | re.MULTILINE
-)
-ONE_PURPOSE = {"cli", "local"}
-"""Folders of which the map says only what they are for."""
-
 NAMES = r"`[\w.]+`(?:(?:, | and |, and )`[\w.]+`)*"
 PLACES = re.compile(rf"({NAMES})(?: \([^)]*\))? in `([\w/]+\.py)`")
 
@@ -36,43 +29,6 @@ def page_id(page: Path) -> str:
 def files(path: str) -> list[Path]:
     """The files that a page may mean by a path."""
     return [folder / path for folder in FOLDERS if (folder / path).is_file()]
-
-
-def mapped() -> dict[str, str]:
-    """The map's text by folder; that of modules beside the folders is under the empty name."""
-    found = MAP.search((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
-    assert found is not None
-    texts: defaultdict[str, str] = defaultdict(str)
-    folder = ""
-    for line in found[1].splitlines():
-        if line.startswith("    src/"):
-            continue
-        begins = re.match(r" {6}(?:(\w+)/|(?=\w))", line)
-        if begins is not None:
-            folder = begins[1] or ""
-        texts[folder] += line[begins.end() if begins else 0 :] + "\n"
-    return texts
-
-
-def modules(folder: Path) -> set[str]:
-    """The modules and packages of a folder."""
-    found = {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"}
-    return found | {path.parent.name for path in folder.glob("*/__init__.py")}
-
-
-def test_the_map_has_every_module_and_no_other() -> None:
-    """The map names every module of both packages and no other; words are in parentheses."""
-    texts = {
-        folder: set(re.findall(r"\w+", re.sub(r"\([^)]*\)", "", text)))
-        for folder, text in mapped().items()
-    }
-    rooms = {path.parent for package in PACKAGES for path in package.glob("*/__init__.py")}
-    assert texts.keys() - {""} == {room.name for room in rooms}
-    for room in rooms:
-        if room.name not in ONE_PURPOSE:
-            assert texts[room.name] == modules(room), room
-    beside = set[str]().union(*map(modules, PACKAGES)) - {room.name for room in rooms}
-    assert texts[""] == beside
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

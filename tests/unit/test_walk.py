@@ -1,4 +1,4 @@
-"""The walk of ARCHITECTURE.md, "One blocking send, step by step"; and what a cold start loads."""
+"""The page `one-send`, a blocking send step by step; and what a cold start loads."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.context import WorkerExecutor
 from benchmarks.imports import loaded
+from tests.support import pages
 from tests.support.observed import root_logger
 
 PACKAGE = Path(a2a_serverless.__file__).parent
-REPOSITORY = Path(__file__).parents[2]
-PAGE = REPOSITORY / "ARCHITECTURE.md"
-SECTION = re.compile(r"## One blocking send, step by step\n(.*?)\n## ", re.DOTALL)
-LEG = re.compile(r"\*\*(\w+): [^*]*\*\*\n(.*?)(?=\n\*\*|\Z)", re.DOTALL)
-STEP = re.compile(r"^\d+\. \[`([^`]*)`\]\(([^)]*)\) `([^`]*)`", re.MULTILINE)
+PAGE = pages.path("one-send")
+LEG = re.compile(r"^## (\w+): [^\n]*\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+STEP = re.compile(r"^\| \d+ \| \[`([^`]*)`\]\(([^)]*)\) `([^`]*)` \|", re.MULTILINE)
 
 MOST_STEPS = 25
 QUICK_S = 0.5
@@ -62,11 +61,9 @@ class Step:
 
 def walk() -> list[Step]:
     """The steps of the page, in its order."""
-    section = SECTION.search(PAGE.read_text(encoding="utf-8"))
-    assert section is not None
     return [
         Step(leg, module, link, function)
-        for leg, text in LEG.findall(section[1])
+        for leg, text in LEG.findall(PAGE.read_text(encoding="utf-8"))
         for module, link, function in STEP.findall(text)
     ]
 
@@ -168,11 +165,10 @@ def test_the_walk_is_a_send(trace: Trace) -> None:
 
 
 def test_the_walk_is_short(trace: Trace) -> None:
-    """A reader passes 25 functions at most, and a send as many modules as CONTRIBUTING.md says."""
-    assert len(walk()) <= MOST_STEPS
-    assert len(trace.modules) <= MOST_MODULES, sorted(trace.modules)
-    said = f"A blocking send enters at most {MOST_MODULES} modules"
-    assert said in (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    """A reader passes 25 functions at most, and a send as many modules as the page says."""
+    assert 0 < len(walk()) <= MOST_STEPS
+    assert len(trace.modules) <= MOST_MODULES, (f"see the end of {PAGE}", sorted(trace.modules))
+    assert f"A blocking send enters at most {MOST_MODULES} modules" in pages.text("one-send")
 
 
 def test_the_walk_enters_each_room_once_in_a_leg() -> None:
@@ -189,7 +185,7 @@ def test_the_walk_leads_to_the_functions() -> None:
         (step.leg for step in steps), key=["Request", "Turn", "Answer"].index
     )
     for step in steps:
-        assert (REPOSITORY / step.link).resolve() == PACKAGE / step.module, step
+        assert (PAGE.parent / step.link).resolve() == PACKAGE / step.module, step
 
 
 WEB = {"fastapi", "mangum", "sse_starlette", "starlette.routing", "uvicorn"}
