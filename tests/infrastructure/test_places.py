@@ -376,7 +376,7 @@ def test_an_open_endpoint_reads_no_keys(whole: Json, name: str) -> None:
 
 def test_what_a_deleted_stack_leaves_can_be_removed(document: Json) -> None:
     """The page's commands remove each thing that `sam delete` keeps."""
-    text = pages.section("Delete")
+    text = pages.section("Delete the stack")
     before, _, after = text.partition("sam delete")
     remembered = dict(re.findall(r"(\w+)=\$\(output (\w+)\)", before))
     removed = re.findall(r"(?:delete-(?:table|queue|secret) --\S+ |rb s3://)\"\$(\w+)\"", after)
