@@ -10,8 +10,11 @@ import pytest
 
 from a2a_serverless_tools.cli import main
 from a2a_serverless_tools.scaffold.source import PACKAGED_FILES, PAGES, files, source
+from tests.support import pages
 
 PAGE_NAMES = [path.stem for path in files(source(), PAGES)]
+MESSAGE = re.compile(r"a2a-serverless docs ([a-z][\w-]*)(?:, ([A-Z][^)\"']+)\))?")
+"""A page that a message names, and the section of it."""
 
 
 def test_all_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,3 +62,23 @@ def test_a_browser_gets_pages_whose_links_lead_somewhere(
             if not (is_there or href.startswith("https://")):
                 lost.append((name, href))
     assert not lost
+
+
+def test_pages_and_sections_that_messages_name_are_there() -> None:
+    """Those of the package, the layer and the templates, and the table of a new project."""
+    root = source()
+    folders = [
+        path for path in (root / "src", root / "layers", root / "functions") if path.is_dir()
+    ]
+    paths = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    named: set[tuple[str, str]] = set()
+    for path in [*paths, root / "template.yaml", root / "fargate.yaml"]:
+        if path.suffix != ".pyc":
+            text = re.sub(r"\"\s*\n\s*f?\"|\s*\n\s*", " ", path.read_text(encoding="utf-8"))
+            named.update(MESSAGE.findall(re.sub(" +", " ", text)))
+    (written,) = (path for path in paths if path.match("scaffold/written/README.md"))
+    steps = re.findall(r"\| `([a-z-]+)` \|$", written.read_text(encoding="utf-8"), re.MULTILINE)
+    assert ("failed-deployment", "An update that fails") in named
+    assert {name for name, _ in named}.union(steps) <= set(PAGE_NAMES)
+    headings = {name: pages.text(name) for name, _ in named}
+    assert [each for each in named if each[1] and f"## {each[1]}\n" not in headings[each[0]]] == []
