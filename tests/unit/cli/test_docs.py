@@ -66,19 +66,18 @@ def test_a_browser_gets_pages_whose_links_lead_somewhere(
 
 def test_pages_and_sections_that_messages_name_are_there() -> None:
     """Those of the package, the layer and the templates, and the table of a new project."""
-    root = source()
-    folders = [
-        path for path in (root / "src", root / "layers", root / "functions") if path.is_dir()
+    root, named, paths = source(), set[tuple[str, str]](), set[str]()
+    texts = [
+        path for folder in ("src", "layers", "functions") for path in (root / folder).rglob("*")
     ]
-    paths = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    named: set[tuple[str, str]] = set()
-    for path in [*paths, root / "template.yaml", root / "fargate.yaml"]:
-        if path.suffix != ".pyc":
-            text = re.sub(r"\"\s*\n\s*f?\"|\s*\n\s*", " ", path.read_text(encoding="utf-8"))
-            named.update(MESSAGE.findall(re.sub(" +", " ", text)))
-    (written,) = (path for path in paths if path.match("scaffold/written/README.md"))
-    steps = re.findall(r"\| `([a-z-]+)` \|$", written.read_text(encoding="utf-8"), re.MULTILINE)
-    assert ("failed-deployment", "An update that fails") in named
-    assert {name for name, _ in named}.union(steps) <= set(PAGE_NAMES)
-    headings = {name: pages.text(name) for name, _ in named}
-    assert [each for each in named if each[1] and f"## {each[1]}\n" not in headings[each[0]]] == []
+    for path in [*texts, root / "template.yaml", root / "fargate.yaml"]:
+        if path.is_file() and path.suffix != ".pyc":
+            text = path.read_text(encoding="utf-8")
+            paths.update(re.findall(r"\bdocs/[\w/-]+\.md", text))
+            named.update(MESSAGE.findall(" ".join(re.sub(r"\"\s*\n\s*f?\"", " ", text).split())))
+            if path.match("scaffold/written/README.md"):
+                named.update((name, "") for name in re.findall(r"\| `([a-z-]+)` \|\n", text))
+    assert {("failed-deployment", "An update that fails"), ("testing", "")} <= named
+    assert [name for name in paths if not (root / name).is_file()] == []
+    assert {name for name, _ in named} <= set(PAGE_NAMES)
+    assert [it for it in named if it[1] and f"## {it[1]}\n" not in pages.text(it[0])] == []
