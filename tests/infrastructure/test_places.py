@@ -253,13 +253,13 @@ def test_no_name_collides(whole: Json, partition: str, name: str) -> None:
 
 
 def test_a_partition_without_a_console_is_not_guessed(document: Json) -> None:
-    """The partitions that the page `deploy` names have their console's host; no other does."""
+    """The partitions that the page `regions` names have their console's host; no other does."""
     assert document["Mappings"]["Partitions"].keys() == {"aws", "aws-cn", "aws-us-gov"}
 
 
 def test_the_partitions_are_named() -> None:
-    """The partitions aws, aws-cn and aws-us-gov each have a row in the page `deploy`."""
-    page = pages.text("deploy")
+    """The partitions aws, aws-cn and aws-us-gov each have a row in the page `regions`."""
+    page = pages.text("regions")
     assert all(f"| `{name}` |" in page for name in ("aws", "aws-cn", "aws-us-gov"))
 
 
@@ -376,7 +376,7 @@ def test_an_open_endpoint_reads_no_keys(whole: Json, name: str) -> None:
 
 def test_what_a_deleted_stack_leaves_can_be_removed(document: Json) -> None:
     """The page's commands remove each thing that `sam delete` keeps."""
-    text = pages.section("Delete")
+    text = pages.section("Delete the stack")
     before, _, after = text.partition("sam delete")
     remembered = dict(re.findall(r"(\w+)=\$\(output (\w+)\)", before))
     removed = re.findall(r"(?:delete-(?:table|queue|secret) --\S+ |rb s3://)\"\$(\w+)\"", after)

@@ -180,7 +180,7 @@ def test_the_alarms_ring_within_a_rollout(document: Json) -> None:
 def test_the_alarms_of_a_rollout_are_those_of_the_page(document: Json) -> None:
     """The page `releases` names each alarm that takes an update back, and no other."""
     page = pages.text("releases")
-    told = page.partition("\nwhole. The alarms:")[2].partition(": CodeDeploy takes ten")[0]
+    told = page.partition("The alarms:\n")[2].partition("CodeDeploy takes ten")[0]
     alarms = document["Globals"]["Function"]["DeploymentPreference"]["Alarms"]
     assert re.findall(r"`(\w+)`", told) == sorted(it["Ref"] for it in alarms)
     assert len(alarms) == 10

@@ -80,7 +80,9 @@ def test_the_webhooks_follow_from_their_places() -> None:
     """A place is taken for a call's own time and the receiver's; one caller has a fifth of them."""
     text = pages.text("load")
     a_second = default("PushConcurrency") / (OWN_S["push"] + 0.2)
-    assert f"are told {a_second:g} times a second, those of one caller {a_second / 5:g}" in text
+    assert (
+        f"are notified {a_second:g} times a second, one caller's receivers {a_second / 5:g}" in text
+    )
 
 
 def setting(text: str, name: str) -> float:

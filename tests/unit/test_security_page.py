@@ -1,4 +1,4 @@
-"""SECURITY.md names tests: they are there."""
+"""SECURITY.md and the page of threats name tests: they are there."""
 
 from __future__ import annotations
 
@@ -7,27 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import pages
+
 ROOT = Path(__file__).parents[2]
-ROWS = [
-    line
-    for line in (ROOT / "SECURITY.md").read_text(encoding="utf-8").splitlines()
-    if "`tests/" in line
-]
+THREATS = re.findall(r"^\| (?!attacker and aim \|).+$", pages.text("threats"), re.MULTILINE)
+NAMING = [*THREATS, *re.split(r"\n\n|\n(?=[|-] )", (ROOT / "SECURITY.md").read_text("utf-8"))]
 
 
 def test_every_threat_names_a_test() -> None:
-    """Every row of the threat model in SECURITY.md names a test."""
-    page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    table = page.partition("## Threats")[2].partition("## Limits")[0]
-    threats = [line for line in table.splitlines() if line.startswith("| ")][1:]
-    assert [line for line in threats if line not in ROWS] == []
-    assert len(threats) > 15
+    """Every row of the threat model names a test."""
+    assert [threat for threat in THREATS if "`tests/" not in threat] == []
+    assert len(THREATS) > 15
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[2:40])
-def test_the_tests_exist(row: str) -> None:
-    """Each file is there, and each test is in one of its row's files."""
-    files = [ROOT / path for path in re.findall(r"`(tests/[\w/]+\.py)`", row)]
+@pytest.mark.parametrize("text", [it for it in NAMING if "`tests/" in it], ids=lambda it: it[2:40])
+def test_the_tests_exist(text: str) -> None:
+    """Each file is there, and each test is in one of the files of its row or paragraph."""
+    files = [ROOT / path for path in re.findall(r"`(tests/[\w/]+\.py)`", text)]
     sources = "\n".join(path.read_text(encoding="utf-8") for path in files)
-    for name in re.findall(r"`(test_\w+)`", row):
+    for name in re.findall(r"`(test_\w+)`", text):
         assert re.search(rf"def {name}\(", sources), name

@@ -32,13 +32,15 @@ ONLY_RAISED: Final[Mapping[str, str]] = {
 SERVICES: Final = ("apigateway", "dynamodb", "events", "lambda", "logs", "secretsmanager", "sqs")
 STAGED: Final = "codedeploy"
 """What an update needs beside them if `Rollout` has stages."""
-_DELETE: Final = "delete it first (a2a-serverless docs deploy, A first deployment that fails)"
+_DELETE: Final = (
+    "delete it first (a2a-serverless docs failed-deployment, A first deployment that fails)"
+)
 FAILED: Final[Mapping[str, str]] = {
     "ROLLBACK_COMPLETE": _DELETE,
     "ROLLBACK_FAILED": _DELETE,
     "DELETE_FAILED": _DELETE,
     "UPDATE_ROLLBACK_FAILED": (
-        "have it go back first (a2a-serverless docs deploy, An update that fails)"
+        "have it go back first (a2a-serverless docs failed-deployment, An update that fails)"
     ),
 }
 """States of a stack that takes no update, and the way out. One that is being changed is another."""
@@ -190,7 +192,7 @@ def misplaced(region: str, values: Mapping[str, str]) -> Iterator[str]:
         yield (
             f"AWS publishes no layer of the Lambda Web Adapter for arm64 in {region}: publish a "
             f"copy there and name its version in {UPLOADED}"
-            " (a2a-serverless docs deploy, Where it runs)"
+            " (a2a-serverless docs regions)"
         )
 
 

@@ -463,8 +463,8 @@ def _check_table(dynamodb: DynamoDBClient, name: str, definition: Mapping[str, A
     if keys == wanted_keys and missing and {**wanted, **indexes} == wanted:
         lacking = " and no index ".join(missing)
         raise ConfigurationError(
-            f"Table {name} has no index {lacking} yet: add it, as `a2a-serverless docs releases`"
-            ' says under "An update that adds an index". Its tasks stay.'
+            f"Table {name} has no index {lacking} yet: add it"
+            " (a2a-serverless docs releases, An update that adds an index). Its tasks stay."
         )
     if (keys, indexes) != (wanted_keys, wanted):
         raise ConfigurationError(

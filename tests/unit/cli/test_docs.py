@@ -10,8 +10,11 @@ import pytest
 
 from a2a_serverless_tools.cli import main
 from a2a_serverless_tools.scaffold.source import PACKAGED_FILES, PAGES, files, source
+from tests.support import pages
 
 PAGE_NAMES = [path.stem for path in files(source(), PAGES)]
+MESSAGE = re.compile(r"a2a-serverless docs ([a-z][\w-]*)(?:, ([A-Z][^)\"']+)\))?")
+"""A page that a message names, and the section of it."""
 
 
 def test_all_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,3 +62,22 @@ def test_a_browser_gets_pages_whose_links_lead_somewhere(
             if not (is_there or href.startswith("https://")):
                 lost.append((name, href))
     assert not lost
+
+
+def test_pages_and_sections_that_messages_name_are_there() -> None:
+    """Those of the package, the layer and the templates, and the table of a new project."""
+    root, named, paths = source(), set[tuple[str, str]](), set[str]()
+    texts = [
+        path for folder in ("src", "layers", "functions") for path in (root / folder).rglob("*")
+    ]
+    for path in [*texts, root / "template.yaml", root / "fargate.yaml"]:
+        if path.is_file() and path.suffix != ".pyc":
+            text = path.read_text(encoding="utf-8")
+            paths.update(re.findall(r"\bdocs/[\w/-]+\.md", text))
+            named.update(MESSAGE.findall(" ".join(re.sub(r"\"\s*\n\s*f?\"", " ", text).split())))
+            if path.match("scaffold/written/README.md"):
+                named.update((name, "") for name in re.findall(r"\| `([a-z-]+)` \|\n", text))
+    assert {("failed-deployment", "An update that fails"), ("testing", "")} <= named
+    assert [name for name in paths if not (root / name).is_file()] == []
+    assert {name for name, _ in named} <= set(PAGE_NAMES)
+    assert [it for it in named if it[1] and f"## {it[1]}\n" not in pages.text(it[0])] == []

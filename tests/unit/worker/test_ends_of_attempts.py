@@ -72,10 +72,10 @@ async def test_the_next_attempt_takes_the_end_into_the_log(
     released = (await bench.head(task)).released
     assert await bench.work() is True
     ends = [record.ended for record in await bench.records(task) if record.ended is not None]
-    correlation_id = line(caplog, "gave_up")["correlation_id"]
+    logged = line(caplog, "gave_up")
     assert ends[0] == released
     assert [end.reason for end in ends] == ["ValueError", "ValueError"]
-    assert ends[1].correlation_id == correlation_id
+    assert (ends[1].reason, ends[1].correlation_id) == (logged["reason"], logged["correlation_id"])
 
 
 async def test_an_only_attempt_leaves_its_end_in_the_log() -> None:

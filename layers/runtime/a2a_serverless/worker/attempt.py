@@ -411,6 +411,7 @@ class Attempt:
                 last = ending(head, TaskState.TASK_STATE_FAILED, str(error))
             case Failed.GAVE_UP:
                 text = "Task failed, %s"
+                fields["reason"] = why if isinstance(meaning, Refusal) else end.reason
                 self._log(logging.ERROR, "gave_up", text, reference, cause=error, **fields)
                 last = gave_up(head, reference, why)
         await self._commit(replace(last, failed=end))
