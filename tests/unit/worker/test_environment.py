@@ -194,9 +194,8 @@ def test_what_the_runtimes_libraries_read_is_not_the_agents() -> None:
 
 def test_the_page_has_the_names_that_are_refused() -> None:
     """The page `model-key` lists them all."""
-    page = pages.text("model-key")
-    rule = page.partition("are refused, in any\n  case:")[2].partition("\n- ")[0]
-    assert set(re.findall("`(.+?)`", rule)) == set(RESERVED)
+    listed = pages.section("Names that are refused").partition("\n\n`HOME`")[0]
+    assert set(re.findall("`(.+?)`", listed)) == set(RESERVED)
 
 
 def is_refused(name: str) -> bool:
