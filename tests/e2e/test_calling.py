@@ -71,7 +71,7 @@ def blocks() -> dict[tuple[str, str], Block]:
             way, operation = heading, ""
         elif level:
             operation = heading
-        else:
+        elif language != "text":
             assert (way, operation) not in found, "a second block under one heading"
             found[way, operation] = Block(way, operation, language, source)
     return found

@@ -1,4 +1,4 @@
-"""The code of the page `files`, as it stands there: uploads by clients in Python and JavaScript."""
+"""The code of the page `uploads`, as it stands there: uploads by clients in Python and JavaScript."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support import pages
 from tests.support.messages import storyteller
 from tests.support.required import report_not_run
 
-PAGE = pages.path("files")
+PAGE = pages.path("uploads")
 KEY = "a-key-that-is-long-enough"
 CONTENT = bytes(range(256)) * 20_000
 CARD = storyteller(inputs=("text/plain", "application/pdf"))

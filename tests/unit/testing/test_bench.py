@@ -21,7 +21,6 @@ from a2a_serverless.worker import FinalError, Retry, TaskContext, Worker
 from a2a_serverless_tools.testing import AgentBench, StuckError, file_part, step
 from a2a_serverless_tools.testing.bench import AgentSource
 from a2a_serverless_tools.testing.fixtures import MakeBench
-from tests.support import pages
 from tests.support.workers import chunk, status
 
 S = TaskState
@@ -546,15 +545,6 @@ def test_a_blocked_loop_is_logged(agent_bench: MakeBench, caplog: pytest.LogCapt
     (warning,) = warnings()
     assert __file__ in warning
     assert "await ctx.run_sync(func, …)" in warning
-
-
-def test_the_test_of_the_page(agent_bench: MakeBench) -> None:
-    """What the page `testing` shows as a test is one, of the framework's own agent."""
-    page = pages.path("testing")
-    example = page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
-    names: dict[str, Any] = {"__file__": str(pages.DOCS / "testing.md")}
-    exec(compile(example, str(page), "exec"), names)  # noqa: S102 - our own page
-    names["test_it_asks_until_it_knows_enough"](agent_bench)
 
 
 async def test_an_async_test_is_told_what_to_write(agent_bench: MakeBench) -> None:
