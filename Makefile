@@ -77,7 +77,7 @@ patterns: $(VENV)/.stamp $(PATTERNS) ## the agents of docs/build/patterns.md, ea
 	$(BIN)/python -m pytest tests/unit/frameworks/test_patterns.py
 
 .PHONY: clients
-clients: $(VENV)/.stamp $(CLIENTS) ## every client does all that it can: docs/build/resuming.md; their requests for the suite
+clients: $(VENV)/.stamp $(CLIENTS) ## every client does all that it can: docs/understand/clients.md; their requests for the suite
 	$(BIN)/python -m tests.foreign.matrix
 
 .PHONY: busy
