@@ -52,6 +52,7 @@ RUN_BY = {
     ("first-agent", "sh"): "tests/e2e/test_first_agent.py",
     ("first-agent", "python"): "tests/e2e/test_first_agent.py",
     ("first-agent", "text"): "tests/e2e/test_first_agent.py",
+    ("patterns", "python"): "tests/foreign/patterns.py",
     ("push-receivers", "python"): "tests/unit/push/test_documented_check.py",
     ("uploads", "js"): "tests/javascript/test_uploads.py",
     ("uploads", "python"): "tests/javascript/test_uploads.py",
