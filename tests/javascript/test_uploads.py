@@ -1,4 +1,4 @@
-"""The code of the page `uploads`, as it stands there: uploads by clients in Python and JavaScript."""
+"""The code of the page `uploads`, as it stands there: clients in Python and JavaScript."""
 
 from __future__ import annotations
 
