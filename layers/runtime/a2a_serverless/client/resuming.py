@@ -75,6 +75,10 @@ def resuming(
 ) -> ResumingClient:
     """Return `client` with calls that survive cut connections; see `ResumingClient`.
 
+    >>> http = httpx.AsyncClient(headers={"X-API-Key": key}, timeout=40)
+    >>> stock = await ClientFactory(ClientConfig(httpx_client=http)).create_from_url(url)
+    >>> client = resuming(stock, http)
+
     Args:
         client: made by the SDK's `ClientFactory`, for JSON-RPC or HTTP+JSON. Its interceptors, and
             the headers, authentication and proxies of its httpx client, stay in effect.
@@ -95,12 +99,19 @@ async def create_resuming_client(
 ) -> ResumingClient:
     """Return a resuming client for an agent, as the SDK's `create_client` returns one.
 
+    >>> async with await create_resuming_client("https://agent.example") as client:
+    ...     async for event in client.send_message(request):
+    ...         print(event)
+
     Args:
         agent: the agent's URL, or its card.
         client_config: as for the SDK. If it has no httpx client, one is made, which the returned
             client closes.
         interceptors: as for the SDK.
         retries: how long calls go on.
+
+    Raises:
+        A2AClientError: the agent's card cannot be read.
     """
     config = ClientConfig() if client_config is None else client_config
     given = config.httpx_client
@@ -185,11 +196,31 @@ class ResumingClient(Client):
     def send_message(
         self, request: SendMessageRequest, *, context: ClientCallContext | None = None
     ) -> AsyncIterator[StreamResponse]:
+        """Send a message, and yield the events of its turn, each once and in order.
+
+        >>> async for event in client.send_message(request):
+        ...     print(event)
+
+        Raises:
+            GaveUpError: the time of `Retries` is over.
+            ValueError: the idempotency key in the headers of `context` is too long.
+        """
         return self._events(request, context)
 
     def subscribe(
         self, request: SubscribeToTaskRequest, *, context: ClientCallContext | None = None
     ) -> AsyncIterator[StreamResponse]:
+        """Yield a task's events until it ends, from now on or after `Last-Event-ID`.
+
+        >>> request = SubscribeToTaskRequest(id=task_id)
+        >>> context = ClientCallContext(service_parameters={"Last-Event-ID": last_event_id})
+        >>> async for event in client.subscribe(request, context=context):
+        ...     print(event)
+
+        Raises:
+            GaveUpError: the time of `Retries` is over.
+            ValueError: the event id in the headers of `context` is too long.
+        """
         return self._events(request, context)
 
     async def _events(
@@ -235,6 +266,10 @@ class ResumingClient(Client):
     add_interceptor = _wrapped(Client.add_interceptor)
 
     async def close(self) -> None:
+        """Close the wrapped client, and an httpx client that was made for it.
+
+        >>> await client.close()
+        """
         await self._client.close()
         if self._own_http is not None:
             await self._own_http.aclose()

@@ -75,6 +75,9 @@ _turn: ContextVar[tuple[RequestContext, TurnQueue] | None] = ContextVar("turn", 
 def current_context() -> TaskContext:
     """Return a context of the turn that runs, for code that was not given one.
 
+    >>> ctx = current_context()
+    >>> await ctx.send_status("Searching")
+
     Raises:
         RuntimeError: no turn runs here.
     """
