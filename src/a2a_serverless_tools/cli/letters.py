@@ -39,7 +39,12 @@ def _add(commands: Commands, name: str) -> None:
     )
     command.set_defaults(queue=name)
     command.add_argument(
-        "verb", choices=("list", "show", "delete"), nargs="?", default="list", metavar="VERB"
+        "verb",
+        choices=("list", "show", "delete"),
+        nargs="?",
+        default="list",
+        metavar="VERB",
+        help="list, show or delete (default: list)",
     )
     command.add_argument("message", metavar="MESSAGE", nargs="?", help="its id, as listed")
     command.add_argument("--yes", action="store_true", help="delete without asking first")

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 TEMPLATE: Final = "template.yaml"
 AGENT: Final = "functions/worker/agent.py"
@@ -31,10 +32,13 @@ PROJECT_FILES: Final = (
 
 PAGES: Final = ("docs/**/*.md",)
 """Patterns of the pages of the documentation."""
+ORDER: Final = "docs/order.toml"
+"""The file with the documentation's parts, and the order of their pages."""
 
 PACKAGED_FILES: Final = (
     *PROJECT_FILES,
     *PAGES,
+    ORDER,
     LAYER_LOCK,
     WORKER_LOCK,
     "examples/*/agent.py",
@@ -57,6 +61,12 @@ def files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
     """Return the files below `root` that match, without leftovers of runs or of a machine."""
     found = {path for pattern in patterns for path in root.glob(pattern) if path.is_file()}
     return sorted(path for path in found if not _is_left(path.relative_to(root)))
+
+
+def page_order(root: Path) -> dict[str, list[str]]:
+    """Return the names of the pages by the parts of the documentation, each in its order."""
+    order: dict[str, Any] = tomllib.loads((root / ORDER).read_text(encoding="utf-8"))
+    return order
 
 
 def _is_left(path: Path) -> bool:
