@@ -230,7 +230,7 @@ def markdown(one: Member, level: int, *, owner: str = "") -> str:
     fields = [each for each in one.members if not each.is_called and each.doc]
     if fields:
         rows = "".join(
-            f"| `{each.signature or each.name}` | {cell(each.doc)} |\n" for each in fields
+            f"| `{each.signature or each.name}` | {_noun(cell(each.doc))} |\n" for each in fields
         )
         blocks.append(f"| attribute | meaning |\n|---|---|\n{rows}")
     blocks += [
@@ -239,6 +239,12 @@ def markdown(one: Member, level: int, *, owner: str = "") -> str:
         if each.is_called and each.doc
     ]
     return "\n".join(block for block in blocks if block)
+
+
+def _noun(text: str) -> str:
+    """Return what a property's docstring says of its value."""
+    said = text.removeprefix("Return ")
+    return f"{said[:1].upper()}{said[1:]}"
 
 
 def cell(doc: str) -> str:

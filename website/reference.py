@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from a2a.utils.errors import A2A_ERROR_MAPPING, JSON_RPC_ERROR_CODE_MAP, JSONParseError
@@ -61,7 +62,7 @@ def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _task_context() -> str:
-    context = api.member("a2a_serverless.worker.context", "TaskContext")
+    context = replace(api.member("a2a_serverless.worker.context", "TaskContext"), signature="")
     return (
         f"# TaskContext\n\nWhat an agent gets as its `ctx`: `{_import('worker', context)}`.\n\n"
         + (api.markdown(context, 2))
@@ -134,10 +135,10 @@ def _settings() -> str:
     rows = [
         (
             f"`{_variable(name)}`",
+            api.cell(own[name].doc),
             _kind(field),
             _shown(field.default),
             f"`{given[_variable(name)]}`" if _variable(name) in given else "",
-            api.cell(own[name].doc),
         )
         for name, field in Settings.model_fields.items()
     ]
@@ -145,7 +146,7 @@ def _settings() -> str:
         "# Settings\n\nEach setting is a variable of the environment. A name that ends in `_S` is a"
         " time in seconds. On AWS the template sets them: the column *parameter* says by which of"
         " its [parameters](parameters.md).\n\n"
-        + table(("variable", "type", "default", "parameter", "meaning"), rows)
+        + table(("variable", "meaning", "type", "default", "parameter"), rows)
     )
 
 
@@ -203,15 +204,15 @@ def _parameters() -> str:
     rows = [
         (
             f"`{name}`",
+            _text(of),
             _allowed(of),
             _shown(of["Default"]) if "Default" in of else "(required)",
-            _text(of),
         )
         for name, of in _template()["Parameters"].items()
     ]
     return (
         "# Parameters\n\nThe parameters of `template.yaml`: `sam deploy --parameter-overrides"
-        " NAME=VALUE`.\n\n" + table(("parameter", "values", "default", "meaning"), rows)
+        " NAME=VALUE`.\n\n" + table(("parameter", "meaning", "values", "default"), rows)
     )
 
 

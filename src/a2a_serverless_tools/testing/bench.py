@@ -42,7 +42,7 @@ class AgentBench:
     """Runs an agent on messages, with the worker of production, over storage and queue in memory.
 
     If `agent` is a name, a class or a function, each turn has a new agent, as on a Lambda that
-    scaled: anything that an agent keeps in memory by mistake is gone. If `agent` is an agent, it
+    scaled. Anything that an agent keeps in memory by mistake is gone. If `agent` is an agent, it
     serves all turns.
 
     >>> with AgentBench("agent.py:agent") as bench:

@@ -146,13 +146,13 @@ class ResumingClient(Client):
     ends when the task waits for its client (A2A 1.0, sections 3.1.2 and 3.1.6). A cut may be a
     server's time limit, a lost connection, a redeploy, or a temporary refusal (429 and 503 with
     `Retry-After`). The next stream is requested with `Last-Event-ID`, the id of the last event that
-    the caller has. If it opens under that very id, with a Task that shows nothing else than the
-    caller has, the server has continued after the event, and the Task is left out.
+    the caller has. The server has continued after the event if the stream opens under that id, with
+    a Task that shows nothing new. This Task is left out.
 
     *A Task in the middle of a stream replaces what came before it.* It comes when the server has
-    not continued after an event: another server that gives its events no ids, numbers those of
-    each connection, begins to count again, or ignores `Last-Event-ID`; or a task that was deleted
-    and made again. Then no event is lost or repeated, but what happened between the streams is only
+    not continued after an event. Another server may give its events no ids, number those of each
+    connection, begin to count again, or ignore `Last-Event-ID`. Or a task was deleted and made
+    again. Then no event is lost or repeated, but what happened between the streams is only
     in that Task, not event by event. The same holds for the first Task of a message that was sent
     again because no answer to it had come.
 
@@ -171,8 +171,8 @@ class ResumingClient(Client):
     **Sends.** Each message has the header `Idempotency-Key`: that of the caller's
     `ClientCallContext.service_parameters`, or a random one. A message whose answer was lost is sent
     again with the same key and messageId: see `Retries.repeat_sends`. If the wrapped client does
-    not stream, and the task comes back still at work, the task is polled until its turn ends, and
-    the Task as it is then is the only event of the call. `return_immediately` switches this off.
+    not stream, and the task comes back still at work, the task is polled until its turn ends. The
+    Task as it is then is the only event of the call. `return_immediately` switches this off.
 
     **After the client's own restart.** While a stream runs, the id of the last event is in the
     `state` of the caller's call context, under `last_event_id`. `subscribe` with the header

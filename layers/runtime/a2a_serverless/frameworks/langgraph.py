@@ -116,7 +116,7 @@ class LangGraphWorker(FrameworkWorker):
 
     Raises:
         ConfigurationError: the graph is not compiled, or has a DeltaChannel, whose value is spread
-            over checkpoints; an option, a node, a key or a mode does not exist, or LangGraph's
+            over checkpoints. Or an option, a node, a key or a mode does not exist, or LangGraph's
             version is unknown.
     """
 

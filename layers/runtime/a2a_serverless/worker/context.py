@@ -416,7 +416,7 @@ class TaskContext(UserTurn):
         """Wait; a cancel ends the wait with CancelledError, also in a thread's own event loop.
 
         From a minute on no process waits, except in a step. The attempt ends, and the turn goes on
-        after that time, up to a minute late: its code runs again from the beginning, and what it
+        after that time, up to a minute late. Its code runs again from the beginning, and what it
         has recorded by `step` does not run again. A cancel, or the deletion of the task, counts at
         once. Asyncio tasks that sleep beside one another need a `key` each, as in `step`; the task
         of the agent itself needs none.

@@ -384,8 +384,8 @@ class UserTurn:
         """Return the sender of the message; empty on an endpoint without authentication.
 
         With API keys it is the key's name. With OIDC it is the name that the keys' secret gives to
-        the token's caller, else a digest of the token's issuer and subject: the same for all
-        requests of one user, but it does not reveal who the user is.
+        the token's caller, else a digest of the token's issuer and subject. The digest is the same
+        for all requests of one user, and does not reveal who the user is.
         """
         return self._request.call_context.user.user_name
 
