@@ -146,7 +146,7 @@ class OpenAIAgentsWorker(FrameworkWorker):
 
         >>> class Planner(OpenAIAgentsWorker):
         ...     def remember(self, items: list[Any]) -> list[Any]:
-        ...         return items[-20:]
+        ...         return items if len(items) < 200 else []
         """
         return items
 

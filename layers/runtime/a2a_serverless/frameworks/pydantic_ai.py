@@ -203,7 +203,7 @@ class PydanticAIWorker(FrameworkWorker):
 
         >>> class Planner(PydanticAIWorker):
         ...     def remember(self, messages: list[ModelMessage]) -> list[ModelMessage]:
-        ...         return messages[-20:]
+        ...         return messages if len(messages) < 200 else []
         """
         return messages
 
