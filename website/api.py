@@ -260,7 +260,10 @@ def described(doc: str) -> str:
     for paragraph in re.split(r"\n\s*\n", doc.strip("\n")):
         lines = paragraph.splitlines()
         if lines and lines[0].startswith(">>>"):
-            code = [re.sub(r"^(>>>|\.\.\.) ?", "", line) for line in lines]
+            code = [
+                found[1] if (found := re.fullmatch(r"(?:>>>|\.\.\.) ?(.*)", line)) else f"# {line}"
+                for line in lines
+            ]
             blocks.append("```python\n" + "\n".join(code) + "\n```\n")
         elif lines and (found := _SECTION.fullmatch(lines[0].strip())):
             blocks.append(_listed(found[1], lines[1:]))

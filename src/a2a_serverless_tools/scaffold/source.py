@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 TEMPLATE: Final = "template.yaml"
 AGENT: Final = "functions/worker/agent.py"
@@ -64,9 +65,22 @@ def files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def page_order(root: Path) -> dict[str, list[str]]:
-    """Return the names of the pages by the parts of the documentation, each in its order."""
-    order: dict[str, Any] = tomllib.loads((root / ORDER).read_text(encoding="utf-8"))
-    return order
+    """Return the names of the pages by the parts of the documentation, each in its order.
+
+    `FOLDER/*` stands for the pages of a folder of docs/ that are not named, by their names.
+    """
+    order: dict[str, list[str]] = tomllib.loads((root / ORDER).read_text(encoding="utf-8"))
+    named = {name for names in order.values() for name in names}
+    return {part: [*_pages_of(root, names, named)] for part, names in order.items()}
+
+
+def _pages_of(root: Path, names: list[str], named: set[str]) -> Iterator[str]:
+    for name in names:
+        if name.endswith("/*"):
+            stems = (path.stem for path in (root / "docs").glob(f"{name}.md"))
+            yield from sorted(stem for stem in stems if stem not in named)
+        else:
+            yield name
 
 
 def _is_left(path: Path) -> bool:
