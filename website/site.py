@@ -32,18 +32,18 @@ _PICTURE: Final = re.compile(
 _FAR: Final = ("https://", "http://", "mailto:", "#")
 
 
-def build() -> Path:
-    """Write the sources of the site and its configuration; return the configuration's path."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
+def build(folder: Path = FOLDER) -> Path:
+    """Write the sources of the site into a folder; return the path of its configuration."""
+    shutil.rmtree(folder, ignore_errors=True)
     listed = places()
     staged = {place.name: place.staged for place in listed}
     for place in listed:
-        target = FOLDER / "docs" / place.staged
+        target = folder / "docs" / place.staged
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(page(place, staged), encoding="utf-8")
-    shutil.copytree(ROOT / PICTURES, FOLDER / "docs/pictures")
-    shutil.copytree(ASSETS, FOLDER / "docs/assets")
-    configuration = FOLDER / "mkdocs.yml"
+    shutil.copytree(ROOT / PICTURES, folder / "docs/pictures")
+    shutil.copytree(ASSETS, folder / "docs/assets")
+    configuration = folder / "mkdocs.yml"
     nav = json.dumps(list(_nav(listed)), indent=1)  # which is YAML, too
     configuration.write_text(f"{SETTINGS.read_text()}nav: {nav}\n", encoding="utf-8")
     return configuration

@@ -47,13 +47,14 @@ TOOL = ROOT / ".venv/tools/zensical/bin/zensical"
 
 
 @pytest.fixture(scope="module")
-def folder() -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as `make docs` builds it, where its environment is."""
     if not TOOL.exists():
         report_not_run("The site's generator is not installed: make docs.")
-    command = [str(TOOL), "build", "--clean", "--strict", "--config-file", str(build())]
+    configuration = build(tmp_path_factory.mktemp("site") / "site")
+    command = [str(TOOL), "build", "--strict", "--config-file", str(configuration)]
     subprocess.run(command, check=True, capture_output=True, timeout=100)
-    return ROOT / "build/site/site"
+    return configuration.parent / "site"
 
 
 @pytest.fixture(scope="module")

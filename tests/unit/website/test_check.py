@@ -155,9 +155,9 @@ def test_links_of_the_site_lead_to_its_pages_or_are_text() -> None:
     assert "](../" not in text.replace("](../build/", "").replace("](../operate/", "")
 
 
-def test_the_sources_of_the_site_have_all_pages() -> None:
+def test_the_sources_of_the_site_have_all_pages(tmp_path: Path) -> None:
     """Each page of the order has its place in the navigation, and its file."""
-    configuration = build()
+    configuration = build(tmp_path / "site")
     text = configuration.read_text(encoding="utf-8")
     for place in places.places():
         assert (configuration.parent / "docs" / place.staged).is_file()
