@@ -192,7 +192,7 @@ def _unknown(code: str, have: Known, *, is_inline: bool) -> Iterator[str]:
 def _unknown_name(code: str, have: Known) -> Iterator[str]:
     for path, function in _PATH.findall(code):
         found = files(path)
-        is_path = not path.startswith(("http", ".", "/")) and "://" not in code
+        is_path = not re.match(r"http|[./]|[A-Z]+/", path) and "://" not in code
         if not found and is_path and path not in have.words:
             yield f"there is no file {path}"
         elif function and not any(_has(file, function) for file in found):
