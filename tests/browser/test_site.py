@@ -34,7 +34,7 @@ TERMS = {
     "guarantees": "docs/understand/guarantees.md",
     "request_input": "docs/reference/task-context.md",
     "A2A_RETRY_MINUTES": "docs/reference/settings-list.md",
-    "WorkerConcurrency": "docs/reference/parameters.md",
+    "OidcTenantClaim": "docs/reference/parameters.md",
     "FailedTasksAlarm": "docs/reference/alarm-list.md",
     "TimeToEnd": "docs/reference/metrics.md",
     "dead_letter_failed": "docs/reference/log-actions.md",

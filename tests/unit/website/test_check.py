@@ -66,7 +66,7 @@ def test_what_does_not_exist_is_named_with_its_line(text: str, what: str) -> Non
         '`filter action in ["gave_up", "turn_ended"]`, `action = dead_letter_…`',
         "`make check`, `make RELEASE=1 dist`",
         "`worker/steps.py` and `load_settings` in `settings.py`",
-        "[this](deploy.md#a-worker-that-does-not-start), [that](https://a2a-protocol.org)",
+        "[this](../reference/errors.md#what-clients-get), [that](https://a2a-protocol.org)",
     ],
 )
 def test_what_exists_is_not_named(text: str) -> None:
