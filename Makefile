@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 # Tools whose packages exclude ours, each in an environment of its own, from hashed locks.
-TOOLS := sam checkov twine
+TOOLS := sam checkov twine zensical
 TOOL := $(VENV)/tools
 SAM := $(TOOL)/sam/bin/sam
 # Three processes on two cores: many tests wait for other processes.
@@ -89,13 +89,19 @@ busy: $(VENV)/.stamp ## the suite twice in a row, beside four processes that kee
 REGIONS := us-east-1 eu-central-1 us-gov-west-1 cn-north-1
 
 .PHONY: check
-check: $(VENV)/.stamp $(TOOL)/checkov/requirements.txt ## format, lint, types, import contracts, the template
+check: $(VENV)/.stamp $(TOOL)/checkov/requirements.txt ## format, lint, types, import contracts, the template, names in the pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/cfn-lint template.yaml fargate.yaml --append-rules cfn_lint_serverless.rules --regions $(REGIONS)
 	$(TOOL)/checkov/bin/checkov --config-file .checkov.yaml
+	$(BIN)/python -m website check --names
+
+.PHONY: docs
+docs: $(VENV)/.stamp $(TOOL)/zensical/requirements.txt ## the site: build/site/site/index.html, to read with or without a server
+	$(BIN)/python -m website build
+	$(TOOL)/zensical/bin/zensical build --clean --strict --config-file build/site/mkdocs.yml
 
 .PHONY: format
 format: $(VENV)/.stamp ## format, and fix what the linter can fix

@@ -130,8 +130,10 @@ class Settings(BaseModel):
     """Requests of one caller that one process answers per second; 0: any number."""
 
     blobs: str = ""
-    """Where content above 32 KB is stored: the name of a bucket, or `file:FOLDER`; empty: beside a
-    table in a file or in memory, and in the items of a table on DynamoDB."""
+    """Where content above 32 KB is stored: the name of a bucket, or `file:FOLDER`.
+
+    Empty: beside a table in a file or in memory, and in the items of a table on DynamoDB.
+    """
     inline_bytes: int = Field(default=262_144, ge=32_768, le=2_000_000)
     """The largest file that an answer shows in itself; a larger one is a link."""
     inline_all_bytes: int = Field(default=1_000_000, ge=32_768, le=3_000_000)
@@ -158,7 +160,7 @@ class Settings(BaseModel):
     """Receivers that may be private and without TLS: hosts and networks, separated by commas."""
     webhooks_per_caller: int = Field(default=1000, ge=0)
     """The webhooks of one caller that are open at a time, until their task has ended and they were
-    told; 0: any number."""
+    notified; 0: any number."""
     push_timeout_s: float = Field(default=15, ge=1, le=30)
     """The time that a receiver has to answer."""
     push_concurrency: int = Field(default=50, ge=1)

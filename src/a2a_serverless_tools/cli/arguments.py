@@ -149,7 +149,7 @@ class Parser(argparse.ArgumentParser):
             "--health-port",
             type=_port,
             metavar="PORT",
-            help="answers health checks on this port: 200 while it works, 503 once it was told to "
+            help="answers health checks on this port: 200 while it works, 503 once it has to "
             "end (default: none)",
         )
 

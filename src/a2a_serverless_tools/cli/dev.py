@@ -71,7 +71,7 @@ def _add_dev(commands: Commands) -> None:
     loading.add_argument(
         "--no-reload",
         action="store_true",
-        help="load the agent once; else a change of its files counts from the next turn on",
+        help="load the agent once; else a change of its files applies from the next turn on",
     )
     loading.add_argument(
         "--agent-per-turn",
@@ -205,9 +205,9 @@ def _add_demo(commands: Commands) -> None:
         _demo,
         summary="one streamed and one resumed task on this machine, shown with the official client",
         description="Starts the stack on a free port and a file that it removes again, runs tasks "
-        "through the official a2a-sdk client, and prints what the client sees: two tasks of "
-        "a trip planner or, in the folder of a project of yours, the examples of its card. Needs "
-        "no AWS account and no network.",
+        "through the official a2a-sdk client, and prints what the client sees. They are two tasks "
+        "of a trip planner or, in the folder of your project, the examples of its card. Needs no "
+        "AWS account and no network.",
     )
 
 
@@ -236,9 +236,9 @@ def _add_console(commands: Commands) -> None:
         "console",
         _console,
         summary="tasks, queues and card in a browser, on this machine",
-        description="Serves pages on 127.0.0.1 for one person: of the stack --stack or the table "
-        "A2A_TABLE, with your own AWS credentials, else of the file of your dev, which need not "
-        "run. Nothing is deployed.",
+        description="Serves pages on 127.0.0.1 for one person, with your own AWS credentials. "
+        "They show the stack --stack or the table A2A_TABLE, else the file of your dev, which "
+        "need not run. Nothing is deployed.",
     )
     console.add_port(default=0)
     console.add_place()

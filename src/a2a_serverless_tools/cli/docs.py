@@ -15,7 +15,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import PROGRAM, Adders, Commands, add_command
 from a2a_serverless_tools.cli.text import say
 from a2a_serverless_tools.scaffold.pages import title
-from a2a_serverless_tools.scaffold.source import PAGES, files, source
+from a2a_serverless_tools.scaffold.source import PAGES, files, page_order, source
 
 _HREF: Final = re.compile(r'<a href="([^"]*)">(.*?)</a>', re.DOTALL)
 _PAGE: Final = re.compile(r"(?:[./a-z-]*/)?([a-z-]+)\.md(#.*)?")
@@ -56,14 +56,21 @@ def _docs(options: Namespace) -> int:
     elif topic:
         _print(pages[topic])
     else:
-        for name, shown in _titles(pages).items():
-            print(f"{name:<22} {shown}")
+        for part, named in _parts(pages).items():
+            print(f"\n{part}")
+            for name in named:
+                print(f"  {name:<24} {title(pages[name], name)}")
         say(f"{PROGRAM} docs TOPIC prints a page, --browser opens it")
     return 0
 
 
-def _titles(pages: dict[str, str]) -> dict[str, str]:
-    return {name: title(text, name) for name, text in pages.items()}
+def _parts(pages: dict[str, str]) -> dict[str, list[str]]:
+    """Return the names of the pages by their parts, in the order of the documentation."""
+    parts = {
+        part: [name for name in names if name in pages]
+        for part, names in page_order(source()).items()
+    }
+    return {part: names for part, names in parts.items() if names}
 
 
 def _print(text: str) -> None:
@@ -79,11 +86,16 @@ def _print(text: str) -> None:
 def _written(pages: dict[str, str], folder: Path) -> dict[str, Path]:
     """Write the pages as HTML; return their paths by name, the list's under the empty name."""
     listed = "".join(
-        f'<li><a href="{name}.html">{escape(shown)}</a></li>'
-        for name, shown in _titles(pages).items()
+        f"<h2>{escape(part)}</h2><ul>"
+        + "".join(
+            f'<li><a href="{name}.html">{escape(title(pages[name], name))}</a></li>'
+            for name in named
+        )
+        + "</ul>"
+        for part, named in _parts(pages).items()
     )
     bodies = {name: _html(text) for name, text in pages.items()}
-    bodies[""] = f"<h1>a2a-serverless</h1><ul>{listed}</ul>"
+    bodies[""] = f"<h1>a2a-serverless</h1>{listed}"
     written = {}
     for name, body in bodies.items():
         written[name] = folder / f"{name or 'index'}.html"

@@ -34,12 +34,17 @@ def _add(commands: Commands, name: str) -> None:
         _look,
         summary=f"lists the {what}; shows or deletes one",
         description=f"Lists the {what}, which are kept for 14 days and which no function "
-        "consumes: of a stack, of the queue that the environment names, or of the file of your "
-        "dev. `a2a-serverless docs incidents` says what to do about them.",
+        "consumes. They are those of a stack, of the queue that the environment names, or of the "
+        "file of your dev. `a2a-serverless docs incidents` says what to do about them.",
     )
     command.set_defaults(queue=name)
     command.add_argument(
-        "verb", choices=("list", "show", "delete"), nargs="?", default="list", metavar="VERB"
+        "verb",
+        choices=("list", "show", "delete"),
+        nargs="?",
+        default="list",
+        metavar="VERB",
+        help="list, show or delete (default: list)",
     )
     command.add_argument("message", metavar="MESSAGE", nargs="?", help="its id, as listed")
     command.add_argument("--yes", action="store_true", help="delete without asking first")

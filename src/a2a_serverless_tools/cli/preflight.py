@@ -59,7 +59,7 @@ def _add_preflight(commands: Commands) -> None:
         _preflight,
         summary="says what is wrong with a deployment, before anything is changed",
         description="Compares the project's template with the deployed stack, its parameters with "
-        "what the template takes, and its region with what AWS has there, and says in one "
+        "what the template takes, and its region with what AWS has there. It says in one "
         "sentence each what would replace the table, a queue or a secret, or would not deploy. "
         "Stack, region and parameters are those of samconfig.toml. It changes nothing.",
     )

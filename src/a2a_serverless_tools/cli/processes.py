@@ -41,7 +41,7 @@ def _add_api(commands: Commands) -> None:
         summary="the HTTP application alone, on DynamoDB and SQS",
         description="Serves A2A with uvicorn on 127.0.0.1, streamed as StreamFunction does it. "
         "A2A_TABLE and A2A_QUEUE name the table and the queue; with A2A_TABLE=file:PATH both are "
-        "in a file; A2A_AUTH says who may call: api-key "
+        "in a file. A2A_AUTH says who may call: api-key "
         "(with A2A_API_KEYS), oidc (with A2A_OIDC_ISSUER and A2A_OIDC_AUDIENCE), api-key+oidc "
         "(with all of them) or none. With "
         "none it refuses what a page in a browser has sent, and what was sent to another address "
@@ -93,8 +93,8 @@ def _add_worker(commands: Commands) -> None:
         _worker,
         summary="runs the agent on what the queue delivers (pull mode)",
         description="Takes operations from the queue A2A_QUEUE, or from A2A_TABLE=file:PATH, and "
-        "runs the agent on them, until "
-        "SIGTERM or SIGINT: then it takes no more, lets turns run for --drain seconds, and gives "
+        "runs the agent on them. After "
+        "SIGTERM or SIGINT it takes no more, lets turns run for --drain seconds, and gives "
         "the rest back to other workers. Several workers share a queue. With "
         "POWERTOOLS_SERVICE_NAME it logs JSON lines, with POWERTOOLS_METRICS_NAMESPACE metrics.",
     )

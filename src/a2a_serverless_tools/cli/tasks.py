@@ -41,8 +41,9 @@ def _add(commands: Commands) -> None:
         "tasks",
         _list,
         summary="lists tasks; cancels one, has its turn sent again, deletes a caller's",
-        description="Lists the tasks of one owner, the newest change first; or of all owners, the "
-        "newest first, of those that were created in the last day or as --created and --since say.",
+        description="Lists the tasks of one owner, the newest change first. Without an owner it "
+        "lists the tasks of all, the newest first, that were created in the last day, or since "
+        "the time of --created or --since.",
     )
     owner = tasks.add_mutually_exclusive_group()
     owner.add_argument("--user", metavar="NAME", help="the tasks of this caller")

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -31,10 +33,13 @@ PROJECT_FILES: Final = (
 
 PAGES: Final = ("docs/**/*.md",)
 """Patterns of the pages of the documentation."""
+ORDER: Final = "docs/order.toml"
+"""The file with the documentation's parts, and the order of their pages."""
 
 PACKAGED_FILES: Final = (
     *PROJECT_FILES,
     *PAGES,
+    ORDER,
     LAYER_LOCK,
     WORKER_LOCK,
     "examples/*/agent.py",
@@ -57,6 +62,25 @@ def files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
     """Return the files below `root` that match, without leftovers of runs or of a machine."""
     found = {path for pattern in patterns for path in root.glob(pattern) if path.is_file()}
     return sorted(path for path in found if not _is_left(path.relative_to(root)))
+
+
+def page_order(root: Path) -> dict[str, list[str]]:
+    """Return the names of the pages by the parts of the documentation, each in its order.
+
+    `FOLDER/*` stands for the pages of a folder of docs/ that are not named, by their names.
+    """
+    order: dict[str, list[str]] = tomllib.loads((root / ORDER).read_text(encoding="utf-8"))
+    named = {name for names in order.values() for name in names}
+    return {part: [*_pages_of(root, names, named)] for part, names in order.items()}
+
+
+def _pages_of(root: Path, names: list[str], named: set[str]) -> Iterator[str]:
+    for name in names:
+        if name.endswith("/*"):
+            stems = (path.stem for path in (root / "docs").glob(f"{name}.md"))
+            yield from sorted(stem for stem in stems if stem not in named)
+        else:
+            yield name
 
 
 def _is_left(path: Path) -> bool:

@@ -42,7 +42,7 @@ class AgentBench:
     """Runs an agent on messages, with the worker of production, over storage and queue in memory.
 
     If `agent` is a name, a class or a function, each turn has a new agent, as on a Lambda that
-    scaled: anything that an agent keeps in memory by mistake is gone. If `agent` is an agent, it
+    scaled. Anything that an agent keeps in memory by mistake is gone. If `agent` is an agent, it
     serves all turns.
 
     >>> with AgentBench("agent.py:agent") as bench:
@@ -99,6 +99,9 @@ class AgentBench:
     ) -> Run:
         """Send a message; return its task when its turn is over, after further attempts if needed.
 
+        >>> run = bench.send("Two days in Lisbon", kill_after=1)
+        >>> assert run.attempts == 2
+
         Args:
             message: a text, a part such as `file_part(…)`, or several.
             to: the task's last run, for its next turn; None opens a task.
@@ -136,6 +139,8 @@ class AgentBench:
     def cancel(self, run: Run) -> Run:
         """Cancel a task that waits for a message; return it as it is then.
 
+        >>> assert bench.cancel(bench.send("Hello")).state == "canceled"
+
         Raises:
             TaskTerminalStateError: the task has ended.
         """
@@ -148,6 +153,10 @@ class AgentBench:
 
         The agent learns of it at a later `await`.
 
+        >>> def search(words: str) -> list[str]:
+        ...     bench.cancel_running()
+        ...     return []
+
         Raises:
             RuntimeError: no turn runs.
         """
@@ -156,11 +165,17 @@ class AgentBench:
         self._process.soon(self._ask())
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass between two turns."""
+        """Let time pass between two turns.
+
+        >>> bench.pass_time(86_400)
+        """
         self._process.run(self.clock.pass_time(seconds))
 
     def close(self) -> None:
-        """End the bench; cancel what the agent has left running."""
+        """End the bench, as `with` does; cancel what the agent has left running.
+
+        >>> bench.close()
+        """
         for process in self._processes:
             process.close()
 

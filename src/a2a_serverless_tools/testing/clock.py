@@ -13,7 +13,10 @@ _ROUNDS = 100
 
 
 class PacedClock:
-    """A Clock that stands still until a test moves it; a sleep ends when its time has come."""
+    """A Clock that stands still until a test moves it; a sleep ends when its time has come.
+
+    A bench has one: `bench.clock`.
+    """
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -21,9 +24,17 @@ class PacedClock:
         self._agents: set[tuple[float, asyncio.Future[None]]] = set()
 
     def now_ms(self) -> int:
+        """Return the time in milliseconds since the epoch.
+
+        >>> before = bench.clock.now_ms()
+        """
         return START_MS + int(self._now * 1000)
 
     def monotonic(self) -> float:
+        """Return the seconds since the clock was made.
+
+        >>> seconds = bench.clock.monotonic()
+        """
         return self._now
 
     @property
@@ -32,6 +43,10 @@ class PacedClock:
         return min((at for at, _ in self._agents), default=None)
 
     async def sleep(self, seconds: float) -> None:
+        """Wait until the test has moved the clock so far.
+
+        >>> await bench.clock.sleep(60)
+        """
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -46,7 +61,10 @@ class PacedClock:
             self._agents.discard(sleeper)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass: end one sleep after the other, and let all tasks react to each."""
+        """Let time pass: end one sleep after the other, and let all tasks react to each.
+
+        >>> await bench.clock.pass_time(60)
+        """
         await idle()
         until = self._now + seconds
         while due := [at for at, woken in self._sleepers if at <= until and not woken.done()]:
@@ -59,7 +77,10 @@ class PacedClock:
         await idle()
 
     def forget_sleepers(self) -> None:
-        """Forget the present sleeps, so that they never end: their process is dead."""
+        """Forget the present sleeps, so that they never end: their process is dead.
+
+        >>> bench.clock.forget_sleepers()
+        """
         self._sleepers.clear()
         self._agents.clear()
 

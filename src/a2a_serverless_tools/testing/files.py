@@ -20,6 +20,8 @@ _POLL_S: Final = 0.01
 def file_part(filename: str, content: bytes | str, media_type: str = "") -> Part:
     """Return a part with a file's content, as a client sends a small file.
 
+    >>> run = bench.send(["Read this.", file_part("report.txt", "Sales were fine.")])
+
     Without `media_type` the ending of the name decides.
     """
     raw = content.encode() if isinstance(content, str) else content
@@ -59,6 +61,8 @@ class FakeFiles:
     ) -> Part:
         """Serve a file; it replaces one with the same name. Return the part that names its URL.
 
+        >>> run = bench.send(["Read this.", files.add("report.txt", "Sales were fine.")])
+
         `status`: the status of the answer, such as 503 for a server that is down.
         """
         raw = content.encode() if isinstance(content, str) else content
@@ -67,12 +71,18 @@ class FakeFiles:
         return Part(url=self.url(filename), filename=filename, media_type=kind)
 
     def url(self, filename: str) -> str:
-        """Return the URL of a file, which need not exist."""
+        """Return the URL of a file, which need not exist.
+
+        >>> run = bench.send(f"Read {files.url('missing.txt')}")
+        """
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}/{quote(filename)}"
 
     def close(self) -> None:
-        """End the server."""
+        """End the server, as `with` does.
+
+        >>> files.close()
+        """
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

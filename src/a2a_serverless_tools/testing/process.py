@@ -340,7 +340,11 @@ class KilledError(Exception):
 
 
 class StuckError(AssertionError):
-    """The agent has not ended its turn in time; the message says where it is."""
+    """The agent has not ended its turn in time; the message says where it is.
+
+    >>> with pytest.raises(StuckError):
+    ...     AgentBench("agent.py:agent", timeout_s=1).send("Wait for ever")
+    """
 
 
 class Process:

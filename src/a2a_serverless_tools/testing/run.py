@@ -31,13 +31,18 @@ def step(name: str, *, key: str = "", number: int = 1) -> StepId:
     """Return the point of a turn right after the record of a step is stored.
 
     `number` counts the steps of this name and key. The records of sleeps are called `ctx.sleep`.
+
+    >>> run = bench.send("Two days in Lisbon", kill_after=step("search"))
     """
     return StepId(name, key, number)
 
 
 @dataclass(frozen=True, slots=True)
 class SeenArtifact:
-    """An artifact as it is now."""
+    """An artifact as it is now.
+
+    >>> assert "Lisbon" in run.artifacts["answer"].text
+    """
 
     artifact: Artifact
 
@@ -59,7 +64,11 @@ class SeenArtifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A task as it is when one of its turns is over."""
+    """A task as it is when one of its turns is over.
+
+    >>> run = bench.send("Two days in Lisbon")
+    >>> assert run.state == "completed", run
+    """
 
     task: Task
     events: tuple[Event, ...]
@@ -105,18 +114,27 @@ class Run:
         return [progress for progress in told if progress is not None]
 
     def chunks(self, artifact_id: str) -> list[str]:
-        """Return the texts in which an artifact was streamed."""
+        """Return the texts in which an artifact was streamed.
+
+        >>> assert run.chunks("answer") == ["Day one", " and day two"]
+        """
         updates = [event for event in self.events if isinstance(event, TaskArtifactUpdateEvent)]
         of_artifact = (one.artifact for one in updates if one.artifact.artifact_id == artifact_id)
         return ["".join(get_text_parts(artifact.parts)) for artifact in of_artifact]
 
     def reply(self, message: Said, **options: Any) -> Run:
-        """Send the task's next message, by the same user; `options` as for `AgentBench.send`."""
+        """Send the task's next message, by the same user; `options` as for `AgentBench.send`.
+
+        >>> assert bench.send("Book a table").reply("Friday").state == "completed"
+        """
         same = {"user": self.user, "tenant": self.tenant}
         return self.bench.send(message, to=self, **(same | options))
 
     def cancel(self) -> Run:
-        """Cancel the task, which waits for a message; return it as it is then."""
+        """Cancel the task, which waits for a message; return it as it is then.
+
+        >>> assert bench.send("Book a table").cancel().state == "canceled"
+        """
         return self.bench.cancel(self)
 
     def __str__(self) -> str:

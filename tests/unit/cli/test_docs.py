@@ -9,21 +9,33 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from a2a_serverless_tools.cli import main
-from a2a_serverless_tools.scaffold.source import PACKAGED_FILES, PAGES, files, source
+from a2a_serverless_tools.scaffold.source import (
+    ORDER,
+    PACKAGED_FILES,
+    PAGES,
+    files,
+    page_order,
+    source,
+)
 from tests.support import pages
 
-PAGE_NAMES = [path.stem for path in files(source(), PAGES)]
+PAGE_NAMES = sorted(path.stem for path in files(source(), PAGES))
 MESSAGE = re.compile(r"a2a-serverless docs ([a-z][\w-]*)(?:, ([A-Z][^)\"']+)\))?")
 """A page that a message names, and the section of it."""
 
 
 def test_all_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each page of docs/ by its name and its title; the wheel has all of them."""
+    """Each page of docs/ by name and title below its part, in order; the wheel has all of them."""
     assert main(["docs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == PAGE_NAMES
-    assert "frameworks             Agents of other frameworks" in lines
-    assert set(PAGES) <= set(PACKAGED_FILES)
+    parts = [line for line in lines if line and not line.startswith(" ")]
+    names = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert sorted(names) == PAGE_NAMES
+    assert "  frameworks               Agents of other frameworks" in lines
+    order = page_order(source())
+    assert [part for part in order if part in parts] == parts
+    assert [name for part in parts for name in order[part] if name in PAGE_NAMES] == names
+    assert {*PAGES, ORDER} <= set(PACKAGED_FILES)
 
 
 @pytest.mark.parametrize("topic", ["files", "files.md", "docs/build/files.md"])

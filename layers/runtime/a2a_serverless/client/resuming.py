@@ -75,6 +75,10 @@ def resuming(
 ) -> ResumingClient:
     """Return `client` with calls that survive cut connections; see `ResumingClient`.
 
+    >>> http = httpx.AsyncClient(headers={"X-API-Key": key}, timeout=40)
+    >>> stock = await ClientFactory(ClientConfig(httpx_client=http)).create_from_url(url)
+    >>> client = resuming(stock, http)
+
     Args:
         client: made by the SDK's `ClientFactory`, for JSON-RPC or HTTP+JSON. Its interceptors, and
             the headers, authentication and proxies of its httpx client, stay in effect.
@@ -95,12 +99,19 @@ async def create_resuming_client(
 ) -> ResumingClient:
     """Return a resuming client for an agent, as the SDK's `create_client` returns one.
 
+    >>> async with await create_resuming_client("https://agent.example") as client:
+    ...     async for event in client.send_message(request):
+    ...         print(event)
+
     Args:
         agent: the agent's URL, or its card.
         client_config: as for the SDK. If it has no httpx client, one is made, which the returned
             client closes.
         interceptors: as for the SDK.
         retries: how long calls go on.
+
+    Raises:
+        A2AClientError: the agent's card cannot be read.
     """
     config = ClientConfig() if client_config is None else client_config
     given = config.httpx_client
@@ -135,13 +146,13 @@ class ResumingClient(Client):
     ends when the task waits for its client (A2A 1.0, sections 3.1.2 and 3.1.6). A cut may be a
     server's time limit, a lost connection, a redeploy, or a temporary refusal (429 and 503 with
     `Retry-After`). The next stream is requested with `Last-Event-ID`, the id of the last event that
-    the caller has. If it opens under that very id, with a Task that shows nothing else than the
-    caller has, the server has continued after the event, and the Task is left out.
+    the caller has. The server has continued after the event if the stream opens under that id, with
+    a Task that shows nothing new. This Task is left out.
 
     *A Task in the middle of a stream replaces what came before it.* It comes when the server has
-    not continued after an event: another server that gives its events no ids, numbers those of
-    each connection, begins to count again, or ignores `Last-Event-ID`; or a task that was deleted
-    and made again. Then no event is lost or repeated, but what happened between the streams is only
+    not continued after an event. Another server may give its events no ids, number those of each
+    connection, begin to count again, or ignore `Last-Event-ID`. Or a task was deleted and made
+    again. Then no event is lost or repeated, but what happened between the streams is only
     in that Task, not event by event. The same holds for the first Task of a message that was sent
     again because no answer to it had come.
 
@@ -160,8 +171,8 @@ class ResumingClient(Client):
     **Sends.** Each message has the header `Idempotency-Key`: that of the caller's
     `ClientCallContext.service_parameters`, or a random one. A message whose answer was lost is sent
     again with the same key and messageId: see `Retries.repeat_sends`. If the wrapped client does
-    not stream, and the task comes back still at work, the task is polled until its turn ends, and
-    the Task as it is then is the only event of the call. `return_immediately` switches this off.
+    not stream, and the task comes back still at work, the task is polled until its turn ends. The
+    Task as it is then is the only event of the call. `return_immediately` switches this off.
 
     **After the client's own restart.** While a stream runs, the id of the last event is in the
     `state` of the caller's call context, under `last_event_id`. `subscribe` with the header
@@ -185,11 +196,31 @@ class ResumingClient(Client):
     def send_message(
         self, request: SendMessageRequest, *, context: ClientCallContext | None = None
     ) -> AsyncIterator[StreamResponse]:
+        """Send a message, and yield the events of its turn, each once and in order.
+
+        >>> async for event in client.send_message(request):
+        ...     print(event)
+
+        Raises:
+            GaveUpError: the time of `Retries` is over.
+            ValueError: the idempotency key in the headers of `context` is too long.
+        """
         return self._events(request, context)
 
     def subscribe(
         self, request: SubscribeToTaskRequest, *, context: ClientCallContext | None = None
     ) -> AsyncIterator[StreamResponse]:
+        """Yield a task's events until it ends, from now on or after `Last-Event-ID`.
+
+        >>> request = SubscribeToTaskRequest(id=task_id)
+        >>> context = ClientCallContext(service_parameters={"Last-Event-ID": last_event_id})
+        >>> async for event in client.subscribe(request, context=context):
+        ...     print(event)
+
+        Raises:
+            GaveUpError: the time of `Retries` is over.
+            ValueError: the event id in the headers of `context` is too long.
+        """
         return self._events(request, context)
 
     async def _events(
@@ -235,6 +266,10 @@ class ResumingClient(Client):
     add_interceptor = _wrapped(Client.add_interceptor)
 
     async def close(self) -> None:
+        """Close the wrapped client, and an httpx client that was made for it.
+
+        >>> await client.close()
+        """
         await self._client.close()
         if self._own_http is not None:
             await self._own_http.aclose()

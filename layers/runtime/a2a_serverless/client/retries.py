@@ -35,6 +35,12 @@ class GaveUpError(A2AClientError):
 
     The message says how to go on by means of the attributes. `__cause__` is the last error.
 
+    >>> try:
+    ...     async for event in client.send_message(request):
+    ...         print(event)
+    ... except GaveUpError as error:
+    ...     remember(error.task_id, error.last_event_id, error.idempotency_key)
+
     Attributes:
         reason: why.
         task_id: the task; empty if no answer to the message has come.
@@ -68,6 +74,8 @@ class GaveUpError(A2AClientError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
     """How long a call goes on.
+
+    >>> client = await create_resuming_client(url, retries=Retries(give_up_after_s=60))
 
     Args:
         give_up_after_s: seconds without progress after which a call is given up. Progress is an

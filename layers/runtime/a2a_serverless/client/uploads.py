@@ -40,6 +40,9 @@ async def upload(
     The headers and the authentication of `http` are for the agent alone: the store of its files
     gets the headers that the agent names, and nothing else.
 
+    >>> part = await upload(http, card, "report.pdf", media_type="application/pdf")
+    >>> message = Message(message_id="1", role=Role.ROLE_USER, parts=[part])
+
     Args:
         http: the client by which the agent is called, with the caller's credentials.
         card: the agent's card, which names the extension.

@@ -72,6 +72,8 @@ _EXECUTOR: Final = Passed(
 class AdkExecutor(Adapter, AgentExecutor):
     """Runs an agent; each turn has its own session, which begins as the last ended turn left it.
 
+    >>> agent = AdkExecutor(Agent(name="planner", model="gemini-3-flash"))
+
     Args:
         agent: the root agent, or an App, whose name is that of the runner.
         app_name: the runner's.

@@ -205,6 +205,11 @@ class FrameworkWorker(Adapter, Worker):
         """Run the agent until it ends or asks, and keep its conversation with the turn's ending.
 
         A message with a part that has no translation is refused before the agent runs.
+
+        >>> class Planner(LangGraphWorker):
+        ...     async def handle(self, ctx: TaskContext) -> None:
+        ...         await ctx.send_status("Planning")
+        ...         await super().handle(ctx)
         """
         try:
             await self._run(ctx)

@@ -95,6 +95,8 @@ class LangGraphWorker(FrameworkWorker):
 
     Override `begin` and `finish` for a graph whose state has no `messages`.
 
+    >>> agent = LangGraphWorker(builder.compile(), answer="plan", show_tools=True)
+
     Args:
         graph: compiled; a checkpointer that it was compiled with is not used.
         answer: the key of the state that has the answer, if that is not what models say. It is
@@ -114,7 +116,7 @@ class LangGraphWorker(FrameworkWorker):
 
     Raises:
         ConfigurationError: the graph is not compiled, or has a DeltaChannel, whose value is spread
-            over checkpoints; an option, a node, a key or a mode does not exist, or LangGraph's
+            over checkpoints. Or an option, a node, a key or a mode does not exist, or LangGraph's
             version is unknown.
     """
 
@@ -180,6 +182,10 @@ class LangGraphWorker(FrameworkWorker):
 
         Its content is the message's text, or all its parts as LangChain's content blocks.
 
+        >>> class Planner(LangGraphWorker):
+        ...     def begin(self, ctx: TaskContext) -> Any:
+        ...         return {"city": ctx.user_text}
+
         Raises:
             PartRefusedError: a part has no translation.
         """
@@ -190,6 +196,10 @@ class LangGraphWorker(FrameworkWorker):
 
         By default the value of the key `answer` is sent: a text, the text and files of a message or
         of the last one of several, or data. Without such a key there is no further output.
+
+        >>> class Planner(LangGraphWorker):
+        ...     async def finish(self, ctx: TaskContext, values: Any) -> None:
+        ...         await ctx.complete(values["plan"])
         """
         value = None
         if self._answer is not None:
@@ -205,7 +215,12 @@ class LangGraphWorker(FrameworkWorker):
             await ctx.complete_json(to_jsonable_python(value, fallback=str))
 
     async def show(self, ctx: TaskContext, mode: str, event: Any) -> None:
-        """Show the client an event of `stream_mode`: a text, or JSON as a status's metadata."""
+        """Show the client an event of `stream_mode`: a text, or JSON as a status's metadata.
+
+        >>> class Planner(LangGraphWorker):
+        ...     async def show(self, ctx: TaskContext, mode: str, event: Any) -> None:
+        ...         await ctx.send_status(f"{mode}: {event}")
+        """
         if isinstance(event, str):
             await ctx.send_status(event)
         else:

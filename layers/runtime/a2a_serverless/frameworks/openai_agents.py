@@ -77,6 +77,8 @@ _CONVERSATIONS: Final = {"conversation_id", "previous_response_id", "auto_previo
 class OpenAIAgentsWorker(FrameworkWorker):
     """Runs an agent once for each message.
 
+    >>> agent = OpenAIAgentsWorker(Agent(name="Planner"), max_turns=5)
+
     Args:
         agent: the agent that begins each run.
         run_config: the configuration of each run, such as `RunConfig(tracing_disabled=True)`.
@@ -117,6 +119,10 @@ class OpenAIAgentsWorker(FrameworkWorker):
     def begin(self, ctx: TaskContext) -> Any:
         """Return the input for a task's first message: by default its text, or all its parts.
 
+        >>> class Planner(OpenAIAgentsWorker):
+        ...     def begin(self, ctx: TaskContext) -> Any:
+        ...         return f"A plan for {ctx.user_text}"
+
         Raises:
             PartRefusedError: a part has no translation.
         """
@@ -124,14 +130,24 @@ class OpenAIAgentsWorker(FrameworkWorker):
         return content if isinstance(content, str) else [{"role": "user", "content": content}]
 
     async def finish(self, ctx: TaskContext, output: Any) -> None:
-        """End a task with the final output: a text has gone out already, other output is data."""
+        """End a task with the final output: a text has gone out already, other output is data.
+
+        >>> class Planner(OpenAIAgentsWorker):
+        ...     async def finish(self, ctx: TaskContext, output: Any) -> None:
+        ...         await ctx.complete_json({"plan": str(output)})
+        """
         if isinstance(output, str):
             await ctx.respond()
         else:
             await ctx.complete_json(to_jsonable_python(output))
 
     def remember(self, items: list[Any]) -> list[Any]:
-        """Return what to keep of a conversation when a task has ended; by default all of it."""
+        """Return what to keep of a conversation when a task has ended; by default all of it.
+
+        >>> class Planner(OpenAIAgentsWorker):
+        ...     def remember(self, items: list[Any]) -> list[Any]:
+        ...         return items if len(items) < 200 else []
+        """
         return items
 
     async def _run(self, ctx: TaskContext) -> None:

@@ -117,6 +117,8 @@ class PydanticAIWorker(FrameworkWorker):
     A tool names its own question by the metadata of `ApprovalRequired` or `CallDeferred`:
     `CallDeferred(metadata={"question": "How many euros?"})`.
 
+    >>> agent = PydanticAIWorker(Agent("openai:gpt-5"), stream=True)
+
     Args:
         agent: with `DeferredToolRequests` among its output types if it has deferred tools.
         **options: those of `Agent.run`, such as `deps`, `usage_limits` and `output_type`; one that
@@ -168,6 +170,10 @@ class PydanticAIWorker(FrameworkWorker):
     def begin(self, ctx: TaskContext) -> Any:
         """Return the prompt for a task's first message: by default its text, or all its parts.
 
+        >>> class Planner(PydanticAIWorker):
+        ...     def begin(self, ctx: TaskContext) -> Any:
+        ...         return f"A plan for {ctx.user_text}"
+
         Raises:
             PartRefusedError: a part has no translation.
         """
@@ -177,6 +183,10 @@ class PydanticAIWorker(FrameworkWorker):
         """End a task with the agent's output: a text or a file as it is, anything else as data.
 
         With `stream` a text that the model has said has gone out already.
+
+        >>> class Planner(PydanticAIWorker):
+        ...     async def finish(self, ctx: TaskContext, output: Any) -> None:
+        ...         await ctx.complete_json({"plan": str(output)})
         """
         if isinstance(output, str) and self._streams and queue_of(ctx).has_artifact(ARTIFACT):
             await ctx.respond()
@@ -189,7 +199,12 @@ class PydanticAIWorker(FrameworkWorker):
             await ctx.complete_json(to_jsonable_python(output))
 
     def remember(self, messages: list[ModelMessage]) -> list[ModelMessage]:
-        """Return what to keep of a conversation when a task has ended; by default all of it."""
+        """Return what to keep of a conversation when a task has ended; by default all of it.
+
+        >>> class Planner(PydanticAIWorker):
+        ...     def remember(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        ...         return messages if len(messages) < 200 else []
+        """
         return messages
 
     async def _run(self, ctx: TaskContext) -> None:

@@ -60,6 +60,8 @@ _TYPES: Final = {name: media_type for media_type, name in FORMATS.items()}
 class StrandsWorker(FrameworkWorker):
     """Runs an agent once for each message.
 
+    >>> agent = StrandsWorker(lambda: Agent(callback_handler=None), show_tools=True)
+
     Args:
         make_agent: returns a new agent, and may be async; one object is one conversation, so that
             each turn has its own. `callback_handler=None` keeps it from printing.
@@ -98,6 +100,10 @@ class StrandsWorker(FrameworkWorker):
     def begin(self, ctx: TaskContext) -> Any:
         """Return the prompt for a task's first message: by default its text, or all its parts.
 
+        >>> class Planner(StrandsWorker):
+        ...     def begin(self, ctx: TaskContext) -> Any:
+        ...         return f"A plan for {ctx.user_text}"
+
         Raises:
             PartRefusedError: a part has no translation.
         """
@@ -113,6 +119,10 @@ class StrandsWorker(FrameworkWorker):
         """End a task whose agent has answered; by default without further output.
 
         Its structured output, if it has one, has been sent as data.
+
+        >>> class Planner(StrandsWorker):
+        ...     async def finish(self, ctx: TaskContext, agent: Agent) -> None:
+        ...         await ctx.respond("The plan is made.")
         """
         await ctx.respond()
 

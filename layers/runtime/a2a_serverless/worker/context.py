@@ -75,6 +75,9 @@ _turn: ContextVar[tuple[RequestContext, TurnQueue] | None] = ContextVar("turn", 
 def current_context() -> TaskContext:
     """Return a context of the turn that runs, for code that was not given one.
 
+    >>> ctx = current_context()
+    >>> await ctx.send_status("Searching")
+
     Raises:
         RuntimeError: no turn runs here.
     """
@@ -413,7 +416,7 @@ class TaskContext(UserTurn):
         """Wait; a cancel ends the wait with CancelledError, also in a thread's own event loop.
 
         From a minute on no process waits, except in a step. The attempt ends, and the turn goes on
-        after that time, up to a minute late: its code runs again from the beginning, and what it
+        after that time, up to a minute late. Its code runs again from the beginning, and what it
         has recorded by `step` does not run again. A cancel, or the deletion of the task, counts at
         once. Asyncio tasks that sleep beside one another need a `key` each, as in `step`; the task
         of the agent itself needs none.

@@ -116,6 +116,8 @@ class FinalError(Exception):
     An exception class of your own does the same with the attribute `final = True`. One such
     exception in an exception group is enough.
 
+    >>> raise FinalError("unknown account 7", client_text="There is no such account.")
+
     Args:
         message: goes to the log.
         client_text: the reason that the client reads; without it the client gets a fixed sentence.
@@ -134,6 +136,8 @@ class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
 
     It uses up no attempt, and no worker waits meanwhile. The turn is started at most ten times in
     all, and all its waits together are at most `RetryMinutes`; beyond that its task fails.
+
+    >>> raise RetryLater(30, "the index is built")
 
     Args:
         after_s: the least seconds until the next start. The wait is longer if the turn's growing

@@ -27,6 +27,8 @@ class FileInfo:
 
     A large file has a URL for some minutes: `ctx.read_file` and `ctx.save_file` load it at any
     time, and `ctx.link_to` makes another URL.
+
+    >>> pictures = [file for file in ctx.files if file.media_type.startswith("image/")]
     """
 
     content: bytes | None

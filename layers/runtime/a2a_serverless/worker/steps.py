@@ -70,6 +70,11 @@ class StepError(Exception):
     """A step has failed, now or in an earlier attempt: the same error in both.
 
     In the attempt in which the step has run, the cause is the exception that it has raised.
+
+    >>> try:
+    ...     await ctx.step("pay", pay, 12.5)
+    ... except StepError as error:
+    ...     await ctx.fail(f"It was not paid: {error.kind}")
     """
 
     def __init__(self, name: str, kind: str, text: str) -> None:
@@ -124,6 +129,11 @@ class Retry:
     """How often a step is tried, and the waits between two tries, in seconds.
 
     The wait doubles from `base_s` up to `cap_s`. A wait of a minute or more holds no worker.
+
+    >>> await ctx.step("search", search, "Lisbon", retry=Retry(tries=5, base_s=2, cap_s=60))
+
+    Raises:
+        WrongCallError: `tries` is no number from 1 on, or a time no number of seconds.
     """
 
     tries: int = 1

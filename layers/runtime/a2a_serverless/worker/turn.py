@@ -288,7 +288,10 @@ def describe(state: TaskState | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryMessage:
-    """An earlier message of the task; `text` joins its text parts by newlines."""
+    """An earlier message of the task; `text` joins its text parts by newlines.
+
+    >>> asked = [message.text for message in ctx.history if message.role == "user"]
+    """
 
     role: Literal["user", "agent"]
     text: str
@@ -298,7 +301,10 @@ class HistoryMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousArtifact:
-    """An artifact of an earlier turn."""
+    """An artifact of an earlier turn.
+
+    >>> files = [file for artifact in ctx.previous_artifacts for file in artifact.files]
+    """
 
     artifact_id: str
     name: str
@@ -320,10 +326,12 @@ class UserTurn:
 
     @property
     def task_id(self) -> str:
+        """Return the task's id."""
         return self._request.task_id or ""
 
     @property
     def context_id(self) -> str:
+        """Return the id of the conversation that the task belongs to."""
         return self._request.context_id or ""
 
     @property
@@ -376,8 +384,8 @@ class UserTurn:
         """Return the sender of the message; empty on an endpoint without authentication.
 
         With API keys it is the key's name. With OIDC it is the name that the keys' secret gives to
-        the token's caller, else a digest of the token's issuer and subject: the same for all
-        requests of one user, but it does not reveal who the user is.
+        the token's caller, else a digest of the token's issuer and subject. The digest is the same
+        for all requests of one user, and does not reveal who the user is.
         """
         return self._request.call_context.user.user_name
 

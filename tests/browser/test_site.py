@@ -1,0 +1,142 @@
+"""The documentation's site in a real browser: read from files, without any network."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.browser.conftest import CHROMIUM
+from tests.support.foreign_clients import install_javascript
+from tests.support.required import report_not_run
+from website.places import ROOT, places
+from website.site import build
+
+pytestmark = pytest.mark.browser
+
+PAGES = (
+    "index",
+    "build/agents",
+    "deploy/deploy",
+    "operate/alarms",
+    "understand/guarantees",
+    "reference/task-context",
+)
+TERMS = {
+    "webhook": "docs/build/push.md",
+    "langgraph": "docs/build/langgraph.md",
+    "restore": "docs/operate/restore.md",
+    "guarantees": "docs/understand/guarantees.md",
+    "request_input": "docs/reference/task-context.md",
+    "A2A_RETRY_MINUTES": "docs/reference/settings-list.md",
+    "OidcTenantClaim": "docs/reference/parameters.md",
+    "FailedTasksAlarm": "docs/reference/alarm-list.md",
+    "TimeToEnd": "docs/reference/metrics.md",
+    "dead_letter_failed": "docs/reference/log-actions.md",
+    "preflight": "docs/reference/commands.md",
+    "UnsupportedOperationError": "docs/reference/errors.md",
+}
+"""What is looked for, and a page that has to be among the answers."""
+
+TOOL = ROOT / ".venv/tools/zensical/bin/zensical"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it, where its environment is."""
+    if not TOOL.exists():
+        report_not_run("The site's generator is not installed: make docs.")
+    configuration = build(tmp_path_factory.mktemp("site") / "site")
+    command = [str(TOOL), "build", "--strict", "--config-file", str(configuration)]
+    subprocess.run(command, check=True, capture_output=True, timeout=100)
+    return configuration.parent / "site"
+
+
+@pytest.fixture(scope="module")
+def reader(folder: Path) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The script of axe-core, as the lock of the JavaScript clients has it."""
+    folder = install_javascript(tmp_path_factory.mktemp("axe"))
+    return folder / "node_modules/axe-core/axe.min.js"
+
+
+def opened(reader: Browser, folder: Path, name: str, **options: Any) -> tuple[Page, list[str]]:
+    """A page of the site, and what it has asked other hosts for."""
+    page = reader.new_context(**options).new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((folder / f"{name}.html").as_uri())
+    return page, asked
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_are_readable(
+    reader: Browser,
+    folder: Path,
+    axe: Path,
+    name: str,
+    width: int,
+    scheme: Literal["light", "dark"],
+) -> None:
+    """The checker axe finds nothing; nothing is wider than the window; no other host is asked."""
+    viewport = {"width": width, "height": 900}
+    page, asked = opened(reader, folder, name, viewport=viewport, color_scheme=scheme)
+    expect(page.locator("h1").first).to_be_visible()
+    page.add_script_tag(path=axe)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    problems = {
+        each["id"]: [node["html"][:200] for node in each["nodes"][:3]]
+        for each in found["violations"]
+    }
+    assert problems == {}
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert [url for url in asked if not url.startswith("file:")] == []
+    page.context.close()
+
+
+def test_the_search_finds_the_page(reader: Browser, folder: Path) -> None:
+    """Each term of twelve is found, with a page about it among the answers."""
+    page, _ = opened(reader, folder, "index", viewport={"width": 1440, "height": 900})
+    titles = {place.name: place.title for place in places()}
+    for term, wanted in TERMS.items():
+        page.goto((folder / "index.html").as_uri())
+        page.keyboard.press("Control+k")
+        page.keyboard.type(term)
+        found = page.get_by_role("option").filter(has_text=titles[wanted])
+        expect(found.first, term).to_be_attached(timeout=20_000)
+    page.context.close()
+
+
+def test_each_link_of_the_site_leads_somewhere(folder: Path) -> None:
+    """To a page of the site and to an anchor of it, or to the Web; read from the files."""
+    texts = {path: path.read_text(encoding="utf-8") for path in folder.rglob("*.html")}
+    ids = {path: {*re.findall(r'\bid="?([^"\s>]+)', text)} for path, text in texts.items()}
+    lost = []
+    for path, text in texts.items():
+        if path.name == "404.html":
+            continue
+        for href in re.findall(r'<(?:a|img|link|script)[^>]+?(?:href|src)="?([^"\s>]+)', text):
+            if re.match(r"[a-z]+:", href):
+                continue
+            where, _, anchor = href.partition("#")
+            target = (path.parent / where).resolve() if where else path
+            has_anchor = (
+                not anchor
+                or anchor.startswith(("only-", "__"))
+                or (anchor in ids.get(target, set()))
+            )
+            if not target.exists() or not has_anchor:
+                lost.append((path.relative_to(folder).as_posix(), href))
+    assert lost == []

@@ -1,0 +1,164 @@
+"""`python -m website check`: what pages name exists, and what does not is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from website import api, check, names, observed, places, reference
+from website.site import build, page
+
+KNOWN = names.known()
+
+
+def found(text: str, name: str = "docs/deploy/page.md") -> list[tuple[int, str]]:
+    return [(line, what) for line, what in names.findings(name, text, KNOWN)]
+
+
+def test_all_that_pages_name_exists() -> None:
+    """Links, settings, parameters, commands, files and tests: there is nothing to find."""
+    assert [*check.of_pages(is_english=False)] == []
+
+
+def test_the_reference_is_as_the_code_and_each_page_has_its_place() -> None:
+    """docs/reference, docs/order.toml and the tables of meanings fit the code."""
+    assert [*check.of_all()] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("`A2A_RETRY_LATER`", "there is no setting A2A_RETRY_LATER"),
+        ("    A2A_NOTHING=1 a2a-serverless dev", "there is no setting A2A_NOTHING"),
+        ("`WorkerConcurency=4`", "there is no parameter WorkerConcurency"),
+        ("`StreamTimout`", "nothing has the name StreamTimout"),
+        ("`QuietAlarm`", "there is no alarm QuietAlarm"),
+        ("`TasksBegun`", "nothing has the name TasksBegun"),
+        ("`a2a-serverless tell`", "there is no command: a2a-serverless tell"),
+        ("`a2a-serverless dev --quiet`", "a2a-serverless dev has no option --quiet"),
+        ("    a2a-serverless send --loud hi", "a2a-serverless send has no option --loud"),
+        ("`--no-such-thing`", "no command has the option --no-such-thing"),
+        ("    make coffee", "there is no target: make coffee"),
+        ("`action = tasks_left`", "no line of the log has the action tasks_left"),
+        ("`worker/nothing.py`", "there is no file worker/nothing.py"),
+        ("`unit/test_walk.py::test_no`", "unit/test_walk.py has no test_no"),
+        ("`Nothing` in `settings.py`", "settings.py does not define Nothing"),
+        ("[this](nowhere.md)", "the link nowhere.md leads to nothing"),
+        ("[this](deploy.md#no-heading)", "the link deploy.md#no-heading leads to no heading"),
+        ("![this](../pictures/none.png)", "the link ../pictures/none.png leads to nothing"),
+        ("Things:\n- one", "a list needs a blank line before it"),
+    ],
+)
+def test_what_does_not_exist_is_named_with_its_line(text: str, what: str) -> None:
+    """A page that names it fails: the line, and a sentence."""
+    before = "# Title\n\n"
+    line = 3 + text.count("\n")
+    assert found(f"{before}{text}\n") == [(line, what)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`A2A_RETRY_MINUTES`, `A2A_*`",
+        "`WorkerConcurrency=4` and `FailedTasksAlarm`, `TasksEnded`, `ConcurrentExecutions`",
+        "`a2a-serverless tasks --state failed --since 1h | head`",
+        '`filter action in ["gave_up", "turn_ended"]`, `action = dead_letter_…`',
+        "`make check`, `make RELEASE=1 dist`",
+        "`worker/steps.py` and `load_settings` in `settings.py`",
+        "[this](../reference/errors.md#what-clients-get), [that](https://a2a-protocol.org)",
+    ],
+)
+def test_what_exists_is_not_named(text: str) -> None:
+    """A page that names it has no finding."""
+    assert found(f"# Title\n\n{text}\n") == []
+
+
+def test_the_command_prints_page_and_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`check` fails with a line for each finding; a page without a place is named, too."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/order.toml").write_text('Start = ["gone"]\n', encoding="utf-8")
+    (tmp_path / "docs/page.md").write_text("# Page\n\nSet `A2A_NOTHING`.\n", encoding="utf-8")
+    for module in (places, check, names):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(names, "known", lambda: KNOWN)
+    assert check.main([]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "docs/page.md:3: there is no setting A2A_NOTHING",
+        "docs/page.md:1: the page has no place in docs/order.toml: add 'page' to its part",
+        "docs/order.toml:1: 'gone' is no page",
+    ]
+
+
+# -- the reference -----------------------------------------------------------------------------
+
+
+def shown() -> list[api.Member]:
+    """All that the reference shows of the package's interfaces."""
+    packages = ("a2a_serverless.worker", "a2a_serverless.client", "a2a_serverless_tools.testing")
+    members = [one for package in packages for one in api.exported(package)]
+    adapters = [
+        api.member(f"a2a_serverless.frameworks.{module}", name)
+        for module, name in reference.ADAPTERS
+    ]
+    return [*members, *adapters]
+
+
+def test_each_function_and_method_has_an_example() -> None:
+    """Each public one is shown with a docstring and an example; its class may have it."""
+    lacking = [
+        f"{one.name}.{each.name}" if each is not one else one.name
+        for one in shown()
+        for each in (one, *one.members)
+        if each.is_called and each.doc and ">>>" not in each.doc
+        if each is not one or not one.members
+    ]
+    assert lacking == []
+
+
+def test_each_setting_parameter_and_module_has_its_meaning() -> None:
+    """No cell below the title `meaning`, or what stands for it, is empty."""
+    for name in ("settings-list", "parameters", "log-actions", "metrics", "modules", "commands"):
+        place, rows = 1, 0
+        for line in reference.pages()[name].splitlines():
+            cells = line.strip("|").split(" | ")
+            if "meaning" in (titles := [cell.strip() for cell in cells]):
+                place = titles.index("meaning")
+            elif line.startswith("| `"):
+                rows += 1
+                assert cells[place].strip(), line
+        assert rows
+
+
+def test_levels_are_found_where_the_line_is_written() -> None:
+    """Directly, through a function that takes the action, and of composed names."""
+    levels = {name: sorted(observed.levels(name)) for name in observed.meanings("actions")}
+    assert levels["admitted"] == ["INFO"]
+    assert levels["get_task"] == ["ERROR"]
+    assert levels["sweep_failed"] == ["ERROR"]
+    assert levels["send_turn_failed"] == ["ERROR"]
+    assert levels["renewal_failed"] == ["WARNING"]
+    assert observed.levels("nothing") == set()
+
+
+# -- the site ----------------------------------------------------------------------------------
+
+
+def test_links_of_the_site_lead_to_its_pages_or_are_text() -> None:
+    """A link to a page follows it; one into the repository becomes its text; code stays."""
+    staged = {place.name: place.staged for place in places.places()}
+    (place,) = [each for each in places.places() if each.name == "examples/README.md"]
+    text = page(place, staged)
+    assert "](echo_executor.md)" in text
+    assert "](../" not in text.replace("](../build/", "").replace("](../operate/", "")
+
+
+def test_the_sources_of_the_site_have_all_pages(tmp_path: Path) -> None:
+    """Each page of the order has its place in the navigation, and its file."""
+    configuration = build(tmp_path / "site")
+    text = configuration.read_text(encoding="utf-8")
+    for place in places.places():
+        assert (configuration.parent / "docs" / place.staged).is_file()
+        assert f'"{place.staged}"' in text
