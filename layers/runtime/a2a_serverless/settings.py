@@ -126,6 +126,16 @@ class Settings(BaseModel):
     """The most bytes of one part as stored; 3 million are 4 million in base64, a whole body."""
     max_history: int = Field(default=1000, ge=1)
     """The most messages of a task's history in one answer."""
+    prices: str = "prices.json"
+    """The file beside the agent with the prices of models; without it no money is counted."""
+    task_tokens: int = Field(default=0, ge=0)
+    """The tokens that the models of one task may use; 0: any number."""
+    task_cost: float = Field(default=0, ge=0)
+    """What the models of one task may cost, in the currency of the prices; 0: any amount."""
+    caller_tokens_per_day: int = Field(default=0, ge=0)
+    """The tokens that the tasks of one caller may use in a day (UTC); 0: any number."""
+    caller_cost_per_day: float = Field(default=0, ge=0)
+    """What the tasks of one caller may cost in a day (UTC); 0: any amount."""
     requests_per_s: float = Field(default=0, ge=0)
     """Requests of one caller that one process answers per second; 0: any number."""
 

@@ -42,6 +42,7 @@ from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, CancelMark, Head, Sp
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.pace import PART_BYTES
 from a2a_serverless.tasks.rules import Step
+from a2a_serverless.tasks.usage import Used, decoded, encoded
 
 Forms = Mapping[str, type | UnionType]
 """The types that attributes have, see the page `format`."""
@@ -105,6 +106,8 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
         values["alone_for"] = head.turn
     if head.spared != Spared():
         values |= spared_values(head, head.spared)
+    if head.usage:
+        values["usage"] = encoded(head.usage)
     if head.left or head.woken or head.wakes:
         values |= _line_values(head)
     return values
@@ -240,6 +243,7 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
         released=_end_of(values, "released"),
         spared=_spared_of(values),
         alone=values.get("alone_for") == values["turn"],
+        usage=_usage_of(values),
         **_line_of(values),
         **{name: values[name] for name in _OPTIONAL if name in values}
         | ({} if is_known else {"needs": NEVER}),
@@ -253,6 +257,13 @@ def _line_of(values: Mapping[str, Any]) -> dict[str, Any]:
     left, left_at = values.get("left", ""), values.get("left_at", 0)
     wakes = values.get("wakes", 0)
     return {"left": left, "left_at": left_at, "woken": is_woken, "wakes": wakes}
+
+
+def _usage_of(values: Mapping[str, Any]) -> Used:
+    try:
+        return decoded(values["usage"]) if "usage" in values else ()
+    except (ValueError, TypeError):  # it only informs
+        return ()
 
 
 def _spared_of(values: Mapping[str, Any]) -> Spared:
@@ -314,6 +325,7 @@ HEAD_FORMS: Final[Forms] = {
     "snapshot_bytes": int,
     "snapshot_size": int,
     "generation": int,
+    "usage": str,
     "cancel_at": int,
     "cancel_by": str,
     "released": str,
@@ -338,7 +350,7 @@ HEAD_FORMS: Final[Forms] = {
 _DEMANDED: Final = frozenset({*REQUIRED, "due_at", "sends"})
 _COPIES: Final = frozenset({"status", "metadata"})
 _INFORMING: Final = frozenset(
-    {"size", "cancel_by", "parked"}
+    {"size", "cancel_by", "parked", "usage"}
     | {"snapshot_at", "snapshot", "snapshot_bytes", "snapshot_size"}
     | {"released", "released_reason", "released_id", "released_at", "released_until"}
     | {"spared_for", "spared_faults", "spared_waited", "spared_interruptions"}

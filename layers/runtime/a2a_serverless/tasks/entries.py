@@ -30,6 +30,7 @@ from google.protobuf.message import Message as AnyMessage
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.tasks.usage import Used, decoded, encoded
 
 M = TypeVar("M", bound=AnyMessage)
 
@@ -156,6 +157,13 @@ _APART: Final = "blob "
 
 
 @dataclass(frozen=True, slots=True)
+class ModelsUsed:
+    """What models have used since the commit before; a restart does not take it back."""
+
+    usage: Used
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """An entry that this release cannot read: a newer release's, or a damaged one.
 
@@ -182,6 +190,7 @@ Entry = (
     | TurnEnded
     | Replied
     | Recorded
+    | ModelsUsed
     | Unknown
 )
 
@@ -208,7 +217,7 @@ _SHOWN = 100
 """Characters of an artifact's id in an error."""
 
 _HEADER = struct.Struct(">cBI")  # kind, flags, length of the payload
-_KINDS: Final = frozenset((b"T", b"M", b"S", b"A", b"D", b"R", b"E", b"P", b"J"))
+_KINDS: Final = frozenset((b"T", b"M", b"S", b"A", b"D", b"R", b"E", b"P", b"J", b"U"))
 _BASE_BYTES: Final = 8
 _ARCHIVE = 1
 _TOLD = 2
@@ -389,8 +398,8 @@ def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
         case TurnOpened(request, caller):
             who = json.dumps(_fields(caller)).encode()
             return b"T", 0, len(who).to_bytes(4, "big") + who + request.SerializeToString()
-        case MessageAppended(message):
-            return b"M", 0, message.SerializeToString()
+        case MessageAppended(content) | MetadataMerged(content) | Replied(content):
+            return _WHOLE[type(entry)], 0, content.SerializeToString()
         case StatusChanged(status, metadata, archive):
             event = TaskStatusUpdateEvent(status=status, metadata=metadata)
             return b"S", archive * _ARCHIVE | entry.told * _TOLD, event.SerializeToString()
@@ -399,19 +408,21 @@ def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
                 artifact=artifact, append=append, last_chunk=last_chunk, metadata=metadata
             )
             return b"A", entry.told * _TOLD, update.SerializeToString()
-        case MetadataMerged(metadata):
-            return b"D", 0, metadata.SerializeToString()
         case Restarted(base):
             return b"R", 0, base.to_bytes(_BASE_BYTES, "big")
         case TurnEnded():
             return b"E", 0, b""
-        case Replied(message):
-            return b"P", 0, message.SerializeToString()
         case Recorded(step_id, form, value):
             named = json.dumps([*step_id, form]).encode()
             return b"J", 0, len(named).to_bytes(4, "big") + named + value
+        case ModelsUsed(usage):
+            return b"U", 0, encoded(usage).encode()
         case Unknown(kind, flags, payload):
             return kind, flags, payload
+
+
+_WHOLE: Final = {MessageAppended: b"M", MetadataMerged: b"D", Replied: b"P"}
+"""The kinds of entries that are one message of the protocol, or one Struct."""
 
 
 def _fields(caller: Caller) -> list[object]:
@@ -518,5 +529,7 @@ def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
         case b"J":
             end = 4 + _size(payload)
             return Recorded(*_named(json.loads(payload[4:end])), payload[end:])
+        case b"U":
+            return ModelsUsed(decoded(payload))
         case _:
             return TurnEnded()

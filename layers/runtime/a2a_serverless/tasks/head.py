@@ -15,6 +15,7 @@ from a2a.types import TaskState
 from pydantic import BaseModel, ConfigDict, Field
 
 from a2a_serverless.tasks.identity import Scope, digest, first_task_id
+from a2a_serverless.tasks.usage import Used
 
 TERMINAL = frozenset(
     {
@@ -181,6 +182,8 @@ class Head:
     """The length of that snapshot."""
     snapshot_size: int = 0
     """`size` at that version."""
+    usage: Used = ()
+    """What the task's models have used in all attempts, also in those that were taken back."""
     cancel: CancelMark | None = None
     """The request to cancel the task; a writer that has not read it cannot commit. It stays."""
     released: AttemptEnd | None = None

@@ -35,6 +35,7 @@ from a2a_serverless.tasks.entries import (
     Caller,
     Entry,
     MetadataMerged,
+    ModelsUsed,
     Recorded,
     Replied,
     Restarted,
@@ -59,6 +60,7 @@ from a2a_serverless.tasks.head import (
     state_name,
 )
 from a2a_serverless.tasks.identity import digest, new_incarnation, new_token
+from a2a_serverless.tasks.usage import summed
 
 LEFT_MS: Final[Mapping[Reason, int]] = {"share": 3_600_000, "conversation": 300_000}
 """Milliseconds after which the sweeper looks at a turn that is left, by what it waits for."""
@@ -535,7 +537,8 @@ def _recorded(head: Head, after: Head, commit: Commit, entries: tuple[Entry, ...
             needs=max(after.needs, RECORDS),
         )
     # Nothing that could be taken back stands behind the checkpoint: it moves along.
-    is_quiet = head.is_at_record and (commit.token is None or not entries)
+    says_nothing = all(isinstance(entry, ModelsUsed) for entry in entries)
+    is_quiet = head.is_at_record and (commit.token is None or says_nothing)
     is_taken_back = commit.claims and not commit.entries and head.has_records
     return replace(after, checkpoint=after.version) if is_quiet or is_taken_back else after
 
@@ -632,6 +635,8 @@ def _with_content(
             head = replace(head, metadata=_merged(head.metadata, entry.metadata))
         elif isinstance(entry, Replied):
             head = replace(head, replied=True)
+        elif isinstance(entry, ModelsUsed):
+            head = replace(head, usage=summed((*head.usage, *entry.usage)))
         stamped.append(kept)
     return head, tuple(stamped)
 

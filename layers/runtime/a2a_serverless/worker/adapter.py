@@ -33,6 +33,7 @@ from a2a_serverless.storage.conversation import Line, found_in, pass_on, take_pl
 from a2a_serverless.storage.endings import cancel_task, end_task, gave_up
 from a2a_serverless.storage.layout import LINE
 from a2a_serverless.storage.snapshots import take_snapshot
+from a2a_serverless.storage.spending import Spending
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.attempts import (
     MOST_INTERRUPTIONS,
@@ -63,6 +64,7 @@ from a2a_serverless.worker.failures import going_on, reason_of
 from a2a_serverless.worker.guard import Guard, Looks, StaleReadError
 from a2a_serverless.worker.keeper import Keeper
 from a2a_serverless.worker.loops import have_threads, limited, name_origins, survive_exits
+from a2a_serverless.worker.meter import Budgets, Meter
 from a2a_serverless.worker.shares import Admitted, Shares
 from a2a_serverless.worker.turn import TurnInput, canceled_turn_of, turn_of
 
@@ -123,7 +125,8 @@ class WorkerAdapter:
         watch: hears of the attempts.
 
     Raises:
-        ConfigurationError: A2A_CONTEXT_VARIABLES names something that is no context variable.
+        ConfigurationError: A2A_CONTEXT_VARIABLES names something that is no context variable; or
+            the price list cannot be used.
     """
 
     def __init__(
@@ -145,6 +148,7 @@ class WorkerAdapter:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.retry = settings.retry()
+        self.budgets = Budgets.of(settings)
         self.inline = settings.inline(settings.public_url or settings.push_issuer)
         self.keeper = keeper or Keeper()
         self.looks = Looks(backends.storage, self.clock)
@@ -600,8 +604,17 @@ class _Delivery:
             cancel_timeout_s=adapter.settings.cancel_timeout_s,
             flush_after_s=adapter.settings.flush_ms / 1000,
             stop_at=self._stop_at(),
+            meter=Meter(adapter.budgets, lambda: guard.head.usage, self._spending()),
             drains=lambda: adapter.backends.operations.is_closed,
         )
+
+    def _spending(self) -> Spending | None:
+        """Return the counter of the caller's day, if it has a budget."""
+        adapter = self._adapter
+        if not adapter.budgets.caller.is_set:
+            return None
+        person = Scope(self._params.scope).person
+        return Spending(self._storage.table, person, adapter.clock)
 
     async def _agent(self, log: Log) -> AgentExecutor:
         """Return the agent, with the context variables of the current turn's message."""

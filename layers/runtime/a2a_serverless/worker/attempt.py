@@ -67,6 +67,7 @@ from a2a_serverless.worker.loops import (
     first_of,
     limited,
 )
+from a2a_serverless.worker.meter import Meter
 from a2a_serverless.worker.services import Passing, Refusal, meaning_of, no_longer, waits
 from a2a_serverless.worker.steps import (
     HAND_OVER_S,
@@ -117,6 +118,7 @@ class Attempt:
     cancel_timeout_s: float
     flush_after_s: float
     stop_at: float = math.inf
+    meter: Meter = field(default_factory=Meter)
     drains: Callable[[], bool] = lambda: False
     """Returns True once the process is to end: the turn leaves it at its next record."""
     _was_blocked: bool = field(default=False, init=False)
@@ -124,7 +126,9 @@ class Attempt:
     def __post_init__(self) -> None:
         self._clock = self.guard.clock
         self._started = StartedTasks(self._exited)
-        self._writer = TurnWriter(guard=self.guard, flush_after_s=self.flush_after_s)
+        self._writer = TurnWriter(
+            guard=self.guard, flush_after_s=self.flush_after_s, meter=self.meter
+        )
         left_s = self.stop_at - self._clock.monotonic()
         margin_s = min(HAND_OVER_S, MAX_HAND_OVER_SHARE * left_s)
         self._hand_over_at = self.stop_at - margin_s
@@ -247,6 +251,8 @@ class Attempt:
             await self._started.end(clock=self._clock, fields=self.guard.ids())
 
     async def _execute(self) -> None:
+        await self.meter.begin()
+        self.meter.check()
         enter_turn(self.turn.context, self._queue)
         await called(self.agent.execute, self.turn.context, self._queue)
 
@@ -434,6 +440,9 @@ class Attempt:
         if self.guard.must_claim:
             self._writer.put(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)))
             # Claimed before the delivery goes back: otherwise this attempt would not be counted.
+            await self._writer.flush()
+        elif not self.meter.is_empty:  # what failed has cost its tokens all the same
+            self._writer.put()
             await self._writer.flush()
         metrics.count("Retries")
         at_once = isinstance(error, DeadlineError)

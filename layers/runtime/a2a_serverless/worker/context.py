@@ -35,6 +35,7 @@ from google.protobuf.struct_pb2 import Struct
 from a2a_serverless.sources import Source
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.progress import Progress
+from a2a_serverless.tasks.usage import Usage
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import (
     WrongCallError,
@@ -503,6 +504,40 @@ class TaskContext(UserTurn):
             return work()
         step_id = self._queue.journal.id_of(name, key)
         return self._queue.step(step_id, work, Form.of(type), retry)
+
+    def usage(
+        self,
+        model: str,
+        *,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        cached_tokens: int = 0,
+        calls: int = 1,
+    ) -> None:
+        """Count what a call of a model has used; adapters of frameworks do it by themselves.
+
+        `cached_tokens` are those of the input that the provider has read from its cache. The counts
+        are stored with the next commit. Call it in the step that calls the model: what a recorded
+        step has used counts once, however often the turn's code runs again.
+
+        >>> ctx.usage("gpt-5", input_tokens=1200, output_tokens=300, cached_tokens=1000)
+
+        Raises:
+            WrongCallError: a count is negative, larger than a billion, or no whole number.
+            BudgetError: a budget was used up before this call; the turn fails with a sentence.
+        """
+        counts = Usage(model, calls, input_tokens, output_tokens, cached_tokens)
+        self._queue.meter.count(counts)
+
+    def check_budget(self) -> None:
+        """Return if the next call of a model may be made; a step checks that by itself.
+
+        >>> ctx.check_budget()
+
+        Raises:
+            BudgetError: a budget is used up; the turn fails with a sentence.
+        """
+        self._queue.meter.check()
 
     @property
     def step_id(self) -> str:

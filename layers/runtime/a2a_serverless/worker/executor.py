@@ -44,6 +44,7 @@ from a2a_serverless.tasks.attempts import Returned, on_return
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
+    ModelsUsed,
     Recorded,
     StatusChanged,
     StepId,
@@ -65,6 +66,7 @@ from a2a_serverless.worker.failures import (
 from a2a_serverless.worker.files import AGENTS, FileInfo, Files
 from a2a_serverless.worker.guard import Guard, Merged
 from a2a_serverless.worker.loops import AgentCall, AgentCalls, first_of, noted
+from a2a_serverless.worker.meter import Meter
 from a2a_serverless.worker.steps import (
     CANCELLED,
     ENDINGS,
@@ -226,6 +228,11 @@ class TurnQueue(EventQueue):
         return Files(self._guard.log, self._guard.head, self._inline)
 
     @property
+    def meter(self) -> Meter:
+        """Return what counts the tokens of the attempt's models."""
+        return self._writer.meter
+
+    @property
     def now_ms(self) -> int:
         """Return the time of the worker's clock, in milliseconds."""
         return self._guard.clock.now_ms()
@@ -308,6 +315,7 @@ class TurnQueue(EventQueue):
         Raises:
             StepError: it has failed, and is not tried again.
             WrongCallError: its result cannot be recorded.
+            BudgetError: it would run, and a budget is used up.
         """
         kept = await self.recorded(step_id)
         if kept is not None and kept.form == CANCELLED:
@@ -317,6 +325,7 @@ class TurnQueue(EventQueue):
         until, tried = wait_in(kept)
         if until > self._guard.clock.now_ms():
             await self._at_home(self._park(step_id, until))
+        self.meter.check()
         with running_step(self.journal, step_id, at_home=self._call_at_home) as running:
             while True:
                 await self._unless_stopped()
@@ -894,6 +903,7 @@ class TurnWriter:
 
     guard: Guard
     flush_after_s: float = FLUSH_AFTER_S
+    meter: Meter = field(default_factory=Meter)
     failure: Exception | None = field(default=None, init=False)
     on_stored: Callable[[tuple[Entry, ...]], Awaitable[None]] = field(
         default_factory=lambda: _nothing, init=False
@@ -1072,10 +1082,12 @@ class TurnWriter:
         self._opened.clear()
         if not self.guard.must_claim:
             faults.point("between-commits")
+        used = self.meter.take()
+        entries = [*batch.entries, ModelsUsed(used)] if used else batch.entries
         try:
             await self.guard.commit(
                 Commit(
-                    entries=tuple(batch.entries),
+                    entries=tuple(entries),
                     ends_turn=batch.ends_turn,
                     context_write=batch.state,
                     failed=batch.failed,
@@ -1084,8 +1096,11 @@ class TurnWriter:
                 ),
                 merged=self.merged,
             )
+            if used:
+                await self.meter.stored(used)
             await self.on_stored(tuple(batch.entries))
         except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it
+            self.meter.put_back(used)
             self.failure = error  # before `done`: those who wait in `flush` have to find it
             self._drop()
             self.guard.stop(error)

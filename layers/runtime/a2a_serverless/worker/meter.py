@@ -1,0 +1,199 @@
+"""What the models of an attempt use: counted, priced, and held against budgets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.observability import metrics
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.spending import Spending
+from a2a_serverless.tasks.usage import (
+    MILLION,
+    MODEL_LENGTH,
+    MOST_TOKENS,
+    Budget,
+    Prices,
+    Usage,
+    Used,
+    summed,
+    total,
+)
+from a2a_serverless.worker.failures import FinalError, WrongCallError
+
+logger = logging.getLogger(__name__)
+
+
+class BudgetError(FinalError):
+    """A budget is used up: the turn ends before the next call of a model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """What a deployment allows, and its prices."""
+
+    prices: Prices = field(default_factory=Prices)
+    task: Budget = field(default_factory=Budget)
+    caller: Budget = field(default_factory=Budget)
+    """Of one caller in one day (UTC)."""
+
+    @staticmethod
+    def of(settings: Settings) -> Budgets:
+        """Return those of the settings; the price list stands beside the agent.
+
+        Raises:
+            ConfigurationError: the price list cannot be read; or a budget of money has no prices.
+        """
+        prices = _prices_in(Path(settings.agent.rpartition(":")[0]).parent / settings.prices)
+        if (settings.task_cost or settings.caller_cost_per_day) and not prices.models:
+            raise ConfigurationError(
+                "A2A_TASK_COST and A2A_CALLER_COST_PER_DAY need prices: write them into"
+                f" {settings.prices}, beside the agent (a2a-serverless docs usage)."
+            )
+        return Budgets(
+            prices=prices,
+            task=Budget(settings.task_tokens, round(settings.task_cost * MILLION)),
+            caller=Budget(
+                settings.caller_tokens_per_day, round(settings.caller_cost_per_day * MILLION)
+            ),
+        )
+
+
+def _prices_in(path: Path) -> Prices:
+    try:
+        return Prices.of(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return Prices()
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"The price list {path} cannot be used: {error}.") from error
+
+
+class Meter:
+    """Counts what an attempt uses; each commit takes what was counted since the one before.
+
+    Args:
+        budgets: those of the deployment.
+        stored: returns what the task has used by its newest HEAD.
+        spending: what the caller has used today; None: it has no budget.
+    """
+
+    def __init__(
+        self,
+        budgets: Budgets | None = None,
+        stored: Callable[[], Used] = tuple,
+        spending: Spending | None = None,
+    ) -> None:
+        self._budgets = budgets or Budgets()
+        self._stored = stored
+        self._spending = spending
+        self._pending: Used = ()
+        self._lock = threading.Lock()
+        self._stored_today = Usage("", calls=0)
+        self.used: Used = ()
+        """By this attempt."""
+
+    async def begin(self) -> None:
+        """Read what the caller has used today, if it has a budget."""
+        if self._spending is not None:
+            with _going_on():
+                self._stored_today = await self._spending.read()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if all that was counted is taken."""
+        return not self._pending
+
+    def count(self, usage: Usage) -> None:
+        """Count what a call has used; it may be called in any thread.
+
+        Raises:
+            WrongCallError: a number is negative, huge, or none.
+            BudgetError: a budget was used up before the call, which counts all the same.
+        """
+        _check(usage)
+        try:
+            self.check()
+        finally:
+            with self._lock:
+                self._add(usage)
+
+    def _add(self, usage: Usage) -> None:
+        priced = self._budgets.prices.priced(replace(usage, model=usage.model[:MODEL_LENGTH]))
+        self._pending = summed((*self._pending, priced))
+        self.used = summed((*self.used, priced))
+
+    def take(self) -> Used:
+        """Return what a commit has to store."""
+        with self._lock:
+            taken, self._pending = self._pending, ()
+        return taken
+
+    def put_back(self, taken: Used) -> None:
+        """Count again what a commit could not store."""
+        with self._lock:
+            self._pending = summed((*taken, *self._pending))
+
+    async def stored(self, taken: Used) -> None:
+        """Count what a commit has stored in the metrics, and in the caller's day."""
+        sum_of = total(taken)
+        metrics.count("InputTokens", sum_of.input_tokens)
+        metrics.count("OutputTokens", sum_of.output_tokens)
+        if sum_of.cost:
+            metrics.count("ModelCost", sum_of.cost / MILLION)
+        if self._spending is not None:
+            with _going_on():
+                self._stored_today = await self._spending.add(sum_of)
+
+    def check(self) -> None:
+        """Return if the next call of a model may be made.
+
+        Raises:
+            BudgetError: a budget is used up; the client reads which one.
+        """
+        currency = self._budgets.prices.currency
+        of_task = total(summed((*self._stored(), *self._pending)))
+        of_day = total(summed((self._stored_today, *self._pending)))
+        for budget, used, whose, setting in (
+            (self._budgets.task, of_task, "this task", "TaskTokens, TaskCost"),
+            (self._budgets.caller, of_day, "today", "CallerTokensPerDay, CallerCostPerDay"),
+        ):
+            if what := budget.exceeded(used, currency):
+                raise BudgetError(
+                    f"The budget of {whose} is used up: {what} ({setting}).",
+                    client_text=f"The budget of {whose} is used up: {what}.",
+                )
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Go on without the caller's counter: what it cannot count stops no turn."""
+    try:
+        yield
+    except UnavailableError as error:
+        extra = {"action": "spending_not_counted"}
+        logger.warning("A caller's tokens are not counted: %s", error, extra=extra)
+
+
+def _check(usage: Usage) -> None:
+    model: object = usage.model
+    if not (isinstance(model, str) and model):
+        raise WrongCallError('ctx.usage needs the model\'s name: ctx.usage("gpt-5", …).')
+    for name in ("calls", "input_tokens", "output_tokens", "cached_tokens"):
+        number = getattr(usage, name)
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        if not is_number or not 0 <= number <= MOST_TOKENS:
+            raise WrongCallError(
+                f"ctx.usage takes {name} as a whole number from 0 to {MOST_TOKENS:,}, and got"
+                f" {number!r}."
+            )
+    if usage.cached_tokens > usage.input_tokens:
+        raise WrongCallError(
+            f"ctx.usage: {usage.cached_tokens} cached_tokens are a part of input_tokens, of which"
+            f" there are {usage.input_tokens}."
+        )

@@ -1,0 +1,291 @@
+"""Tokens and money: counted by `ctx.usage`, stored with the turn, and bounded by budgets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.spending import Spending
+from a2a_serverless.tasks.entries import ModelsUsed
+from a2a_serverless.tasks.usage import Usage, total
+from a2a_serverless.worker import TaskContext
+from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless.worker.meter import BudgetError, Budgets
+from tests.support.workers import S, artifact_texts
+from tests.unit.worker.test_steps import Stand, run
+
+PRICES = {"currency": "USD", "models": {"big*": {"input": 2, "output": 10, "cached": 0.5}}}
+
+
+@pytest.fixture
+def priced(tmp_path: Path) -> dict[str, Any]:
+    """Settings with a price list."""
+    (tmp_path / "prices.json").write_text(json.dumps(PRICES))
+    return {"prices": f"{tmp_path}/prices.json"}
+
+
+async def stored(stand: Stand) -> list[Usage]:
+    """What the log says, entry by entry."""
+    records = await stand.bench.records(stand.task)
+    entries = [entry for record in records for entry in record.entries]
+    return [one for entry in entries if isinstance(entry, ModelsUsed) for one in entry.usage]
+
+
+async def test_usage_is_summed_on_the_task(priced: dict[str, Any]) -> None:
+    """HEAD has the sum of each model, with its cost; a model without a price says so."""
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.usage("big-1", input_tokens=1000, output_tokens=10, cached_tokens=600)
+        ctx.usage("big-1", input_tokens=1, output_tokens=2)
+        ctx.usage("own", input_tokens=5)
+        await ctx.complete()
+
+    _, head = await run(handle, **priced)
+    assert head.usage == (
+        Usage("big-1", 2, 1001, 12, 600, cost=2 * 401 + 300 + 120),
+        Usage("own", 1, 5, unpriced=1),
+    )
+
+
+async def test_usage_costs_no_commit_of_its_own() -> None:
+    """The counts go with what the agent says next."""
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.usage("m", input_tokens=1)
+        await ctx.complete("done")
+
+    _, head = await run(handle)
+    plain, before = await run(lambda ctx: ctx.complete("done"))
+    assert head.version == before.version
+    assert await stored(plain) == []
+
+
+async def test_each_attempt_counts() -> None:
+    """An attempt that fails has used its tokens, also without any other commit."""
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.usage("m", input_tokens=10)
+        await ctx.emit_text_artifact("partial")
+        ctx.usage("m", output_tokens=1)
+        if stand.script.starts < 3:
+            raise RuntimeError("again")
+        await ctx.complete("whole")
+
+    stand = Stand(handle)
+    await stand.send()
+    head = await stand.work()
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert total(head.usage) == Usage("", 6, 30, 3)
+    assert artifact_texts(await stand.bench.task(head))["final-answer"] == ["whole"]
+
+
+async def test_a_recorded_step_counts_once() -> None:
+    """However often the turn's code runs again; and its checkpoint stays where the record is."""
+
+    async def ask(ctx: TaskContext) -> str:
+        ctx.usage("m", input_tokens=7)
+        return "answer"
+
+    async def handle(ctx: TaskContext) -> None:
+        answer = await ctx.step("ask", ask, ctx)
+        if stand.script.starts < 3:
+            raise RuntimeError("again")
+        await ctx.complete(answer)
+
+    stand = Stand(handle)
+    await stand.send()
+    head = await stand.work()
+    assert total(head.usage) == Usage("", 1, 7)
+    assert (await stand.kinds()).count("Restarted") == 0
+
+
+async def test_usage_after_a_record_takes_nothing_back() -> None:
+    """What only counts is nothing that a restart has to discard: clients see no restart."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.step("ask", str, "x")
+        ctx.usage("m", input_tokens=7)
+        if stand.script.starts < 3:
+            raise RuntimeError("again")
+        await ctx.complete()
+
+    stand = Stand(handle)
+    await stand.send()
+    head = await stand.work()
+    assert total(head.usage) == Usage("", 3, 21)
+    assert (await stand.kinds()).count("Restarted") == 0
+
+
+async def test_a_blocking_function_counts() -> None:
+    """`ctx.usage` may be called in the thread that calls the model."""
+
+    async def handle(ctx: TaskContext) -> None:
+        for _ in range(10):
+            await ctx.run_sync(ctx.usage, "m", input_tokens=1)
+        await ctx.complete()
+
+    _, head = await run(handle)
+    assert total(head.usage) == Usage("", 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"input_tokens": -1}, "input_tokens as a whole number from 0 to 1,000,000,000, and got -1"),
+        ({"output_tokens": 10**10}, "output_tokens"),
+        ({"calls": True}, "calls"),
+        ({"input_tokens": 1, "cached_tokens": 2}, "2 cached_tokens are a part of input_tokens"),
+    ],
+)
+async def test_counts_that_cannot_be(given: dict[str, Any], what: str) -> None:
+    """A negative or huge count is refused with the call to write; nothing is counted."""
+
+    async def handle(ctx: TaskContext) -> None:
+        with pytest.raises(WrongCallError, match=what):
+            ctx.usage("m", **given)
+        await ctx.complete()
+
+    _, head = await run(handle)
+    assert (head.state, head.usage) == (S.TASK_STATE_COMPLETED, ())
+
+
+async def test_many_models_are_bounded() -> None:
+    """Sixteen are counted by name, the others together; HEAD stays small."""
+
+    async def handle(ctx: TaskContext) -> None:
+        for number in range(100):
+            ctx.usage("m" * 200 + str(number) if number == 0 else f"m{number}", input_tokens=1)
+        await ctx.complete()
+
+    _, head = await run(handle)
+    assert len(head.usage) == 17
+    assert total(head.usage).calls == 100
+    assert (head.usage[-1].model, head.usage[-1].calls) == ("other", 84)
+    assert max(len(one.model) for one in head.usage) == 100
+
+
+def spends(tokens: int) -> Callable[[TaskContext], Awaitable[None]]:
+    """An agent that asks its model in two steps, and says what it has heard."""
+
+    async def ask(ctx: TaskContext) -> str:
+        ctx.usage("big-1", input_tokens=tokens)
+        return "pong"
+
+    async def handle(ctx: TaskContext) -> None:
+        for number in range(2):
+            answer = await ctx.step("ask", ask, ctx, key=str(number))
+            await ctx.emit_text_artifact(answer, append=bool(number))
+        await ctx.complete()
+
+    return handle
+
+
+async def test_a_budget_of_tokens_ends_the_turn_before_the_next_call() -> None:
+    """What was paid stays, the task fails at once, and the client reads why."""
+    stand, head = await run(spends(60), task_tokens=50)
+    assert (head.state, stand.script.starts) == (S.TASK_STATE_FAILED, 1)
+    assert total(head.usage).tokens == 60
+    assert artifact_texts(await stand.bench.task(head)) == {"answer": ["pong"]}
+    assert await stand.text() == (
+        f"The budget of this task is used up: 60 of 50 tokens. Correlation id: {reference(head)}."
+    )
+
+
+def reference(head: Any) -> str:
+    """The correlation id in the client's sentence."""
+    from a2a.types import TaskStatus  # noqa: PLC0415
+
+    text = TaskStatus.FromString(head.status).message.parts[0].text
+    return str(text).rpartition(": ")[2].rstrip(".")
+
+
+async def test_a_budget_of_money(priced: dict[str, Any]) -> None:
+    """Money is counted at the owner's prices, and named in their currency."""
+    stand, head = await run(spends(600_000), task_cost=1, **priced)
+    assert head.state == S.TASK_STATE_FAILED
+    assert "The budget of this task is used up: 1.20 of 1.00 USD." in await stand.text()
+
+
+async def test_a_budget_that_is_kept_ends_nothing() -> None:
+    """The last call that fits is made."""
+    _, head = await run(spends(60), task_tokens=61)
+    assert (head.state, total(head.usage).tokens) == (S.TASK_STATE_COMPLETED, 120)
+
+
+async def test_a_budget_of_a_caller_lasts_a_day() -> None:
+    """The next task of the caller fails before its agent starts, until the day is over (UTC)."""
+    stand, first = await run(spends(60), caller_tokens_per_day=120)
+    assert first.state == S.TASK_STATE_COMPLETED
+    await stand.send()
+    assert (await stand.work()).state == S.TASK_STATE_FAILED
+    assert "The budget of today is used up: 120 of 120 tokens." in await stand.text()
+    assert stand.script.starts == 1
+    stand.clock.advance(86_400)
+    await stand.send()
+    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
+
+
+async def test_an_agent_without_steps_is_stopped_by_its_next_count() -> None:
+    """The call that follows a used-up budget raises; `check_budget` does so before the call."""
+    asked: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        asked.append("model")
+        ctx.usage("m", input_tokens=60)
+        with pytest.raises(BudgetError):
+            ctx.check_budget()
+        asked.append("model")
+        ctx.usage("m", input_tokens=60)
+        asked.append("never")
+
+    _, head = await run(handle, task_tokens=50)
+    assert (head.state, asked) == (S.TASK_STATE_FAILED, ["model", "model"])
+    assert total(head.usage).tokens == 120
+
+
+async def test_a_counter_that_cannot_be_written_stops_no_turn(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line says that the caller's tokens are not counted."""
+
+    async def away(*_: object) -> Usage:
+        raise UnavailableError
+
+    monkeypatch.setattr(Spending, "read", away)
+    monkeypatch.setattr(Spending, "add", away)
+    _, head = await run(spends(60), caller_tokens_per_day=1000)
+    assert head.state == S.TASK_STATE_COMPLETED
+    actions = {record.__dict__.get("action") for record in caplog.records}
+    assert "spending_not_counted" in actions
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", 'it needs "currency", a text, and "models", and nothing else'),
+        ('{"currency": "USD", "models": {"m": {"input": 1}}}', 'needs "input" and "output"'),
+        (
+            '{"currency": "USD", "models": {"m": {"input": -1, "output": 1}}}',
+            "the price input of m is no number from 0 to a million",
+        ),
+    ],
+)
+def test_a_price_list_that_cannot_be_read(tmp_path: Path, text: str, why: str) -> None:
+    """The sentence names the file and what is wrong in it."""
+    (tmp_path / "prices.json").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"The price list .*prices\.json cannot") as raised:
+        Budgets.of(Settings(agent=f"{tmp_path}/agent.py:agent"))
+    assert why in str(raised.value)
+
+
+def test_a_budget_of_money_needs_prices(tmp_path: Path) -> None:
+    """Without a price nothing would ever be used up: a deployment does not start like that."""
+    with pytest.raises(ConfigurationError, match=r"need prices: write them into prices\.json"):
+        Budgets.of(Settings(agent=f"{tmp_path}/agent.py:agent", task_cost=1))
