@@ -618,7 +618,11 @@ class Artist(BaseLlm):  # type: ignore[misc] # as above
             parts = [types.Part(function_call=call)]
         elif self.file:
             parts.append(types.Part.from_bytes(data=self.file, mime_type="image/png"))
-        yield LlmResponse(content=types.Content(role="model", parts=parts))
+        used = types.GenerateContentResponseUsageMetadata(
+            prompt_token_count=10, candidates_token_count=2, cached_content_token_count=4
+        )
+        said = types.Content(role="model", parts=parts)
+        yield LlmResponse(content=said, usage_metadata=used)
 
 
 def shown_by(part: types.Part) -> Any:

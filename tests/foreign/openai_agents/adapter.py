@@ -23,7 +23,11 @@ from agents import (
 from agents.models.chatcmpl_converter import Converter
 from agents.models.interface import Model
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
-from openai.types.responses import ResponseCompletedEvent, ResponseOutputItemDoneEvent
+from openai.types.responses import (
+    ResponseCompletedEvent,
+    ResponseOutputItemDoneEvent,
+    ResponseUsage,
+)
 from openai.types.responses.response_output_item import ImageGenerationCall
 from pydantic import BaseModel
 
@@ -57,6 +61,17 @@ from tests.unit.frameworks.talks import (
 Reply = Callable[[ModelCall], list[Any]]
 
 
+USED = ResponseUsage.model_validate(
+    {
+        "input_tokens": 10,
+        "output_tokens": 2,
+        "total_tokens": 12,
+        "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 0},
+    }
+)
+
+
 class Fake(Model):  # type: ignore[misc] # its environment has the types, ours does not
     """Answers each call by a function."""
 
@@ -68,6 +83,8 @@ class Fake(Model):  # type: ignore[misc] # its environment has the types, ours d
 
     async def stream_response(self, *call: Any, **settings: Any) -> AsyncIterator[Any]:
         async for event in self._scripted().stream_response(*call, **settings):
+            if isinstance(event, ResponseCompletedEvent):
+                event.response.usage = USED
             yield event
 
     def _scripted(self) -> ScriptedModel:

@@ -335,6 +335,9 @@ class Artist(Fake):
             yield {"contentBlockDelta": {"delta": {"text": self.text}}}
         yield {"contentBlockStop": {}}
         yield {"messageStop": {"stopReason": "tool_use" if is_call else "end_turn"}}
+        counts = {"inputTokens": 6, "outputTokens": 2, "totalTokens": 12}
+        used = {**counts, "cacheReadInputTokens": 4}
+        yield {"metadata": {"usage": used, "metrics": {"latencyMs": 1}}}
 
 
 def made(

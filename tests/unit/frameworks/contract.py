@@ -17,9 +17,10 @@ from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.usage import Usage, total
 from a2a_serverless.worker import TaskContext, current_context
 from tests.support import pages
-from tests.support.workers import S
+from tests.support.workers import S, status_text
 from tests.unit.frameworks.files import PICTURE, Made, completed, raw
 from tests.unit.frameworks.talks import Talk, killed_everywhere
 
@@ -133,6 +134,34 @@ async def check_an_empty_answer(made: Made, given: str) -> None:
     assert logged.records[0].__dict__["action"] == "empty_answer"
     with TestCase().assertNoLogs(log, "WARNING"):
         completed((await Talk(made([], **{given: said_to})).say("hello"))[1])
+
+
+async def check_tokens_are_counted(made: Made, given: str) -> None:
+    """Those of each call of the model, once, however often the turn's code runs again."""
+
+    async def play(calls: list[str], **options: Any) -> Usage:
+        talk = Talk(made([], calls=calls, **{given: said_to}, **options), max_attempts=3)
+        head, task = await talk.say("tool")
+        completed(task)
+        used = total((await talk.bench.head(head)).usage)
+        asked = sum(call.startswith("request") for call in calls)
+        assert used == Usage("", asked, 10 * asked, 2 * asked, 4 * asked), (used, calls)
+        return Usage("", calls=0)
+
+    assert await killed_everywhere(play)
+    await play([], steps=False)
+
+
+async def check_a_budget_ends_the_turn(made: Made, given: str) -> None:
+    """Before the model's next call; the client reads why, and the task is not started again."""
+    calls: list[str] = []
+    talk = Talk(made([], calls=calls, **{given: said_to}), max_attempts=3, task_tokens=12)
+    head, task = await talk.say("tool")
+    assert task.status.state == S.TASK_STATE_FAILED, task.status
+    told = "The budget of this task is used up: 12 of 12 tokens."
+    assert status_text(task).startswith(told), task.status
+    assert sum(call.startswith("request") for call in calls) == 1, calls
+    assert total((await talk.bench.head(head)).usage).tokens == 12
 
 
 CHECKS: Final = tuple(each for name, each in list(globals().items()) if name.startswith("check_"))

@@ -30,9 +30,11 @@ T = TypeVar("T")
 class Talk:
     """One context in which tasks follow one another; each turn runs to its end at once."""
 
-    def __init__(self, agent: Worker | AgentExecutor, *, max_attempts: int = 1) -> None:
+    def __init__(
+        self, agent: Worker | AgentExecutor, *, max_attempts: int = 1, **settings: Any
+    ) -> None:
         executor = WorkerExecutor(agent) if isinstance(agent, Worker) else agent
-        self.bench = Bench(executor, retry_base_s=0, max_attempts=max_attempts)
+        self.bench = Bench(executor, retry_base_s=0, max_attempts=max_attempts, **settings)
 
     def become(self, agent: Worker) -> None:
         """Work on with another agent, as after a deployment."""

@@ -751,13 +751,23 @@ class Artist(BaseChatModel):
         if name in ("ask", "tool"):
             call = tool_call_chunk(name=name, args="{}", id=f"{len(messages)}", index=0)
             yield Chunk(message=AIMessageChunk(content="", tool_call_chunks=[call]))
+            yield Chunk(message=AIMessageChunk(content="", usage_metadata=USED))
             return
         yield Chunk(message=AIMessageChunk(content=self.text))
+        yield Chunk(message=AIMessageChunk(content="", usage_metadata=USED))
         picture: dict[str, Any] = {"type": "image", "index": 1}
         content = b64encode(self.file).decode()
         for piece in [{"base64": content[:99], "mime_type": "image/png"}, {"base64": content[99:]}]:
             if self.file:
                 yield Chunk(message=AIMessageChunk(content=[{**picture, **piece}]))
+
+
+USED: Any = {
+    "input_tokens": 10,
+    "output_tokens": 2,
+    "total_tokens": 12,
+    "input_token_details": {"cache_read": 4},
+}
 
 
 class Given(TypedDict):

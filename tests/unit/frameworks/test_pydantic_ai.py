@@ -38,6 +38,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from pydantic_ai.profiles import ModelProfile
+from pydantic_ai.usage import RequestUsage
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
@@ -464,6 +465,7 @@ def made(
     **options: Any,
 ) -> PydanticAIWorker:
     """An agent of `files.Made`; its tool returns a picture."""
+    used = RequestUsage(input_tokens=10, output_tokens=2, cache_read_tokens=4)
 
     def content(part: Any) -> list[Any]:
         if isinstance(part, ToolReturnPart):
@@ -488,9 +490,9 @@ def made(
             raise error
         name = content(parts[-1])[0] if isinstance(parts[-1], UserPromptPart) else ""
         if name in ("ask", "tool"):
-            return ModelResponse(parts=[ToolCallPart(name, {})])
+            return ModelResponse(parts=[ToolCallPart(name, {})], usage=used)
         picture = FilePart(BinaryContent(file, media_type="image/png"))
-        return ModelResponse(parts=[TextPart("seen"), *([picture] if file else [])])
+        return ModelResponse(parts=[TextPart("seen"), *([picture] if file else [])], usage=used)
 
     def ask() -> str:
         raise CallDeferred

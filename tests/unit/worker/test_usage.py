@@ -137,7 +137,10 @@ async def test_a_blocking_function_counts() -> None:
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"input_tokens": -1}, "input_tokens as a whole number from 0 to 1,000,000,000, and got -1"),
+        (
+            {"input_tokens": -1},
+            "input_tokens as a whole number from 0 to 1,000,000,000, and",
+        ),
         ({"output_tokens": 10**10}, "output_tokens"),
         ({"calls": True}, "calls"),
         ({"input_tokens": 1, "cached_tokens": 2}, "2 cached_tokens are a part of input_tokens"),
@@ -174,6 +177,7 @@ def spends(tokens: int) -> Callable[[TaskContext], Awaitable[None]]:
     """An agent that asks its model in two steps, and says what it has heard."""
 
     async def ask(ctx: TaskContext) -> str:
+        ctx.check_budget()
         ctx.usage("big-1", input_tokens=tokens)
         return "pong"
 
@@ -226,7 +230,7 @@ async def test_a_budget_of_a_caller_lasts_a_day() -> None:
     assert (await stand.work()).state == S.TASK_STATE_FAILED
     assert "The budget of today is used up: 120 of 120 tokens." in await stand.text()
     assert stand.script.starts == 1
-    stand.clock.advance(86_400)
+    await stand.last(86_400)
     await stand.send()
     assert (await stand.work()).state == S.TASK_STATE_COMPLETED
 

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import uuid4
@@ -45,7 +46,7 @@ from a2a_serverless.frameworks.conversation import (
 )
 from a2a_serverless.frameworks.options import Adapter, Passed
 from a2a_serverless.frameworks.parts import KINDS, File, PartRefusedError, Takes, tell
-from a2a_serverless.frameworks.steps import MODEL, Steps, text_of
+from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens, text_of
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
@@ -144,6 +145,7 @@ class AdkExecutor(Adapter, AgentExecutor):
         options = await self.passed.of(ctx, self._options, Runner.__init__)
         runner = self._runner(sessions, agent, **options)
         runner.answers = recording.answers
+        runner.count = None if self._steps else partial(count_tokens, ctx)
         runner.options = await self.passed.of(ctx, self._options, Runner.run_async)
         executor = A2aAgentExecutor(runner=runner, **self._executor_options)
         await executor.execute(context, _KeepingQueue(event_queue, sessions, runner, ids))
@@ -174,6 +176,8 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
     """
 
     error: Exception | None = None
+    count: Callable[..., None] | None = None
+    """Counts tokens where the model's calls are no steps."""
     answers: Mapping[str, _Answer] = MappingProxyType({})
     chunk_of: _Answer | None = None
     """The answer of which the ADK's executor has got a chunk, which it passes on now."""
@@ -196,6 +200,8 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
                     number = (event.custom_metadata or {}).pop(_ANSWER, None)
                     event.custom_metadata = event.custom_metadata or None
                     self.chunk_of = self.answers.get(number)
+                    if self.count is not None and not event.partial:
+                        _count(self.count, event.model_version, event.usage_metadata)
                     yield event
                     self.chunk_of = None
         except Exception as error:
@@ -405,16 +411,18 @@ class _Recording:
 
             async def call() -> Any:
                 answer.begin()
-                made, is_whole = [], False
+                made, is_whole, used = [], False, None
                 try:
                     async with aclosing(generate(llm_request, stream)) as responses:
                         async for each in responses:
                             made.append(_dumped(_with_ids(each)))
+                            used = each.usage_metadata or used
                             is_whole = is_whole or not each.partial
                             if not is_whole:
                                 chunks.put_nowait(each)
                 finally:
                     await answer.end()
+                _count(self._steps.count_tokens, llm_request.model, used)
                 return made
 
             asked = self._steps.run(MODEL, call, key=_scope.get(), asked=_asked(llm_request))
@@ -477,6 +485,16 @@ class _Recording:
 
         object.__setattr__(recorded, "run_async", ran)
         return recorded
+
+
+def _count(count: Callable[..., None], model: str | None, used: Any) -> None:
+    if used is not None:
+        count(
+            model,
+            input_tokens=used.prompt_token_count,
+            output_tokens=(used.candidates_token_count or 0) + (used.thoughts_token_count or 0),
+            cached_tokens=used.cached_content_token_count,
+        )
 
 
 def _enter(callback_context: CallbackContext) -> None:

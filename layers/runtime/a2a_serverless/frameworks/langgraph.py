@@ -26,6 +26,7 @@ from langchain_core.messages import (
     BaseMessage,
     HumanMessage,
 )
+from langchain_core.outputs import LLMResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs, var_child_runnable_config
 from langgraph.cache.base import BaseCache, FullKey, Namespace
@@ -57,6 +58,7 @@ from a2a_serverless.frameworks.parts import KINDS, File, Takes, give
 from a2a_serverless.frameworks.steps import (
     TOO_LARGE,
     NotRecordedError,
+    count_tokens,
     record_of,
     refuse_another,
     show_tool,
@@ -243,6 +245,10 @@ class LangGraphWorker(FrameworkWorker):
                 nodes = _Nodes(ctx, graph, self._serde, given, said, self._shows)
                 await nodes.stream(given, config, options)
             else:
+                calls: RunnableConfig = {
+                    "callbacks": [_ModelCalls(ctx, lambda _, counted: counted())]
+                }
+                config = merge_configs(config, calls)
                 await _stream(graph, given, config, options, said, self._shows)
         state = await graph.aget_state(thread.config)
         if state.interrupts:
@@ -449,6 +455,49 @@ class _Said:
 _Say = Callable[[], Awaitable[None]]
 
 
+class _ModelCalls(BaseCallbackHandler):
+    """Counts what the calls of models have used, each in the namespace in which it runs."""
+
+    run_inline = True
+    raise_error = True
+
+    def __init__(self, ctx: TaskContext, tell: Callable[[str, Callable[[], None]], None]) -> None:
+        self._ctx = ctx
+        self._tell = tell
+        self._where: dict[UUID, str] = {}
+
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],  # noqa: ARG002 - LangChain's
+        messages: list[list[BaseMessage]],  # noqa: ARG002
+        *,
+        run_id: UUID,
+        metadata: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        self._ctx.check_budget()
+        self._where[run_id] = (metadata or {}).get("langgraph_checkpoint_ns", "")
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        where = self._where.pop(run_id, "")
+        for one in (one for several in response.generations for one in several):
+            message = getattr(one, "message", None)
+            used = getattr(message, "usage_metadata", None)
+            if message is not None and used:
+                counted = partial(
+                    count_tokens,
+                    self._ctx,
+                    message.response_metadata.get("model_name"),
+                    input_tokens=used["input_tokens"],
+                    output_tokens=used["output_tokens"],
+                    cached_tokens=used.get("input_token_details", {}).get("cache_read"),
+                )
+                self._tell(where, counted)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:  # noqa: ARG002
+        self._where.pop(run_id, None)
+
+
 class _ToolCalls(BaseCallbackHandler):
     """Has the calls of tools told, each with the namespace in which it runs."""
 
@@ -605,9 +654,10 @@ class _Nodes(BaseCache[Any]):
     async def stream(self, given: Any, config: RunnableConfig, options: dict[str, Any]) -> None:
         """Run the graph; return when all of its nodes are recorded."""
         outside.set(self._takes_over)
+        handlers: list[BaseCallbackHandler] = [_ModelCalls(self._ctx, self._count)]
         if self._shows.tools:
-            calls: RunnableConfig = {"callbacks": [_ToolCalls(self._ctx, self._tell)]}
-            config = merge_configs(config, calls)
+            handlers.append(_ToolCalls(self._ctx, self._tell))
+        config = merge_configs(config, {"callbacks": handlers})
         modes = [_TASKS, *(self._shows.modes - {UPDATES})]
         try:
             events = self._shows.events(self._graph, given, config, options, *modes)
@@ -635,6 +685,14 @@ class _Nodes(BaseCache[Any]):
             return False
         self._tell(where, partial(queue_of(self._ctx).enqueue_event, event))
         return True
+
+    def _count(self, where: str, counted: Callable[[], None]) -> None:
+        """Let the step of a node count, so that its record has what was counted."""
+
+        async def count() -> None:
+            counted()
+
+        self._tell(where, count)
 
     def _tell(self, where: str, say: _Say) -> None:
         """Let the step of a node say what its code tells, called in any thread."""

@@ -52,7 +52,7 @@ from a2a_serverless.frameworks.conversation import (
 )
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import DOCUMENTS, IMAGES, File, Takes, give
-from a2a_serverless.frameworks.steps import MODEL, Steps, text_of
+from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens, text_of
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
 
@@ -168,7 +168,7 @@ class OpenAIAgentsWorker(FrameworkWorker):
             given = await _answered(agent, conversation.waiting["run"], conversation.answer)
         with final_errors(_FINAL), self.takes.refusals(ctx):
             run = Runner.run_streamed(agent, given, session=session, **options)
-            await _stream(ctx, run)
+            await _stream(ctx, run, counts=not self._steps)
         if run.interruptions:
             if "context" in options:  # it is made anew for the answer
                 run.context_wrapper.context = None
@@ -227,7 +227,7 @@ class _ConversationSession(SessionABC):  # type: ignore[misc] # its environment 
         self.items.clear()
 
 
-async def _stream(ctx: TaskContext, run: RunResultStreaming) -> None:
+async def _stream(ctx: TaskContext, run: RunResultStreaming, *, counts: bool) -> None:
     answer, number = Answer(ctx), 0
     async for event in run.stream_events():
         data = getattr(event, "data", None)
@@ -240,6 +240,19 @@ async def _stream(ctx: TaskContext, run: RunResultStreaming) -> None:
                 await give(ctx, File(media_type, b64decode(data.item.result)))
         elif isinstance(data, ResponseCompletedEvent):
             number += 1
+            if counts:
+                _count(partial(count_tokens, ctx), _dumped(data))
+
+
+def _count(count: Callable[..., None], end: dict[str, Any]) -> None:
+    """Count what the event at the end of a model's answer says."""
+    used = end["response"].get("usage") or {}
+    count(
+        end["response"].get("model"),
+        input_tokens=used.get("input_tokens"),
+        output_tokens=used.get("output_tokens"),
+        cached_tokens=(used.get("input_tokens_details") or {}).get("cached_tokens"),
+    )
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -359,6 +372,7 @@ class _StepModel(Model):  # type: ignore[misc] # its environment has the types
                     items.append(_dumped(event))
                 elif isinstance(event, ResponseCompletedEvent):
                     end = _dumped(event)
+                    _count(self._steps.count_tokens, end)
                 elif event.type in _FAILURES:
                     raise _NoAnswerError(event)
             return [_once(items, end), end]

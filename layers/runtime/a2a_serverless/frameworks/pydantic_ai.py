@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -72,7 +73,7 @@ from a2a_serverless.frameworks.conversation import (
 )
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, Kind, Takes, give
-from a2a_serverless.frameworks.steps import MODEL, Signals, Steps, text_of
+from a2a_serverless.frameworks.steps import MODEL, Signals, Steps, count_tokens, text_of
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.context import queue_of
@@ -231,6 +232,9 @@ class PydanticAIWorker(FrameworkWorker):
                 deferred_tool_results=None if waiting is None else _results(waiting),
                 **options,
             )
+        if not self._steps:
+            for message in run.new_messages():
+                _count(partial(count_tokens, ctx), message)
         for part in (part for message in run.new_messages() for part in message.parts):
             if isinstance(part, FilePart) and part.content is not run.output:
                 await give(ctx, _file(part.content))
@@ -322,9 +326,11 @@ class _StepModel(WrapperModel):
         async def call() -> Any:
             if self._answer is not None:
                 return await self._streamed(messages, model_settings, model_request_parameters)
-            return _dumped(
-                [await self.wrapped.request(messages, model_settings, model_request_parameters)]
+            response = await self.wrapped.request(
+                messages, model_settings, model_request_parameters
             )
+            _count(self._steps.count_tokens, response)
+            return _dumped([response])
 
         return _response(await self._steps.run(MODEL, call, asked=_told(messages)))
 
@@ -356,7 +362,19 @@ class _StepModel(WrapperModel):
                 text = _text_of(event)
                 if text and self._answer is not None:
                     await self._answer.add(text, number)
+            _count(self._steps.count_tokens, streamed.get())
             return _dumped([streamed.get()])
+
+
+def _count(count: Callable[..., None], message: ModelMessage) -> None:
+    if isinstance(message, ModelResponse):
+        used = message.usage
+        count(
+            message.model_name,
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            cached_tokens=used.cache_read_tokens,
+        )
 
 
 def _text_of(event: Any) -> str:

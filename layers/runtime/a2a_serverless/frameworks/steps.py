@@ -17,6 +17,7 @@ from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.context import queue_of
 from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless.worker.meter import BudgetError
 from a2a_serverless.worker.steps import ENDINGS, MAX_NAME, StepError, current_step
 
 MAX_KEY: Final = 150
@@ -72,6 +73,27 @@ async def shown(
     return result
 
 
+def count_tokens(
+    ctx: TaskContext,
+    model: object,
+    *,
+    input_tokens: int | None,
+    output_tokens: int | None,
+    cached_tokens: int | None = 0,
+    calls: int = 1,
+) -> None:
+    """Count what a model says that its answer has used; a count that it leaves out is 0."""
+    inputs, outputs = input_tokens or 0, output_tokens or 0
+    if inputs or outputs:
+        ctx.usage(
+            str(model or "unknown"),
+            input_tokens=inputs,
+            output_tokens=outputs,
+            cached_tokens=min(cached_tokens or 0, inputs),
+            calls=calls,
+        )
+
+
 class NotRecordedError(StepError):
     """A call has raised: its exception is the cause. It has no record, and the call runs again."""
 
@@ -114,6 +136,7 @@ class Steps:
         self, ctx: TaskContext, signals: Signals | None = None, *, shows_tools: bool = False
     ) -> None:
         self._ctx = ctx
+        self.count_tokens = partial(count_tokens, ctx)
         self._signals = signals or {}
         self.shows_tools = shows_tools
         self._numbers: Counter[tuple[str, str]] = Counter()
@@ -138,6 +161,8 @@ class Steps:
         Raises:
             DivergedError: the record is of a call that was `asked` something else.
         """
+        if name == MODEL:
+            call = partial(self._within_budget, call)
         if arguments is not None:
             call = partial(self.show, name, key, arguments, call)
         if current_step() is not None:
@@ -166,6 +191,10 @@ class Steps:
             return self._result(ran, name, asked)
         raise failure  # outside of `except`, which would change its chain
 
+    async def _within_budget(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        self._ctx.check_budget()
+        return await call()
+
     async def show(
         self, name: str, key: str, arguments: Any, call: Callable[[], Awaitable[Any]]
     ) -> Any:
@@ -182,7 +211,7 @@ class Steps:
             kind = next(kind for kind in self._signals if isinstance(signal, kind))
             told = {name: getattr(signal, name) for name in self._signals[kind]}
             return [kind.__name__, told, *of]
-        except ENDINGS:
+        except (*ENDINGS, BudgetError):
             raise
         except BaseException as error:
             raise NotRecordedError("", type(error).__name__, "") from error

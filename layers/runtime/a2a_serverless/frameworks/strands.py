@@ -40,7 +40,7 @@ from a2a_serverless.frameworks.conversation import (
 )
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, Takes, give
-from a2a_serverless.frameworks.steps import MODEL, Steps, text_of
+from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens, text_of
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import FinalError, TaskContext
 from a2a_serverless.worker.context import FINAL_ANSWER
@@ -146,6 +146,10 @@ class StrandsWorker(FrameworkWorker):
         options = await self.passed.of(ctx, self._options)
         with final_errors(_FINAL), self.takes.refusals(ctx):
             interrupts, output = await _stream(ctx, agent, prompt, options)
+            if not self._steps:
+                used = agent.event_loop_metrics
+                count = partial(count_tokens, ctx, calls=used.cycle_count)
+                _count(count, agent, used.accumulated_usage)
         now, snapshot = _taken(agent)
         if interrupts:
             kept = {**messages.waiting(now), "asked": interrupts[0].id, "snapshot": snapshot}
@@ -270,6 +274,7 @@ class _Recording:
             async for event in go_on(context):
                 if isinstance(event, ModelStopReason):
                     stop = event["stop"]
+                    _count(self._steps.count_tokens, context.agent, stop[2])
                 elif text := event.get("data"):
                     await self._answer.add(text, request)
             return encode_bytes_values(stop)
@@ -319,6 +324,17 @@ class _Recording:
             context.invocation_state.setdefault("request_state", {}).update(changed[1])
         failure = ended[-1].exception if ended else None
         yield ToolResultEvent(decode_bytes_values(result), exception=failure)
+
+
+def _count(count: Callable[..., None], agent: Agent, used: Any) -> None:
+    """Count tokens; Bedrock's input is without those that are read from or written to a cache."""
+    output = used.get("outputTokens", 0)
+    count(
+        agent.model.get_config().get("model_id"),
+        input_tokens=max(used.get("inputTokens", 0), used.get("totalTokens", 0) - output),
+        output_tokens=output,
+        cached_tokens=used.get("cacheReadInputTokens"),
+    )
 
 
 def _asked(context: Any) -> str:

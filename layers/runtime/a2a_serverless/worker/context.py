@@ -530,7 +530,7 @@ class TaskContext(UserTurn):
         self._queue.meter.count(counts)
 
     def check_budget(self) -> None:
-        """Return if the next call of a model may be made; a step checks that by itself.
+        """Return if the next call of a model may be made; adapters of frameworks ask by themselves.
 
         >>> ctx.check_budget()
 

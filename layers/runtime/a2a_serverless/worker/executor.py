@@ -315,7 +315,6 @@ class TurnQueue(EventQueue):
         Raises:
             StepError: it has failed, and is not tried again.
             WrongCallError: its result cannot be recorded.
-            BudgetError: it would run, and a budget is used up.
         """
         kept = await self.recorded(step_id)
         if kept is not None and kept.form == CANCELLED:
@@ -325,7 +324,6 @@ class TurnQueue(EventQueue):
         until, tried = wait_in(kept)
         if until > self._guard.clock.now_ms():
             await self._at_home(self._park(step_id, until))
-        self.meter.check()
         with running_step(self.journal, step_id, at_home=self._call_at_home) as running:
             while True:
                 await self._unless_stopped()
