@@ -16,9 +16,10 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from a2a_serverless.tasks.entries import TurnOpened
+from a2a_serverless.tasks.entries import ModelsUsed, TurnOpened
 from a2a_serverless.tasks.fold import Log, Record
 from a2a_serverless.tasks.head import Head, plain_state
+from a2a_serverless.tasks.usage import total
 from a2a_serverless.worker.adapter import Watch
 from a2a_serverless.worker.agents import SET_VARIABLE, missing_variable
 from a2a_serverless.worker.failures import AgentFailedError, own_lines
@@ -110,7 +111,9 @@ class _AuthorLines(logging.Handler, Watch):
         took = "" if opened.at is None else f" after {duration(max(0, head.status_at - opened.at))}"
         about = self._about({"task_id": head.task_id, "turn": log.head.turn})
         state = plain_state(head.state).replace("_", "-")
-        line = f'{about}: {state}{took}, "{printable(words)}"'
+        used = _tokens_of_turn(log, head)
+        tokens = f", {used:,} tokens" if used else ""
+        line = f'{about}: {state}{took}{tokens}, "{printable(words)}"'
         self._console.print(Text(line, style=_ENDS_IN.get(state, "yellow")), soft_wrap=True)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -173,6 +176,19 @@ class _AuthorLines(logging.Handler, Watch):
         if "max_attempts" in known:
             said.append(f"of {known['max_attempts']}")
         return " ".join(said)
+
+
+def _tokens_of_turn(log: Log, head: Head) -> int:
+    """Return the tokens of a turn: in the attempts before its last one, and in that."""
+    before = [
+        one
+        for record in log.records
+        for entry in record.entries
+        if record.version >= log.head.turn and isinstance(entry, ModelsUsed)
+        for one in entry.usage
+    ]
+    last = total(head.usage).tokens - total(log.head.usage).tokens
+    return total(tuple(before)).tokens + last
 
 
 def _outcome(action: str, record: logging.LogRecord) -> str:

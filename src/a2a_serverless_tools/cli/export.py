@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -132,7 +133,8 @@ def _task(log: Log) -> dict[str, Any]:
     task = MessageToDict(log.fold().task())
     head = log.head
     times = {"created_at": iso(head.created_at), "expires_at": iso(head.expires_at)}
-    return {**times, "turns": turns, "task": task}
+    usage = [asdict(one) for one in head.usage]
+    return {**times, "turns": turns, "task": task, "usage": usage}
 
 
 def _records(log: Log) -> list[Recorded]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from a2a_serverless.tasks.head import AttemptEnd
+from a2a_serverless.tasks.usage import total
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS, Change, Committed, Timeline
-from a2a_serverless_tools.inspect.turns import Attempt, Turn, step_text
+from a2a_serverless_tools.inspect.turns import Attempt, Turn, step_text, usage_text
 from a2a_serverless_tools.inspect.webhooks import Webhook
 from a2a_serverless_tools.inspect.wording import (
     UNREADABLE,
@@ -132,6 +133,8 @@ def _fields(shown: Timeline) -> Iterator[tuple[str, object]]:
     yield "due", due(shown)
     size, version = _known(shown.size), _known(shown.version)
     yield "size", f"{size} bytes, version {version}, {shown.units} write units"
+    for used in shown.usage:
+        yield "model", f"{used.model}: {usage_text((used,))}"
     if shown.cancel is None:
         yield "cancel", "not asked for"
     else:
@@ -189,7 +192,8 @@ def _attempt_text(attempt: Attempt) -> str:
     worker = f" on {attempt.worker}" if attempt.worker else ""
     took = "" if attempt.took_ms is None else f", {duration(attempt.took_ms)}"
     kept = f", went on after record {attempt.kept}" if attempt.kept else ""
-    return f"attempt {attempt.number}{worker}{kept}{took}: {outcome(attempt)}"
+    used = f", {total(attempt.usage).tokens:,} tokens" if attempt.usage else ""
+    return f"attempt {attempt.number}{worker}{kept}{took}{used}: {outcome(attempt)}"
 
 
 def _time(at_ms: int | None) -> str:
@@ -209,6 +213,7 @@ def as_json(shown: Timeline) -> dict[str, Any]:
         "given_back": _end(shown.given_back),
         "in_line": shown.in_line and _plain(shown.in_line),
         "cancel": shown.cancel and _plain(shown.cancel),
+        "usage": [asdict(each) for each in shown.usage],
         "story": [
             {
                 "at": iso(one.at),
@@ -240,7 +245,8 @@ def _plain(one: Any, *left_out: str, **named: str) -> dict[str, Any]:
 
 def _attempt(one: Attempt) -> dict[str, Any]:
     recorded = [step_text(step) for step in one.recorded]
-    return _plain(one, "after", "recorded_at") | {"recorded": recorded}
+    used = [asdict(each) for each in one.usage]
+    return _plain(one, "after", "recorded_at") | {"recorded": recorded, "usage": used}
 
 
 def _webhook(one: Webhook) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from a2a_serverless_tools.inspect import wording
+from a2a_serverless_tools.inspect.turns import usage_text
 
 BASE: Final = "/_console"
 """The path of the console; no agent has a tenant of this name."""
@@ -49,7 +50,12 @@ _TEMPLATES: Final = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.globals |= {"base": BASE, "w": wording, "plain": lambda state: state.replace("_", " ")}
+_TEMPLATES.globals |= {
+    "base": BASE,
+    "w": wording,
+    "usage_text": usage_text,
+    "plain": lambda state: state.replace("_", " "),
+}
 
 
 def page(template: str, *, status: int = 200, **values: Any) -> Response:

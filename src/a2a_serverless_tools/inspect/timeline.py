@@ -20,6 +20,7 @@ from a2a_serverless.tasks.entries import (
     Entry,
     MessageAppended,
     MetadataMerged,
+    ModelsUsed,
     Recorded,
     Replied,
     Restarted,
@@ -49,7 +50,8 @@ from a2a_serverless.tasks.head import (
 from a2a_serverless.tasks.pace import commit_units
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.push import GivenUp, Push
-from a2a_serverless_tools.inspect.turns import Attempt, Turn, step_text, turns_of
+from a2a_serverless.tasks.usage import Used
+from a2a_serverless_tools.inspect.turns import Attempt, Turn, step_text, turns_of, usage_text
 from a2a_serverless_tools.inspect.webhooks import Webhook, webhooks_of, with_deliveries
 
 _ChangeName: TypeAlias = Literal[
@@ -62,6 +64,7 @@ _ChangeName: TypeAlias = Literal[
     "turn ended",
     "reply",
     "record",
+    "usage",
     "unknown",
 ]
 
@@ -268,6 +271,8 @@ class Timeline:
     size: int | None
     units: int
     """The write units of all commits that could be read."""
+    usage: Used
+    """What the task's models have used, in all attempts."""
     cancel: CancelMark | None
     """The request to cancel the task; None also if there is none."""
     story: tuple[Happening, ...]
@@ -325,6 +330,7 @@ def timeline(
         sends=head.resends,
         wakes=head.wakes,
         units=sum(commit.units for commit in commits),
+        usage=head.usage,
         cancel=head.cancel,
         story=_story(head, tuple(records), turns, discards, webhooks),
         turns=turns,
@@ -411,18 +417,18 @@ def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
     """Return an entry without its content; `discards`: the versions that a restart takes back."""
     references = sum(blob_of(part) is not None for part in parts_of(content_of(entry)))
     change = partial(Change, size=len(encode_entries((entry,))), references=references)
+    name: _ChangeName
     match entry:
         case TurnOpened(request, caller):
             return change(name="message", subject=request.message.message_id, by=caller.user)
-        case MessageAppended(message):
-            return change(name="message", subject=message.message_id)
-        case Replied(message):
-            return change(name="reply", subject=message.message_id)
+        case MessageAppended(message) | Replied(message):
+            name = "reply" if isinstance(entry, Replied) else "message"
+            return change(name=name, subject=message.message_id)
         case StatusChanged(status, metadata):
             state = _state(status.state)
             return change(name="status", subject=state, progress=progress_in(metadata))
         case ArtifactWritten(artifact, append, last_chunk):
-            name: _ChangeName = "chunk" if append else "artifact"
+            name = "chunk" if append else "artifact"
             return change(name=name, subject=artifact.artifact_id, is_last=last_chunk)
         case MetadataMerged():
             return change(name="metadata")
@@ -431,6 +437,8 @@ def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
         case Recorded(step):
             subject = step_text(step)
             return change(name="record", subject=subject, references=int(entry.is_apart))
+        case ModelsUsed(used):
+            return change(name="usage", subject=usage_text(used))
         case Unknown(kind):
             subject = _kind_name(kind)
             return change(name="unknown", subject=subject, is_critical=entry.is_critical)

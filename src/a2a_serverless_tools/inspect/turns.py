@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from a2a_serverless.tasks.entries import (
+    ModelsUsed,
     Recorded,
     Restarted,
     StatusChanged,
@@ -16,6 +17,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, Head, is_terminal
+from a2a_serverless.tasks.usage import MILLION, Used, summed, total
 
 Outcome: TypeAlias = Literal[
     "running",  # it has the claim; whether its process lives is not known
@@ -62,6 +64,8 @@ class Attempt:
     """What it has recorded itself, in order, and the version of each."""
     recorded_at: int | None = None
     """The time of its last record."""
+    usage: Used = ()
+    """What its models have used, as far as it has committed it."""
 
     @property
     def first(self) -> int:
@@ -114,6 +118,16 @@ def step_text(step: StepId) -> str:
     return step.name + key + number
 
 
+def usage_text(used: Used) -> str:
+    """Return what models have used, in a line: calls, tokens, and money if it is known."""
+    one = total(used)
+    calls = "1 call" if one.calls == 1 else f"{one.calls:,} calls"
+    cached = f" ({one.cached_tokens:,} cached)" if one.cached_tokens else ""
+    text = f"{calls}, {one.input_tokens:,} tokens in{cached}, {one.output_tokens:,} out"
+    text += f", cost {one.cost / MILLION:,.4f}" if one.cost else ""
+    return text + (f", {one.unpriced:,} without a price" if one.unpriced else "")
+
+
 def turns_of(head: Head, records: Iterable[Record]) -> tuple[Turn, ...]:
     """Return the turns in the order of their messages.
 
@@ -149,6 +163,8 @@ class _Walk:
                 self._opened(record, entry.caller.user)
             elif isinstance(entry, Recorded):
                 self._recorded(record, entry.id)
+            elif isinstance(entry, ModelsUsed):
+                self._used(record, entry.usage)
             elif isinstance(entry, TurnEnded):
                 self._ended(record)
 
@@ -203,6 +219,11 @@ class _Walk:
         if turn.attempts and record.token == self.token:
             turn.attempts[-1].recorded[step] = record.version
             turn.attempts[-1].recorded_at = record.at
+
+    def _used(self, record: Record, usage: Used) -> None:
+        turn = self._open_turn()
+        if turn.attempts and record.token == self.token:
+            turn.attempts[-1].usage = summed((*turn.attempts[-1].usage, *usage))
 
     def _open_turn(self) -> Turn:
         """Return the current turn; a new one if the commit that opened it is missing."""

@@ -200,6 +200,8 @@ def changed(change: Change) -> str:
             text += f", {change.progress}" if change.progress else ""
         case "turn ended":
             return "end of the turn"
+        case "usage":
+            return f"models: {change.subject}"
         case "record":
             text = f"record of {change.subject}, {change.size} bytes"
             return text + (", its value elsewhere" if change.references else "")

@@ -13,6 +13,7 @@ from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.progress import Progress, progress_in
+from a2a_serverless.tasks.usage import Usage, total
 from a2a_serverless.worker.files import FileInfo, files_of
 from a2a_serverless.worker.turn import HistoryMessage, history_message
 
@@ -90,6 +91,11 @@ class Run:
     def state(self) -> str:
         """Return the task's state by its name in logs, such as `completed` or `input_required`."""
         return plain_state(self.task.status.state)
+
+    @property
+    def usage(self) -> Usage:
+        """Return what the task's models have used, in all turns and attempts."""
+        return total(self.head.usage)
 
     @property
     def text(self) -> str:

@@ -41,6 +41,7 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Spared, is_terminal, plain_state
 from a2a_serverless.tasks.rules import Commit, Waits
+from a2a_serverless.tasks.usage import MILLION, total
 from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.context import enter_turn
 from a2a_serverless.worker.executor import TurnQueue, TurnWriter
@@ -183,8 +184,15 @@ class Attempt:
                     records=len(self._queue.journal),
                 )
             elif verdict.is_done:
-                state = plain_state(self.guard.head.state)
-                self._log(logging.INFO, "turn_ended", "Turn ended", state=state)
+                used, head = total(self.meter.used), self.guard.head
+                spent: dict[str, Any] = {"tokens": used.tokens, "cost": used.cost / MILLION}
+                self._log(
+                    logging.INFO,
+                    "turn_ended",
+                    "Turn ended",
+                    state=plain_state(head.state),
+                    **(spent if used.calls else {}),
+                )
             return verdict
         finally:
             self._queue.shut()
