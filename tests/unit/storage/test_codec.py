@@ -23,6 +23,7 @@ from a2a_serverless.storage.table import Item, holds
 from a2a_serverless.tasks.entries import MessageAppended, Recorded, StepId, encode_entries
 from a2a_serverless.tasks.head import HANDOVER, KNOWN, AttemptEnd, CancelMark, Head, Spared
 from a2a_serverless.tasks.rules import Commit, Step
+from a2a_serverless.tasks.usage import Usage
 from tests.support.clocks import ManualClock
 from tests.support.databases import Dictionaries
 from tests.support.heads import SMALL
@@ -37,6 +38,7 @@ FULL = replace(
     metadata=b"\x00\xff",
     checkpoint=6,
     parked=60_000,
+    usage=(Usage("m", 2, 10, 3, 4, 5, 1),),
     next_turn=5,
     finished_turn=4,
     token="token",

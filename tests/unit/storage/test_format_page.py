@@ -25,6 +25,7 @@ from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.dynamodb import Typed
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.leases import PLACES, Slots, _Slot
+from a2a_serverless.storage.spending import Spending
 from a2a_serverless.tasks import entries
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.entries import (
@@ -32,6 +33,7 @@ from a2a_serverless.tasks.entries import (
     Entry,
     MessageAppended,
     MetadataMerged,
+    ModelsUsed,
     Recorded,
     Replied,
     Restarted,
@@ -44,6 +46,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head, Operation, OperationParams, Spared
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.usage import Usage
 from a2a_serverless_tools.local.template import Template
 from tests.support import pages
 from tests.support.clocks import ManualClock
@@ -53,7 +56,7 @@ from tests.support.workers import params_of
 
 PAGE: Final = pages.text("format")
 ITEMS: Final = (
-    *("HEAD", "EVENT", "SENT", "PUSH", "CONTEXT", "LINE", "KEY", "SLOT", "GROUP"),
+    *("HEAD", "EVENT", "SENT", "PUSH", "CONTEXT", "LINE", "KEY", "SLOT", "SPENT", "GROUP"),
     *("CONSENT", "HOST", "FENCE"),
 )
 UNWRITTEN: Final = "nothing writes it yet"
@@ -145,6 +148,7 @@ async def write_everything(database: Database, written: Written) -> None:
     assert await slots.claim(_Slot("ALL#0", 0), "token", until_ms=clock.now_ms() + 1)
     places = Slots(table, kind=PLACES, clock=clock)
     assert await places.claim(_Slot("CALLER#c#0", 0), "token", until_ms=clock.now_ms() + 1)
+    await Spending(table, "p", clock).add(Usage("m", input_tokens=1))
     gates = Destinations(table, PushClient(AllowedHosts()), clock=clock, base_s=1)
     answer = Outcome(meaning="again", reason="status 503", status=503)
     await gates.note(await gates.find("p", hook.url), answer, is_consent=True)
@@ -167,7 +171,8 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     head = await storage.commit(head, claim)
     asleep = AttemptEnd(token="one", reason="asleep", at=1, until=1)
     record = Recorded(StepId("plan", "", 1), "json", b"1")
-    head = await storage.commit(head, Commit(entries=(record,), token="one", leaves=asleep))
+    used = ModelsUsed((Usage("m", input_tokens=1),))
+    head = await storage.commit(head, Commit(entries=(record, used), token="one", leaves=asleep))
     written.look()
     woken = await storage.wake(head)
     assert woken is not None
@@ -295,6 +300,7 @@ ONE_OF_EACH: Final[tuple[Entry, ...]] = (
     TurnEnded(),
     Replied(agent_message("x")),
     Recorded(StepId("plan", "", 1), "json", b"1"),
+    ModelsUsed((Usage("m", input_tokens=1),)),
 )
 
 
