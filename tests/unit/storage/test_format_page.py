@@ -91,7 +91,7 @@ def rows(title: str, header: str) -> Rows:
 
 def kind_of(item: Typed) -> str:
     """The page's name of an item's kind."""
-    return str(item["SK"]["S"]).split("#")[0]
+    return "SPENT" if item["PK"]["S"].startswith("SPENT#") else str(item["SK"]["S"]).split("#")[0]
 
 
 class Written:
