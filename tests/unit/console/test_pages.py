@@ -345,7 +345,7 @@ async def test_a_task_has_its_costs(storage: DurableStorage, person: Person) -> 
     (shown,) = await Inspector(storage, Settings(), place="memory").timelines("t")
     text = (await person.get(f"/_console/task/{ANN.digest}/t?view=cost")).text
     assert f"<b>{shown.units}</b> write units of its commits" in text
-    assert "Not in it: the time of the functions or workers, the model" in text
+    assert "Not in it: the time of the functions or workers, what models" in text
     assert f"${shown.units * WRITE_UNIT_DOLLARS:.6f}" in text
     rows = re.findall(r'<tr><td class="number">(\d+)</td>.*?(\d+)</td></tr>', text)
     assert rows == [(str(one.version), str(one.units)) for one in reversed(shown.commits)]

@@ -604,7 +604,11 @@ class _Delivery:
             cancel_timeout_s=adapter.settings.cancel_timeout_s,
             flush_after_s=adapter.settings.flush_ms / 1000,
             stop_at=self._stop_at(),
-            meter=Meter(adapter.budgets, lambda: guard.head.usage, self._spending()),
+            meter=Meter(
+                budgets=adapter.budgets,
+                stored=lambda: guard.head.usage,
+                spending=self._spending() if adapter.budgets.is_set else None,
+            ),
             drains=lambda: adapter.backends.operations.is_closed,
         )
 

@@ -184,14 +184,16 @@ class Attempt:
                     records=len(self._queue.journal),
                 )
             elif verdict.is_done:
-                used, head = total(self.meter.used), self.guard.head
-                spent: dict[str, Any] = {"tokens": used.tokens, "cost": used.cost / MILLION}
+                spent: dict[str, Any] = {}
+                if self.meter.used:
+                    used = total(self.meter.used)
+                    spent = {"tokens": used.tokens, "cost": used.cost / MILLION}
                 self._log(
                     logging.INFO,
                     "turn_ended",
                     "Turn ended",
-                    state=plain_state(head.state),
-                    **(spent if used.calls else {}),
+                    state=plain_state(self.guard.head.state),
+                    **spent,
                 )
             return verdict
         finally:
@@ -259,8 +261,8 @@ class Attempt:
             await self._started.end(clock=self._clock, fields=self.guard.ids())
 
     async def _execute(self) -> None:
-        await self.meter.begin()
-        self.meter.check()
+        if self.meter.budgets.is_set:
+            await self.meter.begin()
         enter_turn(self.turn.context, self._queue)
         await called(self.agent.execute, self.turn.context, self._queue)
 
@@ -449,7 +451,7 @@ class Attempt:
             self._writer.put(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)))
             # Claimed before the delivery goes back: otherwise this attempt would not be counted.
             await self._writer.flush()
-        elif not self.meter.is_empty:  # what failed has cost its tokens all the same
+        elif self.meter.pending:  # what failed has cost its tokens all the same
             self._writer.put()
             await self._writer.flush()
         metrics.count("Retries")

@@ -1080,7 +1080,7 @@ class TurnWriter:
         self._opened.clear()
         if not self.guard.must_claim:
             faults.point("between-commits")
-        used = self.meter.take()
+        used = self.meter.take() if self.meter.pending else ()
         entries = [*batch.entries, ModelsUsed(used)] if used else batch.entries
         try:
             await self.guard.commit(
@@ -1095,7 +1095,7 @@ class TurnWriter:
                 merged=self.merged,
             )
             if used:
-                await self.meter.stored(used)
+                await self.meter.told(used)
             await self.on_stored(tuple(batch.entries))
         except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it
             self.meter.put_back(used)

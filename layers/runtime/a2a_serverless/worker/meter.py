@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.observability import metrics
@@ -29,6 +30,8 @@ from a2a_serverless.worker.failures import FinalError, WrongCallError
 
 logger = logging.getLogger(__name__)
 
+_NOTHING: Final = Usage("", calls=0)
+
 
 class BudgetError(FinalError):
     """A budget is used up: the turn ends before the next call of a model."""
@@ -42,6 +45,8 @@ class Budgets:
     task: Budget = field(default_factory=Budget)
     caller: Budget = field(default_factory=Budget)
     """Of one caller in one day (UTC)."""
+    is_set: bool = False
+    """True if there is any budget."""
 
     @staticmethod
     def of(settings: Settings) -> Budgets:
@@ -56,13 +61,11 @@ class Budgets:
                 "A2A_TASK_COST and A2A_CALLER_COST_PER_DAY need prices: write them into"
                 f" {settings.prices}, beside the agent (a2a-serverless docs usage)."
             )
-        return Budgets(
-            prices=prices,
-            task=Budget(settings.task_tokens, round(settings.task_cost * MILLION)),
-            caller=Budget(
-                settings.caller_tokens_per_day, round(settings.caller_cost_per_day * MILLION)
-            ),
+        task = Budget(settings.task_tokens, round(settings.task_cost * MILLION))
+        caller = Budget(
+            settings.caller_tokens_per_day, round(settings.caller_cost_per_day * MILLION)
         )
+        return Budgets(prices=prices, task=task, caller=caller, is_set=task.is_set or caller.is_set)
 
 
 def _prices_in(path: Path) -> Prices:
@@ -74,40 +77,32 @@ def _prices_in(path: Path) -> Prices:
         raise ConfigurationError(f"The price list {path} cannot be used: {error}.") from error
 
 
+@dataclass(kw_only=True, eq=False)
 class Meter:
-    """Counts what an attempt uses; each commit takes what was counted since the one before.
+    """Counts what an attempt uses; each commit takes what was counted since the one before."""
 
-    Args:
-        budgets: those of the deployment.
-        stored: returns what the task has used by its newest HEAD.
-        spending: what the caller has used today; None: it has no budget.
-    """
-
-    def __init__(
-        self,
-        budgets: Budgets | None = None,
-        stored: Callable[[], Used] = tuple,
-        spending: Spending | None = None,
-    ) -> None:
-        self._budgets = budgets or Budgets()
-        self._stored = stored
-        self._spending = spending
-        self._pending: Used = ()
-        self._lock = threading.Lock()
-        self._stored_today = Usage("", calls=0)
-        self.used: Used = ()
-        """By this attempt."""
+    budgets: Budgets = field(default_factory=Budgets)
+    stored: Callable[[], Used] = tuple
+    """Returns what the task has used by its newest HEAD."""
+    spending: Spending | None = None
+    """What the caller has used today; None: it has no budget."""
+    used: Used = field(default=(), init=False)
+    """By this attempt."""
+    pending: Used = field(default=(), init=False)
+    """What the next commit has to store."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _today: Usage = field(default=_NOTHING, init=False)
 
     async def begin(self) -> None:
-        """Read what the caller has used today, if it has a budget."""
-        if self._spending is not None:
-            with _going_on():
-                self._stored_today = await self._spending.read()
+        """Read what the caller has used today, if it has a budget; check all budgets.
 
-    @property
-    def is_empty(self) -> bool:
-        """Return True if all that was counted is taken."""
-        return not self._pending
+        Raises:
+            BudgetError: as `check`.
+        """
+        if self.spending is not None:
+            with _going_on():
+                self._today = await self.spending.read()
+        self.check()
 
     def count(self, usage: Usage) -> None:
         """Count what a call has used; it may be called in any thread.
@@ -124,31 +119,31 @@ class Meter:
                 self._add(usage)
 
     def _add(self, usage: Usage) -> None:
-        priced = self._budgets.prices.priced(replace(usage, model=usage.model[:MODEL_LENGTH]))
-        self._pending = summed((*self._pending, priced))
+        priced = self.budgets.prices.priced(replace(usage, model=usage.model[:MODEL_LENGTH]))
+        self.pending = summed((*self.pending, priced))
         self.used = summed((*self.used, priced))
 
     def take(self) -> Used:
         """Return what a commit has to store."""
         with self._lock:
-            taken, self._pending = self._pending, ()
+            taken, self.pending = self.pending, ()
         return taken
 
     def put_back(self, taken: Used) -> None:
         """Count again what a commit could not store."""
         with self._lock:
-            self._pending = summed((*taken, *self._pending))
+            self.pending = summed((*taken, *self.pending))
 
-    async def stored(self, taken: Used) -> None:
+    async def told(self, taken: Used) -> None:
         """Count what a commit has stored in the metrics, and in the caller's day."""
         sum_of = total(taken)
         metrics.count("InputTokens", sum_of.input_tokens)
         metrics.count("OutputTokens", sum_of.output_tokens)
         if sum_of.cost:
             metrics.count("ModelCost", sum_of.cost / MILLION)
-        if self._spending is not None:
+        if self.spending is not None:
             with _going_on():
-                self._stored_today = await self._spending.add(sum_of)
+                self._today = await self.spending.add(sum_of)
 
     def check(self) -> None:
         """Return if the next call of a model may be made.
@@ -156,12 +151,12 @@ class Meter:
         Raises:
             BudgetError: a budget is used up; the client reads which one.
         """
-        currency = self._budgets.prices.currency
-        of_task = total(summed((*self._stored(), *self._pending)))
-        of_day = total(summed((self._stored_today, *self._pending)))
+        currency = self.budgets.prices.currency
+        of_task = total(summed((*self.stored(), *self.pending)))
+        of_day = total(summed((self._today, *self.pending)))
         for budget, used, whose, setting in (
-            (self._budgets.task, of_task, "this task", "TaskTokens, TaskCost"),
-            (self._budgets.caller, of_day, "today", "CallerTokensPerDay, CallerCostPerDay"),
+            (self.budgets.task, of_task, "this task", "TaskTokens, TaskCost"),
+            (self.budgets.caller, of_day, "today", "CallerTokensPerDay, CallerCostPerDay"),
         ):
             if what := budget.exceeded(used, currency):
                 raise BudgetError(
