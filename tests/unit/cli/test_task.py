@@ -23,6 +23,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
+    ModelsUsed,
     Recorded,
     StatusChanged,
     StepId,
@@ -31,6 +32,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.usage import Usage
 from tests.support import pages
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
@@ -129,6 +131,27 @@ def test_the_manual_shows_what_is_printed(
     said = run(TASK)
     assert said.code == 0
     assert indent(said.out, " " * 4) in pages.part("operate"), said.out
+
+
+def test_tokens_and_money_are_shown(run: Run, storage: DurableStorage) -> None:
+    """The task's by model, each attempt's in all, also of one that was taken back."""
+    first = ModelsUsed((Usage("big", 2, 1200, 300, 1000, cost=4_200),))
+    head = claimed(storage, opened(storage), "a", first)
+    claimed(storage, head, "b", ModelsUsed((Usage("big", 1, 10, 0, unpriced=1),)))
+    said = run(TASK).out
+    assert lines_of(said)["model"] == (
+        "big: 3 calls, 1,210 tokens in (1,000 cached), 300 out, cost 0.0042, 1 without a price"
+    )
+    attempts = [line.partition(":")[0] for line in tree_of(said) if line.startswith("attempt")]
+    assert attempts == [
+        "attempt 1 on host-a 17, 1,500 tokens",
+        "attempt 2 on host-b 17, 10 tokens",
+    ]
+    assert "models: 1 call, 10 tokens in, 0 out, 1 without a price" in said
+    shown = json.loads(run(TASK, "--json").out)
+    assert [(one["model"], one["input_tokens"]) for one in shown["usage"]] == [("big", 1210)]
+    used = [each["usage"][0]["calls"] for each in shown["turns"][0]["attempts"]]
+    assert used == [2, 1]
 
 
 def test_contents_are_not_shown(run: Run, storage: DurableStorage) -> None:

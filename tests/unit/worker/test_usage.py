@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.settings import Settings
@@ -17,6 +20,7 @@ from a2a_serverless.tasks.usage import Usage, total
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.meter import BudgetError, Budgets
+from a2a_serverless_tools.cli.author_lines import _AuthorLines
 from tests.support.workers import S, artifact_texts
 from tests.unit.worker.test_steps import Stand, run
 
@@ -293,3 +297,26 @@ def test_a_budget_of_money_needs_prices(tmp_path: Path) -> None:
     """Without a price nothing would ever be used up: a deployment does not start like that."""
     with pytest.raises(ConfigurationError, match=r"need prices: write them into prices\.json"):
         Budgets.of(Settings(agent=f"{tmp_path}/agent.py:agent", task_cost=1))
+
+
+async def test_the_line_of_a_turn_has_its_tokens() -> None:
+    """`dev` says what the turn has used in all of its attempts, and nothing of other turns."""
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.usage("m", input_tokens=1000)
+        if ctx.previous_artifacts:
+            await ctx.complete()
+            return
+        await ctx.emit_text_artifact("part")
+        if stand.script.starts < 2:
+            raise RuntimeError("again")
+        await ctx.request_input("What then?")
+
+    stand, out = Stand(handle), io.StringIO()
+    stand.bench.adapter.watch = _AuthorLines(Console(file=out, width=200))
+    await stand.send()
+    await stand.work()
+    await stand.bench.follow_up(await stand.head(), "that")
+    await stand.work()
+    used = re.findall(r"turn (\d): .*, ([\d,]+) tokens, \"", out.getvalue())
+    assert used == [("1", "2,000"), ("2", "1,000")]
