@@ -121,8 +121,8 @@ def _worker(options: Namespace) -> int:
     from a2a_serverless_tools.local.dotenv import Dotenv
 
     observability.start()
-    settings = _settings(load_settings(), options)
     spec = agent_spec(options.agent)
+    settings = _settings(load_settings(), options).model_copy(update={"agent": spec})
     if path := Dotenv(Path.cwd()).read():
         say(f"environment of {path}")
     prepare = partial(take_environment, settings)

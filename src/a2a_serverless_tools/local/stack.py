@@ -245,6 +245,7 @@ class Stack:
         """Return the settings of a deployment on the file, with API Gateway's limit of headers."""
         settings = settings_of(file, self.settings)
         update = {
+            "agent": self.options.agent,  # its prices stand beside it
             "push_queue": settings.push_queue if self.options.push else "",
             "push_issuer": settings.push_issuer or settings.public_url or self.url,
             "max_header_bytes": min(settings.max_header_bytes, GATEWAY_HEADER_BYTES),

@@ -21,9 +21,11 @@ from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.meter import BudgetError, Budgets
 from a2a_serverless_tools.cli.author_lines import _AuthorLines
+from a2a_serverless_tools.local.stack import Options, Stack
 from tests.support.workers import S, artifact_texts
 from tests.unit.worker.test_steps import Stand, run
 
+AGENT = Path(__file__).parents[3] / "examples/questionnaire_worker/agent.py"
 PRICES = {"currency": "USD", "models": {"big*": {"input": 2, "output": 10, "cached": 0.5}}}
 
 
@@ -291,6 +293,16 @@ def test_a_price_list_that_cannot_be_read(tmp_path: Path, text: str, why: str) -
     with pytest.raises(ConfigurationError, match=r"The price list .*prices\.json cannot") as raised:
         Budgets.of(Settings(agent=f"{tmp_path}/agent.py:agent"))
     assert why in str(raised.value)
+
+
+def test_the_prices_stand_beside_the_agent_of_dev(tmp_path: Path) -> None:
+    """In whichever folder `dev` is started."""
+    (tmp_path / "prices.json").write_text(json.dumps(PRICES))
+    (tmp_path / "agent.py").write_text(AGENT.read_text())
+    agent = f"{tmp_path}/agent.py:agent"
+    card = AGENT.with_name("agent_card.json")
+    with Stack(Settings(auth="none"), Options(agent=agent, card=card, file=tmp_path / "db")) as dev:
+        assert Budgets.of(dev.settings).prices.currency == "USD"
 
 
 def test_a_budget_of_money_needs_prices(tmp_path: Path) -> None:
