@@ -300,7 +300,12 @@ def _actions() -> str:
 def _metrics() -> str:
     told = observed.meanings("metrics")
     rows = [
-        (f"`{name}`", unit, ", ".join(f"`{each}`" for each in sorted(dimensions)), told[name])
+        (
+            f"`{name}`",
+            unit,
+            ", ".join(f"`{each}`" for each in sorted(dimensions)),
+            told.get(name, ""),
+        )
         for name, (unit, dimensions) in observed.metrics().items()
     ]
     return (

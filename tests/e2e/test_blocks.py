@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import re
 import sys
 import tomllib
@@ -17,7 +18,7 @@ from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import botocore.session
@@ -26,6 +27,7 @@ from a2a.helpers import new_text_message
 from a2a.types import Role, SendMessageRequest
 from botocore import xform_name
 
+from a2a_serverless.tasks.usage import Prices
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless_tools import cli
 from a2a_serverless_tools.local.template import read_document
@@ -74,6 +76,7 @@ NOT_RUN = {
     ("frameworks", "json"): "metadata of a status: tests/unit/frameworks",
     ("model-key", "ini"): "a file of settings",
     ("request-variables", "yaml"): "a setting of the template",
+    ("usage", "json"): "a price list: `adviser` reads it",
 }
 """What no program takes, by page and language, and why."""
 
@@ -213,6 +216,22 @@ def tool(names: dict[str, Any]) -> None:
         run = bench.send("tea")
         assert (run.progress[-1].done, run.state) == (1, "completed")
         assert "Searching tea" in str(run.events)
+
+
+@plays("usage")
+def adviser(names: dict[str, Any]) -> None:
+    used = SimpleNamespace(input_tokens=60, output_tokens=1)
+    answer = SimpleNamespace(usage=used, output_text="Buy.")
+
+    async def create(**_: str) -> SimpleNamespace:
+        return answer
+
+    client = SimpleNamespace(responses=SimpleNamespace(create=create))
+    with AgentBench(lambda: names["Adviser"](client), task_tokens=50) as bench:
+        run = bench.send("Shall I?", kill_after=step("ask"))
+        assert (run.artifacts["final-answer"].text, run.usage.tokens) == ("Buy.", 61)
+    listed = next(block for block in ALL if kind(block) == ("usage", "json"))
+    assert Prices.of(json.loads(listed.source)).currency == "USD"
 
 
 @plays("testing")
