@@ -263,6 +263,8 @@ class Attempt:
     async def _execute(self) -> None:
         if self.meter.budgets.is_set:
             await self.meter.begin()
+            if not self.guard.head.has_records:  # what was paid for may be all that is missing
+                self.meter.check()
         enter_turn(self.turn.context, self._queue)
         await called(self.agent.execute, self.turn.context, self._queue)
 

@@ -94,15 +94,10 @@ class Meter:
     _today: Usage = field(default=_NOTHING, init=False)
 
     async def begin(self) -> None:
-        """Read what the caller has used today, if it has a budget; check all budgets.
-
-        Raises:
-            BudgetError: as `check`.
-        """
+        """Read what the caller has used today, if it has a budget."""
         if self.spending is not None:
             with _going_on():
                 self._today = await self.spending.read()
-        self.check()
 
     def count(self, usage: Usage) -> None:
         """Count what a call has used; it may be called in any thread.
