@@ -191,10 +191,10 @@ def audit() -> str:
 
 def site() -> str:
     """See that the site is built."""
-    index = ROOT / "build/site/index.html"
+    index = ROOT / "build/site/site/index.html"
     if not index.exists():
-        raise Wrong("build/site/index.html is missing: run make docs.")
-    return f"{len(list(index.parent.rglob('*.html')))} pages in build/site"
+        raise Wrong("build/site/site/index.html is missing: run make docs.")
+    return f"{len(list(index.parent.rglob('*.html')))} pages in build/site/site"
 
 
 def owner() -> str:

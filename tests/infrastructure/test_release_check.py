@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import tomllib
 from email.message import Message
 from importlib.metadata import distributions
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from release import __main__ as program
 from release import checks
 from release.__main__ import htmx, versions
 from release.checks import Wrong
@@ -33,10 +35,57 @@ def test_a_place_with_another_version_is_named() -> None:
             checks.one_version({"a": "1.0", "b": other})
 
 
-def test_the_release_has_one_version() -> None:
-    """The package, its metadata, the changelog and the citation name the same."""
+def test_the_release_has_one_version(project: Path) -> None:
+    """The package, its metadata, the changelog and the citation name the same, and one day."""
     assert len(versions()) == 4
-    checks.one_version(versions())
+    version = checks.one_version(versions())
+    citation = yaml.safe_load((project / "CITATION.cff").read_text(encoding="utf-8"))
+    changelog = (project / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{version}] - {citation['date-released']}\n" in changelog
+
+
+def test_a_tag_needs_its_version_and_what_the_owner_fills_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Blanks are listed at any time, and wrong for a tag, whose version has to be the release's."""
+    empty = {"tool": {"a2a-serverless": {"address": "https://it", "contact": ""}}}
+    monkeypatch.setattr(program, "project", lambda: empty)
+    monkeypatch.setattr(program, "versions", lambda: {"it": "1.0"})
+    monkeypatch.setattr(sys, "argv", ["release"])
+    assert program.owner().endswith(": contact")
+    assert program.version_is_one() == "1.0"
+    monkeypatch.setattr(sys, "argv", ["release", "1.1"])
+    with pytest.raises(Wrong, match="contact"):
+        program.owner()
+    with pytest.raises(Wrong, match=r"the tag has 1\.1"):
+        program.version_is_one()
+
+
+def test_all_checks_run_and_one_that_fails_fails_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A failed check is a line with its reason, and those behind it are run."""
+
+    def fails() -> str:
+        raise Wrong("it is so")
+
+    monkeypatch.setattr(program, "OUT", tmp_path)
+    monkeypatch.setattr(program, "CHECKS", {"one": fails, "two": lambda: "fine"})
+    assert program.main() == 1
+    assert capsys.readouterr().out.splitlines() == ["one       WRONG: it is so", "two       fine"]
+    monkeypatch.setattr(program, "CHECKS", {"two": lambda: "fine"})
+    assert program.main() == 0
+
+
+def test_a_missing_archive_or_site_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What was not built is named, with the command that builds it."""
+    monkeypatch.setattr(program, "ROOT", tmp_path)
+    with pytest.raises(Wrong, match=r"0 files dist/\*\.whl .* run make dist"):
+        program.archives()
+    with pytest.raises(Wrong, match="run make docs"):
+        program.site()
 
 
 @pytest.mark.parametrize(
