@@ -203,10 +203,10 @@ def owner() -> str:
     Raises:
         Wrong: a version to release is named.
     """
-    empty = checks.blanks(project()["tool"]["a2a-serverless"])
+    empty = checks.blanks(project()["tool"]["hatch"]["metadata"]["hooks"]["custom"])
     if not empty:
         return "nothing is left to fill in"
-    told = f"to fill in, in pyproject.toml [tool.a2a-serverless]: {', '.join(empty)}"
+    told = f"to fill in, in pyproject.toml [tool.hatch.metadata.hooks.custom]: {', '.join(empty)}"
     if sys.argv[1:2]:
         raise Wrong(told)
     return told

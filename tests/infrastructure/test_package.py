@@ -204,6 +204,7 @@ def test_the_page_on_an_index_has_no_dead_link(
     ]
     others = [each for each in addresses(readme) if each not in own]
     assert addresses(text) == others
+    assert "<picture>" not in text
     named = set(re.findall(r"`a2a-serverless docs ([a-z-]+)`", text))
     linked = {Path(each.partition("#")[0]).stem for each in own if each.startswith("docs/")}
     assert named == linked <= {path.stem for path in files(project, PAGES)}
@@ -217,8 +218,11 @@ def test_the_page_on_an_index_has_no_dead_link(
     address = "https://code.example/team/a2a-serverless"
     edited = settings.read_text().replace('address = ""', f'address = "{address}/"')
     settings.write_text(edited)
+    with (source / "README.md").open("a", encoding="utf-8") as file:
+        file.write('\n<picture><img alt="a flow" src="docs/flow.svg"></picture>\n')
     run([UV, "build", "--quiet", "--wheel", "--python", sys.executable, "-o", "out"], cwd=source)
     metadata, text = built_page(source / "out")
+    assert f'src="{address}/raw/v{a2a_serverless.__version__}/docs/flow.svg"' in text
     files_at = f"{address}/blob/v{a2a_serverless.__version__}/"
     assert f"Source, {address}" in metadata.get_all("Project-URL", [])
     assert addresses(text) == [

@@ -3,10 +3,10 @@
 import json
 import re
 import sys
-import tomllib
 from email.message import Message
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,6 +16,11 @@ from release import checks
 from release.__main__ import htmx, versions
 from release.checks import Wrong
 from tests.infrastructure.test_package import table
+
+
+def owned(blanks: dict[str, str]) -> dict[str, Any]:
+    """A pyproject.toml in which the owner has filled in these."""
+    return {"tool": {"hatch": {"metadata": {"hooks": {"custom": blanks}}}}}
 
 
 def metadata(**headers: str | list[str]) -> Message:
@@ -48,8 +53,8 @@ def test_a_tag_needs_its_version_and_what_the_owner_fills_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Blanks are listed at any time, and wrong for a tag, whose version has to be the release's."""
-    empty = {"tool": {"a2a-serverless": {"address": "https://it", "contact": ""}}}
-    monkeypatch.setattr(program, "project", lambda: empty)
+    blanks = {"address": "https://it", "contact": ""}
+    monkeypatch.setattr(program, "project", lambda: owned(blanks))
     monkeypatch.setattr(program, "versions", lambda: {"it": "1.0"})
     monkeypatch.setattr(sys, "argv", ["release"])
     assert program.owner().endswith(": contact")
@@ -183,11 +188,11 @@ def test_an_audit_without_a_network_is_not_done_and_any_other_failure_is_one() -
         checks.audited("", "ERROR:pip_audit._cli:invalid requirements input: nothing.txt")
 
 
-def test_blanks_of_the_owner_are_listed(project: Path) -> None:
+def test_blanks_of_the_owner_are_listed() -> None:
     """A setting that is empty or only blank is named; the project's are in one table."""
     assert checks.blanks({"a": " ", "b": "x", "c": ""}) == ["a", "c"]
-    read = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
-    assert {"address", "contact"} <= read["tool"]["a2a-serverless"].keys()
+    read = program.project()
+    assert read["tool"]["hatch"]["metadata"]["hooks"]["custom"].keys() == {"address", "contact"}
 
 
 def test_the_notice_names_what_others_have_written(project: Path) -> None:
