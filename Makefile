@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 # Tools whose packages exclude ours, each in an environment of its own, from hashed locks.
-TOOLS := sam checkov twine zensical
+TOOLS := sam checkov release zensical
 TOOL := $(VENV)/tools
 SAM := $(TOOL)/sam/bin/sam
 # Three processes on two cores: many tests wait for other processes.
@@ -210,12 +210,11 @@ dist: $(VENV)/.stamp ## the wheel and the source archive, in dist/, without test
 	done
 	@ls dist
 
+# The blanks of the owner are listed, and fail the check of a tag alone, which names its version.
 .PHONY: release-check
-release-check: dist $(TOOL)/twine/requirements.txt ## all of a release but the upload: RELEASE=version, where it is not that of pyproject.toml
-	@version=$$($(BIN)/python -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])'); \
-		[ "$${RELEASE:-$$version}" = "$$version" ] || { echo "pyproject.toml has $$version, not $$RELEASE." >&2; exit 1; }
-	$(BIN)/python -m pytest tests/infrastructure/test_package.py tests/infrastructure/test_locks.py
-	$(TOOL)/twine/bin/twine check --strict dist/*
+release-check: dist docs $(TOOL)/release/requirements.txt ## all of a release but the upload: RELEASE=version for a tag; see docs/maintain/releasing.md
+	$(BIN)/python -m release $(RELEASE)
+	$(BIN)/python -m pytest -q tests/infrastructure/test_package.py tests/infrastructure/test_locks.py
 	$(MAKE) projects
 
 .PHONY: projects

@@ -18,6 +18,8 @@ SPECIFICATION = "https://a2a-protocol.org/latest/specification/"
 
 LINK = re.compile(r"\[([^\]]*)\]\((?!https:)([^)#]*)(#[^)]*)?\)")
 """A link to a file of the repository, or to a heading of the page itself."""
+PICTURE = re.compile(r"<picture>.*?</picture>\s*", re.DOTALL)
+"""A drawing of the repository, which the package lacks."""
 PAGE = re.compile(r"docs/.*?([a-z-]+)\.md")
 
 
@@ -25,7 +27,7 @@ class Readme(MetadataHookInterface):
     """The README, and the addresses of the project, as an index shows them.
 
     `address` is where the repository is. While it is empty, a link to a page of the documentation
-    becomes the command that prints it, and one to another file becomes its text.
+    becomes the command that prints it, one to another file becomes its text, and drawings go.
     """
 
     def update(self, metadata: dict[str, Any]) -> None:
@@ -33,6 +35,10 @@ class Readme(MetadataHookInterface):
         readme = Path(self.root, "README.md").read_text(encoding="utf-8")
         files = f"{address}/blob/v{metadata['version']}" if address else ""
         text = LINK.sub(lambda link: shown(files, *link.groups("")), readme)
+        drawings = rf'\1="{address}/raw/v{metadata["version"]}/'
+        text = PICTURE.sub(
+            lambda it: re.sub(r'(src|srcset)="(?!https:)', drawings, it[0]) if address else "", text
+        )
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
         metadata["urls"] = {"A2A specification": SPECIFICATION}
         if address:

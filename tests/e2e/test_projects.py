@@ -260,6 +260,7 @@ def _image(context: Path, wheel: Path) -> None:
         "--agent",
         f"{agent}:agent",
     ]
+    path["A2A_CONVERSATIONS"] = "serial"  # some kinds keep a state, and start with this alone
     with pytest.raises(AssertionError, match="A2A_TABLE is not set"):
         run(command, cwd=root / "app", **path)
 
