@@ -96,7 +96,7 @@ check: $(VENV)/.stamp $(TOOL)/checkov/requirements.txt ## format, lint, types, i
 	$(BIN)/lint-imports
 	$(BIN)/cfn-lint template.yaml fargate.yaml --append-rules cfn_lint_serverless.rules --regions $(REGIONS)
 	$(TOOL)/checkov/bin/checkov --config-file .checkov.yaml
-	$(BIN)/python -m website check --names
+	$(BIN)/python -m website check
 
 .PHONY: docs
 docs: $(VENV)/.stamp $(TOOL)/zensical/requirements.txt ## the site: build/site/site/index.html, to read with or without a server

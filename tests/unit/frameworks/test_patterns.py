@@ -23,6 +23,7 @@ ENVIRONMENTS = {
 """Folders in tests/foreign with the packages of each agent."""
 
 
+@pytest.mark.patterns
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_an_agent_of_the_page(name: str, tmp_path: Path) -> None:
