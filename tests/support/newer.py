@@ -12,7 +12,7 @@ from a2a_serverless.tasks.entries import Unknown, encode_entries
 from a2a_serverless.tasks.head import FORMAT, Head
 from tests.support.databases import Stored, key
 
-KNOWN_KINDS = b"TMSADREPJ"
+KNOWN_KINDS = b"TMSADREPJU"
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 WHOLE = st.integers(-(10**20), 10**20).map(str)

@@ -91,7 +91,9 @@ async def test_the_example_of_a_method_runs(name: str) -> None:
     """The examples in the docstrings of TaskContext's methods run as they stand."""
 
     async def handle(ctx: TaskContext) -> None:
-        await ran(getattr(TaskContext, name), {"ctx": ctx})
+        made = ran(getattr(TaskContext, name), {"ctx": ctx})
+        if inspect.isawaitable(made):
+            await made
         if not ctx.turn_ended:
             await ctx.respond()
 
