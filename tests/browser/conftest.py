@@ -56,7 +56,9 @@ UNSWEPT = Timing(waiting_s=86_400, lease_s=86_400)
 
 
 @contextmanager
-def site_of(timing: Timing = UNSWEPT, *, push: bool = False) -> Iterator[Site]:
+def site_of(
+    timing: Timing = UNSWEPT, *, push: bool = False, agent: Path = HERE / "agent.py"
+) -> Iterator[Site]:
     """A `dev` on a free port; tasks are written in its past, up to now."""
     consoles: list[Console] = []
     settings = Settings(
@@ -64,7 +66,7 @@ def site_of(timing: Timing = UNSWEPT, *, push: bool = False) -> Iterator[Site]:
     )
     with TemporaryDirectory() as folder, kept_lines(Path(folder, "dev.log")) as lines:
         options = Options(
-            agent=f"{HERE / 'agent.py'}:agent",
+            agent=f"{agent}:agent",
             card=CARD,
             beside=partial(dev.beside, consoles, lines),
             push=push,

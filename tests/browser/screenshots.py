@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Final, Literal
 
+import httpx
 from a2a.types import TaskState
 from playwright.sync_api import sync_playwright
 
@@ -16,6 +17,12 @@ from tests.browser.conftest import CHROMIUM, Site, Visit, site_of, visiting
 FOLDER: Final = Path(__file__).parents[2] / "docs/pictures"
 SIZES: Final = {"wide": (1280, 860), "narrow": (400, 860)}
 SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
+EXAMPLES: Final = {
+    "questionnaire_worker": ("Hello", "Ann", "Oslo", "Python"),
+    "langgraph_agent": ("Delete the drafts", "yes"),
+    "pydantic_ai_agent": ("How much is it?", "20 euros", "in JPY"),
+}
+"""What is said to each example in one task; those whose framework is installed beside the tests."""
 PAGES: Final = ("tasks", "conversation", "timeline", "try", "card")
 
 
@@ -32,6 +39,30 @@ def main() -> None:
                     for page in PAGES:
                         _open(visit, site, page)
                         visit.page.screenshot(path=FOLDER / f"{page}-{name}-{scheme}.png")
+        browser.close()
+    for name, said in EXAMPLES.items():
+        _example(name, said)
+
+
+def _example(name: str, said: tuple[str, ...]) -> None:
+    """Write a picture of the conversation of an example."""
+    agent = FOLDER.parents[1] / "examples" / name / "agent.py"
+    with site_of(agent=agent) as site, sync_playwright() as playwright:
+        task: dict[str, str] = {}
+        for number, text in enumerate(said):
+            message = {"messageId": f"m-{number}", "role": "ROLE_USER", "parts": [{"text": text}]}
+            answer = httpx.post(
+                f"{site.stack.url}/message:send",
+                json={"message": message | task},
+                headers={"A2A-Version": "1.0"},
+                timeout=30,
+            ).json()["task"]
+            task = {"taskId": answer["id"], "contextId": answer["contextId"]}
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        viewport = {"width": 1280, "height": 860}
+        with visiting(browser, site, viewport=viewport, color_scheme="light") as visit:
+            visit.task(site, task["taskId"])
+            visit.page.screenshot(path=FOLDER / f"example-{name}.png")
         browser.close()
 
 
