@@ -41,6 +41,9 @@ _VARIABLE: Final = re.compile(r"\bA2A_[A-Z][A-Z0-9_]*\b(?!\*)")
 _ACTION: Final = re.compile(r"\baction ?(?:=|in) ?(?:\[([^\]]*)\]|\"?([a-z_]++)(?!…)\"?)")
 _MAKE: Final = re.compile(r"(?:^|[&;|(] ?)make ((?:[a-z][a-z-]*|[A-Z_]+=\S+)(?: [a-z][a-z-]*)*)")
 _COMMAND: Final = re.compile(r"(?:^|[\s(])a2a-serverless((?: [^|;&#>)\n]+)?)")
+_OUTPUT: Final = re.compile(r"\$\(output (\w+)\)")
+_OVERRIDES: Final = re.compile(r"--parameter-overrides((?: '?\w+=\S+)+)")
+_OF_CTX: Final = re.compile(r"\bctx\.(\w+)")
 _CAMEL: Final = re.compile(r"(?:[A-Z][a-z0-9]+){2,}")
 _PATH: Final = re.compile(
     r"((?:[\w.-]+/)+[\w.-]+\.(?:py|md|yaml|yml|toml|json|txt|in|mjs|sh))(?:::(\w+))?"
@@ -59,9 +62,12 @@ class Known:
     """All words of the sources, the variables of the settings, and the names of others."""
     alarms: frozenset[str]
     parameters: frozenset[str]
+    outputs: frozenset[str]
     targets: frozenset[str]
     commands: dict[str, frozenset[str]]
     """The options of each command, with those of its verbs."""
+    verbs: dict[str, frozenset[str]]
+    """The verbs of each command that has some."""
     flags: frozenset[str]
     """The options of all commands, and those that the sources give to other programs."""
 
@@ -80,6 +86,7 @@ def known() -> Known:
     makefiles = [ROOT / "Makefile", *ROOT.glob("src/**/written/**/Makefile")]
     targets = "\n".join(path.read_text(encoding="utf-8") for path in makefiles)
     options = {name: frozenset(_options(parser)) for name, parser in _commands().items()}
+    verbs = {name: frozenset(_verbs(parser)) for name, parser in _commands().items()}
     return Known(
         words=words,
         alarms=frozenset(
@@ -88,8 +95,10 @@ def known() -> Known:
             if each["Type"] == "AWS::CloudWatch::Alarm"
         ),
         parameters=frozenset([*template["Parameters"], *fargate["Parameters"]]),
+        outputs=frozenset(template["Outputs"]),
         targets=frozenset(re.findall(r"^([a-z][a-z-]*):", targets, re.MULTILINE)),
         commands=options,
+        verbs={name: each for name, each in verbs.items() if each},
         flags=frozenset[str]().union(
             *options.values(), *(_FLAG.findall(text) for text in texts), {"--help", "--version"}
         ),
@@ -128,6 +137,12 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
         if isinstance(action, argparse._SubParsersAction):
             for verb in dict.fromkeys(action.choices.values()):
                 yield from _options(verb)
+
+
+def _verbs(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        if action.choices and not action.option_strings:
+            yield from action.choices
 
 
 # -- findings ----------------------------------------------------------------------------------
@@ -172,9 +187,14 @@ def _children(inline: Token) -> Iterator[tuple[int, Token]]:
 
 
 def _unknown(code: str, have: Known, *, is_inline: bool) -> Iterator[str]:
-    for variable in _VARIABLE.findall(code):
-        if variable not in have.words:
-            yield f"there is no setting {variable}"
+    parameters = re.findall(r"(\w+)=", " ".join(_OVERRIDES.findall(code)))
+    for what, named, there in (
+        ("there is no setting", _VARIABLE.findall(code), have.words),
+        ("the stack has no output", _OUTPUT.findall(code), have.outputs),
+        ("there is no parameter", parameters, have.parameters | {"NAME"}),
+        ("ctx has no", _OF_CTX.findall(code), have.words),
+    ):
+        yield from (f"{what} {name}" for name in named if name not in there)
     for listed, one in _ACTION.findall(code):
         for action in re.findall(r"[a-z_]+", listed or one):
             if action not in observed.meanings("actions"):
@@ -192,7 +212,7 @@ def _unknown(code: str, have: Known, *, is_inline: bool) -> Iterator[str]:
 def _unknown_name(code: str, have: Known) -> Iterator[str]:
     for path, function in _PATH.findall(code):
         found = files(path)
-        is_path = not re.match(r"http|[./]|[A-Z]+/", path) and "://" not in code
+        is_path = not re.match(r"[./]|[A-Z]+/", path) and "://" not in code
         if not found and is_path and path not in have.words:
             yield f"there is no file {path}"
         elif function and not any(_has(file, function) for file in found):
@@ -215,6 +235,9 @@ def _wrong_call(given: list[str], have: Known) -> Iterator[str]:
     if command not in have.commands:
         yield f"there is no command: a2a-serverless {command}"
         return
+    verb = given[1] if command in have.verbs and len(given) > 1 else ""
+    if re.fullmatch(r"[a-z][a-z-]*", verb) and verb not in have.verbs[command]:
+        yield f"a2a-serverless {command} has no verb {verb}"
     for word in given[1:]:
         option = word.partition("=")[0].strip("[],.'\"")
         is_option = re.fullmatch(r"--[a-z-]+", option)

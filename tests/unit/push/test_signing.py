@@ -29,7 +29,10 @@ from a2a_serverless.push.signing import (
     Signer,
     signing_key,
 )
+from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.keys import JWKS_MAX_AGE_S, KEY_LIFETIME_S, KeyStore
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.table import Key
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_keys
 from tests.unit.push.receivers import Receiver, Request
@@ -234,6 +237,27 @@ async def test_a_new_key_waits_until_everybody_can_know_it(
     clock.advance(KEY_LIFETIME_S)
     await sign(signer)
     assert [key.kid for key in await store.keys()] == [new]
+
+
+async def test_a_deleted_key_stays_away_once_its_successor_signs(clock: ManualClock) -> None:
+    """A signer with the old secret publishes it again, as the page `push-receivers` says."""
+    table = MemoryTable(INDEXES)
+    store = KeyStore(table, clock=clock)
+    values = Values(secret(1))
+    signer = signer_of(values, store, clock)
+    old, new = await kid_of(signer), signing_key(secret(2)).kid
+    item = Key("JWKS", f"KEY#{old}")
+    await table.delete([item])
+    clock.advance(61)
+    assert (await kid_of(signer), [key.kid for key in await store.keys()]) == (old, [old])
+    values.now = (secret(2), secret(1))
+    clock.advance(61)
+    assert await kid_of(signer) == old
+    clock.advance(SETTLED_S + 61)
+    assert await kid_of(signer) == new
+    await table.delete([item])
+    clock.advance(61)
+    assert (await kid_of(signer), [key.kid for key in await store.keys()]) == (new, [new])
 
 
 async def test_a_key_in_use_never_runs_out(clock: ManualClock, store: KeyStore) -> None:
