@@ -29,6 +29,8 @@ _PICTURE: Final = re.compile(
     r"(?P<rest>[^>]*)>.*?</picture>",
     re.DOTALL,
 )
+_WIDE: Final = "-wide"
+"""In the name of a picture: there is another one without it, for narrow screens."""
 _FAR: Final = ("https://", "http://", "mailto:", "#")
 
 
@@ -65,15 +67,24 @@ def page(place: Place, staged: Mapping[str, str]) -> str:
         return f'{found["name"]}="{moved(found["where"]) or found["where"]}"'
 
     def picture(found: re.Match[str]) -> str:
-        light, dark = moved(found["light"]), moved(found["dark"])
+        pair = str(moved(found["light"])), str(moved(found["dark"]))
         tags = f"{found['more']}{found['rest'].rstrip('/ ')}"
-        return f'<img{tags} src="{light}#only-light"><img{tags} src="{dark}#only-dark">'
+        if _WIDE not in pair[0]:
+            return _both(pair, tags)
+        narrow = pair[0].replace(_WIDE, ""), pair[1].replace(_WIDE, "")
+        return _both(pair, f'{tags} class="wide"') + _both(narrow, f'{tags} class="narrow"')
 
     def changed(part: str) -> str:
         part = _PICTURE.sub(picture, part)
         return _LINK.sub(link, part if "#only-" in part else _SOURCE.sub(source, part))
 
     return _outside_code(text, changed)
+
+
+def _both(pair: tuple[str, str], tags: str) -> str:
+    """Return a picture for each scheme, of which the theme shows one."""
+    light, dark = pair
+    return f'<img{tags} src="{light}#only-light"><img{tags} src="{dark}#only-dark">'
 
 
 def _outside_code(text: str, change: Callable[[str], str]) -> str:
