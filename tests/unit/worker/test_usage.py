@@ -281,6 +281,17 @@ async def test_a_count_that_a_model_makes_up_ends_no_turn(
     assert (line.__dict__["task_id"], repr(inputs) in line.getMessage()) == (head.task_id, True)
 
 
+async def test_half_a_character_of_a_name_is_replaced() -> None:
+    """A page or a file in UTF-8 can show the name."""
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.usage("m\ud800", input_tokens=1)
+        await ctx.complete()
+
+    _, head = await run(handle)
+    assert [one.model for one in head.usage] == ["m?"]
+
+
 async def test_many_models_are_bounded() -> None:
     """Sixteen are counted by name, the others together; HEAD stays small."""
 

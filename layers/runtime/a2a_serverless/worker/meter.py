@@ -26,7 +26,7 @@ from a2a_serverless.tasks.usage import (
     summed,
     total,
 )
-from a2a_serverless.worker.failures import FinalError, WrongCallError
+from a2a_serverless.worker.failures import FinalError, WrongCallError, sayable
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class Meter:
 
     def _add(self, usage: Usage) -> None:
         priced = self.budgets.prices.priced(usage)
-        priced = replace(priced, model=usage.model[:MODEL_LENGTH])
+        priced = replace(priced, model=sayable(usage.model, MODEL_LENGTH))
         self.pending = summed((*self.pending, priced))
         self.used = summed((*self.used, priced))
         self._today = total((self._today, priced))
