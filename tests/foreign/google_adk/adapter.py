@@ -619,7 +619,11 @@ class Artist(BaseLlm):  # type: ignore[misc] # as above
         elif self.file:
             parts.append(types.Part.from_bytes(data=self.file, mime_type="image/png"))
         used = types.GenerateContentResponseUsageMetadata(
-            prompt_token_count=10, candidates_token_count=2, cached_content_token_count=4
+            prompt_token_count=7,
+            tool_use_prompt_token_count=3,
+            candidates_token_count=1,
+            thoughts_token_count=1,
+            cached_content_token_count=4,
         )
         said = types.Content(role="model", parts=parts)
         yield LlmResponse(content=said, usage_metadata=used)

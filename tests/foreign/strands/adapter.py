@@ -41,8 +41,9 @@ class Fake(Model):  # type: ignore[misc] # its environment has the types, ours d
 
     def update_config(self, **model_config: Any) -> None: ...
 
-    def get_config(self) -> dict[str, Any]:
-        return {}
+    def get_config(self) -> Any:
+        """Return any object, as a model of one's own may."""
+        return object()
 
     def structured_output(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,20 @@ import pytest
 from rich.console import Console
 
 from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.frameworks.steps import count_tokens
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.codec import head_item, head_of
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.spending import Spending
 from a2a_serverless.tasks.entries import ModelsUsed
-from a2a_serverless.tasks.usage import Usage, total
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.usage import Budget, Prices, Usage, total
 from a2a_serverless.worker import TaskContext
+from a2a_serverless.worker.context import queue_of
 from a2a_serverless.worker.failures import WrongCallError
-from a2a_serverless.worker.meter import BudgetError, Budgets
+from a2a_serverless.worker.meter import BudgetError, Budgets, Meter
 from a2a_serverless_tools.cli.author_lines import _AuthorLines
 from a2a_serverless_tools.local.stack import Options, Stack
 from tests.support.workers import S, artifact_texts
@@ -128,6 +136,99 @@ async def test_usage_after_a_record_takes_nothing_back() -> None:
     assert (await stand.kinds()).count("Restarted") == 0
 
 
+async def test_a_commit_that_is_stored_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault behind it, here of the caller's counter, does not count it again."""
+
+    async def damaged(*_: object) -> Usage:
+        raise TypeError("no number")
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.usage("m", input_tokens=7)
+        await ctx.emit_text_artifact("partial")
+        await queue_of(ctx).drain()
+        await ctx.complete()
+
+    monkeypatch.setattr(Spending, "add", damaged)
+    stand, head = await run(handle, caller_tokens_per_day=1000)
+    assert (head.state, stand.script.starts) == (S.TASK_STATE_COMPLETED, 1)
+    assert total(head.usage) == Usage("", 1, 7)
+
+
+async def test_a_commit_whose_reader_raises_counts_once() -> None:
+    """What is told after a commit, to the testing kit, comes too late to take it back."""
+
+    async def raising(_: object) -> None:
+        raise UnavailableError
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.usage("m", input_tokens=7)
+        if stand.script.starts == 1:
+            queue_of(ctx).tell_stored(raising)
+            await ctx.emit_text_artifact("partial")
+            await queue_of(ctx).drain()
+        await ctx.complete()
+
+    stand = Stand(handle)
+    await stand.send()
+    head = await stand.work()
+    assert total(head.usage) == Usage("", stand.script.starts, 7 * stand.script.starts)
+    assert stand.script.starts == 2
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_a_commit_without_an_answer_counts_once(
+    monkeypatch: pytest.MonkeyPatch, *, is_stored: bool
+) -> None:
+    """Whether it was stored or not: HEAD tells it before the next commit counts it again."""
+    commit, told = DurableStorage.commit, list[int]()
+
+    async def lossy(storage: DurableStorage, head: Head, wanted: Commit) -> Head:
+        is_lost = wanted.token is not None and not told
+        after = head if is_lost and not is_stored else await commit(storage, head, wanted)
+        if is_lost:
+            told.append(after.version)
+            raise UnavailableError
+        return after
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.usage("m", input_tokens=7)
+        await ctx.emit_text_artifact("partial")
+        await queue_of(ctx).drain()
+        await ctx.complete()
+
+    monkeypatch.setattr(DurableStorage, "commit", lossy)
+    stand, head = await run(handle, caller_tokens_per_day=1000)
+    assert (head.state, stand.script.starts) == (S.TASK_STATE_COMPLETED, 2)
+    assert total(head.usage) == Usage("", 2, 14)
+    person = Scope(head.scope).person
+    spending = Spending(stand.bench.storage.table, person, stand.clock)
+    assert (await spending.read()).tokens == 14
+
+
+async def test_usage_after_the_end_is_not_lost_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No commit follows that could store it: a line names the call."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.complete()
+        ctx.usage("m", input_tokens=7)
+
+    _, head = await run(handle)
+    assert head.usage == ()
+    (line,) = [r for r in caplog.records if r.__dict__.get("action") == "call_after_end"]
+    assert re.search(r"ctx\.usage, .*test_usage\.py", line.getMessage())
+
+
+@pytest.mark.parametrize(
+    "damaged", ["[{}]", "{}x", "[" * 100_000, '{"m": 1}', '[["m", true]]', '[["m", "1"]]']
+)
+async def test_a_damaged_sum_only_informs(damaged: str) -> None:
+    """HEAD can be read without it, so that its task goes on."""
+    _, head = await run(lambda ctx: ctx.complete())
+    assert head_of(head_item(head) | {"usage": damaged}) == head
+
+
 async def test_a_blocking_function_counts() -> None:
     """`ctx.usage` may be called in the thread that calls the model."""
 
@@ -162,6 +263,33 @@ async def test_counts_that_cannot_be(given: dict[str, Any], what: str) -> None:
 
     _, head = await run(handle)
     assert (head.state, head.usage) == (S.TASK_STATE_COMPLETED, ())
+
+
+@pytest.mark.parametrize("inputs", [-1, 1.5, 10**12, "12"])
+async def test_a_count_that_a_model_makes_up_ends_no_turn(
+    inputs: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An adapter has its answer, which was paid: a line says that its tokens are not counted."""
+
+    async def handle(ctx: TaskContext) -> None:
+        count_tokens(ctx, "m", input_tokens=inputs, output_tokens=2, cached_tokens=1)
+        await ctx.complete()
+
+    _, head = await run(handle)
+    assert (head.state, head.usage) == (S.TASK_STATE_COMPLETED, ())
+    (line,) = [r for r in caplog.records if r.__dict__.get("action") == "usage_not_counted"]
+    assert (line.__dict__["task_id"], repr(inputs) in line.getMessage()) == (head.task_id, True)
+
+
+async def test_half_a_character_of_a_name_is_replaced() -> None:
+    """A page or a file in UTF-8 can show the name."""
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.usage("m\ud800", input_tokens=1)
+        await ctx.complete()
+
+    _, head = await run(handle)
+    assert [one.model for one in head.usage] == ["m?"]
 
 
 async def test_many_models_are_bounded() -> None:
@@ -241,6 +369,45 @@ async def test_a_budget_of_a_caller_lasts_a_day() -> None:
     assert (await stand.work()).state == S.TASK_STATE_COMPLETED
 
 
+@pytest.mark.parametrize("whose", ["task", "caller"])
+async def test_what_a_commit_is_storing_is_held_against_budgets(whose: str) -> None:
+    """A call beside the commit is not made; nothing counts twice once it is stored."""
+    head, asked = list[Usage](), []
+
+    class Today(Spending):
+        def __init__(self) -> None:
+            self.sum = Usage("", 0)
+
+        async def read(self) -> Usage:
+            return self.sum
+
+        async def add(self, usage: Usage) -> Usage:
+            asked.append(refuses())
+            self.sum = total((self.sum, usage))
+            return self.sum
+
+    budgets = replace(Budgets(is_set=True), **{whose: Budget(50)})  # type: ignore[arg-type]
+    meter = Meter(budgets=budgets, stored=lambda: tuple(head), spending=Today())
+
+    def refuses() -> bool:
+        try:
+            meter.check()
+        except BudgetError:
+            return True
+        return False
+
+    await meter.begin()
+    for tokens in (30, 20):
+        meter.count(Usage("m", 1, tokens))
+        asked.append(refuses())
+        with meter.taken() as used:
+            asked.append(refuses())
+        head.extend(used)
+        await meter.told(used)
+        asked.append(refuses())
+    assert asked == 4 * [False] + 4 * [True]
+
+
 async def test_an_agent_without_steps_is_stopped_by_its_next_count() -> None:
     """The call that follows a used-up budget raises; `check_budget` does so before the call."""
     asked: list[str] = []
@@ -275,9 +442,28 @@ async def test_a_counter_that_cannot_be_written_stops_no_turn(
     assert "spending_not_counted" in actions
 
 
+def test_the_name_of_a_model_is_its_own_price() -> None:
+    """Also one that would be a pattern of other names, and one longer than what is kept of it."""
+    long = "arn:aws:bedrock:" + "x" * 200
+    names = {name: {"input": 2, "output": 0} for name in ("sonnet[1m]", long)}
+    meter = Meter(budgets=Budgets(prices=Prices.of({"currency": "USD", "models": names})))
+    for name in names:
+        meter.count(Usage(name, 1, 10))
+    assert [one.cost for one in meter.pending] == [20, 20]
+
+
+@pytest.mark.parametrize(
+    ("spent", "says"), [(5_000, "0.005 of 0.005 USD"), (1_234_567, "1.234567 of 0.005 USD")]
+)
+def test_small_money_is_not_rounded_away(spent: int, says: str) -> None:
+    """A task may cost half a cent."""
+    assert Budget(cost=5_000).exceeded(Usage("", cost=spent), "USD") == says
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("[" * 100_000, "recursion depth"),
         ("{", "Expecting property name"),
         ("[]", 'it needs "currency", a text, and "models", and nothing else'),
         ('{"currency": "USD", "models": {"m": {"input": 1}}}', 'needs "input" and "output"'),

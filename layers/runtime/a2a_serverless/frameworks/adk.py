@@ -491,7 +491,7 @@ def _count(count: Callable[..., None], model: str | None, used: Any) -> None:
     if used is not None:
         count(
             model,
-            input_tokens=used.prompt_token_count,
+            input_tokens=(used.prompt_token_count or 0) + (used.tool_use_prompt_token_count or 0),
             output_tokens=(used.candidates_token_count or 0) + (used.thoughts_token_count or 0),
             cached_tokens=used.cached_content_token_count,
         )

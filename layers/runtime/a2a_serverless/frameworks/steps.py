@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -19,6 +20,8 @@ from a2a_serverless.worker.context import queue_of
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.meter import BudgetError
 from a2a_serverless.worker.steps import ENDINGS, MAX_NAME, StepError, current_step
+
+logger = logging.getLogger(__name__)
 
 MAX_KEY: Final = 150
 """The longest id of a framework that is a step's key as it is."""
@@ -82,9 +85,14 @@ def count_tokens(
     cached_tokens: int | None = 0,
     calls: int = 1,
 ) -> None:
-    """Count what a model says that its answer has used; a count that it leaves out is 0."""
+    """Count what a model says that its answer has used; a count that it leaves out is 0.
+
+    The answer was paid: counts that cannot be are logged, and end no turn.
+    """
     inputs, outputs = input_tokens or 0, output_tokens or 0
-    if inputs or outputs:
+    if not (inputs or outputs):
+        return
+    try:
         ctx.usage(
             str(model or "unknown"),
             input_tokens=inputs,
@@ -92,6 +100,10 @@ def count_tokens(
             cached_tokens=min(cached_tokens or 0, inputs),
             calls=calls,
         )
+    except (WrongCallError, TypeError):
+        told = f"{inputs!r} in, {cached_tokens!r} of them cached, {outputs!r} out"
+        extra = {"action": "usage_not_counted", "task_id": ctx.task_id}
+        logger.warning("Tokens that a model reports are not counted: %s", told, extra=extra)
 
 
 class NotRecordedError(StepError):

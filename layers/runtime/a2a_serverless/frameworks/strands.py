@@ -328,9 +328,9 @@ class _Recording:
 
 def _count(count: Callable[..., None], agent: Agent, used: Any) -> None:
     """Count tokens; Bedrock's input is without those that are read from or written to a cache."""
-    output = used.get("outputTokens", 0)
+    output, config = used.get("outputTokens", 0), agent.model.get_config()
     count(
-        agent.model.get_config().get("model_id"),
+        config.get("model_id") if isinstance(config, dict) else None,  # it may be anything
         input_tokens=max(used.get("inputTokens", 0), used.get("totalTokens", 0) - output),
         output_tokens=output,
         cached_tokens=used.get("cacheReadInputTokens"),

@@ -262,7 +262,7 @@ def _line_of(values: Mapping[str, Any]) -> dict[str, Any]:
 def _usage_of(values: Mapping[str, Any]) -> Used:
     try:
         return decoded(values["usage"]) if "usage" in values else ()
-    except (ValueError, TypeError):  # it only informs
+    except (ValueError, TypeError, RecursionError):  # it only informs
         return ()
 
 

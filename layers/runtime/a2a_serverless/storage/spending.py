@@ -20,7 +20,7 @@ class Spending:
 
     Args:
         table: where it is.
-        person: the caller in its tenant, as `Scope.person` names it.
+        person: the caller in all tenants, as `Scope.person` names it.
         clock: tells the day.
     """
 

@@ -73,13 +73,16 @@ def decoded(text: str | bytes) -> Used:
     """Return the usage that `encoded` has written; numbers that a newer release adds are ignored.
 
     Raises:
-        ValueError, TypeError: it is not that.
+        ValueError, TypeError, RecursionError: it is not that.
     """
-    return tuple(_usage(*row[: len(_NUMBERS) + 1]) for row in json.loads(text))
+    rows = json.loads(text)
+    if not (isinstance(rows, list) and all(isinstance(row, list) for row in rows)):
+        raise TypeError("it is no list of lists")
+    return tuple(_usage(*row[: len(_NUMBERS) + 1]) for row in rows)
 
 
 def _usage(model: object, *numbers: object) -> Usage:
-    if not (isinstance(model, str) and all(isinstance(number, int) for number in numbers)):
+    if not (isinstance(model, str) and all(type(number) is int for number in numbers)):
         raise TypeError("a model's name is no text, or a count no number")
     return Usage(model, *numbers)  # type: ignore[arg-type] # checked above
 
@@ -132,11 +135,13 @@ class Prices:
         """Return usage with its cost, or counted as unpriced; as it is if there is no list."""
         if not self.models:
             return usage
-        patterns = [name for name in self.models if fnmatchcase(usage.model, name)]
-        if not patterns:
-            return replace(usage, unpriced=usage.calls)
-        closest = max(patterns, key=lambda name: (name == usage.model, len(name)))
-        return replace(usage, cost=self.models[closest].of(usage))
+        price = self.models.get(usage.model)  # a name such as `m[1]` is no pattern of itself
+        if price is None:
+            patterns = [name for name in self.models if fnmatchcase(usage.model, name)]
+            if not patterns:
+                return replace(usage, unpriced=usage.calls)
+            price = self.models[max(patterns, key=len)]
+        return replace(usage, cost=price.of(usage))
 
 
 def _price(model: str, listed: object) -> Price:
@@ -163,11 +168,16 @@ class Budget:
         if 0 < self.tokens <= used.tokens:
             return f"{used.tokens:,} of {self.tokens:,} tokens"
         if 0 < self.cost <= used.cost:
-            spent, most = used.cost / MILLION, self.cost / MILLION
-            return f"{spent:.2f} of {most:.2f} {currency}".rstrip()
+            return f"{_money(used.cost)} of {_money(self.cost)} {currency}".rstrip()
         return ""
 
     @property
     def is_set(self) -> bool:
         """Return True if anything is bounded."""
         return bool(self.tokens or self.cost)
+
+
+def _money(millionths: int) -> str:
+    """Return an amount with two decimals, or with more where it has them."""
+    whole, _, part = f"{millionths / MILLION:.6f}".partition(".")
+    return f"{whole}.{part.rstrip('0'):0<2}"

@@ -102,8 +102,9 @@ class TaskContext(UserTurn):
 
     A turn is ended exactly once, by `complete`, `complete_json`, `respond`, `reply_directly`,
     `fail`, `reject`, `request_input` or `request_auth`; a second ending raises RuntimeError.
-    `send_status`, `progress` and `emit_*` after the end only log a warning. Each event is stored
-    within `FlushMs`; when the method of an ending returns, the ending and all events before it are.
+    `send_status`, `progress`, `usage` and `emit_*` after the end only log a warning. Each event is
+    stored within `FlushMs`; when the method of an ending returns, the ending and all events before
+    it are.
     """
 
     def __init__(self, request: RequestContext, queue: TurnQueue) -> None:
@@ -527,7 +528,8 @@ class TaskContext(UserTurn):
             BudgetError: a budget was used up before this call; the turn fails with a sentence.
         """
         counts = Usage(model, calls, input_tokens, output_tokens, cached_tokens)
-        self._queue.meter.count(counts)
+        if self._is_open("usage"):  # after the end no commit follows that could store it
+            self._queue.meter.count(counts)
 
     def check_budget(self) -> None:
         """Return if the next call of a model may be made; adapters of frameworks ask by themselves.

@@ -1080,25 +1080,27 @@ class TurnWriter:
         self._opened.clear()
         if not self.guard.must_claim:
             faults.point("between-commits")
-        used = self.meter.take() if self.meter.pending else ()
-        entries = [*batch.entries, ModelsUsed(used)] if used else batch.entries
         try:
-            await self.guard.commit(
-                Commit(
-                    entries=tuple(entries),
-                    ends_turn=batch.ends_turn,
-                    context_write=batch.state,
-                    failed=batch.failed,
-                    waits=batch.waits,
-                    leaves=batch.leaves,
-                ),
-                merged=self.merged,
-            )
+            if self.meter.unsure:
+                head = await self.guard.log.head(self.guard.params.task_id)
+                await self.meter.settle(head.usage if head else ())
+            with self.meter.taken() as used:
+                entries = [*batch.entries, ModelsUsed(used)] if used else batch.entries
+                await self.guard.commit(
+                    Commit(
+                        entries=tuple(entries),
+                        ends_turn=batch.ends_turn,
+                        context_write=batch.state,
+                        failed=batch.failed,
+                        waits=batch.waits,
+                        leaves=batch.leaves,
+                    ),
+                    merged=self.merged,
+                )
             if used:
                 await self.meter.told(used)
             await self.on_stored(tuple(batch.entries))
         except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it
-            self.meter.put_back(used)
             self.failure = error  # before `done`: those who wait in `flush` have to find it
             self._drop()
             self.guard.stop(error)

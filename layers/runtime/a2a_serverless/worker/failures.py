@@ -128,7 +128,7 @@ class FinalError(Exception):
 
     def __init__(self, message: str = "", *, client_text: str = "") -> None:
         super().__init__(message or client_text)
-        self.client_text = _sayable(client_text, MOST_CLIENT_TEXT)
+        self.client_text = sayable(client_text, MOST_CLIENT_TEXT)
 
 
 class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
@@ -158,7 +158,7 @@ class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
                 " RetryLater(30, 'the index is built')."
             )
         self.after_s = float(after_s)
-        self.reason = _sayable(" ".join(reason.split()), MOST_REASON)
+        self.reason = sayable(" ".join(reason.split()), MOST_REASON)
         super().__init__(f"again in {self.after_s:g} s: {self.reason or 'no reason given'}")
 
 
@@ -202,14 +202,14 @@ class DeadlineError(A2AServerlessError):
         """A step that runs; empty if none does."""
 
 
-def _sayable(text: str, most: int) -> str:
+def sayable(text: str, most: int) -> str:
     """Return a text that can be stored: its first characters, without halves of characters."""
     return text[:most].encode(errors="replace").decode()
 
 
 def _short(value: object) -> str:
     try:
-        text = _sayable(repr(value), _SHOWN + 1)
+        text = sayable(repr(value), _SHOWN + 1)
     except ValueError:  # a number with too many digits
         text = type(value).__name__
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -26,7 +26,7 @@ from a2a_serverless.tasks.usage import (
     summed,
     total,
 )
-from a2a_serverless.worker.failures import FinalError, WrongCallError
+from a2a_serverless.worker.failures import FinalError, WrongCallError, sayable
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def _prices_in(path: Path) -> Prices:
         return Prices.of(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return Prices()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"The price list {path} cannot be used: {error}.") from error
 
 
@@ -83,21 +83,32 @@ class Meter:
 
     budgets: Budgets = field(default_factory=Budgets)
     stored: Callable[[], Used] = tuple
-    """Returns what the task has used by its newest HEAD."""
+    """Returns what the task has used by the newest HEAD that is known."""
     spending: Spending | None = None
     """What the caller has used today; None: it has no budget."""
     used: Used = field(default=(), init=False)
     """By this attempt."""
     pending: Used = field(default=(), init=False)
     """What the next commit has to store."""
+    unsure: Used = field(default=(), init=False)
+    """What a commit without an answer has stored, or not: `settle` it before the next one."""
+    _expected: Used = field(default=(), init=False)
+    """The task's sum by HEAD if the last commit was stored."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _before: Used | None = field(default=None, init=False)
+    """By the task before this attempt; None: not asked yet."""
     _today: Usage = field(default=_NOTHING, init=False)
+    """By the caller today, with what this attempt has counted."""
 
     async def begin(self) -> None:
         """Read what the caller has used today, if it has a budget."""
         if self.spending is not None:
             with _going_on():
-                self._today = await self.spending.read()
+                self._counted_today(await self.spending.read())
+
+    def _counted_today(self, stored: Usage) -> None:
+        with self._lock:
+            self._today = total((stored, *self.pending))
 
     def count(self, usage: Usage) -> None:
         """Count what a call has used; it may be called in any thread.
@@ -114,18 +125,36 @@ class Meter:
                 self._add(usage)
 
     def _add(self, usage: Usage) -> None:
-        priced = self.budgets.prices.priced(replace(usage, model=usage.model[:MODEL_LENGTH]))
+        priced = self.budgets.prices.priced(usage)
+        priced = replace(priced, model=sayable(usage.model, MODEL_LENGTH))
         self.pending = summed((*self.pending, priced))
         self.used = summed((*self.used, priced))
+        self._today = total((self._today, priced))
 
-    def take(self) -> Used:
-        """Return what a commit has to store."""
+    @contextmanager
+    def taken(self) -> Iterator[Used]:
+        """Yield what the commit in the block has to store; if it raises, the next one has to."""
         with self._lock:
             taken, self.pending = self.pending, ()
-        return taken
+        self._expected = summed((*self.stored(), *taken))
+        try:
+            yield taken
+        except UnavailableError:
+            self.unsure = taken
+            raise
+        except BaseException:
+            self._put_back(taken)
+            raise
 
-    def put_back(self, taken: Used) -> None:
-        """Count again what a commit could not store."""
+    async def settle(self, stored: Used) -> None:
+        """Count what is `unsure` for the next commit, unless the task's HEAD has it stored."""
+        unsure, self.unsure = self.unsure, ()
+        if stored == self._expected:
+            await self.told(unsure)
+        else:
+            self._put_back(unsure)
+
+    def _put_back(self, taken: Used) -> None:
         with self._lock:
             self.pending = summed((*taken, *self.pending))
 
@@ -138,7 +167,7 @@ class Meter:
             metrics.count("ModelCost", sum_of.cost / MILLION)
         if self.spending is not None:
             with _going_on():
-                self._today = await self.spending.add(sum_of)
+                self._counted_today(await self.spending.add(sum_of))
 
     def check(self) -> None:
         """Return if the next call of a model may be made.
@@ -146,12 +175,16 @@ class Meter:
         Raises:
             BudgetError: a budget is used up; the client reads which one.
         """
+        if not self.budgets.is_set:
+            return
+        if self._before is None:
+            self._before = self.stored()
         currency = self.budgets.prices.currency
-        of_task = total(summed((*self.stored(), *self.pending)))
-        of_day = total(summed((self._today, *self.pending)))
+        # Of this attempt all, also what a commit under way is storing.
+        of_task = total((*self._before, *self.used))
         for budget, used, whose, setting in (
             (self.budgets.task, of_task, "this task", "TaskTokens, TaskCost"),
-            (self.budgets.caller, of_day, "today", "CallerTokensPerDay, CallerCostPerDay"),
+            (self.budgets.caller, self._today, "today", "CallerTokensPerDay, CallerCostPerDay"),
         ):
             if what := budget.exceeded(used, currency):
                 raise BudgetError(
@@ -165,7 +198,7 @@ def _going_on() -> Iterator[None]:
     """Go on without the caller's counter: what it cannot count stops no turn."""
     try:
         yield
-    except UnavailableError as error:
+    except Exception as error:  # noqa: BLE001 - the task has its counts, and the turn goes on
         extra = {"action": "spending_not_counted"}
         logger.warning("A caller's tokens are not counted: %s", error, extra=extra)
 
