@@ -32,7 +32,8 @@ from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless_tools import cli
 from a2a_serverless_tools.local.template import read_document
 from a2a_serverless_tools.testing import AgentBench, file_part, step
-from tests.e2e.commands import environment, running
+from tests.e2e.commands import environment, run, running
+from tests.e2e.devs import running_dev
 from tests.functions.test_api_function import ELSEWHERE
 from tests.support import pages
 from tests.support.blocks import Block, blocks, commands
@@ -305,6 +306,36 @@ def test_a_part_of_an_example(block: Block) -> None:
     whole = re.sub(r"  # (?:type:|noqa).*", "", example.read_text(encoding="utf-8"))
     pieces = [piece.strip("\n") for piece in block.source.split("\n\n\n")]
     assert [piece for piece in pieces if piece not in whole] == []
+
+
+BESIDE = ["README", "agents", "ask-back", "files", "state", "stream"]
+"""Pages that show an agent and how to talk to it."""
+FOUND = {"TASK": r"--task (\S+)", "CONTEXT": r'"contextId": ?"([^"]+)"'}
+"""What a page's words stand for, in what the command before has said."""
+ENDS = {0, 3}
+"""Exit codes of `send`: the task has completed, or waits for an answer."""
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_is_typed_beside_a_program(name: str, tmp_path: Path) -> None:
+    """`dev` takes the page's agent, and each `send` of the page ends well, by its own words."""
+    here = [block for block in ALL if block.page.stem == name]
+    program = next(block for block in here if block.language == "python")
+    typed = [words for it in here if it in COMMANDS for words in commands(it.source)]
+    (tmp_path / "agent.py").write_text(program.source)
+    (tmp_path / "notes.txt").write_text("12345")
+    card = str(ROOT / "functions/api/agent_card.json")
+    found: dict[str, str] = {}
+    sends = [words[1:] for words in typed if words[:2] == ["a2a-serverless", "send"]]
+    assert sends
+    with running_dev(tmp_path, "--agent", "agent.py:agent", "--card", card):
+        for words in sends:
+            sent = [found.get(word, word) for word in words]
+            done = run(*sent, env=environment(), cwd=tmp_path)
+            assert done.returncode in ENDS, (sent, done.stdout, done.stderr)
+            for key, pattern in FOUND.items():
+                if ids := re.search(pattern, done.stdout + done.stderr):
+                    found[key] = ids[1]
 
 
 @pytest.mark.parametrize("block", COMMANDS, ids=str)
