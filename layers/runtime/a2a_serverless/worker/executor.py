@@ -10,7 +10,7 @@ import json
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NoReturn, Self, TypeVar
@@ -1084,7 +1084,7 @@ class TurnWriter:
             if self.meter.unsure:
                 head = await self.guard.log.head(self.guard.params.task_id)
                 await self.meter.settle(head.usage if head else ())
-            with self.meter.taken() as used:
+            with self.meter.taken() if self.meter.pending else nullcontext(()) as used:
                 entries = [*batch.entries, ModelsUsed(used)] if used else batch.entries
                 await self.guard.commit(
                     Commit(
