@@ -89,7 +89,7 @@ busy: $(VENV)/.stamp ## the suite twice in a row, beside four processes that kee
 REGIONS := us-east-1 eu-central-1 us-gov-west-1 cn-north-1
 
 .PHONY: check
-check: $(VENV)/.stamp $(TOOL)/checkov/requirements.txt ## format, lint, types, import contracts, the template, names in the pages
+check: $(VENV)/.stamp $(TOOL)/checkov/requirements.txt ## format, lint, types, import contracts, the template, the pages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -67,11 +67,6 @@ def _text(inline: Token) -> str:
     return "".join(parts)
 
 
-def words(page: str) -> int:
-    """Return the number of words of a page, without its blocks of code."""
-    return sum(len(sentence.text.split()) for sentence in sentences(page))
-
-
 def terms() -> dict[re.Pattern[str], str]:
     """Return the phrases that only insiders understand, and what to say instead."""
     with TERMS.open("rb") as file:
@@ -81,12 +76,14 @@ def terms() -> dict[re.Pattern[str], str]:
 
 def findings(page: str, listed: dict[re.Pattern[str], str], *, is_long: bool) -> Iterator[Finding]:
     """Yield what is wrong with a page; only a page that may be long has any length."""
+    length = 0
     for line, text in sentences(page):
         number = len(text.split())
+        length += number
         if number > LONGEST_SENTENCE:
             yield Finding(line, f"a sentence of {number} words: {text[:60]}…")
         for phrase, say in listed.items():
             if found := phrase.search(text):
                 yield Finding(line, f'"{found[0]}": say {say}')
-    if not is_long and (number := words(page)) > LONGEST_PAGE:
-        yield Finding(1, f"a page of {number} words: {LONGEST_PAGE} are the most, split it")
+    if not is_long and length > LONGEST_PAGE:
+        yield Finding(1, f"a page of {length} words: {LONGEST_PAGE} are the most, split it")

@@ -6,11 +6,11 @@ import io
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from a2a.types import TaskStatus
 from rich.console import Console
 
 from a2a_serverless.errors import ConfigurationError, UnavailableError
@@ -337,8 +337,6 @@ async def test_a_budget_of_tokens_ends_the_turn_before_the_next_call() -> None:
 
 def reference(head: Any) -> str:
     """The correlation id in the client's sentence."""
-    from a2a.types import TaskStatus  # noqa: PLC0415
-
     text = TaskStatus.FromString(head.status).message.parts[0].text
     return str(text).rpartition(": ")[2].rstrip(".")
 
@@ -386,8 +384,8 @@ async def test_what_a_commit_is_storing_is_held_against_budgets(whose: str) -> N
             self.sum = total((self.sum, usage))
             return self.sum
 
-    budgets = replace(Budgets(is_set=True), **{whose: Budget(50)})  # type: ignore[arg-type]
-    meter = Meter(budgets=budgets, stored=lambda: tuple(head), spending=Today())
+    budgets = Budgets(**{whose: Budget(50)})  # type: ignore[arg-type]
+    meter = Meter(budgets=budgets, by_task=lambda: tuple(head), spending=Today())
 
     def refuses() -> bool:
         try:
@@ -403,7 +401,7 @@ async def test_what_a_commit_is_storing_is_held_against_budgets(whose: str) -> N
         with meter.taken() as used:
             asked.append(refuses())
         head.extend(used)
-        await meter.told(used)
+        await meter.stored(used)
         asked.append(refuses())
     assert asked == 4 * [False] + 4 * [True]
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 MODELS: Final = 16
 """The models of a task that are counted by name; all others are counted as `OTHER`."""
@@ -42,7 +42,7 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
 
-Used = tuple[Usage, ...]
+Used: TypeAlias = tuple[Usage, ...]
 """Usage by model: one of each."""
 
 

@@ -606,7 +606,7 @@ class _Delivery:
             stop_at=self._stop_at(),
             meter=Meter(
                 budgets=adapter.budgets,
-                stored=lambda: guard.head.usage,
+                by_task=lambda: guard.head.usage,
                 spending=self._spending() if adapter.budgets.is_set else None,
             ),
             drains=lambda: adapter.backends.operations.is_closed,

@@ -453,9 +453,8 @@ class Attempt:
             self._writer.put(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)))
             # Claimed before the delivery goes back: otherwise this attempt would not be counted.
             await self._writer.flush()
-        elif (
-            self.meter.pending or self.meter.unsure
-        ):  # what failed has cost its tokens all the same
+        elif self.meter.pending or self.meter.unsure:
+            # What failed has cost its tokens all the same, and no commit follows by itself.
             self._writer.put()
             await self._writer.flush()
         metrics.count("Retries")

@@ -1098,7 +1098,7 @@ class TurnWriter:
                     merged=self.merged,
                 )
             if used:
-                await self.meter.told(used)
+                await self.meter.stored(used)
             await self.on_stored(tuple(batch.entries))
         except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it
             self.failure = error  # before `done`: those who wait in `flush` have to find it

@@ -45,8 +45,11 @@ class Budgets:
     task: Budget = field(default_factory=Budget)
     caller: Budget = field(default_factory=Budget)
     """Of one caller in one day (UTC)."""
-    is_set: bool = False
-    """True if there is any budget."""
+    is_set: bool = field(init=False)
+    """True if there is any budget. A field: each turn asks, also where nothing is counted."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_set", self.task.is_set or self.caller.is_set)
 
     @staticmethod
     def of(settings: Settings) -> Budgets:
@@ -65,7 +68,7 @@ class Budgets:
         caller = Budget(
             settings.caller_tokens_per_day, round(settings.caller_cost_per_day * MILLION)
         )
-        return Budgets(prices=prices, task=task, caller=caller, is_set=task.is_set or caller.is_set)
+        return Budgets(prices=prices, task=task, caller=caller)
 
 
 def _prices_in(path: Path) -> Prices:
@@ -82,7 +85,7 @@ class Meter:
     """Counts what an attempt uses; each commit takes what was counted since the one before."""
 
     budgets: Budgets = field(default_factory=Budgets)
-    stored: Callable[[], Used] = tuple
+    by_task: Callable[[], Used] = tuple
     """Returns what the task has used by the newest HEAD that is known."""
     spending: Spending | None = None
     """What the caller has used today; None: it has no budget."""
@@ -104,11 +107,11 @@ class Meter:
         """Read what the caller has used today, if it has a budget."""
         if self.spending is not None:
             with _going_on():
-                self._counted_today(await self.spending.read())
+                self._take_today(await self.spending.read())
 
-    def _counted_today(self, stored: Usage) -> None:
+    def _take_today(self, counter: Usage) -> None:
         with self._lock:
-            self._today = total((stored, *self.pending))
+            self._today = total((counter, *self.pending))
 
     def count(self, usage: Usage) -> None:
         """Count what a call has used; it may be called in any thread.
@@ -136,7 +139,7 @@ class Meter:
         """Yield what the commit in the block has to store; if it raises, the next one has to."""
         with self._lock:
             taken, self.pending = self.pending, ()
-        self._expected = summed((*self.stored(), *taken))
+        self._expected = summed((*self.by_task(), *taken))
         try:
             yield taken
         except UnavailableError:
@@ -146,11 +149,11 @@ class Meter:
             self._put_back(taken)
             raise
 
-    async def settle(self, stored: Used) -> None:
-        """Count what is `unsure` for the next commit, unless the task's HEAD has it stored."""
+    async def settle(self, on_head: Used) -> None:
+        """Leave what is `unsure` to the next commit, unless the task's HEAD has it."""
         unsure, self.unsure = self.unsure, ()
-        if stored == self._expected:
-            await self.told(unsure)
+        if on_head == self._expected:
+            await self.stored(unsure)
         else:
             self._put_back(unsure)
 
@@ -158,7 +161,7 @@ class Meter:
         with self._lock:
             self.pending = summed((*taken, *self.pending))
 
-    async def told(self, taken: Used) -> None:
+    async def stored(self, taken: Used) -> None:
         """Count what a commit has stored in the metrics, and in the caller's day."""
         sum_of = total(taken)
         metrics.count("InputTokens", sum_of.input_tokens)
@@ -167,7 +170,7 @@ class Meter:
             metrics.count("ModelCost", sum_of.cost / MILLION)
         if self.spending is not None:
             with _going_on():
-                self._counted_today(await self.spending.add(sum_of))
+                self._take_today(await self.spending.add(sum_of))
 
     def check(self) -> None:
         """Return if the next call of a model may be made.
@@ -178,7 +181,7 @@ class Meter:
         if not self.budgets.is_set:
             return
         if self._before is None:
-            self._before = self.stored()
+            self._before = self.by_task()
         currency = self.budgets.prices.currency
         # Of this attempt all, also what a commit under way is storing.
         of_task = total((*self._before, *self.used))
