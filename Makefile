@@ -224,11 +224,11 @@ projects: $(VENV)/.stamp ## a project of each kind out of the wheel, the wheel o
 
 .PHONY: lock
 lock: $(VENV)/.stamp ## resolve the dependencies again
-	$(UV) pip compile pyproject.toml --extra local --group dev -c requirements/held.in $(LOCK) -o requirements/dev.txt
+	$(UV) pip compile pyproject.toml --extra local --extra otel --group dev -c requirements/held.in $(LOCK) -o requirements/dev.txt
 	$(UV) pip compile pyproject.toml --extra local -c requirements/dev.txt $(LOCK) -o requirements/local.txt
-	$(UV) pip compile pyproject.toml -c requirements/dev.txt $(LAMBDA_HAS) $(LOCK) -o requirements/runtime.txt
+	$(UV) pip compile pyproject.toml --extra otel -c requirements/dev.txt $(LAMBDA_HAS) $(LOCK) -o requirements/runtime.txt
 	$(BIN)/a2a-serverless lock
-	$(UV) pip compile pyproject.toml --extra worker -c requirements/dev.txt $(LOCK) -o requirements/worker.txt
+	$(UV) pip compile pyproject.toml --extra worker --extra otel -c requirements/dev.txt $(LOCK) -o requirements/worker.txt
 	mkdir -p build && grep -o '^a2a-sdk==[0-9.]*' requirements/dev.txt > build/sdk.txt
 	for name in $(FRAMEWORKS); do \
 		$(UV) pip compile tests/foreign/$$name/requirements.in pyproject.toml -c build/sdk.txt $(LOCK) \
