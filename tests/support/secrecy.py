@@ -25,7 +25,7 @@ from google.protobuf.message import Message
 
 from a2a_serverless.observability import quiet_libraries
 from a2a_serverless.observability.json_lines import JsonLines
-from a2a_serverless.observability.tracing import with_context
+from a2a_serverless.observability.logs import with_context
 from a2a_serverless.storage import durable, endings, webhooks
 from a2a_serverless.tasks import push
 

@@ -21,7 +21,8 @@ from a2a_serverless import aws, observability
 from a2a_serverless.errors import TaskNotFoundError, UnavailableError
 from a2a_serverless.observability import metrics, tracing
 from a2a_serverless.observability.json_lines import WITHHELD
-from a2a_serverless.observability.tracing import HEADER, log_context
+from a2a_serverless.observability.logs import log_context
+from a2a_serverless.observability.tracing import HEADER
 from tests.support.observed import Daemon, counted, logged, root_logger
 
 ROOT = "1-5759e988-bd862e3fe1be46a994272793"

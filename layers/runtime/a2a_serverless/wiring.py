@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
-from a2a_serverless.observability import tracing
+from a2a_serverless.observability import logs, tracing
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.queues.fifo import FifoQueue, M
 from a2a_serverless.settings import Settings
@@ -236,7 +236,7 @@ async def _send_copy(operations: FifoQueue[Operation], head: Head) -> None:
     await operations.send(Operation.to_run(params, request_context=tracing.carried()))
 
 
-OBSERVER: Final = Observer(trace=tracing.header, ended=tracing.task_ended)
+OBSERVER: Final = Observer(trace=tracing.header, ended=logs.task_ended)
 
 
 def aws_backends(

@@ -14,7 +14,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Final
 
-from a2a_serverless.observability.tracing import with_context
+from a2a_serverless.observability.logs import with_context
 
 MOST_BYTES: Final = 5_000_000
 """The most bytes of each of the two files in which `dev` keeps its newest lines."""

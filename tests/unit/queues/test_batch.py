@@ -12,7 +12,7 @@ import pytest
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.observability import metrics
-from a2a_serverless.observability.tracing import log_context
+from a2a_serverless.observability.logs import log_context
 from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
 from a2a_serverless.queues.fifo import DONE, LOST, EventRecord, Handle, Verdict, again, conclude
 from a2a_serverless.tasks.head import Operation, OperationParams

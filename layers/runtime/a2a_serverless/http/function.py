@@ -28,7 +28,7 @@ from a2a_serverless.http.errors import RequestRefusedError, response_of
 from a2a_serverless.http.middleware import check_addresses
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.observability.tracing import log_context
+from a2a_serverless.observability.logs import log_context
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.identity import is_unicode
 from a2a_serverless.wiring import aws_backends

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 
-from a2a_serverless.observability.tracing import with_context
+from a2a_serverless.observability.logs import with_context
 
 WITHHELD: Final = "(text withheld)"
 _TRUSTED: Final = frozenset({"a2a_serverless", "botocore"})

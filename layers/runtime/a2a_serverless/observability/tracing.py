@@ -1,4 +1,4 @@
-"""What the code works on: the ids on its log lines, its piece of a trace, what is counted of turns.
+"""What the code works on: its piece of a trace, and what is counted of attempts.
 
 One trace leads from a request through the queue to the attempt and to the webhook.
 
@@ -33,8 +33,9 @@ from a2a.types import TaskState
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, UnavailableError
 from a2a_serverless.observability import is_true, metrics
+from a2a_serverless.observability.logs import log_context
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import Head, Operation, plain_state
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.identity import caller_number
 from a2a_serverless.tasks.rules import Timing
 
@@ -60,36 +61,9 @@ _DAEMON: Final = re.compile(r"(?:^|udp:)\s*([^\s:]+):(\d+)")
 _PROTOCOL: Final = b'{"format":"json","version":1}\n'
 
 _clock = SystemClock()
-_fields: ContextVar[Mapping[str, object]] = ContextVar(
-    "a2a_serverless_log_fields", default=MappingProxyType({})
-)
 _current: ContextVar[Mapping[str, str]] = ContextVar(
     "a2a_serverless_trace", default=MappingProxyType({})
 )
-
-
-@contextmanager
-def log_context(**fields: object) -> Iterator[None]:
-    """Put fields on every line that is logged in the block, also by the agent and its libraries.
-
-    asyncio tasks and `aws.call` inherit them. A value that is None or empty is left out. A field in
-    a line's own `extra` replaces the field here.
-    """
-    known = {name: value for name, value in fields.items() if value not in {None, ""}}
-    token = _fields.set(MappingProxyType({**_fields.get(), **known}))
-    try:
-        yield
-    finally:
-        _fields.reset(token)
-
-
-def with_context(record: logging.LogRecord) -> bool:
-    """Give a record the fields of its context, and take the name of its asyncio task; a filter."""
-    record.taskName = None
-    for name, value in _fields.get().items():
-        if not hasattr(record, name):
-            setattr(record, name, value)
-    return True
 
 
 def _parsed(text: str) -> dict[str, str]:
@@ -231,19 +205,6 @@ def _send(document: Mapping[str, Any], daemon: tuple[str, int]) -> None:
 # -- turns -----------------------------------------------------------------------------------
 
 
-def task_ended(head: Head, after_ms: int) -> None:
-    """Count the end of a task, `after_ms` after its creation."""
-    metrics.count("TasksEnded", state=plain_state(head.state))
-    metrics.time("TimeToEnd", after_ms)
-
-
-@contextmanager
-def observed_delivery(operation: Operation, receives: int) -> Iterator[None]:
-    """Put the ids of the delivery on every line that is logged in the block."""
-    with log_context(**operation.ids, receives=receives):
-        yield
-
-
 @contextmanager
 def observed_attempt(
     log: Log, operation: Operation, *, clock: Clock, timing: Timing
@@ -263,7 +224,7 @@ def observed_attempt(
         queued_ms = clock.now_ms() - head.status_at
         metrics.time("TimeQueued", queued_ms)
         if queued_ms >= timing.waiting_s * 1000:
-            metrics.number("Callers", _caller(log), whose="waited")
+            metrics.number("Callers", caller_number(log.caller.user), whose="waited")
     metrics.flush()
     trace = segment(
         "attempt",
@@ -287,21 +248,6 @@ def observed_cancel(log: Log, operation: Operation) -> Iterator[None]:
     trace = segment("cancel", _trace(log, operation), task_id=head.task_id, turn=head.turn)
     with log_context(context_id=head.context_id, turn=head.turn), trace:
         yield
-
-
-def count_failed(log: Log, *, is_used_up: bool = False) -> None:
-    """Count a task that has failed, by its caller: the alarm needs several callers to ring.
-
-    `log` was read from its beginning. `is_used_up`: all attempts are used up, and the last one did
-    not come to its end.
-    """
-    metrics.number("Callers", _caller(log), whose="failed")
-    if is_used_up:
-        metrics.number("Callers", _caller(log), whose="used_up")
-
-
-def _caller(log: Log) -> int:
-    return caller_number(log.caller.user)
 
 
 def _trace(log: Log, operation: Operation) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from typing import Any, TypeVar
 
 from a2a_serverless.observability import metrics
-from a2a_serverless.observability.tracing import log_context
+from a2a_serverless.observability.logs import log_context
 from a2a_serverless.queues.fifo import EventRecord
 
 T = TypeVar("T")

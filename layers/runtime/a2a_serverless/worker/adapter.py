@@ -21,12 +21,8 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.observability.tracing import (
-    count_failed,
-    observed_attempt,
-    observed_cancel,
-    observed_delivery,
-)
+from a2a_serverless.observability.logs import count_failed, observed_delivery
+from a2a_serverless.observability.tracing import observed_attempt, observed_cancel
 from a2a_serverless.queues.fifo import DONE, LOST, FifoQueue, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.conversation import Line, found_in, pass_on, take_place

@@ -31,7 +31,7 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.observability import metrics, tracing
-from a2a_serverless.observability.tracing import count_failed
+from a2a_serverless.observability.logs import count_failed
 from a2a_serverless.queues.batch import EventFunction, process_batch
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, decode_message
 from a2a_serverless.settings import Settings
