@@ -6,7 +6,6 @@ Waits are for messages to come, never for time to pass.
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -46,7 +45,7 @@ from tests.contract.queues import (
 )
 from tests.support.clocks import ManualClock
 
-TRACE = {"x-amzn-trace-id": "Root=1-67891233-abcdef012345678912345678;Sampled=1"}
+TRACE = {"traceparent": "00-67891233abcdef012345678912345678-53995c3f42cd8ad8-01"}
 
 
 class Consumer:
@@ -792,18 +791,6 @@ async def test_a_lease_ends_after_twelve_hours(queues: SqsQueues) -> None:
     with pytest.raises(ConcurrencyError):
         await handle.extend(60)
     assert len(changes) == 1
-
-
-@on_sqs
-async def test_sqs_knows_the_trace_of_a_send(queues: SqsQueues) -> None:
-    """The trace goes along in the message, and as the attribute by which AWS links traces."""
-    sent = recorded(queues.client, "SendMessage")
-    await queues.queue().send(Note(trace=TRACE))
-    attribute = {"DataType": "String", "StringValue": TRACE["x-amzn-trace-id"]}
-    assert sent[0]["MessageSystemAttributes"] == {"AWSTraceHeader": attribute}
-    (message,) = queues.take()
-    assert json.loads(message["Body"])["trace"] == TRACE
-    assert message["Attributes"]["MessageGroupId"] == Note().group
 
 
 def record_of(body: str | None) -> Mapping[str, Any]:

@@ -37,7 +37,15 @@ from tests.e2e.conftest import AGENT, CARD
 from tests.support.a2a_calls import Agent
 from tests.support.gateway import rest_event
 from tests.support.handlers import ALL_DONE, LambdaContext, cold_start, event_file
-from tests.support.observed import Daemon, Line, Metrics, root_logger
+from tests.support.observed import (
+    Line,
+    Metrics,
+    ids_of,
+    links_of,
+    parent_of,
+    recorded,
+    root_logger,
+)
 from tests.support.secrecy import spoken
 from tests.support.simulation.simulated_aws import simulated_aws
 from tests.support.simulation.sources import EventSource, SqsSource, TableSource
@@ -45,6 +53,7 @@ from tests.unit.push.receivers import OK, Receiver, status
 
 FUNCTIONS = Path(__file__).parents[2] / "functions"
 EVENT = event_file("api-rest-send-message")
+EVENT["headers"] |= {"traceparent": "00-67891233abcdef012345678912345678-53995c3f42cd8ad8-01"}
 ADDRESS = {"host", "x-forwarded-for", "x-forwarded-port", "x-forwarded-proto"}
 """Headers that `rest_event` makes itself: a second Host would be joined with the first one."""
 CONTENT = ("Lisbon", "Alfama", "Belém", "hook-token", "hook-secret")
@@ -55,7 +64,7 @@ Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
 
 @dataclass
 class Deployment:
-    """The functions of a deployment, invoked one at a time, each time in a trace of its own."""
+    """The functions of a deployment, invoked one at a time."""
 
     api: Handler
     worker: Handler
@@ -74,8 +83,6 @@ class Deployment:
     def invoke(self, handler: Handler, event: dict[str, Any]) -> dict[str, Any]:
         """Invoke a function as Lambda does, and read what it has printed."""
         number = next(self._numbers)
-        trace = f"Root={trace_id(number)};Parent={number:016x};Sampled=1"
-        self.monkeypatch.setenv("_X_AMZN_TRACE_ID", trace)
         answer = handler(event, LambdaContext(f"{number:08d}-0000"))
         printed = self.capsys.readouterr().out
         self.out += printed
@@ -142,9 +149,10 @@ class Deployment:
         return [line["action"] for line in found]
 
 
-def trace_id(number: int) -> str:
-    """The trace of an invocation."""
-    return f"1-6712345a-{number:024x}"
+TRACE = "67891233abcdef012345678912345678"
+"""The trace that the client of `EVENT` names."""
+ABOVE = "53995c3f42cd8ad8"
+"""The client's own span."""
 
 
 @pytest.fixture
@@ -259,7 +267,7 @@ def test_the_log_of_one_tasks_life(deployment: Deployment) -> None:
         assert (line["service"], line["level"]) == ("agent", "INFO")
         assert line["context_id"] == task["contextId"]
         assert line["turn"] == 1
-        assert line["trace_id"] == trace_id(1)
+        assert line["trace_id"] == TRACE
     assert [line["request_id"] for line in (sent, begun, ended)] == [
         "00000001-0000",
         "00000002-0000",
@@ -397,42 +405,39 @@ def test_an_agents_exception_is_logged_without_its_text(
     assert [word for word in CONTENT if word in deployment.out] == []
 
 
-def test_one_trace_from_the_request_to_the_webhook(
-    on_aws: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every piece names the request's trace and the piece that caused it; nothing has content.
-
-    Lambda gives each invocation another trace; that of the request is the one that is continued.
-    """
-    daemon = Daemon()
-    monkeypatch.setenv("AWS_XRAY_DAEMON_ADDRESS", daemon.address)
-    with Receiver() as receiver:
+def test_one_trace_from_the_request_to_the_webhook(on_aws: Deployment) -> None:
+    """Every span is of the client's trace, below the one that caused it; nothing has content."""
+    with recorded() as spans, Receiver() as receiver:
         push = {
             "url": receiver.url(),
             "token": "hook-token",
             "authentication": {"scheme": "Bearer", "credentials": "hook-secret"},
         }
         task = on_aws.send("Two days in Lisbon", taskPushNotificationConfig=push)
-        record = on_aws.work()
+        on_aws.work()
         on_aws.notify()
         (told,) = receiver.requests
-    segments = daemon.documents()
-    daemon.close()
+        chain = spans.take()
 
-    assert [segment["name"] for segment in segments] == ["a2a send", "attempt", "push delivery"]
-    assert {segment["trace_id"] for segment in segments} == {trace_id(1)}
-    sent, attempt, delivery = segments
-    assert sent["parent_id"] == f"{1:016x}"
-    assert attempt["parent_id"] == sent["id"]
-    assert delivery["parent_id"] == attempt["id"]
-    for segment in segments:
-        assert segment["annotations"]["task_id"] == task["id"]
-    assert attempt["annotations"] == {"task_id": task["id"], "turn": 1, "attempt": 1}
-    assert f"Parent={sent['id']}" in record["attributes"]["AWSTraceHeader"]
-    assert told.headers["x-amzn-trace-id"] == (
-        f"Root={trace_id(1)};Parent={delivery['id']};Sampled=1"
-    )
-    seen = json.dumps(segments, ensure_ascii=False) + on_aws.out
+    names = ["SendMessage", "send OPERATIONS", "process OPERATIONS", "invoke_agent"]
+    jobs = f"process {on_aws.jobs.rpartition('/')[2]}"
+    operations = chain[1].name.removeprefix("send ")
+    assert [span.name.replace(operations, "OPERATIONS") for span in chain] == [
+        *names,
+        jobs,
+        "POST",
+    ]
+    assert {ids_of(span)[0] for span in chain} == {TRACE}
+    above = [ABOVE, *(ids_of(span)[1] for span in chain[:-1])]
+    assert [parent_of(span) for span in chain] == above
+    sent, _, _, attempt, _, call = chain
+    assert (sent.attributes or {})["a2a.task.id"] == task["id"]
+    about = attempt.attributes or {}
+    assert about["gen_ai.operation.name"] == "invoke_agent"
+    assert about["gen_ai.conversation.id"] == task["contextId"]
+    assert (about["a2a.attempt"], about["a2a.task.state"]) == (1, "completed")
+    assert told.headers["traceparent"] == f"00-{TRACE}-{ids_of(call)[1]}-01"
+    seen = "".join(span.to_json() for span in chain) + on_aws.out
     assert [word for word in CONTENT if word in seen] == []
     assert on_aws.metrics.total("PushDeliveries") == 1
     lines = [line for line in on_aws.lines if line.get("task_id") == task["id"]]
@@ -440,7 +445,7 @@ def test_one_trace_from_the_request_to_the_webhook(
     assert [line["action"] for line in lines] == actions
     assert {line["context_id"] for line in lines} == {task["contextId"]}
     assert {line["turn"] for line in lines} == {1}
-    assert {line["trace_id"] for line in lines} == {trace_id(1)}
+    assert {line["trace_id"] for line in lines} == {TRACE}
 
 
 async def refuse(*_: object, **__: object) -> None:
@@ -453,35 +458,38 @@ def test_a_turn_that_the_sweeper_has_sent_stays_in_its_trace(
 ) -> None:
     """The operation that the API could not send is counted and made good, under the same trace.
 
-    The sweeper's message knows ids alone: the trace is that of the commit that opened the turn.
+    The sweeper knows ids alone: the trace is that of the commit that opened the turn, and the
+    attempt is linked to the delivery of the sweeper's message.
     """
-    daemon = Daemon()
-    monkeypatch.setenv("AWS_XRAY_DAEMON_ADDRESS", daemon.address)
-    with Receiver() as receiver:
+    with recorded() as spans, Receiver() as receiver:
         with monkeypatch.context() as broken:
             broken.setattr(SqsFifoQueue, "send", refuse)
             push = {"url": receiver.url()}
             task = on_aws.send("Two days in Lisbon", taskPushNotificationConfig=push)
         assert on_aws.metrics.values("SendFailures") == [1.0]
         assert on_aws.sweep()["sent"] == 1
-        record = on_aws.work()
+        on_aws.work()
         on_aws.notify()
         (told,) = receiver.requests
-    segments = daemon.documents()
-    daemon.close()
+        found = spans.named()
 
-    assert "AWSTraceHeader" not in record["attributes"]
-    assert [segment["name"] for segment in segments] == ["a2a send", "attempt", "push delivery"]
-    assert {segment["trace_id"] for segment in segments} == {trace_id(1)}
-    sent, attempt, delivery = segments
-    assert attempt["parent_id"] == sent["id"]
-    assert delivery["parent_id"] == attempt["id"]
-    assert told.headers["x-amzn-trace-id"].startswith(f"Root={trace_id(1)};")
+    attempt = found["invoke_agent"]
+    (delivery,) = (span for name, span in found.items() if _is_delivery(name, on_aws))
+    assert ids_of(attempt)[0] == TRACE
+    assert parent_of(attempt) == ids_of(found["SendMessage"])[1]
+    assert ids_of(delivery)[0] == ids_of(found["sweep"])[0] != TRACE
+    assert links_of(attempt) == {"delivery": ids_of(delivery)[1]}
+    assert told.headers["traceparent"].startswith(f"00-{TRACE}-")
     assert on_aws.metrics.values("Resends") == [1.0]
     lines = [line for line in on_aws.lines if line.get("task_id") == task["id"]]
     actions = ["send_turn_failed", "resend", "attempt", "turn_ended", "push_delivered"]
     assert [line["action"] for line in lines] == actions
     assert {(line["context_id"], line["turn"]) for line in lines} == {(task["contextId"], 1)}
-    traces = {line["action"]: line.get("trace_id") for line in lines}
-    assert traces == dict.fromkeys(actions, trace_id(1)) | {"resend": None}
+    traces = {line["action"]: line["trace_id"] for line in lines}
+    sweep = ids_of(found["sweep"])[0]
+    assert traces == dict.fromkeys(actions, TRACE) | {"resend": sweep}
     assert [word for word in CONTENT if word in on_aws.out] == []
+
+
+def _is_delivery(name: str, deployment: Deployment) -> bool:
+    return name.startswith("process ") and deployment.jobs.rpartition("/")[2] not in name

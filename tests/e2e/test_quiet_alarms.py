@@ -317,7 +317,7 @@ def system(settings: Settings, backends: Backends, account: Account) -> Iterator
 async def every_minute(
     seen: CloudWatch, backends: Backends, account: Account, is_enough: Callable[[], bool]
 ) -> None:
-    """Keep the sweeper's schedule and SQS's own metrics until the attack is over and `is_enough`."""
+    """Sweep, and put SQS's own metrics, each minute until the attack is over and `is_enough`."""
     sweeper = Sweeper(backends.storage, backends.operations, clock=seen.clock)
     assert isinstance(backends.operations, TableQueue)
     for minute in itertools.count(1):

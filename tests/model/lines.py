@@ -25,6 +25,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.queues.fifo import FifoQueue
+from a2a_serverless.queues.operations import send_copy
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.conversation import line_of, pass_on, take_place
 from a2a_serverless.storage.deletion import delete_task
@@ -37,7 +38,6 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.wiring import _send_copy
 from a2a_serverless.worker.shares import Admitted, Shares
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.model.programs import (
@@ -93,7 +93,7 @@ class Office:
             ModelTable(desk),
             scope=Scope.of("", task[0]),
             clock=self.clock,
-            observer=Observer(send=partial(_send_copy, self.queue)),
+            observer=Observer(send=partial(send_copy, self.queue)),
             is_serial=is_serial,
         )
         self.shares = Shares(self.storage, self.queue, self.clock, chance=lambda: 0.5)

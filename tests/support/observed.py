@@ -1,15 +1,20 @@
-"""What an operator would see: log lines, metrics and segments, caught in this process."""
+"""What an operator would see: log lines, metrics and spans, caught in this process."""
 
 from __future__ import annotations
 
 import io
 import json
 import logging
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from a2a_serverless import observability
 from a2a_serverless.observability import metrics
@@ -85,26 +90,50 @@ def logged(level: str = "INFO", *, shows_texts: bool = False) -> Iterator[list[L
     lines += [json.loads(line) for line in out.getvalue().splitlines()]
 
 
-class Daemon:
-    """An X-Ray daemon: the segment documents that were sent to it."""
+class Spans:
+    """The spans of this process that have ended, as an exporter gets them."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind(("127.0.0.1", 0))
-        self._socket.setblocking(False)  # noqa: FBT003 - has no name
-        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
 
-    def documents(self) -> list[Line]:
-        """What has arrived since the last time; a datagram on this machine is there at once."""
-        found: list[Line] = []
-        while True:
-            try:
-                datagram = self._socket.recv(65_536)
-            except BlockingIOError:
-                return found
-            header, _, document = datagram.partition(b"\n")
-            assert json.loads(header) == {"format": "json", "version": 1}
-            found.append(json.loads(document))
+    def take(self) -> list[ReadableSpan]:
+        """Those that have ended since the last time, in the order in which they began."""
+        found = sorted(self._exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
+        self._exporter.clear()
+        return found
 
-    def close(self) -> None:
-        self._socket.close()
+    def named(self) -> dict[str, ReadableSpan]:
+        """The same by name; of spans that share a name the last one."""
+        return {span.name: span for span in self.take()}
+
+
+@contextmanager
+def recorded() -> Iterator[Spans]:
+    """Spans of a provider that the process has for the time of a block."""
+    spans = Spans()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(trace, "get_tracer_provider", lambda: spans.provider)
+        yield spans
+    spans.provider.shutdown()
+
+
+def ids_of(span: ReadableSpan) -> tuple[str, str]:
+    """The ids of a span's trace and of the span itself, in hexadecimal digits."""
+    context = span.context
+    assert context is not None
+    return f"{context.trace_id:032x}", f"{context.span_id:016x}"
+
+
+def parent_of(span: ReadableSpan) -> str | None:
+    """The id of the span above; None: it begins a trace."""
+    return None if span.parent is None else f"{span.parent.span_id:016x}"
+
+
+def links_of(span: ReadableSpan) -> dict[Any, str]:
+    """The ids of the spans that a span is linked to, by what they are to it."""
+    return {
+        (link.attributes or {}).get("a2a.link"): f"{link.context.span_id:016x}"
+        for link in span.links
+    }

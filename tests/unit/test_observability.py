@@ -9,25 +9,17 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import redirect_stdout
-from importlib import import_module
-from typing import Any
 
 import boto3
 import pytest
 
 from a2a_serverless import aws, observability
-from a2a_serverless.errors import TaskNotFoundError, UnavailableError
-from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.errors import UnavailableError
+from a2a_serverless.observability import metrics
 from a2a_serverless.observability.json_lines import WITHHELD
 from a2a_serverless.observability.logs import log_context
-from a2a_serverless.observability.tracing import HEADER
-from tests.support.observed import Daemon, counted, logged, root_logger
-
-ROOT = "1-5759e988-bd862e3fe1be46a994272793"
-ABOVE = "53995c3f42cd8ad8"
-SAMPLED = {HEADER: f"Root={ROOT};Parent={ABOVE};Sampled=1"}
+from tests.support.observed import counted, logged, root_logger
 
 logger = logging.getLogger("a2a_serverless.test")
 
@@ -296,174 +288,6 @@ def test_nothing_is_lost_between_threads() -> None:
 
 
 # -- traces --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    """A daemon that the process knows of."""
-    listening = Daemon()
-    monkeypatch.setenv("AWS_XRAY_DAEMON_ADDRESS", listening.address)
-    monkeypatch.delenv("POWERTOOLS_TRACE_DISABLED", raising=False)
-    yield listening
-    listening.close()
-
-
-@pytest.mark.parametrize(
-    ("text", "read"),
-    [
-        (f"Root={ROOT};Parent={ABOVE};Sampled=1", f"Root={ROOT};Parent={ABOVE};Sampled=1"),
-        (
-            f"Sampled=0; Root={ROOT};Self=1-67891234-12456789abcdef012345678",
-            f"Root={ROOT};Sampled=0",
-        ),
-        (f"Root={ROOT};Parent=short;Sampled=maybe", f"Root={ROOT}"),
-        (
-            f"Root={ROOT};Parent={ABOVE};Sampled=1;Lineage=1:a87bd80c:0|68fd508a:5",
-            f"Root={ROOT};Parent={ABOVE};Sampled=1;Lineage=1:a87bd80c:0|68fd508a:5",
-        ),
-        (f"Root={ROOT};Lineage=\r\nX-Evil: 1", f"Root={ROOT}"),
-        ("Root=1-5759e988;Parent=53995c3f42cd8ad8;Sampled=1", None),
-        ("my secret", None),
-        ("", None),
-    ],
-)
-def test_a_header_is_read_with_care(
-    text: str, read: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A trace header in X-Ray's form is kept; anything else is left out."""
-    monkeypatch.delenv("_X_AMZN_TRACE_ID", raising=False)
-    assert tracing.incoming({HEADER: text}) == ({HEADER: read} if read else {})
-
-
-def test_the_invocations_trace_counts_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a function it is Lambda that knows the trace, elsewhere the request's header does."""
-    headers = {HEADER: f"Root={ROOT}", "traceparent": "00-1-2-01", "tracestate": "x" * 600}
-    monkeypatch.delenv("_X_AMZN_TRACE_ID", raising=False)
-    assert tracing.incoming(headers) == {HEADER: f"Root={ROOT}", "traceparent": "00-1-2-01"}
-    monkeypatch.setenv("_X_AMZN_TRACE_ID", SAMPLED[HEADER])
-    assert tracing.incoming(headers)[HEADER] == SAMPLED[HEADER]
-    assert tracing.incoming({})[HEADER] == SAMPLED[HEADER]
-
-
-@pytest.fixture
-def x_ray() -> Iterator[Any]:
-    """The models of AWS's X-Ray SDK, which opens a socket as soon as it is imported."""
-    recorder = import_module("aws_xray_sdk.core").xray_recorder
-    yield import_module("aws_xray_sdk.core.models")
-    recorder.emitter._socket.close()
-
-
-def test_a_document_has_the_form_of_the_x_ray_sdk(daemon: Daemon, x_ray: Any) -> None:
-    """A piece of a trace has the fields that AWS's own SDK writes inside of a function."""
-    with tracing.segment("attempt", SAMPLED, task_id="task-1", turn=1):
-        pass
-    (document,) = daemon.documents()
-    facade = x_ray.facade_segment.FacadeSegment("facade", ABOVE, ROOT, sampled=True)
-    theirs = x_ray.subsegment.Subsegment("attempt", "local", facade)
-    theirs.parent_id = ABOVE
-    theirs.put_annotation("task_id", "task-1")
-    theirs.put_annotation("turn", 1)
-    theirs.close()
-    expected = json.loads(theirs.serialize())
-    same = ("name", "trace_id", "parent_id", "type", "annotations")
-    assert {k: document[k] for k in same} == {k: expected[k] for k in same}
-    assert re.fullmatch("[0-9a-f]{16}", document["id"])
-    assert 0 <= document["end_time"] - document["start_time"] < 60
-    assert document.keys() <= expected.keys()
-
-
-def test_pieces_are_chained(daemon: Daemon) -> None:
-    """A segment is a child of the one that caused it, in the same process and the next."""
-    assert tracing.carried() == {}
-    with tracing.segment("a2a send", {**SAMPLED, "traceparent": "00-1-2-01"}):
-        carried = tracing.carried()
-    assert tracing.carried() == {}
-    with tracing.segment("attempt", carried), tracing.segment("tool", tracing.carried()):
-        pass
-    send, tool, attempt = daemon.documents()
-    assert [d["name"] for d in (send, tool, attempt)] == ["a2a send", "tool", "attempt"]
-    assert {d["trace_id"] for d in (send, tool, attempt)} == {ROOT}
-    assert (attempt["parent_id"], tool["parent_id"]) == (send["id"], attempt["id"])
-    assert carried["traceparent"] == "00-1-2-01"
-
-
-def test_a_piece_without_one_above_begins_its_trace(daemon: Daemon) -> None:
-    """Outside of Lambda a header may name a trace alone: its first piece is a whole segment."""
-    with tracing.segment("a2a send", {HEADER: f"Root={ROOT};Sampled=1"}):
-        pass
-    (document,) = daemon.documents()
-    assert document["trace_id"] == ROOT
-    assert document.keys() & {"parent_id", "type"} == set()
-
-
-@pytest.mark.parametrize(
-    ("error", "marks"),
-    [
-        (ValueError("my secret"), {"fault"}),
-        (UnavailableError(), {"fault"}),
-        (TaskNotFoundError(), {"error"}),
-        (asyncio.CancelledError(), set()),
-    ],
-)
-def test_a_failure_is_marked_by_its_type(
-    daemon: Daemon, error: BaseException, marks: set[str]
-) -> None:
-    """Faults are told from refusals, a cancel is neither, and no text gets into a trace."""
-    with pytest.raises(type(error)), tracing.segment("attempt", SAMPLED):
-        raise error
-    (document,) = daemon.documents()
-    assert document.keys() & {"error", "fault"} == marks
-    assert "my secret" not in json.dumps(document)
-    if marks:
-        (cause,) = document["cause"]["exceptions"]
-        assert cause["type"] == type(error).__name__
-
-
-@pytest.mark.parametrize(
-    ("carried", "variables"),
-    [
-        ({}, {}),
-        ({HEADER: f"Root={ROOT};Parent={ABOVE};Sampled=0"}, {}),
-        ({HEADER: f"Root={ROOT};Parent={ABOVE}"}, {}),
-        (SAMPLED, {"POWERTOOLS_TRACE_DISABLED": "true"}),
-        (SAMPLED, {"AWS_XRAY_DAEMON_ADDRESS": ""}),
-    ],
-)
-def test_what_is_not_traced_is_carried_all_the_same(
-    daemon: Daemon,
-    monkeypatch: pytest.MonkeyPatch,
-    carried: dict[str, str],
-    variables: dict[str, str],
-) -> None:
-    """Without a decision to keep the trace nothing is written; the header goes on as it came."""
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with logged() as lines, tracing.segment("attempt", carried) as piece:
-        piece.annotate(turn=1)
-        assert tracing.carried() == carried
-        assert tracing.header() == carried.get(HEADER)
-        logger.info("inside")
-    assert daemon.documents() == []
-    assert lines[0].get("trace_id") == (ROOT if carried else None)
-
-
-def test_a_daemon_that_is_gone_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments raise no error where no daemon takes their documents."""
-    gone = Daemon()
-    gone.close()
-    for address in (gone.address, f"tcp:127.0.0.1:1 udp:{gone.address}"):
-        monkeypatch.setenv("AWS_XRAY_DAEMON_ADDRESS", address)
-        for _ in range(3):
-            with tracing.segment("attempt", SAMPLED):
-                pass
-
-
-def test_sqs_gets_a_well_formed_header_or_none() -> None:
-    """SQS refuses a message with a malformed trace header: there is none then."""
-    attribute = {"DataType": "String", "StringValue": SAMPLED[HEADER]}
-    assert tracing.system_attributes(SAMPLED) == {"AWSTraceHeader": attribute}
-    assert tracing.system_attributes({HEADER: "nonsense"}) == {}
-    assert tracing.system_attributes({"traceparent": "00-1-2-01"}) == {}
 
 
 def test_a_number_is_a_value_without_a_unit() -> None:

@@ -13,9 +13,10 @@ from urllib.parse import parse_qsl
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
-from a2a_serverless.observability import logs, tracing
+from a2a_serverless.observability import logs, spans
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
 from a2a_serverless.queues.fifo import FifoQueue, M
+from a2a_serverless.queues.operations import send_copy
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.blobs import Blobs
@@ -24,7 +25,7 @@ from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import BY_LINE, INDEXES
 from a2a_serverless.storage.leases import PLACES, Leases, Slots
 from a2a_serverless.storage.table import Range, Table
-from a2a_serverless.tasks.head import Head, Operation, OperationParams
+from a2a_serverless.tasks.head import Operation
 
 if TYPE_CHECKING:
     from a2a_serverless.queues.table import TableQueue
@@ -220,7 +221,7 @@ def _storage_on(
     layout.SHARDS = settings.shards
     if table.blobs is None:
         table.blobs = open_blobs(settings, table, clock)
-    send = None if operations is None else partial(_send_copy, operations)
+    send = None if operations is None else partial(send_copy, operations)
     return DurableStorage(
         table,
         clock=clock,
@@ -230,13 +231,7 @@ def _storage_on(
     )
 
 
-async def _send_copy(operations: FifoQueue[Operation], head: Head) -> None:
-    """Send the operation of a turn that was woken."""
-    params = OperationParams.of(head, head.turn, head.sends)
-    await operations.send(Operation.to_run(params, request_context=tracing.carried()))
-
-
-OBSERVER: Final = Observer(trace=tracing.header, ended=logs.task_ended)
+OBSERVER: Final = Observer(trace=spans.stored, ended=logs.task_ended)
 
 
 def aws_backends(

@@ -237,10 +237,11 @@ class TestSendingTheTurn:
         self, agent: Agent, backends: Backends
     ) -> None:
         """The worker continues the client's trace; no other header leaves the API."""
-        headers = {"traceparent": "00-1-2-01", "Authorization": "Bearer secret"}
+        parent = "00-67891233abcdef012345678912345678-53995c3f42cd8ad8-01"
+        headers = {"traceparent": parent, "Authorization": "Bearer secret"}
         await agent.send("go", headers=headers, configuration=IMMEDIATELY)
         handle = await anext(aiter(backends.operations.deliveries()))
-        assert handle.message.request_context == {"traceparent": "00-1-2-01"}
+        assert handle.message.request_context == {"traceparent": parent}
         assert handle.message.is_new_task
 
 

@@ -100,6 +100,7 @@ async def test_a_transition_is_told(receiver: Receiver, world: World) -> None:
         "content-length",
         "content-type",
         "host",
+        "traceparent",
         "user-agent",
         "x-a2a-delivery-attempt",
         "x-a2a-event-id",
@@ -148,10 +149,10 @@ async def test_without_secrets_there_are_no_headers_for_them(
 async def test_a_trace_goes_on_to_the_receiver(receiver: Receiver, world: World) -> None:
     """A notification carries the trace headers of the commit, as its job has them."""
     head = await world.open(receiver.url(), states=[COMPLETED])
-    trace = {"x-amzn-trace-id": "Root=1-67891233-abcdef012345678912345678"}
+    trace = {"traceparent": "00-67891233abcdef012345678912345678-53995c3f42cd8ad8-01"}
     await world.jobs.send(job_of(head, 2).model_copy(update={"trace": trace}))
     await world.deliver()
-    assert receiver.requests[0].headers["x-amzn-trace-id"] == trace["x-amzn-trace-id"]
+    assert receiver.requests[0].headers["traceparent"] == trace["traceparent"]
 
 
 @pytest.mark.parametrize(

@@ -145,14 +145,17 @@ async def test_which_commits_count(which: str, versions: set[int]) -> None:
     assert {committed.version for committed in found} == versions
 
 
+PARENT = "00-67891233abcdef012345678912345678-53995c3f42cd8ad8-01"
+
+
 async def test_a_commits_trace_goes_with_the_job(bench: Bench) -> None:
     """The header that the commit was stored with, and nothing without one."""
     head = await bench.open(URL)
     bench.records()
     await bench.say(head, WORKING)
     [committed] = bench.committed
-    await bench.stream.process([stream_record(committed | {"trace": "Root=1-2-3"}, 7)])
-    assert bench.queue_of_jobs.sent[0].trace == {"x-amzn-trace-id": "Root=1-2-3"}
+    await bench.stream.process([stream_record(committed | {"trace": f"{PARENT} a=b"}, 7)])
+    assert bench.queue_of_jobs.sent[0].trace == {"traceparent": PARENT, "tracestate": "a=b"}
 
 
 async def test_other_items_and_changes_make_no_job() -> None:

@@ -120,6 +120,8 @@ def _described_by(card: AgentCard) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        # Its spans would let the client decide what is recorded, and its logs have texts of errors.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         # Relative to the document's own URL, whose stage the application does not know.
         servers=[{"url": "."}],
     )

@@ -34,7 +34,7 @@ from a2a_serverless.http.errors import (
     quoted,
     translated,
 )
-from a2a_serverless.observability import tracing
+from a2a_serverless.observability import spans
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.fold import Cursor
@@ -166,11 +166,6 @@ class CallContext:
             name, _, value = preference.partition(";")[0].partition("=")
             preferences.setdefault(name.strip().lower(), unquote(value.strip()).lower())
         return preferences.get("until") == "turn"
-
-    @property
-    def trace(self) -> dict[str, str]:
-        """Return the trace that the call is part of, for the worker to continue."""
-        return tracing.incoming(self.request.headers)
 
     @property
     def function_deadline_ms(self) -> int | None:
@@ -327,11 +322,14 @@ def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     """
 
     def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+        name = action.title().replace("_", "")
+
         if inspect.isasyncgenfunction(method):
 
             @functools.wraps(method)
             async def stream(handler: Any, params: Any, context: Any) -> AsyncIterator[Any]:
                 with protocol_errors(action, _task_id(params)):
+                    _tell_span(name, params)
                     check_required(params)
                     async with aclosing(method(handler, params, context)) as events:
                         async for event in events:
@@ -342,12 +340,20 @@ def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
         @functools.wraps(method)
         async def call(handler: Any, params: Any, context: Any) -> Any:
             with protocol_errors(action, _task_id(params)):
+                _tell_span(name, params)
                 check_required(params)
                 return await method(handler, params, context)
 
         return call
 
     return wrap
+
+
+def _tell_span(name: str, params: Any) -> None:
+    """Name the request's span after its operation, and the task that the request names."""
+    piece = spans.current()
+    piece.rename(name)
+    piece.set({"rpc.method": name, "a2a.task.id": _task_id(params) or None})
 
 
 def check_required(params: Any) -> None:

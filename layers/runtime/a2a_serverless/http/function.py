@@ -8,7 +8,6 @@ request; only `observed` reads it. Everywhere else it is a client's header like 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from a2a_serverless.http.context import BASE_URL, INVOCATION_HEADER, from_header
 from a2a_serverless.http.errors import RequestRefusedError, response_of
 from a2a_serverless.http.middleware import check_addresses
 from a2a_serverless.http.operations import Entrypoint
-from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import log_context
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.identity import is_unicode
@@ -83,6 +82,7 @@ def lambda_handler(app: ASGIApp) -> _LambdaHandler:
                 return adapter(event, context)
         finally:
             metrics.flush()
+            spans.flush(spans.ANSWER_S)
 
     return handler
 
@@ -131,8 +131,6 @@ def observed(app: ASGIApp) -> ASGIApp:
     The environment is frozen as soon as the answer is complete, so the metrics are written with the
     answer's end.
     """
-    # The adapter names each request's trace: no request belongs to the trace of the server's start.
-    os.environ.pop(tracing.INVOCATION, None)
 
     async def observing(scope: Scope, receive: Receive, send: Send) -> None:
         request_id = None
@@ -149,6 +147,7 @@ def observed(app: ASGIApp) -> ASGIApp:
                 await app(scope, receive, send)
         finally:
             metrics.flush()
+            spans.flush(spans.ANSWER_S)
 
     return observing
 

@@ -26,7 +26,8 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.http.context import CallContext
 from a2a_serverless.http.errors import log_refusal
-from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.observability import metrics, spans
+from a2a_serverless.queues.operations import send
 from a2a_serverless.storage.deletion import delete_fenced
 from a2a_serverless.storage.durable import DurableStorage, Fences
 from a2a_serverless.storage.endings import cancel_task
@@ -98,10 +99,11 @@ class Intake:
         """
         storage = self._backends.storage.for_scope(context.scope)
         take = self._follow_up if request.message.task_id else self._open
-        with tracing.segment("a2a send", context.trace) as piece:
-            accepted = await take(storage, request, context)
-            piece.annotate(task_id=accepted.tail.head.task_id, turn=accepted.turn)
-            return accepted
+        accepted = await take(storage, request, context)
+        head = accepted.tail.head
+        ids = {"a2a.task.id": head.task_id, "a2a.context.id": head.context_id}
+        spans.current().set({**ids, "a2a.turn": accepted.turn})
+        return accepted
 
     async def _open(
         self, storage: DurableStorage, request: SendMessageRequest, context: CallContext
@@ -192,10 +194,8 @@ class Intake:
         self, head: Head, params: OperationParams, *, is_new_task: bool = False
     ) -> None:
         faults.point("after-create")
-        operation = Operation.to_run(
-            params, is_new_task=is_new_task, request_context=tracing.carried()
-        )
-        if await _try_send(self._backends.operations.send(operation), "turn", head, params.turn):
+        sending = send(self._backends.operations, Operation.to_run(params, is_new_task=is_new_task))
+        if await _try_send(sending, "turn", head, params.turn):
             faults.point("after-send")
 
 
@@ -378,8 +378,8 @@ async def cancel(
     # A number of its own: the queue must not drop this operation as a repetition of an earlier
     # one, which a worker may have dropped meanwhile.
     params = OperationParams.of(head, head.turn, secrets.randbelow(_MANY))
-    operation = Operation.to_cancel(params, request_context=tracing.carried())
-    await _try_send(backends.operations.send(operation), "cancel", head, head.turn)
+    sending = send(backends.operations, Operation.to_cancel(params))
+    await _try_send(sending, "cancel", head, head.turn)
     faults.point("after-cancel-send")
     tail = await Tail.open(storage, task_id)
     if tail.head.incarnation != head.incarnation:

@@ -26,6 +26,7 @@ from a2a_serverless.http.auth import Authenticator
 from a2a_serverless.http.context import EXTENSION_HEADERS, names_1_0, requested_extensions
 from a2a_serverless.http.errors import RequestRefusedError, response_of
 from a2a_serverless.http.files import ServedFiles
+from a2a_serverless.observability import spans
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import PATH, Blobs, ServedBlobs
 
@@ -37,6 +38,7 @@ _CONTENT_TOO_LARGE: Final = 413
 _URI_TOO_LONG: Final = 414
 _TOO_MANY_REQUESTS: Final = 429
 _HEADERS_TOO_LARGE: Final = 431
+_SERVER_ERROR: Final = 500
 
 
 def add_middleware(
@@ -58,8 +60,42 @@ def add_middleware(
     if isinstance(blobs, ServedBlobs):
         app.add_middleware(_Beside, path=PATH, served=ServedFiles(blobs))
     if settings.cors_origins:
-        # Outermost, because a browser's preflight has no credentials, and must read refusals, too.
+        # A browser's preflight has no credentials, and it must read refusals, too.
         app.add_middleware(CORSMiddleware, **_browser_access(settings.cors_origins))
+    app.add_middleware(_Traced)
+
+
+class _Traced:
+    """Makes a request a span, of the trace that its client names, or of a new one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        method = scope["method"]
+        about = {
+            "http.request.method": method,
+            "url.path": scope["path"],
+            "url.scheme": scope.get("scheme"),
+        }
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _tell_status(piece, message["status"])
+            await send(message)
+
+        given = spans.incoming(Headers(scope=scope))
+        with spans.span(method, given, kind="server", attributes=about) as piece:
+            await self._app(scope, receive, answer)
+
+
+def _tell_status(piece: spans.Piece, status: int) -> None:
+    piece.set({"http.response.status_code": status})
+    if status >= _SERVER_ERROR:
+        piece.fail(str(status))
 
 
 class _Beside:

@@ -51,7 +51,6 @@ from a2a_serverless.http.context import CallContext, base_url, operation, protoc
 from a2a_serverless.http.intake import Accepted, Intake, Wait, cancel
 from a2a_serverless.http.receivers import Receivers
 from a2a_serverless.http.streams import StreamEvent, StreamItems, followed
-from a2a_serverless.observability import tracing
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import Inline, inlined_bytes
 from a2a_serverless.storage.durable import DurableStorage
@@ -211,16 +210,14 @@ class DurableRequestHandler:
         If the caller has as many waits as it may have, return the task after a second, still at
         work: its worker, or else the sweeper, ends it by the cancel's deadline.
         """
-        with tracing.segment("a2a cancel", context.trace) as piece:
-            tail = await cancel(
-                self._backends,
-                context.scope,
-                params.id,
-                wait=self._wait(context),
-                timeout_s=self._settings.cancel_timeout_s,
-                by=context.user_name,
-            )
-            piece.annotate(task_id=tail.head.task_id)
+        tail = await cancel(
+            self._backends,
+            context.scope,
+            params.id,
+            wait=self._wait(context),
+            timeout_s=self._settings.cancel_timeout_s,
+            by=context.user_name,
+        )
         return await self._shown(tail.fold.task(self._length()), context)
 
     # -- push notifications and the extended card ----------------------------------------------

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, TextIO
 
-from a2a_serverless.observability import metrics
+from a2a_serverless.observability import metrics, spans
 
 LIBRARIES: Final[Mapping[str, int]] = {
     "a2a": logging.INFO,
@@ -68,8 +68,12 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     other processes nothing happens. `start` reads the variables of Powertools for AWS Lambda:
     POWERTOOLS_SERVICE_NAME, POWERTOOLS_LOG_LEVEL, POWERTOOLS_METRICS_NAMESPACE and
     POWERTOOLS_METRICS_DISABLED. Without a namespace there are no metrics. `A2A_LOG_ERROR_TEXTS` is
-    explained at `write_json`. Traces need no start, see `tracing`.
+    explained at `write_json`.
+
+    Spans are exported from every process that OTEL_EXPORTER_OTLP_ENDPOINT tells where to.
     """
+    if spans.is_wanted(environment):
+        _export_spans(environment)
     service = environment.get(_SERVICE, "")
     if not service and _FUNCTION not in environment:
         return
@@ -84,6 +88,20 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     namespace = environment.get("POWERTOOLS_METRICS_NAMESPACE")
     if namespace and not is_true(environment.get("POWERTOOLS_METRICS_DISABLED")):
         metrics.start(namespace, service=service, write=stdout.write_line)
+
+
+def _export_spans(environment: Mapping[str, str]) -> None:
+    try:
+        from a2a_serverless.observability import otel  # noqa: PLC0415 - loads the SDK
+    except ModuleNotFoundError as error:
+        logging.getLogger(__name__).warning(
+            "No spans are exported, though OTEL_EXPORTER_OTLP_ENDPOINT is set: %s is missing;"
+            ' install "a2a-serverless[otel]".',
+            error.name,
+            extra={"action": "otel_missing"},
+        )
+    else:
+        otel.set_up(environment)
 
 
 def is_true(value: str | None) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
@@ -26,7 +27,8 @@ from a2a_serverless.errors import (
     InvalidArgumentError,
     UnreadablePushError,
 )
-from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.observability import metrics, spans
+from a2a_serverless.observability.spans import Piece
 from a2a_serverless.push.client import Outcome, PushClient, Session
 from a2a_serverless.push.destinations import Destination, Destinations
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
@@ -192,7 +194,8 @@ class Deliverer:
         faults.point("push-received")
         job, delivery = handle.message, _Job(self, handle.message, budget)
         try:
-            with tracing.segment("push delivery", job.trace, task_id=job.task_id):
+            about = {"a2a.task.id": job.task_id}
+            with spans.receiving(job.trace, self.queue.jobs.name, self.queue.jobs.system, about):
                 verdict = await delivery.verdict()
         except UnreadablePushError as error:
             # The configuration stays damaged until it is set again: the next job then delivers
@@ -213,6 +216,24 @@ class Deliverer:
                 logging.WARNING, "push_queue_not_told", "Queue not told", exc_info=True
             ),
         )
+
+
+def _call_span(receiver: Receiver, attempt: _Try) -> AbstractContextManager[Piece]:
+    """Return the span of one call: with the receiver's host, not its URL, which may be secret."""
+    about = {
+        "http.request.method": "POST",
+        "server.address": receiver.host,
+        "server.port": receiver.port,
+        "http.request.resend_count": attempt.number - 1 or None,
+        "a2a.push_config.id": attempt.push.config.id,
+    }
+    return spans.span("POST", kind="client", attributes=about)
+
+
+def _tell_span(call: Piece, outcome: Outcome) -> None:
+    call.set({"http.response.status_code": outcome.status})
+    if outcome.meaning != "delivered":
+        call.fail(str(outcome.status or "not_reached"))
 
 
 class _Job:
@@ -406,7 +427,8 @@ class _Job:
     async def _post(self, session: Session, attempt: _Try) -> Outcome:
         push, notification = attempt.push, attempt.notification
         try:
-            audience = Receiver.parse(push.config.url).origin
+            receiver = Receiver.parse(push.config.url)
+            audience = receiver.origin
             # Links are made for this attempt: they live for minutes, and events wait for hours. The
             # contents go with it: many events wait for their turn.
             event = copied(notification.event)
@@ -417,11 +439,14 @@ class _Job:
         signature = await self._deliverer.signer.sign(
             body, audience=audience, config=push.config, event_id=attempt.event_id
         )
-        headers = tracing.carried() | notification.headers(push, signature)
         timeout_s = self._budget.timeout_s
 
-        def request() -> Awaitable[Outcome]:
-            return session.post(push.config.url, headers, body, timeout_s=timeout_s)
+        async def request() -> Outcome:
+            with _call_span(receiver, attempt) as call:
+                headers = spans.carried() | notification.headers(push, signature)
+                outcome = await session.post(push.config.url, headers, body, timeout_s=timeout_s)
+                _tell_span(call, outcome)
+                return outcome
 
         places = self._deliverer.places
         if places is None:

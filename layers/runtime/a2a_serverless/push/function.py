@@ -17,7 +17,7 @@ from a2a_serverless.errors import (
     UndecodableMessageError,
     UnreadableTaskError,
 )
-from a2a_serverless.observability import tracing
+from a2a_serverless.observability import spans
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushJob, PushQueue
 from a2a_serverless.push.notifications import PushEvents
@@ -230,7 +230,7 @@ def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[
             task_id=task_id,
             incarnation=incarnation,
             version=version,
-            trace={tracing.HEADER: trace} if trace else {},
+            trace=spans.loaded(trace),
         )
 
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from a2a_serverless.observability import metrics
+from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import log_context
 from a2a_serverless.queues.fifo import EventRecord
 
@@ -38,6 +38,7 @@ class EventFunction(ABC):
                 return self._run(self._answer(event, context))
         finally:
             metrics.flush()
+            spans.flush()
 
     def close(self) -> None:
         """Close the event loop."""

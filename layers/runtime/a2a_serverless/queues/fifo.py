@@ -11,7 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -192,6 +192,9 @@ class FifoQueue(ABC, Generic[M]):
         UnavailableError: no answer within the retry budget.
         ConfigurationError: there is no such queue, or it refuses this process.
     """
+
+    system: ClassVar[str] = "a2a_serverless"
+    """The messaging system, as OpenTelemetry's conventions name it."""
 
     def __init__(self, kind: type[M]) -> None:
         self.kind = kind

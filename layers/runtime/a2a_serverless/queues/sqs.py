@@ -24,7 +24,6 @@ from a2a_serverless.errors import (
     ConfigurationError,
     UnavailableError,
 )
-from a2a_serverless.observability.tracing import system_attributes
 from a2a_serverless.queues.fifo import MOST_AT_ONCE, EventRecord, FifoQueue, Handle, M
 from a2a_serverless.tasks.identity import digest
 
@@ -411,8 +410,6 @@ def _sent(message: M) -> dict[str, Any]:
         "MessageGroupId": message.group,
         # A send whose answer was lost is repeated with the same id: SQS keeps one message.
         "MessageDeduplicationId": message.deduplication_id,
-        # X-Ray links the invocation to it; the message itself carries the trace on.
-        "MessageSystemAttributes": system_attributes(message.trace),
     }
 
 

@@ -315,8 +315,8 @@ class Operation(BaseModel):
 
     `is_new_task` says that this is a task's first run. The engine does not read it, because HEAD
     says the same. It is stored because the Broker contract (`contract/broker.py`) has it.
-    `operation` is "run", "cancel", or what a newer release has sent. `request_context` holds trace
-    propagation fields (W3C `traceparent`, X-Ray header) only.
+    `operation` is "run", "cancel", or what a newer release has sent. `request_context` holds the
+    fields of W3C Trace Context only.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -348,6 +348,10 @@ class Operation(BaseModel):
     ) -> Self:
         """Return the operation that cancels a task, behind the operations it already has."""
         return cls(operation="cancel", params=params, request_context=dict(request_context or {}))
+
+    def within(self, carried: Mapping[str, str]) -> Self:
+        """Return the operation as a part of the trace that its sender belongs to."""
+        return self.model_copy(update={"request_context": dict(carried)})
 
     @property
     def needs_newer(self) -> bool:

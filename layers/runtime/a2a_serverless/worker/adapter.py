@@ -20,10 +20,12 @@ from a2a_serverless.errors import (
     ConfigurationError,
     TurnFinishedError,
 )
-from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import count_failed, observed_delivery
-from a2a_serverless.observability.tracing import observed_attempt, observed_cancel
+from a2a_serverless.observability.spans import Piece
+from a2a_serverless.observability.turns import observed_attempt, observed_cancel
 from a2a_serverless.queues.fifo import DONE, LOST, FifoQueue, Handle, Verdict, again, conclude
+from a2a_serverless.queues.operations import send_copy
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.conversation import Line, found_in, pass_on, take_place
 from a2a_serverless.storage.endings import cancel_task, end_task, gave_up
@@ -50,9 +52,10 @@ from a2a_serverless.tasks.attempts import (
 )
 from a2a_serverless.tasks.conversation import Started, on_start
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import SHUTDOWN, Head, Operation, OperationParams
+from a2a_serverless.tasks.head import SHUTDOWN, Head, Operation, plain_state
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.rules import Commit, wants_snapshot
+from a2a_serverless.tasks.usage import total
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent, TurnAgents
 from a2a_serverless.worker.attempt import Attempt
@@ -183,7 +186,10 @@ class WorkerAdapter:
         delivery = _Delivery(
             self, handle, deadline, quarantine=quarantine, is_quarantined=is_quarantined
         )
-        with observed_delivery(handle.message, handle.attempt):
+        with (
+            observed_delivery(handle.message, handle.attempt),
+            _delivery_span(self.backends.operations, handle),
+        ):
             try:
                 verdict = await delivery.verdict()
             except asyncio.CancelledError:
@@ -461,10 +467,10 @@ class _Delivery:
         agent = await self._agent(log)
         # A paused task has no turn to claim: its last attempt is over, and no other one follows.
         guard = self._guard(log, None if way is Canceled.PAUSED else new_token())
-        turn = await self._shown(canceled_turn_of(log, tracing.carried()))
+        turn = await self._shown(canceled_turn_of(log, spans.carried()))
         attempt = self._attempt(guard, turn, agent)
         try:
-            with observed_cancel(log, self._operation):
+            with observed_cancel(log):
                 async with guard.keeping_delivery():
                     if way is Canceled.CLAIMED:
                         await guard.take_over(log, adapter.retry)
@@ -505,12 +511,12 @@ class _Delivery:
         self._was_woken = self._was_woken or admitted.woken
         try:
             timing = self._storage.timing
-            with observed_attempt(log, self._operation, clock=adapter.clock, timing=timing):
+            with observed_attempt(log, clock=adapter.clock, timing=timing) as piece:
                 adapter.watch.began(log)
                 agent = await self._agent(log)
                 guard = self._attempted = self._guard(log, new_token(), found)
                 # The agent's own calls belong to its attempt.
-                turn = await self._shown(turn_of(log, tracing.carried()))
+                turn = await self._shown(turn_of(log, spans.carried()))
                 attempt = self._attempt(guard, turn, agent)
                 async with guard.keeping_delivery():
                     if claims_first or log.head.woken:
@@ -522,6 +528,7 @@ class _Delivery:
                     if attempt.left is not None:
                         await self._left(guard.head)
                 self._tell_end(attempt, verdict, log)
+                _tell_span(piece, attempt)
                 return verdict
         except TurnFinishedError:
             return DONE
@@ -548,8 +555,7 @@ class _Delivery:
         if head.left:
             return
         faults.point("after-hand-over")
-        params = OperationParams.of(head, head.turn, head.sends)
-        await self._adapter.backends.operations.send(Operation.to_run(params))
+        await send_copy(self._adapter.backends.operations, head)
         self.is_handed_over = True
 
     async def _started(self, head: Head) -> tuple[Started, Mapping[str, Item] | None]:
@@ -673,6 +679,28 @@ class _Delivery:
             )
             count_failed(log, is_used_up=True)
         return DONE
+
+
+def _delivery_span(
+    queue: FifoQueue[Operation], handle: Handle[Operation]
+) -> AbstractContextManager[Piece]:
+    operation = handle.message
+    about = {"a2a.task.id": operation.task_id, "a2a.receives": handle.attempt}
+    return spans.receiving(operation.trace, queue.name, queue.system, about)
+
+
+def _tell_span(piece: Piece, attempt: Attempt) -> None:
+    """Say on an attempt's span what has become of it, and what its models have used."""
+    used = attempt.meter.used
+    piece.set({"a2a.task.state": plain_state(attempt.guard.head.state)})
+    if used:
+        sum_of = total(used)
+        piece.set(
+            {
+                "gen_ai.usage.input_tokens": sum_of.input_tokens,
+                "gen_ai.usage.output_tokens": sum_of.output_tokens,
+            }
+        )
 
 
 def _log(

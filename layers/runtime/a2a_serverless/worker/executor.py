@@ -10,7 +10,7 @@ import json
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NoReturn, Self, TypeVar
@@ -28,6 +28,8 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from a2a_serverless import faults
 from a2a_serverless.errors import InvalidAgentEventError
+from a2a_serverless.observability import spans
+from a2a_serverless.observability.spans import Piece
 from a2a_serverless.sources import Source
 from a2a_serverless.storage.blobs import Inline
 from a2a_serverless.storage.contexts import (
@@ -329,7 +331,8 @@ class TurnQueue(EventQueue):
                 await self._unless_stopped()
                 began = self._guard.clock.monotonic()
                 try:
-                    result = await work()
+                    with _step_span(step_id, tried):
+                        result = await work()
                     self._longest_s = max(self._longest_s, self._guard.clock.monotonic() - began)
                     break
                 except asyncio.CancelledError:
@@ -1109,3 +1112,14 @@ class TurnWriter:
                 self._pace.spend(self._units_of(batch.size), self.guard.clock.monotonic())
             if not batch.done.done():
                 batch.done.set_result(None)
+
+
+def _step_span(step_id: StepId, tried: int) -> AbstractContextManager[Piece]:
+    """Return the span of one try of a step; the value of a record, read again, has none."""
+    about = {
+        "a2a.step.name": step_id.name,
+        "a2a.step.key": step_id.key or None,
+        "a2a.step.number": step_id.number,
+        "a2a.step.retries": tried or None,
+    }
+    return spans.span(f"step {step_id.name}", attributes=about)

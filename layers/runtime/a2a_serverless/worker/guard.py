@@ -31,7 +31,7 @@ from a2a_serverless.errors import (
     TurnFinishedError,
     UnavailableError,
 )
-from a2a_serverless.observability import metrics
+from a2a_serverless.observability import metrics, spans
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.contexts import State
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
@@ -306,6 +306,7 @@ class Guard:
         self.claimed = True
         self._take(committed)
         if claims:
+            spans.current().event("claimed", {"a2a.commit": committed.version})
             faults.point("after-claim")
 
     def ended(self, reason: str) -> AttemptEnd:

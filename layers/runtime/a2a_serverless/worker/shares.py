@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from a2a_serverless.clock import Clock
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import MOST_AT_ONCE, FifoQueue, Handle
+from a2a_serverless.queues.operations import send_all
 from a2a_serverless.storage import layout, shares
 from a2a_serverless.storage.conversation import line_of, pass_on
 from a2a_serverless.storage.durable import DurableStorage, readable_head
@@ -345,7 +346,6 @@ class Shares:
         tried = (self._storage.for_scope(Scope(head.scope)).wake(head) for head in tries)
         woken = [head for head in await asyncio.gather(*tried) if head is not None]
         # If this fails, the sweeper sends the copy.
-        await self._operations.send_all(
-            [Operation.to_run(OperationParams.of(head, head.turn, head.sends)) for head in woken]
-        )
+        copies = [OperationParams.of(head, head.turn, head.sends) for head in woken]
+        await send_all(self._operations, copies)
         return len(woken)

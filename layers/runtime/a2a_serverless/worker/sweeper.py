@@ -30,10 +30,11 @@ from a2a_serverless.errors import (
     UndecodableMessageError,
     UnreadableTaskError,
 )
-from a2a_serverless.observability import metrics, tracing
+from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import count_failed
 from a2a_serverless.queues.batch import EventFunction, process_batch
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, decode_message
+from a2a_serverless.queues.operations import send_all
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import live_head
 from a2a_serverless.storage.conversation import pass_on
@@ -213,6 +214,10 @@ class Sweeper:
         Raises:
             UnavailableError: the due index did not answer; the next run tries again.
         """
+        with spans.span("sweep", {}):
+            return await self._sweep(limit)
+
+    async def _sweep(self, limit: int | None) -> SweepReport:
         run = _Sweep(until=self._clock.monotonic() + self._budget_s)
         await asyncio.gather(self._repair(run, limit), self._wake_webhooks(run))
         with going_on(logger, logging.WARNING, NOT_SERVED, action="shares_failed"):
@@ -344,7 +349,7 @@ class Sweeper:
         """Send a batch's operations; put back the turns of those that were not sent."""
         if not copies:
             return Counter()
-        errors = await self._queue.send_all([Operation.to_run(copy.params) for copy in copies])
+        errors = await send_all(self._queue, [copy.params for copy in copies])
         failed = [(copy, error) for copy, error in zip(copies, errors, strict=True) if error]
         sent = [copy for copy, error in zip(copies, errors, strict=True) if error is None]
         for copy in sent:
@@ -535,9 +540,8 @@ class DeadLetters:
             await self._keep_undecodable(body, str(error))
             return "undecodable"
         params = operation.params
-        with tracing.segment(
-            "dead letter", operation.request_context, task_id=params.task_id, turn=params.turn
-        ):
+        about = {"a2a.task.id": params.task_id, "a2a.turn": params.turn}
+        with spans.receiving(operation.trace, "dead letters", self._queue.system, about):
             try:
                 return await self.end(operation)
             except UnreadableTaskError as error:

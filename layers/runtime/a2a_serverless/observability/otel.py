@@ -1,0 +1,95 @@
+"""The provider of spans, which exports them by OTLP over HTTP; loaded only where that is on.
+
+Where `spans.is_wanted`, `observability.start` calls `set_up`. The SDK reads the standard variables:
+OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_BSP_* and others.
+
+Spans wait in a queue of 2,048, and a thread exports them. What cannot be exported is dropped: no
+task waits for it, and none depends on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from a2a_serverless import __version__
+
+PAUSE_S: Final = 60.0
+"""Seconds after a failed export in which nothing is exported."""
+_LONGEST: Final = 16_384
+"""Characters of an attribute, such as a prompt that the agent's instrumentation records."""
+
+logger = logging.getLogger(__name__)
+
+
+def set_up(environment: Mapping[str, str]) -> None:
+    """Make this process's provider of spans, unless it has one already.
+
+    The SDK's own loggers are silenced: they write a line for each span that finds no place.
+    """
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+    longest = None if "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT" in environment else _LONGEST
+    provider = TracerProvider(
+        resource=resource(environment), span_limits=SpanLimits(max_attribute_length=longest)
+    )
+    provider.add_span_processor(BatchSpanProcessor(Pausing(OTLPSpanExporter())))
+    trace.set_tracer_provider(provider)
+
+
+def resource(environment: Mapping[str, str]) -> Resource:
+    """Return what this process is: service, and the function that it belongs to."""
+    function = environment.get("AWS_LAMBDA_FUNCTION_NAME")
+    known = {
+        "service.name": environment.get("OTEL_SERVICE_NAME")
+        or environment.get("POWERTOOLS_SERVICE_NAME")
+        or "a2a-serverless",
+        "service.version": __version__,
+        "cloud.provider": "aws" if function else None,
+        "cloud.platform": "aws_lambda" if function else None,
+        "cloud.region": environment.get("AWS_REGION") if function else None,
+        "faas.name": function,
+        "faas.version": environment.get("AWS_LAMBDA_FUNCTION_VERSION"),
+        "faas.instance": environment.get("AWS_LAMBDA_LOG_STREAM_NAME"),
+    }
+    return Resource.create({name: value for name, value in known.items() if value})
+
+
+class Pausing(SpanExporter):
+    """Exports by another exporter; after a failure it drops all for a minute, and says so once."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self._resumes_at = 0.0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Export spans, or drop them; raise nothing."""
+        if time.monotonic() < self._resumes_at:
+            return SpanExportResult.FAILURE
+        try:
+            result, why = self._exporter.export(spans), "refused or not reached"
+        except Exception as error:  # noqa: BLE001 - an exporter's failure is no task's
+            result, why = SpanExportResult.FAILURE, type(error).__name__
+        if result is not SpanExportResult.SUCCESS:
+            self._resumes_at = time.monotonic() + PAUSE_S
+            logger.warning(
+                "Spans are dropped for %.0f s: the collector that OTEL_EXPORTER_OTLP_ENDPOINT"
+                " names does not take them (%s).",
+                PAUSE_S,
+                why,
+                extra={"action": "spans_dropped", "spans": len(spans)},
+            )
+        return result
+
+    def shutdown(self) -> None:
+        """End the other exporter."""
+        self._exporter.shutdown()

@@ -1,0 +1,352 @@
+"""One trace from a request over the queue to the attempts at its turn and to the webhooks.
+
+The ids of a trace travel as the fields of W3C Trace Context: with an operation on the queue, with
+the commits of a task, with the job of a webhook, and out with its call. They do so in every
+process, and are on every line of the log (`trace_id`). A client that names no trace begins one.
+
+Spans are made by `opentelemetry-api` where the process has a provider: the one that `otel.start`
+sets up, that of `opentelemetry-instrument`, or an agent's own. What the agent and its libraries
+record by that provider are children of its attempt. Without a provider nothing is made.
+
+The client chooses the ids of the trace that it continues, but not whether it is recorded: that is
+decided here, for each of its requests, by OTEL_TRACES_SAMPLER_ARG.
+
+Names and attributes are those of the semantic conventions 1.41.0 (`SCHEMA`); `a2a.*` are our own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import secrets
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as LateError
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from a2a_serverless import __version__
+from a2a_serverless.errors import A2AServerlessError, UnavailableError
+from a2a_serverless.observability.logs import log_context
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
+
+FLUSH_S: Final = 1.0
+"""Seconds that an invocation waits for its spans, once its work is acknowledged."""
+ANSWER_S: Final = 0.005
+"""Seconds that a client's answer waits for them."""
+PAUSE_S: Final = 60.0
+"""Seconds in which no invocation waits, after one that has waited in vain."""
+
+SCHEMA: Final = "https://opentelemetry.io/schemas/1.41.0"
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+
+Carried: TypeAlias = Mapping[str, str]
+"""The fields of W3C Trace Context; empty: no trace."""
+Attributes: TypeAlias = Mapping[str, object]
+"""What a span is found by: ids and counts, but no content of a task. What is None is left out."""
+Link: TypeAlias = tuple[Carried, str]
+"""Another piece of work, and what it is to this one."""
+Kind: TypeAlias = Literal["internal", "server", "client", "producer", "consumer"]
+
+_PARENT: Final = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+_STATE: Final = re.compile(r"[\x20-\x7e]{1,512}")
+_SAMPLED: Final = 1
+
+_current: ContextVar[Carried] = ContextVar("a2a_serverless_trace", default=MappingProxyType({}))
+
+
+# -- what travels --------------------------------------------------------------------------------
+
+
+def incoming(headers: Carried) -> dict[str, str]:
+    """Return the trace that a client's request goes on with; its headers have lower-case names.
+
+    With spans, it has our own decision to record it. `{}`: the request begins a trace.
+    """
+    given = _well_formed(headers)
+    if given and tracer() is not None:
+        is_sampled = random.random() < sampled_share()  # noqa: S311 - no secret
+        given[TRACEPARENT] = f"{given[TRACEPARENT][:-2]}{int(is_sampled):02x}"
+    return given
+
+
+def sampled_share(environment: Mapping[str, str] = os.environ) -> float:
+    """Return the share of traces that are recorded, 0 to 1, by the standard variables."""
+    sampler = environment.get("OTEL_TRACES_SAMPLER", "")
+    if "ratio" not in sampler:
+        return 0.0 if "off" in sampler else 1.0
+    try:
+        return float(environment.get("OTEL_TRACES_SAMPLER_ARG") or 1)
+    except ValueError:
+        return 1.0  # as the SDK, which warns
+
+
+def carried() -> dict[str, str]:
+    """Return the trace context of the calling code, for a message or a request that it sends."""
+    if tracer() is not None:
+        context = _api().get_current_span().get_span_context()
+        if context.is_valid:
+            return _fields_of(context)
+    return dict(_current.get())
+
+
+def stored() -> str | None:
+    """Return the trace context of the calling code as a commit keeps it; None outside a trace."""
+    fields = carried()
+    return " ".join(fields.values()) if fields else None
+
+
+def loaded(text: str | None) -> dict[str, str]:
+    """Return the trace context that a commit keeps; `{}` if it has none, or a damaged one."""
+    parent, _, state = (text or "").partition(" ")
+    return _well_formed({TRACEPARENT: parent, TRACESTATE: state})
+
+
+def trace_id(fields: Carried) -> str:
+    """Return the id of a trace, 32 hexadecimal digits; empty without one."""
+    return fields.get(TRACEPARENT, "")[3:35]
+
+
+def _well_formed(given: Carried) -> dict[str, str]:
+    """Return `given` without what is no field of a trace: other code puts it into headers."""
+    parent, state = given.get(TRACEPARENT, ""), given.get(TRACESTATE, "")
+    if _PARENT.fullmatch(parent) is None:
+        return {}
+    return {TRACEPARENT: parent} | ({TRACESTATE: state} if _STATE.fullmatch(state) else {})
+
+
+# -- spans ---------------------------------------------------------------------------------------
+
+
+class Piece:
+    """A span under way; what is said of it goes nowhere if nothing is recorded."""
+
+    def __init__(self, recorded: Span | None = None) -> None:
+        self._span = recorded
+
+    def rename(self, name: str) -> None:
+        """Give the span another name."""
+        if self._span is not None:
+            self._span.update_name(name)
+
+    def set(self, attributes: Attributes) -> None:
+        """Add attributes."""
+        if self._span is not None:
+            self._span.set_attributes(_known(attributes))
+
+    def event(self, name: str, attributes: Attributes = MappingProxyType({})) -> None:
+        """Note what happens now."""
+        if self._span is not None:
+            self._span.add_event(name, _known(attributes))
+
+    def fail(self, kind: str) -> None:
+        """Mark what the span stands for as failed, by a kind of error from a few."""
+        if self._span is not None:
+            self._span.set_attribute("error.type", kind)
+            self._span.set_status(_api().StatusCode.ERROR)
+
+
+def current() -> Piece:
+    """Return the innermost span of the calling code."""
+    return Piece(None if tracer() is None else _api().get_current_span())
+
+
+@contextmanager
+def span(
+    name: str,
+    within: Carried | None = None,
+    *,
+    kind: Kind = "internal",
+    links: Iterable[Link] = (),
+    began_ms: int | None = None,
+    attributes: Attributes = MappingProxyType({}),
+) -> Iterator[Piece]:
+    """Make the block a span: what it sends, and every span in it, are its children.
+
+    `within` is the trace that it continues; None: that of the calling code; `{}`: it begins one,
+    which also without spans has an id for log lines and for what is sent.
+    An exception that leaves the block names its type on the span, and no text, which may be a
+    task's. The runtime's own exceptions are no failures of it, but UnavailableError is.
+    """
+    ours, parent = tracer(), carried() if within is None else within
+    if ours is None and within is not None and not within:
+        parent = {TRACEPARENT: f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"}
+    with ExitStack() as block:
+        piece = Piece()
+        if ours is not None:
+            recorded = ours.start_span(
+                name,
+                context=None if within is None else _context_of(within),
+                kind=_api().SpanKind[kind.upper()],
+                attributes=_known(attributes),
+                links=[_link_to(link) for link in links],
+                start_time=None if began_ms is None else began_ms * 1_000_000,
+            )
+            piece, parent = Piece(recorded), _fields_of(recorded.get_span_context())
+            block.callback(_export.note, recorded)
+            block.callback(recorded.end)
+            block.enter_context(
+                _api().use_span(recorded, record_exception=False, set_status_on_exception=False)
+            )
+        token = _current.set(MappingProxyType(dict(parent)))
+        block.callback(_current.reset, token)
+        block.enter_context(log_context(trace_id=trace_id(parent)))
+        try:
+            yield piece
+        except Exception as error:
+            is_foreseen = isinstance(error, A2AServerlessError)
+            if not is_foreseen or isinstance(error, UnavailableError):
+                piece.fail(type(error).__name__)
+            raise
+
+
+def sending(destination: str, system: str, count: int = 1) -> AbstractContextManager[Piece]:
+    """Return the span in which messages are sent to a queue."""
+    batch = {"messaging.batch.message_count": count} if count > 1 else {}
+    return span(
+        f"send {destination}",
+        kind="producer",
+        attributes=_messaging("send", destination, system) | batch,
+    )
+
+
+def receiving(
+    fields: Carried, destination: str, system: str, attributes: Attributes
+) -> AbstractContextManager[Piece]:
+    """Return the span in which one message, which has brought these fields, is processed."""
+    return span(
+        f"process {destination}",
+        fields,
+        kind="consumer",
+        attributes={**_messaging("process", destination, system), **attributes},
+    )
+
+
+def _messaging(operation: str, destination: str, system: str) -> dict[str, Any]:
+    return {
+        "messaging.system": system,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": destination,
+    }
+
+
+# -- the end of an invocation --------------------------------------------------------------------
+
+
+class _Export:
+    """Has spans exported before a function is frozen, one export at a time, by a thread."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="spans")
+        self._is_owed = False
+        self._under_way: Future[Any] | None = None
+        self._waits_at = 0.0
+
+    def note(self, ended: Span) -> None:
+        """Take note of a span that has ended."""
+        self._is_owed = self._is_owed or ended.get_span_context().trace_flags.sampled
+
+    def flush(self, within_s: float) -> None:
+        """Export what has ended; wait `within_s` seconds at most, and not where one was late."""
+        provider: Any = _api().get_tracer_provider() if self._is_owed else None
+        if time.monotonic() < self._waits_at or not hasattr(provider, "force_flush"):
+            return
+        self._is_owed = False
+        if self._under_way is None or self._under_way.done():
+            self._under_way = self._thread.submit(provider.force_flush, round(within_s * 1000))
+        try:
+            self._under_way.result(within_s)
+        except LateError:
+            self._waits_at = time.monotonic() + PAUSE_S
+
+
+_export: Final = _Export()
+
+
+def flush(within_s: float = FLUSH_S) -> None:
+    """Export the spans of an invocation before its environment is frozen; elsewhere do nothing.
+
+    It comes after commit and acknowledgement. What is not exported in time goes on with the next
+    invocation, and for `PAUSE_S` seconds no invocation waits.
+    """
+    if "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
+        _export.flush(within_s)
+
+
+# -- the API of OpenTelemetry ----------------------------------------------------------------------
+
+
+def is_wanted(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return True if the standard variables name a collector, and do not switch spans off."""
+    names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    is_off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    is_off = is_off or environment.get("OTEL_TRACES_EXPORTER") == "none"
+    return not is_off and any(environment.get(name) for name in names)
+
+
+def tracer() -> Tracer | None:
+    """Return what makes this process's spans; None if it has no provider."""
+    api = _api()
+    if api is None:
+        return None
+    provider = api.get_tracer_provider()
+    if isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
+        return None
+    return _tracer_of(provider)
+
+
+@lru_cache(maxsize=1)
+def _tracer_of(provider: TracerProvider) -> Tracer:
+    return provider.get_tracer("a2a_serverless", __version__, SCHEMA)
+
+
+def _api() -> Any:
+    """Return the module of the API if something has loaded it; else no one has set it up either."""
+    return sys.modules.get("opentelemetry.trace")
+
+
+def _context_of(fields: Carried) -> Context:
+    from opentelemetry.context import Context  # noqa: PLC0415 - loaded, as the API is
+
+    if not fields:
+        return Context()
+    api = _api()
+    return api.set_span_in_context(api.NonRecordingSpan(_span_context(fields)), Context())  # type: ignore[no-any-return]
+
+
+def _span_context(fields: Carried) -> SpanContext:
+    api, parts = _api(), fields[TRACEPARENT].split("-")
+    return api.SpanContext(  # type: ignore[no-any-return]
+        trace_id=int(parts[1], 16),
+        span_id=int(parts[2], 16),
+        is_remote=True,
+        trace_flags=api.TraceFlags(int(parts[3], 16) & _SAMPLED),
+        trace_state=api.TraceState.from_header([fields.get(TRACESTATE, "")]),
+    )
+
+
+def _fields_of(context: SpanContext) -> dict[str, str]:
+    flags = int(context.trace_flags) & _SAMPLED
+    fields = {TRACEPARENT: f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"}
+    state = context.trace_state.to_header()
+    return fields | ({TRACESTATE: state} if state else {})
+
+
+def _link_to(link: Link) -> Any:
+    fields, what = link
+    return _api().Link(_span_context(fields), {"a2a.link": what})
+
+
+def _known(attributes: Attributes) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if value is not None}
