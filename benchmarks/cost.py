@@ -21,11 +21,8 @@ from samtranslator.yaml_helper import yaml_parse
 from a2a_serverless.storage.layout import BY_DUE, BY_SCOPE
 from a2a_serverless_tools.local.template import find_template
 from benchmarks import cost_prices as prices
-from benchmarks.cost_prices import MILLION, SECONDS_OF_MONTH, Counts, bill, sampled
+from benchmarks.cost_prices import MILLION, SECONDS_OF_MONTH, Counts, bill
 from benchmarks.cost_system import DELIVERY_S, System, Tally, counted_system
-
-TRACES = "X-Ray"
-"""The service that is only paid with the parameter `Tracing`; as by default, sums leave it out."""
 
 KEPT_DAYS = 30
 """The default of TtlDays."""
@@ -167,11 +164,6 @@ def counts(tally: Tally, profile: Profile, memory: Mapping[str, float]) -> Count
         invocations=sum(tally.invocations.values()),
         gb_seconds=own + waited * profile.tasks,
         logged_bytes=tally.logged_bytes(),
-        traces=sum(  # Lambda also begins one for each message of a queue, linked to the sender's
-            times * sampled(times / profile.tasks * MILLION)
-            for times in tally.invocations.values()
-            if times
-        ),
         sent_bytes=tally.sent_bytes,
     ).over(profile.tasks)
 
@@ -220,11 +212,10 @@ def per_million(names: Sequence[str], usage: Sequence[Counts]) -> Iterator[str]:
     """Yield the table of dollars for a million tasks in a month."""
     bills = [bill(one, times=MILLION, kept_days=KEPT_DAYS) for one in usage]
     yield from header("a million tasks, in dollars", names)
-    paid = [name for name in bills[0] if name != TRACES and any(one[name] for one in bills)]
+    paid = [name for name in bills[0] if any(one[name] for one in bills)]
     for service in paid:
         yield row(service, [one[service] for one in bills])
-    yield row("**all**", [sum(one.values()) - one[TRACES] for one in bills])
-    yield row("with `Tracing`: X-Ray", [one[TRACES] for one in bills])
+    yield row("**all**", [sum(one.values()) for one in bills])
 
 
 def per_request(names: Sequence[str], counted: Sequence[tuple[Profile, Tally]]) -> Iterator[str]:
@@ -287,7 +278,6 @@ def at_rest(read_units: float, logged_bytes: float) -> Iterator[tuple[str, float
 
 def chosen(metrics: int) -> Iterator[tuple[str, float, str]]:
     """Yield what parameters, or tasks, add to a month of a stack at rest."""
-    minutes = SECONDS_OF_MONTH / 60
     waf = prices.WEB_ACL_MONTH + prices.WEB_ACL_RULE_MONTH
     address = SECONDS_OF_MONTH / 3600 * prices.PUBLIC_IPV4_HOUR
     hours = 0.25 * prices.FARGATE_VCPU_HOUR + 0.5 * prices.FARGATE_GB_HOUR
@@ -297,7 +287,6 @@ def chosen(metrics: int) -> Iterator[tuple[str, float, str]]:
     yield "`Worker=external`", worker, "one worker of `fargate.yaml` with its address"
     yield "`KmsKeyArn`", prices.KEY_MONTH, "your key, without its requests"
     yield "`WebAclArn`", waf, "a web ACL with one rule, without its requests"
-    yield "`Tracing`", minutes * sampled(minutes) * prices.TRACE, "traces of the sweeper"
     yield "tasks all the time", metrics * metric, f"{metrics} custom metrics at {metric:.2f}"
 
 

@@ -34,8 +34,6 @@ LOGS_GB_MONTH = 0.03
 METRIC_MONTH = 0.30
 ALARM_METRIC_MONTH = 0.10
 DASHBOARD_MONTH = 3.00
-# aws.amazon.com/xray/pricing, a trace recorded
-TRACE = 5.00 / MILLION
 # aws.amazon.com/secrets-manager/pricing
 SECRET_MONTH = 0.40
 # aws.amazon.com/kms/pricing
@@ -63,7 +61,6 @@ class Counts:
     invocations: float = 0
     gb_seconds: float = 0
     logged_bytes: float = 0
-    traces: float = 0
     sent_bytes: float = 0
     vcpu_hours: float = 0
     gb_hours: float = 0
@@ -88,7 +85,6 @@ def bill(counts: Counts, *, times: float, kept_days: float) -> Mapping[str, floa
         "Lambda requests": counts.invocations * INVOCATION,
         "Lambda time": counts.gb_seconds * GB_SECOND,
         "CloudWatch Logs": counts.logged_bytes / GB * LOGGED_GB,
-        "X-Ray": counts.traces * TRACE,
         "Fargate": counts.vcpu_hours * FARGATE_VCPU_HOUR
         + counts.gb_hours * FARGATE_GB_HOUR
         + counts.address_hours * PUBLIC_IPV4_HOUR,
@@ -100,13 +96,3 @@ def bill(counts: Counts, *, times: float, kept_days: float) -> Mapping[str, floa
 def billed_requests(streamed_bytes: int) -> int:
     """Return the requests that API Gateway bills for one streamed answer."""
     return max(1, ceil(streamed_bytes / STREAMED_REQUEST_BYTES))
-
-
-def sampled(requests: float) -> float:
-    """Return the share of a month's requests that Lambda traces with `Tracing`.
-
-    It traces one request a second, and 5 % of the others. The requests are taken to be spread
-    evenly, which is the most expensive case.
-    """
-    first = min(requests, SECONDS_OF_MONTH)
-    return (first + 0.05 * (requests - first)) / requests

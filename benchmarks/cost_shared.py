@@ -30,7 +30,6 @@ from benchmarks.cost import (
     OWN_S,
     STREAM_S,
     THINK_S,
-    TRACES,
     Profile,
     Run,
 )
@@ -122,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found.append(measured(system, SETTINGS[name], load, chosen.seconds))
     print("\n".join(table(load, [SETTINGS[name].name for name in names], found)))
     for name, one in zip(names, found, strict=True):
-        print(f"\n{load.name}, {LINES[name]}, tracing off: ${paid(one.used):,.0f} a million")
+        print(f"\n{load.name}, {LINES[name]}: ${paid(one.used):,.0f} a million")
     return 0
 
 
@@ -167,9 +166,8 @@ def fargate(turn_s: float = THINK_S) -> dict[str, float]:
 
 
 def paid(one: Counts) -> float:
-    """Return the dollars of a million tasks, without traces."""
-    dollars = bill(one, times=MILLION, kept_days=KEPT_DAYS)
-    return sum(dollars.values()) - dollars[TRACES]
+    """Return the dollars of a million tasks."""
+    return sum(bill(one, times=MILLION, kept_days=KEPT_DAYS).values())
 
 
 def table(load: Load, names: Sequence[str], found: Sequence[Measured]) -> Iterator[str]:

@@ -269,7 +269,6 @@ def counted_system() -> Iterator[System]:
             "AWS_LAMBDA_FUNCTION_NAME": "cost",
             "POWERTOOLS_SERVICE_NAME": "a2a-serverless",
             "POWERTOOLS_METRICS_NAMESPACE": "A2AServerless",
-            "POWERTOOLS_TRACE_DISABLED": "true",
         }
         sys.path[:0] = [str(folder) for folder in FUNCTIONS.iterdir()]
         stdout, logs = sys.stdout, LogLines()

@@ -124,7 +124,8 @@ def test_the_adapter_streams(transformed: Json) -> None:
     """The adapter passes the answer on while it comes, and asks a path that needs no AWS."""
     environment = variables(transformed, "StreamFunction")
     layers = transformed["StreamFunction"]["Properties"]["Layers"]
-    (choice,) = [layer["Fn::If"] for layer in layers if "Fn::If" in layer]
+    choices = {layer["Fn::If"][0]: layer["Fn::If"] for layer in layers if "Fn::If" in layer}
+    choice = choices["HasWebAdapterLayer"]
     adapters = [choice[2]["Fn::Sub"]]
     assert choice[:2] == ["HasWebAdapterLayer", {"Ref": "WebAdapterLayerArn"}]
     assert environment["AWS_LWA_INVOKE_MODE"] == "response_stream"

@@ -45,7 +45,8 @@ SETS: Final[Mapping[str, Mapping[str, str]]] = {
         "StreamConcurrency": "600",
         "ApiConcurrency": "100",
         "AccessLogs": "true",
-        "Tracing": "true",
+        "OtelLayer": "arn:${partition}:lambda:${region}:123456789012:layer:collector:1",
+        "OtelHeaders": "x-key=k",
         "AlarmCallers": "1",
     },
     "both": {
@@ -56,6 +57,7 @@ SETS: Final[Mapping[str, Mapping[str, str]]] = {
     "small": {
         "Auth": "none",
         "PublicUrl": "https://cdn.example.com/agent",
+        "OtelEndpoint": "https://otel.example.com",
         "WorkerTimeout": "60",
         "MaxAttempts": "1",
         "StreamTimeout": "30",
@@ -282,22 +284,23 @@ def test_a_key_is_named_by_its_arn(document: Json, value: str, is_taken: bool) -
     assert "alias" in parameter["ConstraintDescription"]
 
 
-@pytest.mark.parametrize("chosen", ["true", "false"])
-def test_tracing_is_a_choice(whole: Json, document: Json, chosen: str) -> None:
-    """Off, as by default, nothing samples, writes or may write traces."""
-    name = "everything" if chosen == "true" else "defaults"
+@pytest.mark.parametrize("name", ["defaults", "small", "everything"])
+def test_where_traces_go_is_a_choice(whole: Json, name: str) -> None:
+    """By default nothing is exported, and nothing may write traces; a layer has a collector."""
     made = Deployed(whole, "aws", "us-east-1", name, "agent").resources()
     functions = [it for kind, it in made.values() if kind == "AWS::Lambda::Function"]
-    stage = next(it for kind, it in made.values() if kind == "AWS::ApiGateway::Stage")
-    is_on = chosen == "true"
-    assert document["Parameters"]["Tracing"]["Default"] == "false"
-    assert {it["TracingConfig"]["Mode"] for it in functions} == {
-        "Active" if is_on else "PassThrough"
-    }
-    disabled = {it["Environment"]["Variables"]["POWERTOOLS_TRACE_DISABLED"] for it in functions}
-    assert disabled == {"false" if is_on else "true"}
-    assert stage["TracingEnabled"] is is_on
-    assert ("xray:" in json.dumps(made)) is is_on
+    variables = [function["Environment"]["Variables"] for function in functions]
+    to = {
+        "defaults": None,
+        "small": "https://otel.example.com",
+        "everything": "http://localhost:4318",
+    }[name]
+    assert {it.get("OTEL_EXPORTER_OTLP_ENDPOINT") for it in variables} == {to}
+    assert {str(it["OTEL_TRACES_SAMPLER_ARG"]) for it in variables} == {"0.05"}
+    has_layer = name == "everything"
+    layers = "".join(str(function["Layers"]) for function in functions)
+    assert layers.count("layer:collector:1") == (len(functions) if has_layer else 0)
+    assert ("xray:" in json.dumps(made)) is has_layer
 
 
 def test_what_a_failed_first_deployment_leaves(document: Json) -> None:

@@ -106,7 +106,8 @@ def test_a_failure_is_marked_by_its_type(error: BaseException, kind: str | None)
         ("parentbased_always_off", "", 0),
         ("parentbased_traceidratio", "0.05", 0.05),
         ("parentbased_traceidratio", "no number", 1),
-        ("traceidratio", "", 1),
+        ("", "0.05", 0.05),
+        ("", "7", 1),
     ],
 )
 def test_the_share_is_that_of_the_standard_variables(

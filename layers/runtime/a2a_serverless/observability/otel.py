@@ -1,7 +1,8 @@
 """The provider of spans, which exports them by OTLP over HTTP; loaded only where that is on.
 
-Where `spans.is_wanted`, `observability.start` calls `set_up`. The SDK reads the standard variables:
-OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_BSP_* and others.
+Where `spans.is_wanted`, `observability.start` calls `set_up`. The SDK reads the standard variables,
+such as OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME and OTEL_BSP_SCHEDULE_DELAY; of the samplers
+there is one, by ratio (`spans.sampled_share`).
 
 Spans wait in a queue of 2,048, and a thread exports them. What cannot be exported is dropped: no
 task waits for it, and none depends on it.
@@ -19,8 +20,10 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from a2a_serverless import __version__
+from a2a_serverless.observability.spans import sampled_share
 
 PAUSE_S: Final = 60.0
 """Seconds after a failed export in which nothing is exported."""
@@ -40,7 +43,9 @@ def set_up(environment: Mapping[str, str]) -> None:
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     longest = None if "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT" in environment else _LONGEST
     provider = TracerProvider(
-        resource=resource(environment), span_limits=SpanLimits(max_attribute_length=longest)
+        sampler=ParentBased(TraceIdRatioBased(sampled_share(environment))),
+        resource=resource(environment),
+        span_limits=SpanLimits(max_attribute_length=longest),
     )
     provider.add_span_processor(BatchSpanProcessor(Pausing(OTLPSpanExporter())))
     trace.set_tracer_provider(provider)

@@ -81,14 +81,16 @@ def incoming(headers: Carried) -> dict[str, str]:
 
 
 def sampled_share(environment: Mapping[str, str] = os.environ) -> float:
-    """Return the share of traces that are recorded, 0 to 1, by the standard variables."""
-    sampler = environment.get("OTEL_TRACES_SAMPLER", "")
-    if "ratio" not in sampler:
-        return 0.0 if "off" in sampler else 1.0
+    """Return the share of traces that are recorded, 0 to 1: OTEL_TRACES_SAMPLER_ARG, by default 1.
+
+    Of the samplers that OTEL_TRACES_SAMPLER can name, those that are always off count as well.
+    """
+    if "off" in environment.get("OTEL_TRACES_SAMPLER", ""):
+        return 0.0
     try:
-        return float(environment.get("OTEL_TRACES_SAMPLER_ARG") or 1)
+        return min(1.0, max(0.0, float(environment.get("OTEL_TRACES_SAMPLER_ARG") or 1)))
     except ValueError:
-        return 1.0  # as the SDK, which warns
+        return 1.0  # as the SDK
 
 
 def carried() -> dict[str, str]:

@@ -158,7 +158,7 @@ class Observer:
     """What the process adds to its commits, and what it is told of them; by default nothing."""
 
     trace: Callable[[], str | None] = lambda: None
-    """Returns X-Ray's header of the writer, which the commit keeps."""
+    """Returns the writer's trace context, which the commit keeps."""
     ended: Callable[[Head, int], None] = lambda _, __: None
     """Is called by the process that ends a task, with HEAD and the milliseconds since creation."""
     send: Callable[[Head], Awaitable[None]] | None = None

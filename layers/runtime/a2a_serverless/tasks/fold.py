@@ -64,7 +64,7 @@ class Record:
     ended: AttemptEnd | None = None
     """The attempt that ended with this commit: the one a claim takes over from, or the writer's."""
     trace: str | None = None
-    """X-Ray's header of the writer."""
+    """The writer's trace context, see `observability.spans.stored`."""
 
     @classmethod
     def of(cls, step: Step) -> Record:

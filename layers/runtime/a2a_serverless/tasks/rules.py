@@ -188,7 +188,7 @@ class Step:
     ended: AttemptEnd | None = None
     """The attempt that ends with this commit: the one a claim takes over from, or the writer's."""
     trace: str | None = None
-    """X-Ray's header of the writer: the webhook that notifies of the commit joins its trace."""
+    """The writer's trace context: the webhook that notifies of the commit goes on with it."""
     context_write: ContextWrite | None = None
     key_digest: str = ""
     """Of the idempotency key with which the message of a follow-up came; empty: it had none."""
