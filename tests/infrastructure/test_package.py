@@ -94,24 +94,26 @@ def undeclared(modules: set[str], requirements: list[str]) -> set[str]:
 
 
 def test_what_the_layer_imports_is_declared(project: Path) -> None:
-    """Each package that the runtime imports is a dependency, or comes with one that is."""
+    """Each package that the runtime imports is a dependency, or of the layer's extra `otel`."""
     modules = {
         module
         for module, importers in imported().items()
         if any(not importer.startswith(TOOLS) for importer in importers)
     }
-    assert undeclared(modules - IN_LAMBDA, table(project)["dependencies"]) == set()
+    read = table(project)
+    requirements = read["dependencies"] + read["optional-dependencies"]["otel"]
+    assert undeclared(modules - IN_LAMBDA, requirements) == set()
 
 
 def test_what_the_command_line_imports_is_declared(project: Path) -> None:
     """Commands and local stack import the extra `local` at most; the fixtures, `testing`."""
     read = table(project)
     extras = read["optional-dependencies"]
-    requirements = read["dependencies"] + extras["local"] + extras["testing"]
+    requirements = read["dependencies"] + extras["local"] + extras["otel"] + extras["testing"]
     assert undeclared(set(imported()), requirements) == set()
 
 
-OWN_EXTRAS = {"local", "testing", "worker"}
+OWN_EXTRAS = {"local", "otel", "testing", "worker"}
 """Extras that no framework has given its name."""
 
 

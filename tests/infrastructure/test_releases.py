@@ -28,7 +28,7 @@ def other_value(parameter: Json) -> str:
     default = str(parameter["Default"])
     if "AllowedValues" in parameter:
         return next(str(it) for it in parameter["AllowedValues"] if str(it) != default)
-    return str(int(default) + 1) if parameter["Type"] == "Number" else f"{default}other"
+    return str(float(default) + 1) if parameter["Type"] == "Number" else f"{default}other"
 
 
 def functions_alone(document: Json) -> Json:
