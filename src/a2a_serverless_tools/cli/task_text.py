@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from a2a_serverless.tasks.head import AttemptEnd
+from a2a_serverless.tasks.turns import Attempt, Turn
 from a2a_serverless.tasks.usage import total
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS, Change, Committed, Timeline
-from a2a_serverless_tools.inspect.turns import Attempt, Turn, step_text, usage_text
 from a2a_serverless_tools.inspect.webhooks import Webhook
 from a2a_serverless_tools.inspect.wording import (
     UNREADABLE,
@@ -31,6 +31,7 @@ from a2a_serverless_tools.inspect.wording import (
     webhook,
     what_holds,
 )
+from a2a_serverless_tools.inspect.words import step_text, usage_text
 
 if TYPE_CHECKING:
     from a2a_serverless_tools.console.lines import LogLine

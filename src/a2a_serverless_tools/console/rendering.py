@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from a2a_serverless_tools.inspect import wording
-from a2a_serverless_tools.inspect.turns import usage_text
+from a2a_serverless_tools.inspect.words import usage_text
 
 BASE: Final = "/_console"
 """The path of the console; no agent has a tenant of this name."""

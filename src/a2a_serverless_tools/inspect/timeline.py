@@ -50,9 +50,10 @@ from a2a_serverless.tasks.head import (
 from a2a_serverless.tasks.pace import commit_units
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.push import GivenUp, Push
+from a2a_serverless.tasks.turns import Attempt, Turn, turns_of
 from a2a_serverless.tasks.usage import Used
-from a2a_serverless_tools.inspect.turns import Attempt, Turn, step_text, turns_of, usage_text
 from a2a_serverless_tools.inspect.webhooks import Webhook, webhooks_of, with_deliveries
+from a2a_serverless_tools.inspect.words import step_text, usage_text
 
 _ChangeName: TypeAlias = Literal[
     "message",

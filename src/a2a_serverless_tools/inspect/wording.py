@@ -11,9 +11,10 @@ from typing import Final
 
 from a2a_serverless.tasks.head import ASLEEP, HANDOVER
 from a2a_serverless.tasks.push import GivenUp
+from a2a_serverless.tasks.turns import Attempt, Outcome
 from a2a_serverless_tools.inspect.timeline import Change, Happening, InLine, Timeline
-from a2a_serverless_tools.inspect.turns import Attempt, Outcome, step_text
 from a2a_serverless_tools.inspect.webhooks import DeliveryLine, Webhook
+from a2a_serverless_tools.inspect.words import step_text
 
 UNREADABLE: Final = "unreadable"
 IN_LINE: Final[Mapping[str, str]] = {

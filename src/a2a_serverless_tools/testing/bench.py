@@ -20,11 +20,11 @@ from a2a_serverless.tasks.entries import Caller, copied
 from a2a_serverless.tasks.fold import LAST, Cursor, incarnation_tag
 from a2a_serverless.tasks.head import ASLEEP, Head, Operation
 from a2a_serverless.tasks.identity import Scope, new_id
+from a2a_serverless.tasks.turns import turns_of
 from a2a_serverless.wiring import memory_backends, queue_on
 from a2a_serverless.worker.agents import executor_of, load_agent, what_is
 from a2a_serverless.worker.context import Worker
 from a2a_serverless.worker.sweeper import Sweeper
-from a2a_serverless_tools.inspect.turns import turns_of
 from a2a_serverless_tools.inspect.wording import iso
 from a2a_serverless_tools.testing.clock import PacedClock
 from a2a_serverless_tools.testing.process import KilledError, Points, Process, _found

@@ -459,6 +459,11 @@ class Log:
         (record,) = self.between(version - 1, version)
         return record
 
+    def of_turn(self) -> tuple[Record, ...]:
+        """Return the commit that has accepted the current turn's message, and those of the turn."""
+        opened, last = self.head.turn, self.head.version
+        return (*self.between(opened - 1, opened), *self.between(self.head.turn_base, last))
+
     @property
     def needs_newer(self) -> bool:
         """Return True if only a newer release may run or write the task."""

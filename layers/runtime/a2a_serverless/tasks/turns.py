@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from a2a_serverless.tasks.entries import (
     ModelsUsed,
@@ -15,9 +16,18 @@ from a2a_serverless.tasks.entries import (
     TurnEnded,
     TurnOpened,
 )
-from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import LOST, AttemptEnd, Head, is_terminal
-from a2a_serverless.tasks.usage import MILLION, Used, summed, total
+from a2a_serverless.tasks.fold import Log, Record
+from a2a_serverless.tasks.head import (
+    ASLEEP,
+    HANDOVER,
+    LOST,
+    SHUTDOWN,
+    AttemptEnd,
+    Head,
+    is_terminal,
+)
+from a2a_serverless.tasks.rules import left_by
+from a2a_serverless.tasks.usage import Used, summed
 
 Outcome: TypeAlias = Literal[
     "running",  # it has the claim; whether its process lives is not known
@@ -28,6 +38,8 @@ Outcome: TypeAlias = Literal[
     "cut short",  # another writer has ended the task, such as a cancel
     "unknown",  # its record is damaged
 ]
+
+_FIXED: Final = frozenset({ASLEEP, HANDOVER, LOST, SHUTDOWN})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,24 +120,59 @@ class Turn:
     @property
     def waited_ms(self) -> int | None:
         """Return the milliseconds until its first attempt; None: no attempt, or an unknown time."""
+        return self._until_first(self.began_at)
+
+    @property
+    def queued_ms(self) -> int | None:
+        """Return the milliseconds from its message to its first attempt; None: as `waited_ms`."""
+        return self._until_first(self.opened_at)
+
+    @property
+    def running_ms(self) -> int | None:
+        """Return the sum of its attempts; None: one is lost, or runs, or a time is unknown."""
+        return _sum(attempt.took_ms for attempt in self.attempts)
+
+    @property
+    def paused_ms(self) -> int | None:
+        """Return the sum of the waits between its attempts; None: the end of one is unknown."""
+        return _sum(attempt.waited_ms for attempt in self.attempts[1:])
+
+    @property
+    def waits(self) -> dict[str, int]:
+        """Return how many attempts came before the last one, by what came between.
+
+        Errors and waits for services are `retry`; the other keys are fixed reasons of `AttemptEnd`.
+        """
+        ends = (attempt.reason or LOST for attempt in self.attempts[:-1])
+        return dict(Counter(end if end in _FIXED else "retry" for end in ends))
+
+    def _until_first(self, since: int | None) -> int | None:
         start = self.attempts[0].started_at if self.attempts else None
-        return None if start is None or self.began_at is None else start - self.began_at
+        return None if start is None or since is None else max(0, start - since)
 
 
-def step_text(step: StepId) -> str:
-    """Return a step's name, with its key, and its number if it is not the first of both."""
-    key, number = f" [{step.key}]" if step.key else "", f" {step.number}" if step.number > 1 else ""
-    return step.name + key + number
+def _sum(times: Iterable[int | None]) -> int | None:
+    known = [*times]
+    return None if None in known else sum(each or 0 for each in known)
 
 
-def usage_text(used: Used) -> str:
-    """Return what models have used, in a line: calls, tokens, and money if it is known."""
-    one = total(used)
-    calls = "1 call" if one.calls == 1 else f"{one.calls:,} calls"
-    cached = f" ({one.cached_tokens:,} cached)" if one.cached_tokens else ""
-    text = f"{calls}, {one.input_tokens:,} tokens in{cached}, {one.output_tokens:,} out"
-    text += f", cost {one.cost / MILLION:,.4f}" if one.cost else ""
-    return text + (f", {one.unpriced:,} without a price" if one.unpriced else "")
+def ended_turn(log: Log, end: Record, began_at: int | None) -> Turn:
+    """Return the open turn of a log after the commit that ends it.
+
+    Args:
+        log: as it was read, from its beginning, before the last attempt or without one.
+        end: the commit, some time later.
+        began_at: the time at which the writer's own attempt began; None: it has made none.
+    """
+    head, records = log.head, list(log.of_turn())
+    if began_at is not None and end.token is not None:
+        # What it has committed since says nothing more about the attempts.
+        version = head.version + 1
+        records.append(
+            Record(version=version, entries=(), token=end.token, at=began_at, ended=left_by(head))
+        )
+    turns = turns_of(head, (*records, end))
+    return next((turn for turn in turns if turn.ended == end.version), turns[0])
 
 
 def turns_of(head: Head, records: Iterable[Record]) -> tuple[Turn, ...]:
