@@ -231,7 +231,7 @@ def _storage_on(
     )
 
 
-OBSERVER: Final = Observer(trace=spans.stored, ended=logs.task_ended)
+OBSERVER: Final = Observer(trace=spans.stored, ended=logs.ended)
 
 
 def aws_backends(

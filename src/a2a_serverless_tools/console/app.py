@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless import aws
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
+from a2a_serverless.observability.logs import begun
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import Pages
 from a2a_serverless_tools.console.rendering import BASE, page
@@ -152,7 +153,10 @@ def with_console(agent: ASGIApp, console: Console, guarded: ASGIApp) -> ASGIApp:
 
 
 class _Safe:
-    """Gives every answer the headers that keep a hostile artifact from running code."""
+    """Gives every answer the headers that keep a hostile artifact from running code.
+
+    The lines of the log about each request have a correlation id of their own.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -171,7 +175,8 @@ class _Safe:
                 ]
             await send(message)
 
-        await self._app(scope, receive, safe)
+        with begun():
+            await self._app(scope, receive, safe)
 
 
 class _Sessions:

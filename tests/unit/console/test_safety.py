@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import Iterator
 from unittest.mock import AsyncMock
@@ -12,10 +13,12 @@ import httpx
 import pytest
 from a2a.types import Message, Part, SendMessageRequest
 from botocore.exceptions import ClientError
+from starlette.responses import Response
 
-from a2a_serverless_tools.console import inspector
+from a2a_serverless_tools.console import app, inspector
 from a2a_serverless_tools.console.app import STATIC
 from a2a_serverless_tools.local.stack import Stack
+from tests.support.observed import logged
 from tests.unit.console.conftest import Dev, developing
 
 PAGES = ["/tasks", "/try", "/queues", "/card", "/find?id=x"]
@@ -47,6 +50,23 @@ def sent(stack: Stack, text: str = "a b c") -> str:
         f"{stack.url}/message:send", json=body, headers={"A2A-Version": "1.0"}, trust_env=False
     )
     return str(answer.json()["task"]["id"])
+
+
+def test_the_lines_of_a_request_have_an_id(
+    person: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is logged while a page is made names the request, each another one."""
+
+    def leads(path: str) -> Response:
+        logging.getLogger("a2a_serverless").warning("seen")
+        return Response(path)
+
+    monkeypatch.setattr(app, "_to", leads)
+    with logged() as lines:
+        for _ in range(2):
+            person.get("/_console")
+    seen = [line["correlation_id"] for line in lines if line["message"] == "seen"]
+    assert len({*seen}) == 2
 
 
 # -- people ------------------------------------------------------------------------------------

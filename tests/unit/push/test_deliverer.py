@@ -35,6 +35,7 @@ from a2a_serverless.tasks.identity import Scope, caller_number
 from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
+from tests.support import observed
 from tests.support.clocks import ManualClock
 from tests.support.messages import request as request_of
 from tests.support.observed import counted
@@ -112,6 +113,17 @@ async def test_a_transition_is_told(receiver: Receiver, world: World) -> None:
     assert request.headers["x-a2a-notification-token"] == TOKEN
     assert request.attempt == 1
     assert is_empty(world.jobs)
+
+
+async def test_each_delivery_has_a_correlation_id(receiver: Receiver, world: World) -> None:
+    """All lines of one delivery have it, and those of the next another one."""
+    head = await world.open(receiver.url(), states=[WORKING])
+    with observed.logged() as lines:
+        await world.pump()
+        await world.say(head, INPUT_REQUIRED)
+        await world.pump()
+    told = [line["correlation_id"] for line in lines if line.get("action") == "push_delivered"]
+    assert len({*told}) == 2
 
 
 async def test_a_client_of_0_1_is_told_in_its_form(receiver: Receiver, world: World) -> None:

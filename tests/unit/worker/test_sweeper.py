@@ -698,7 +698,7 @@ async def test_a_run_is_logged(stack: Stack, caplog: pytest.LogCaptureFixture) -
     await stack.open()
     stack.clock.advance(WAITING_S)
     await stack.sweep()
-    assert actions(caplog) == ["cancel_at_deadline", "resend", "sweep"]
+    assert actions(caplog) == ["turn_ended", "cancel_at_deadline", "resend", "sweep"]
 
 
 def interfere(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:

@@ -25,6 +25,7 @@ from a2a_serverless.http.card import deployed_card
 from a2a_serverless.http.context import base_url
 from a2a_serverless.http.errors import http_error, internal_error, log_refusal, rest_error
 from a2a_serverless.http.middleware import (
+    Application,
     add_middleware,
     former_form,
 )
@@ -113,7 +114,7 @@ def create_app(
 
 def _described_by(card: AgentCard) -> FastAPI:
     """Return an application without routes, whose OpenAPI description has the card's texts."""
-    return FastAPI(
+    return Application(
         title=card.name,
         description=card.description,
         version=card.version,

@@ -7,7 +7,6 @@ or into the answer, so that a caller can neither forge them nor make them show a
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +23,7 @@ from starlette.responses import JSONResponse
 from a2a_serverless import errors
 from a2a_serverless.http import JSONRPC_PATHS
 from a2a_serverless.observability import metrics
+from a2a_serverless.observability.logs import correlation_id
 from a2a_serverless.tasks.identity import is_task_id
 
 logger = logging.getLogger(__name__)
@@ -92,8 +92,8 @@ def log_refusal(reason: str) -> None:
 
 
 def internal_error(error: Exception, action: str, task_id: str = "") -> protocol.InternalError:
-    """Log `error`, and return an error for the client that only has its correlation id."""
-    correlation_id = secrets.token_hex(8)
+    """Log `error`, and return an error for the client that only has the correlation id."""
+    reference = correlation_id()
     logger.error(
         "%s failed: %s",
         action,
@@ -102,14 +102,14 @@ def internal_error(error: Exception, action: str, task_id: str = "") -> protocol
         extra={
             "action": action,
             "task_id": task_id if is_task_id(task_id) else "",  # any other is a client's text
-            "correlation_id": correlation_id,
+            "correlation_id": reference,
         },
     )
     sentence = next(
         (text for kind, text in _SENTENCES.items() if isinstance(error, kind)),
         "The request failed.",
     )
-    return protocol.InternalError(message=f"{sentence} Correlation id: {correlation_id}.")
+    return protocol.InternalError(message=f"{sentence} Correlation id: {reference}.")
 
 
 def invalid_params(message: str, *problems: tuple[str, str]) -> InvalidParamsError:

@@ -27,7 +27,7 @@ from a2a_serverless.http.errors import RequestRefusedError, response_of
 from a2a_serverless.http.middleware import check_addresses
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.observability import metrics, spans
-from a2a_serverless.observability.logs import log_context
+from a2a_serverless.observability.logs import begun, log_context
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.identity import is_unicode
 from a2a_serverless.wiring import aws_backends
@@ -78,7 +78,8 @@ def lambda_handler(app: ASGIApp) -> _LambdaHandler:
                 try:
                     _check(event)
                 except RequestRefusedError as error:
-                    return _refused(error, event)
+                    with begun():
+                        return _refused(error, event)
                 return adapter(event, context)
         finally:
             metrics.flush()

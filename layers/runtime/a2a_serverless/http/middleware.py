@@ -13,6 +13,7 @@ from typing import Any, Final
 from a2a.types import AgentCard
 from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, VERSION_HEADER
 from a2a.utils.errors import A2A_REASON_TO_ERROR, JSON_RPC_ERROR_CODE_MAP
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
@@ -27,6 +28,7 @@ from a2a_serverless.http.context import EXTENSION_HEADERS, names_1_0, requested_
 from a2a_serverless.http.errors import RequestRefusedError, response_of
 from a2a_serverless.http.files import ServedFiles
 from a2a_serverless.observability import spans
+from a2a_serverless.observability.logs import begun
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import PATH, Blobs, ServedBlobs
 
@@ -96,6 +98,17 @@ def _tell_status(piece: spans.Piece, status: int) -> None:
     piece.set({"http.response.status_code": status})
     if status >= _SERVER_ERROR:
         piece.fail(str(status))
+
+
+class Application(FastAPI):
+    """Answers each request as a piece of work of its own, with its refusals and its failures."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        with begun():
+            await super().__call__(scope, receive, send)
 
 
 class _Beside:

@@ -1,21 +1,52 @@
-"""The fields on every log line, and what is counted of the ends of tasks."""
+"""The fields on every log line, and the line and the metrics at the end of each turn.
+
+A piece of work is a request, a delivery with its attempts, or the sweep of a task. Its correlation
+id is on every line that is logged in it, and in the error or the sentence that its client reads.
+"""
 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any, Final
 
+from a2a.types import TaskState
+
+from a2a_serverless import spent
 from a2a_serverless.observability import metrics
-from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import Head, Operation, plain_state
+from a2a_serverless.tasks.entries import ModelsUsed, Unknown
+from a2a_serverless.tasks.fold import Log, Record
+from a2a_serverless.tasks.head import LOST, SHUTDOWN, AttemptEnd, Head, Operation, plain_state
 from a2a_serverless.tasks.identity import caller_number
+from a2a_serverless.tasks.rules import Step
+from a2a_serverless.tasks.turns import ended_turn
+from a2a_serverless.tasks.usage import MILLION, Used, total
+
+logger = logging.getLogger(__name__)
+
+BY_AGENT: Final = "agent"
+"""The reason of a failure that the agent itself has told."""
+NEVER_STARTED: Final = "never_started"
+"""The reason of a failure that no attempt has come before."""
+
+_COUNTED: Final = frozenset(
+    {BY_AGENT, NEVER_STARTED, LOST, SHUTDOWN}
+    | {"AgentNotLoadedError", "BudgetError", "DeadlineError", "DivergedError"}
+    | {"InvalidAgentEventError", "StaleStateError", "UnavailableError"}
+)
+"""The reasons that have a metric of their own: an agent can raise any number of others."""
 
 _fields: ContextVar[Mapping[str, object]] = ContextVar(
     "a2a_serverless_log_fields", default=MappingProxyType({})
 )
+
+
+# -- fields ------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -42,17 +73,170 @@ def with_context(record: logging.LogRecord) -> bool:
     return True
 
 
-def task_ended(head: Head, after_ms: int) -> None:
-    """Count the end of a task, `after_ms` after its creation."""
-    metrics.count("TasksEnded", state=plain_state(head.state))
-    metrics.time("TimeToEnd", after_ms)
+@dataclass(slots=True, eq=False)
+class _Work(spent.Spent):
+    """What is known of a piece of work besides its fields."""
+
+    log: Log | None = None
+    """Of the task whose turn it works on, as it was read before; None: it was not read."""
+    began_at: int | None = None
+    """The time at which its attempt began; None: it makes none."""
 
 
 @contextmanager
-def observed_delivery(operation: Operation, receives: int) -> Iterator[None]:
-    """Put the ids of the delivery on every line that is logged in the block."""
-    with log_context(**operation.ids, receives=receives):
-        yield
+def begun(**fields: object) -> Iterator[None]:
+    """Run the block as a piece of work of its own, under a new correlation id and these fields."""
+    token = spent.current.set(_Work())
+    try:
+        with log_context(correlation_id=secrets.token_hex(8), **fields):
+            yield
+    finally:
+        spent.current.reset(token)
+
+
+def correlation_id() -> str:
+    """Return the id of the piece of work; outside of all work a new one."""
+    return str(_fields.get().get("correlation_id") or secrets.token_hex(8))
+
+
+def observed_delivery(operation: Operation, receives: int) -> AbstractContextManager[None]:
+    """Run the block as the work on a delivery, whose ids are on every line that is logged."""
+    return begun(**operation.ids, receives=receives)
+
+
+def works_on(log: Log, began_at: int | None = None) -> None:
+    """Take note that the work is on the open turn of `log`, read from its beginning.
+
+    `began_at`: the time at which an attempt begins, in milliseconds; None: none does.
+    """
+    work = spent.current.get()
+    if isinstance(work, _Work):
+        work.log, work.began_at = log, began_at
+
+
+# -- ends --------------------------------------------------------------------------------------
+
+
+def ended(before: Head, step: Step, failed: AttemptEnd | None) -> None:
+    """Tell of a commit that has ended a turn, or a task: a line for the turn, and the metrics.
+
+    Args:
+        before: HEAD before the commit.
+        step: the commit as it is stored.
+        failed: the end of the attempt for which the task has failed, if there was one.
+    """
+    if step.head.is_terminal:
+        metrics.count("TasksEnded", state=plain_state(step.head.state))
+        metrics.time("TimeToEnd", step.at - before.created_at)
+    if not before.turn_is_open:
+        return
+    work = spent.current.get()
+    told = {
+        "task_id": before.task_id,
+        "context_id": before.context_id,
+        "turn": before.turn,
+        "state": plain_state(step.head.state),
+        "reason": _reason(step, failed),
+        "commits": step.head.version - before.turn_base,
+        **_account(before, step, work if isinstance(work, _Work) else _Work()),
+    }
+    if told["reason"] is not None:
+        metrics.count("TurnsFailed", reason=_counted(told["reason"]))
+    if told["running_ms"] is not None:
+        metrics.time("TimeRunning", told["running_ms"])
+    known = {name: value for name, value in told.items() if value is not None}
+    logger.info("Turn ended", extra={"action": "turn_ended", **known})
+    if work is not None and work.milliseconds is not None:
+        work.clear()  # the delivery may go on with the next turn
+
+
+def _counted(reason: str) -> str:
+    return reason if reason in _COUNTED else "other"
+
+
+def _reason(step: Step, failed: AttemptEnd | None) -> str | None:
+    """Return why a task has failed: the name of an error, or a fixed word; None: it has not."""
+    if step.head.state != TaskState.TASK_STATE_FAILED:
+        return None
+    if failed is not None:
+        return failed.reason.partition(":")[0]
+    return BY_AGENT if step.token is not None else NEVER_STARTED
+
+
+def _account(before: Head, step: Step, work: _Work) -> dict[str, Any]:
+    """Return the numbers of the line; None: not known. A number is never guessed."""
+    log = work.log
+    is_its = log is not None and (log.head.incarnation, log.head.turn) == (
+        before.incarnation,
+        before.turn,
+    )
+    return {
+        **(_stored(work, work.milliseconds) if work.milliseconds is not None else {}),
+        **(_by_log(log, step, work.began_at) if log and is_its else _by_head(before, step)),
+    }
+
+
+def _stored(work: _Work, milliseconds: float) -> dict[str, Any]:
+    return {
+        "storing_ms": round(milliseconds, 1),
+        "read_units": work.units("read"),
+        "write_units": work.units("write"),
+    }
+
+
+def _by_log(log: Log, step: Step, began_at: int | None) -> dict[str, Any]:
+    turn, head = ended_turn(log, Record.of(step), began_at), log.head
+    opened_at = turn.opened_at
+    return {
+        "attempts": len(turn.attempts),
+        "waits": turn.waits | _stood(head),
+        "queued_ms": turn.queued_ms,
+        "running_ms": turn.running_ms if turn.attempts else None,
+        "waiting_ms": turn.paused_ms if turn.attempts else None,
+        "attempt_ms": None if began_at is None else max(0, step.at - began_at),
+        "total_ms": None if opened_at is None else max(0, step.at - opened_at),
+        "caller": caller_number(turn.by) if turn.version else None,
+        **(_spending(log, step.head.usage) if step.head.usage else {}),
+    }
+
+
+def _by_head(before: Head, step: Step) -> dict[str, Any]:
+    """Return what HEAD alone knows: little of a turn with records, or after the task's first."""
+    is_first = before.turn == 1
+    starts = before.attempts + before.spared.faults + before.spared.interruptions
+    return {
+        "attempts": None if before.has_records else starts,
+        "running_ms": None,
+        "total_ms": max(0, step.at - before.created_at) if is_first else None,
+        **(_spending(None, step.head.usage) if is_first and step.head.usage else {}),
+    }
+
+
+def _spending(log: Log | None, stored: Used) -> dict[str, Any]:
+    """Return tokens and money of a turn; nothing if no model was reported, or a commit is damaged.
+
+    `stored` is the task's sum in HEAD. `log` was read before; None: the task has one turn.
+    """
+    entries = [entry for record in log.of_turn() for entry in record.entries] if log else []
+    if any(isinstance(entry, Unknown) for entry in entries):
+        return {}
+    of_turn = [u for entry in entries if isinstance(entry, ModelsUsed) for u in entry.usage]
+    now, read, earlier = total(stored), total(log.head.usage if log else ()), total((*of_turn,))
+    tokens = now.tokens - read.tokens + earlier.tokens
+    cost = now.cost - read.cost + earlier.cost
+    is_priced = cost > 0 and now.unpriced == read.unpriced - earlier.unpriced
+    return {"tokens": tokens or None, "cost": cost / MILLION if is_priced else None}
+
+
+def _stood(head: Head) -> dict[str, int]:
+    """Return how often a turn stood in line, as the HEAD says with which its first attempt began.
+
+    Of later attempts it says too little; and if a turn was woken more than once that had a place in
+    its conversation, it does not say for what it waited.
+    """
+    if head.token is not None or not head.wakes or (head.is_in_line and head.wakes > 1):
+        return {}
+    return {"conversation" if head.is_in_line and not head.woken else "share": head.wakes}
 
 
 def count_failed(log: Log, *, is_used_up: bool = False) -> None:

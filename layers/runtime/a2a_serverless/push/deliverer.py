@@ -28,6 +28,7 @@ from a2a_serverless.errors import (
     UnreadablePushError,
 )
 from a2a_serverless.observability import metrics, spans
+from a2a_serverless.observability.logs import begun
 from a2a_serverless.observability.spans import Piece
 from a2a_serverless.push.client import Outcome, PushClient, Session
 from a2a_serverless.push.destinations import Destination, Destinations
@@ -192,7 +193,12 @@ class Deliverer:
         Return True if the job is done, False if its event source has to deliver it again.
         """
         faults.point("push-received")
-        job, delivery = handle.message, _Job(self, handle.message, budget)
+        delivery = _Job(self, handle.message, budget)
+        with begun():
+            return await self._delivered(handle, delivery)
+
+    async def _delivered(self, handle: Handle[PushJob], delivery: _Job) -> bool:
+        job = handle.message
         try:
             about = {"a2a.task.id": job.task_id}
             with spans.receiving(job.trace, self.queue.jobs.name, self.queue.jobs.system, about):

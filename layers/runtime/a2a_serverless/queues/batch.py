@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from typing import Any, TypeVar
 
 from a2a_serverless.observability import metrics, spans
-from a2a_serverless.observability.logs import log_context
+from a2a_serverless.observability.logs import begun
 from a2a_serverless.queues.fifo import EventRecord
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class EventFunction(ABC):
             InvalidArgumentError: the event comes from a source that the function does not handle.
         """
         try:
-            with log_context(request_id=getattr(context, "aws_request_id", None)):
+            with begun(request_id=getattr(context, "aws_request_id", None)):
                 return self._run(self._answer(event, context))
         finally:
             metrics.flush()

@@ -159,8 +159,9 @@ class Observer:
 
     trace: Callable[[], str | None] = lambda: None
     """Returns the writer's trace context, which the commit keeps."""
-    ended: Callable[[Head, int], None] = lambda _, __: None
-    """Is called by the process that ends a task, with HEAD and the milliseconds since creation."""
+    ended: Callable[[Head, Step, AttemptEnd | None], None] = lambda *_: None
+    """Is called by the process whose commit has ended a turn or a task: with HEAD before it, the
+    commit, and the end of the attempt for which the task has failed, if there was one."""
     send: Callable[[Head], Awaitable[None]] | None = None
     """Sends the operation of a turn that was woken; None: this process has no queue."""
 
@@ -627,11 +628,12 @@ class DurableStorage:
             if state is not None and state.form == "blob":
                 await self.contexts.forget(head.context_id, str(state.value))
             raise
+        has_ended = step.head.is_terminal and not head.is_terminal
+        if has_ended or (head.turn_is_open and step.head.finished_turn >= head.turn):
+            # Every end of a turn passes here, in the process that commits it.
+            self.observer.ended(head, step, commit.failed)
         if not is_settled:
             await conversation.pass_on(self, head.context_id)
-        if step.head.is_terminal and not head.is_terminal:
-            # Every end of a task passes here, in the process that commits it.
-            self.observer.ended(step.head, self.clock.now_ms() - head.created_at)
         if state is not None and state.replaced:  # not before: until now readers find it
             await self.contexts.forget(head.context_id, state.replaced)
         return step.head

@@ -13,11 +13,13 @@ from collections.abc import (
 )
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, ClassVar, Final
 
 from a2a_serverless import aws
 from a2a_serverless.clock import Clock, SystemClock, pause_s
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError, UnavailableError
+from a2a_serverless.spent import took
 from a2a_serverless.storage.table import (
     TABLE,
     Added,
@@ -47,6 +49,8 @@ from a2a_serverless.tasks.identity import new_token
 _KEYS_A_READ: Final = 100
 _KEYS_A_DELETE: Final = 25
 _BATCH_ATTEMPTS: Final = 12
+
+_READS: Final = frozenset({"batch_get_item", "get_item", "query"})
 
 _LARGEST_LIMIT: Final = 1000
 """Items that one page of a Query looks at, at most: about as many index entries as 1 MB holds."""
@@ -211,7 +215,17 @@ class DynamoTable(Table):
             ) from error
 
     async def _repeat(self, operation: str, **request: Any) -> Any:
-        return await aws.repeat(getattr(self.client, operation), clock=self._clock, **request)
+        began, answer = perf_counter(), {}
+        try:
+            answer = await aws.repeat(
+                getattr(self.client, operation),
+                clock=self._clock,
+                ReturnConsumedCapacity="TOTAL",
+                **request,
+            )
+            return answer
+        finally:
+            took(began, "read" if operation in _READS else "write", _units_in(answer))
 
     def _refused(self, error: Exception, index: str) -> Exception:
         """Return the error for a request that DynamoDB does not take."""
@@ -221,6 +235,14 @@ class DynamoTable(Table):
             f"The table has no index {index} yet: deploy this release's template, or wait until the"
             " index is filled."
         )
+
+
+def _units_in(answer: Mapping[str, Any]) -> float | None:
+    """Return the units that an answer reports; None: it reports none, as some emulators."""
+    found = answer.get("ConsumedCapacity")
+    reports = [found] if isinstance(found, dict) else found or []
+    units = [each["CapacityUnits"] for each in reports if "CapacityUnits" in each]
+    return sum(units) if units else None
 
 
 def _place(key: Key) -> Typed:

@@ -27,6 +27,7 @@ from urllib.parse import quote
 
 from a2a_serverless.clock import Clock, Waker
 from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.spent import took
 from a2a_serverless.storage.dictionaries import part_of, some
 from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.table import (
@@ -320,6 +321,13 @@ class SqliteTable(Streamed):
                 f"The file {self.path} was removed or replaced while it was in use: end all"
                 " processes that use it, and start them again."
             )
+        began = time.perf_counter()
+        try:
+            return await self._repeated(request)
+        finally:
+            took(began)
+
+    async def _repeated(self, request: Callable[[], T]) -> T:
         deadline, pause_s = time.monotonic() + BUSY_S, 0.0005
         while True:
             try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import secrets
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -21,7 +20,12 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.observability import metrics, spans
-from a2a_serverless.observability.logs import count_failed, observed_delivery
+from a2a_serverless.observability.logs import (
+    correlation_id,
+    count_failed,
+    observed_delivery,
+    works_on,
+)
 from a2a_serverless.observability.spans import Piece
 from a2a_serverless.observability.turns import observed_attempt, observed_cancel
 from a2a_serverless.queues.fifo import DONE, LOST, FifoQueue, Handle, Verdict, again, conclude
@@ -467,6 +471,7 @@ class _Delivery:
         agent = await self._agent(log)
         # A paused task has no turn to claim: its last attempt is over, and no other one follows.
         guard = self._guard(log, None if way is Canceled.PAUSED else new_token())
+        works_on(log)
         turn = await self._shown(canceled_turn_of(log, spans.carried()))
         attempt = self._attempt(guard, turn, agent)
         try:
@@ -511,6 +516,7 @@ class _Delivery:
         self._was_woken = self._was_woken or admitted.woken
         try:
             timing = self._storage.timing
+            works_on(log, adapter.clock.now_ms())
             with observed_attempt(log, clock=adapter.clock, timing=timing) as piece:
                 adapter.watch.began(log)
                 agent = await self._agent(log)
@@ -660,7 +666,8 @@ class _Delivery:
 
         A task that is being canceled is left to its cancel. `why` is for the client.
         """
-        reference, seen = secrets.token_hex(8), log.head
+        reference, seen = correlation_id(), log.head
+        works_on(log)
         params = on_current_turn(self._params, seen)
 
         def decide(head: Head) -> Commit | None:

@@ -39,9 +39,8 @@ from a2a_serverless.tasks.attempts import (
     on_return,
 )
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import AttemptEnd, Spared, is_terminal, plain_state
+from a2a_serverless.tasks.head import AttemptEnd, Spared, is_terminal
 from a2a_serverless.tasks.rules import Commit, Waits
-from a2a_serverless.tasks.usage import MILLION, total
 from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.context import enter_turn
 from a2a_serverless.worker.executor import TurnQueue, TurnWriter
@@ -182,18 +181,6 @@ class Attempt:
                     reason=self.left.reason,
                     until=self.left.until,
                     records=len(self._queue.journal),
-                )
-            elif verdict.is_done:
-                spent: dict[str, Any] = {}
-                if self.meter.used:
-                    used = total(self.meter.used)
-                    spent = {"tokens": used.tokens, "cost": used.cost / MILLION}
-                self._log(
-                    logging.INFO,
-                    "turn_ended",
-                    "Turn ended",
-                    state=plain_state(self.guard.head.state),
-                    **spent,
                 )
             return verdict
         finally:

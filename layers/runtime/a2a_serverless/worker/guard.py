@@ -12,7 +12,6 @@ import functools
 import logging
 import math
 import os
-import secrets
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -32,6 +31,7 @@ from a2a_serverless.errors import (
     UnavailableError,
 )
 from a2a_serverless.observability import metrics, spans
+from a2a_serverless.observability.logs import correlation_id
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.contexts import State
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
@@ -310,11 +310,11 @@ class Guard:
             faults.point("after-claim")
 
     def ended(self, reason: str) -> AttemptEnd:
-        """Return the end of this attempt, with a correlation id for its line of the log."""
+        """Return the end of this attempt, with the correlation id of its lines in the log."""
         return AttemptEnd(
             token=self.token or "",
             reason=reason,
-            correlation_id=secrets.token_hex(8),
+            correlation_id=correlation_id(),
             at=self.clock.now_ms(),
         )
 

@@ -17,9 +17,9 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakSet
@@ -313,7 +313,14 @@ def have_threads(loop: asyncio.AbstractEventLoop, turns: int) -> None:
     Python's own default has four threads more than there are CPUs: all other turns would wait.
     """
     threads = max(turns, os.cpu_count() or 1) + 4
-    loop.set_default_executor(ThreadPoolExecutor(threads, thread_name_prefix="asyncio"))
+    loop.set_default_executor(_Threads(threads, thread_name_prefix="asyncio"))
+
+
+class _Threads(ThreadPoolExecutor):
+    """Runs each call in its caller's context, so that its log lines have the fields of the turn."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return super().submit(copy_context().run, functools.partial(fn, *args, **kwargs))
 
 
 def name_origins() -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -31,7 +30,7 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.observability import metrics, spans
-from a2a_serverless.observability.logs import count_failed
+from a2a_serverless.observability.logs import begun, correlation_id, count_failed, works_on
 from a2a_serverless.queues.batch import EventFunction, process_batch
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, decode_message
 from a2a_serverless.queues.operations import send_all
@@ -214,7 +213,7 @@ class Sweeper:
         Raises:
             UnavailableError: the due index did not answer; the next run tries again.
         """
-        with spans.span("sweep", {}):
+        with begun(), spans.span("sweep", {}):
             return await self._sweep(limit)
 
     async def _sweep(self, limit: int | None) -> SweepReport:
@@ -263,14 +262,18 @@ class Sweeper:
 
     async def _swept(self, due: Due, item: Item | None, run: _Sweep) -> Swept | _Copy:
         """Repair a task; log an error, so that it does not keep the others waiting."""
-        fields: Fields = {"task_id": due.task_id}
         swept: Swept | _Copy = "failed"
-        with going_on(logger, logging.ERROR, NOT_REPAIRED, action="sweep_failed", fields=fields):
-            try:
-                swept = await self._repaired(due, item, run, fields)
-            except UnreadableTaskError as error:
-                _tell_unreadable(due, error, run.unreadable)
-                return "skipped"
+        with begun():
+            # On the lines of the copy, too, which is sent with others.
+            fields: Fields = {"task_id": due.task_id, "correlation_id": correlation_id()}
+            with going_on(
+                logger, logging.ERROR, NOT_REPAIRED, action="sweep_failed", fields=fields
+            ):
+                try:
+                    swept = await self._repaired(due, item, run, fields)
+                except UnreadableTaskError as error:
+                    _tell_unreadable(due, error, run.unreadable)
+                    return "skipped"
         if swept == "failed":
             metrics.count("SweepFailures")
         return swept
@@ -534,6 +537,10 @@ class DeadLetters:
             ConfigurationError: there is no queue for the unreadable message.
             ConcurrencyError, UnavailableError: the task could not be written; keep the message.
         """
+        with begun():
+            return await self._handled(body)
+
+    async def _handled(self, body: str) -> Settled:
         try:
             operation = decode_message(Operation, body)
         except UndecodableMessageError as error:
@@ -560,6 +567,8 @@ class DeadLetters:
         storage = self._storage.for_scope(scope)
         log = await storage.read(task_id, incarnation=operation.params.incarnation)
         letter = _Letter(operation, self._retry, log)
+        if log is not None:
+            works_on(log)
         settled = await _settle(storage, letter)
         self._report(letter, settled, letter.seen or (log.head if log else None))
         if settled == "failed" and log is not None:
@@ -598,7 +607,7 @@ class _Letter:
 
     def __init__(self, operation: Operation, retry: RetryPolicy, log: Log | None) -> None:
         self.operation = operation
-        self.correlation_id = secrets.token_hex(8)
+        self.correlation_id = correlation_id()
         self.wanted = DeadLettered.DROP
         self.seen: Head | None = None
         self._retry = retry
