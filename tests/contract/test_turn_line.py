@@ -168,6 +168,21 @@ async def test_a_turn_that_slept(stands: Stands) -> None:
     assert (line["waiting_ms"], line["running_ms"]) == (3_600_000, 4000)
 
 
+async def test_a_turn_that_stood_in_line(stands: Stands) -> None:
+    """Its first attempt knows for what it was left; that time is a part of the queue's."""
+    stand = stands(echo)
+    with logged() as lines:
+        head = await stand.send()
+        storage = stand.bench.storage_of(head)
+        left = await storage.leave(head, "share")
+        assert left is not None
+        pass_over(stand, 30)
+        assert await storage.wake(left)
+        await stand.bench.work()
+    line = only(lines)
+    assert (line["attempts"], line["waits"], line["queued_ms"]) == (1, {"share": 1}, 30_000)
+
+
 async def test_the_second_turn_counts_for_itself(stands: Stands) -> None:
     """A turn that asks back has ended; the next one has its own numbers and tokens."""
 

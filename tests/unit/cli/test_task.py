@@ -347,7 +347,9 @@ def hostile(storage: DurableStorage) -> Head:
     said = SendMessageRequest(message=Message(message_id=EVIL, parts=[Part(text=f"text {EVIL}")]))
     opening = storage.open_task(EVIL, said, task_id=TASK, caller=Caller(EVIL))
     head: Head = wait(opening).head
-    artifact = ArtifactWritten(Artifact(artifact_id=EVIL, name=EVIL, parts=[Part(text=f"text {EVIL}")]))
+    artifact = ArtifactWritten(
+        Artifact(artifact_id=EVIL, name=EVIL, parts=[Part(text=f"text {EVIL}")])
+    )
     head = committed(storage, head, artifact, token="a", claims=True, worker=EVIL)
     wait(storage.release(head, AttemptEnd(token="a", reason=EVIL, correlation_id=EVIL)))
     wait(storage.request_cancel(TASK, by=EVIL))
