@@ -223,8 +223,8 @@ async def test_why_a_task_has_failed(stands: Stands) -> None:
     assert (raised["state"], raised["reason"], told["reason"]) == ("failed", "ValueError", "agent")
     assert raised["correlation_id"] in text
     assert not re.search("hunter2|swordfish", str(ends(lines)))
-    assert metrics.total("TurnsFailed", reason="other") == 1
-    assert metrics.total("TurnsFailed", reason="agent") == 1
+    assert metrics.total("TasksFailed", reason="raised") == 1
+    assert metrics.total("TasksFailed", reason="agent") == 1
 
 
 async def test_a_cancel_without_a_worker(stands: Stands) -> None:

@@ -212,6 +212,42 @@ def test_the_dashboard_shows_what_is_counted(
     assert {name for name in emitted if f'"{name}' not in text} == set()
 
 
+HEALTH = (
+    ({"TasksEnded"}, {"Sum"}),
+    ({"TimeQueued", "TimeRunning", "TimeToFirstChunk"}, {"p50", "p99"}),
+    ({"TasksFailed", "ForcedCancels"}, {"Sum"}),
+    ({"InputTokens", "OutputTokens"}, {"Sum"}),
+    ({"ModelCost"}, {"Sum"}),
+)
+"""What the dashboard shows first, by its graphs: the metrics, and what of them."""
+
+
+def test_the_dashboard_begins_with_the_agents_health(dashboard: Json) -> None:
+    """How tasks end, times, failures, tokens, money; whatever the runtime does stands below."""
+    placed = [(w["y"], w["x"], w["properties"]) for w in dashboard["widgets"]]
+    graphs = [properties for _, _, properties in sorted(placed, key=lambda one: one[:2])]
+    assert [shown(graph) for graph in graphs[: len(HEALTH)]] == list(HEALTH)
+    last_of_health = placed[len(HEALTH) - 1][0]
+    assert all(y > last_of_health for y, _, graph in placed if shown(graph)[0] & {"Attempts"})
+    assert len({(y, x) for y, x, _ in placed}) == len(placed)
+    assert all(
+        x + w["width"] <= 24 for w, (_, x, _) in zip(dashboard["widgets"], placed, strict=True)
+    )
+
+
+def shown(graph: Json) -> tuple[set[str], set[str]]:
+    """The metrics of ours that a graph shows, and their statistics."""
+    names, statistics = set(), set()
+    for row in graph["metrics"]:
+        if isinstance(row[0], dict):
+            names |= set(re.findall(r'MetricName="(\w+)"', row[0]["expression"]))
+            statistics |= set(re.findall(r"'(\w+)', \d+\)", row[0]["expression"]))
+        else:
+            names.add(row[1])
+            statistics.add(row[-1].get("stat") if isinstance(row[-1], dict) else graph["stat"])
+    return names, statistics
+
+
 def test_metrics_are_explained(emitted: Mapping[str, set[Dimensions]]) -> None:
     """Every metric that the code emits is named in docs/operate."""
     text = pages.part("operate")

@@ -14,23 +14,33 @@ from a2a.types import TaskState
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from a2a_serverless.errors import ConcurrencyError
+from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.http.function import observed
 from a2a_serverless.http.intake import Wait, cancel
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.attempts import RetryPolicy
-from a2a_serverless.tasks.head import Head, Operation
+from a2a_serverless.tasks.head import FailedBy, Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless.worker.attempt import failed_by
+from a2a_serverless.worker.failures import (
+    DeadlineError,
+    FinalError,
+    RetryLater,
+    StaleStateError,
+    WrongCallError,
+)
+from a2a_serverless.worker.meter import BudgetError
+from a2a_serverless.worker.steps import DivergedError
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.observed import counted, logged
-from tests.support.workers import Agent, Bench, complete, params_of
+from tests.support.workers import Agent, Bench, PacedClock, chunk, complete, params_of, status
 
 
 @pytest.fixture
@@ -212,3 +222,112 @@ async def test_stream_function_writes_its_metrics_with_each_answer() -> None:
                 await client.get("/", headers={"x-amzn-lambda-context": invocation})
                 assert len(seen.lines) == number
     assert [line.get("request_id") for line in lines] == ["0a-1b", None, None, None]
+
+
+REFUSED = httpx.HTTPStatusError(
+    "no", request=httpx.Request("GET", "https://model"), response=httpx.Response(401)
+)
+AWAY = httpx.HTTPStatusError(
+    "busy", request=httpx.Request("GET", "https://model"), response=httpx.Response(503)
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError(), "raised"),
+        (ExceptionGroup("all", [FinalError()]), "raised"),
+        (BudgetError(), "budget"),
+        (ExceptionGroup("all", [BudgetError()]), "budget"),
+        (REFUSED, "refused"),
+        (AWAY, "unavailable"),
+        (RetryLater(1), "unavailable"),
+        (WrongCallError(), "raised"),
+    ],
+)
+async def test_a_failure_is_counted_by_its_reason(error: Exception, reason: str) -> None:
+    """What the agent has raised says whose failure it is: each task counts once."""
+
+    async def raising(_: RequestContext, __: EventQueue) -> None:
+        raise error
+
+    bench = Bench(Agent(raising), max_attempts=1, retry_minutes=0)
+    await bench.send()
+    assert await reasons_of(bench) == [(reason, 1)]
+
+
+async def reasons_of(bench: Bench) -> list[tuple[str, float]]:
+    """Run the next delivery; how many tasks have failed for which reasons."""
+    with counted() as seen:
+        await bench.work()
+    assert seen.total("TasksEnded", state="failed") == 1
+    found = [(by, seen.total("TasksFailed", reason=by)) for by in FailedBy]
+    return [(by, count) for by, count in found if count]
+
+
+async def test_an_end_of_the_agents_own_is_its_failure() -> None:
+    """A task that the agent fails counts as the agent's; one that it leaves open is its fault."""
+
+    async def fails(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(status(context, TaskState.TASK_STATE_FAILED))
+
+    async def returns(_: RequestContext, __: EventQueue) -> None: ...
+
+    for execute, reason in ((fails, "agent"), (returns, "at_fault")):
+        bench = Bench(Agent(execute))
+        await bench.send()
+        assert await reasons_of(bench) == [(reason, 1)]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (DeadlineError("step"), "deadline"),
+        (DivergedError("its steps differ"), "diverged"),
+        (StaleStateError(), "stale"),
+        (UnavailableError(), "unavailable"),
+    ],
+)
+def test_the_runtimes_own_errors_have_reasons(error: Exception, reason: str) -> None:
+    """An attempt that the runtime itself has stopped fails its task for a reason of its own."""
+    assert failed_by(error, None) == reason
+
+
+async def test_failures_outside_of_an_attempt_have_reasons(
+    backends: Backends, clock: ManualClock
+) -> None:
+    """A dead letter of a turn whose attempts are used up, and a turn that no worker has started."""
+    dead = (await backends.storage.open_task("ctx", request())).head
+    await backends.storage.commit(dead, Commit(token="t", claims=True))
+    dead_letters = DeadLetters(
+        backends.storage, backends.operations, retry=RetryPolicy(max_attempts=1)
+    )
+    with counted() as seen:
+        await dead_letters.handle(Operation.to_run(params_of(dead)).model_dump_json())
+        await backends.storage.open_task("ctx", request())
+        await sweep(backends, clock, after_s=25 * 3600)
+    assert seen.total("TasksFailed", reason="used_up") == 1
+    assert seen.total("TasksFailed", reason="never_started") == seen.total("TurnsGivenUp") == 1
+    assert seen.total("TasksEnded", state="failed") == 2
+
+
+async def test_the_time_to_the_first_chunk() -> None:
+    """It ends with the commit of a turn's first chunk, once; the attempt's own time goes on."""
+    clock = PacedClock()
+
+    async def streams(context: RequestContext, queue: EventQueue) -> None:
+        for text in ("one", "two"):
+            await clock.sleep(3)
+            await queue.enqueue_event(chunk(context, text))
+        await clock.sleep(3)
+        await complete(context, queue)
+
+    bench = Bench(Agent(streams), clock=clock)
+    await bench.send()
+    with counted() as seen:
+        working = asyncio.create_task(bench.work())
+        await clock.pass_time(10)
+        await working
+    (first_ms,), (running_ms,) = seen.values("TimeToFirstChunk"), seen.values("TimeRunning")
+    assert 3000 <= first_ms < 6000
+    assert running_ms >= 9000

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from a2a.types import TaskState
 
@@ -21,25 +21,13 @@ from a2a_serverless import spent
 from a2a_serverless.observability import metrics
 from a2a_serverless.tasks.entries import ModelsUsed, Unknown
 from a2a_serverless.tasks.fold import Log, Record
-from a2a_serverless.tasks.head import LOST, SHUTDOWN, AttemptEnd, Head, Operation, plain_state
+from a2a_serverless.tasks.head import Head, Operation, plain_state
 from a2a_serverless.tasks.identity import caller_number
-from a2a_serverless.tasks.rules import Step
+from a2a_serverless.tasks.rules import Commit, Step
 from a2a_serverless.tasks.turns import ended_turn
 from a2a_serverless.tasks.usage import MILLION, Used, total
 
 logger = logging.getLogger(__name__)
-
-BY_AGENT: Final = "agent"
-"""The reason of a failure that the agent itself has told."""
-NEVER_STARTED: Final = "never_started"
-"""The reason of a failure that no attempt has come before."""
-
-_COUNTED: Final = frozenset(
-    {BY_AGENT, NEVER_STARTED, LOST, SHUTDOWN}
-    | {"AgentNotLoadedError", "BudgetError", "DeadlineError", "DivergedError"}
-    | {"InvalidAgentEventError", "StaleStateError", "UnavailableError"}
-)
-"""The reasons that have a metric of their own: an agent can raise any number of others."""
 
 _fields: ContextVar[Mapping[str, object]] = ContextVar(
     "a2a_serverless_log_fields", default=MappingProxyType({})
@@ -117,16 +105,18 @@ def works_on(log: Log, began_at: int | None = None) -> None:
 # -- ends --------------------------------------------------------------------------------------
 
 
-def ended(before: Head, step: Step, failed: AttemptEnd | None) -> None:
+def ended(before: Head, step: Step, commit: Commit) -> None:
     """Tell of a commit that has ended a turn, or a task: a line for the turn, and the metrics.
 
     Args:
         before: HEAD before the commit.
         step: the commit as it is stored.
-        failed: the end of the attempt for which the task has failed, if there was one.
+        commit: the same as it was wanted: it says why the task has failed, if it has.
     """
     if step.head.is_terminal:
         metrics.count("TasksEnded", state=plain_state(step.head.state))
+        if step.head.state == TaskState.TASK_STATE_FAILED:
+            metrics.count("TasksFailed", reason=commit.failed_by)
         metrics.time("TimeToEnd", step.at - before.created_at)
     if not before.turn_is_open:
         return
@@ -136,12 +126,10 @@ def ended(before: Head, step: Step, failed: AttemptEnd | None) -> None:
         "context_id": before.context_id,
         "turn": before.turn,
         "state": plain_state(step.head.state),
-        "reason": _reason(step, failed),
+        "reason": _reason(step, commit),
         "commits": step.head.version - before.turn_base,
         **_account(before, step, work if isinstance(work, _Work) else _Work()),
     }
-    if told["reason"] is not None:
-        metrics.count("TurnsFailed", reason=_counted(told["reason"]))
     if told["running_ms"] is not None:
         metrics.time("TimeRunning", told["running_ms"])
     known = {name: value for name, value in told.items() if value is not None}
@@ -150,17 +138,12 @@ def ended(before: Head, step: Step, failed: AttemptEnd | None) -> None:
         work.clear()  # the delivery may go on with the next turn
 
 
-def _counted(reason: str) -> str:
-    return reason if reason in _COUNTED else "other"
-
-
-def _reason(step: Step, failed: AttemptEnd | None) -> str | None:
+def _reason(step: Step, commit: Commit) -> str | None:
     """Return why a task has failed: the name of an error, or a fixed word; None: it has not."""
     if step.head.state != TaskState.TASK_STATE_FAILED:
         return None
-    if failed is not None:
-        return failed.reason.partition(":")[0]
-    return BY_AGENT if step.token is not None else NEVER_STARTED
+    failed = commit.failed
+    return str(commit.failed_by) if failed is None else failed.reason.partition(":")[0]
 
 
 def _account(before: Head, step: Step, work: _Work) -> dict[str, Any]:

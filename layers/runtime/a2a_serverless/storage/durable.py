@@ -159,9 +159,9 @@ class Observer:
 
     trace: Callable[[], str | None] = lambda: None
     """Returns the writer's trace context, which the commit keeps."""
-    ended: Callable[[Head, Step, AttemptEnd | None], None] = lambda *_: None
+    ended: Callable[[Head, Step, Commit], None] = lambda *_: None
     """Is called by the process whose commit has ended a turn or a task: with HEAD before it, the
-    commit, and the end of the attempt for which the task has failed, if there was one."""
+    commit as it is stored, and as it was wanted, which says why the task has failed."""
     send: Callable[[Head], Awaitable[None]] | None = None
     """Sends the operation of a turn that was woken; None: this process has no queue."""
 
@@ -631,7 +631,7 @@ class DurableStorage:
         has_ended = step.head.is_terminal and not head.is_terminal
         if has_ended or (head.turn_is_open and step.head.finished_turn >= head.turn):
             # Every end of a turn passes here, in the process that commits it.
-            self.observer.ended(head, step, commit.failed)
+            self.observer.ended(head, step, commit)
         if not is_settled:
             await conversation.pass_on(self, head.context_id)
         if state is not None and state.replaced:  # not before: until now readers find it

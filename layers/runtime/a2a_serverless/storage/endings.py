@@ -20,7 +20,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import FailedBy, Head
 from a2a_serverless.tasks.rules import Commit, left_by
 
 CANCELED: Final = "The task was canceled."
@@ -44,21 +44,25 @@ def canceled(head: Head) -> Commit:
     return ending(head, TaskState.TASK_STATE_CANCELED, CANCELED)
 
 
-def gave_up(head: Head, reference: str, why: str = "") -> Commit:
+def gave_up(
+    head: Head, reference: str, why: str = "", *, failed_by: FailedBy = FailedBy.USED_UP
+) -> Commit:
     """Return the commit that fails a task whose agent gets no further attempt.
 
     `why` is what the client may read of the reason. `reference` leads from the client's sentence to
     the line of the log that has the reason. The commit keeps how the turn's last attempt has ended.
     """
     text = f"{why or FAILED} {REFERENCE.format(correlation_id=reference)}"
-    return replace(ending(head, TaskState.TASK_STATE_FAILED, text), failed=left_by(head))
+    end = ending(head, TaskState.TASK_STATE_FAILED, text)
+    return replace(end, failed=left_by(head), failed_by=failed_by)
 
 
 def never_started(head: Head, give_up_s: float) -> Commit:
     """Return the commit that fails a task whose turn no attempt could claim within `give_up_s`."""
     hours = give_up_s / 3600
     text = NEVER_STARTED.format(hours=f"{hours:g} hour" if hours == 1 else f"{hours:g} hours")
-    return ending(head, TaskState.TASK_STATE_FAILED, text)
+    end = ending(head, TaskState.TASK_STATE_FAILED, text)
+    return replace(end, failed_by=FailedBy.NEVER_STARTED)
 
 
 def ending(head: Head, state: TaskState, text: str) -> Commit:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, Literal, Self, TypeAlias
 
 from a2a.types import TaskState
@@ -66,6 +67,33 @@ class AttemptEnd:
     """The time at which it ended, in milliseconds; None: it was lost, or its time is unknown."""
     until: int = 0
     """The time before which the turn does not start again, in milliseconds; 0: at once."""
+
+
+class FailedBy(StrEnum):
+    """Why a task has failed: the values of the dimension `reason` of `TasksFailed`."""
+
+    AGENT = "agent"
+    """The agent has ended its task so."""
+    RAISED = "raised"
+    """The agent raised, in its last attempt."""
+    AT_FAULT = "at_fault"
+    """The agent did what no task can hold."""
+    REFUSED = "refused"
+    """A service refused what the agent asks for, such as a model its key."""
+    UNAVAILABLE = "unavailable"
+    """A service that the agent or the runtime needs was away for too long."""
+    BUDGET = "budget"
+    DEADLINE = "deadline"
+    """The last attempt needed longer than its worker had."""
+    DIVERGED = "diverged"
+    """The agent's code did not repeat what its steps had recorded."""
+    STALE = "stale"
+    """Other turns changed the conversation's state meanwhile, each time."""
+    USED_UP = "used_up"
+    """The last attempt did not come to its end: its worker has died."""
+    TOO_LONG = "too_long"
+    """The turn was open for longer than a turn may be."""
+    NEVER_STARTED = "never_started"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

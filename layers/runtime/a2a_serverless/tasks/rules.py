@@ -52,6 +52,7 @@ from a2a_serverless.tasks.head import (
     RECORDS,
     AttemptEnd,
     CancelMark,
+    FailedBy,
     Head,
     Reason,
     Spared,
@@ -161,6 +162,8 @@ class Commit:
     restores: int = 0
     failed: AttemptEnd | None = None
     """Why this attempt, the turn's last one, ends the task as failed."""
+    failed_by: FailedBy = FailedBy.AGENT
+    """If the commit ends the task as failed: why. It is counted, and not stored."""
     waits: Waits | None = None
     """With this commit the attempt gives its turn back."""
     leaves: AttemptEnd | None = None

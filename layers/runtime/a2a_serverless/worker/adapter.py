@@ -56,7 +56,7 @@ from a2a_serverless.tasks.attempts import (
 )
 from a2a_serverless.tasks.conversation import Started, on_start
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import SHUTDOWN, Head, Operation, plain_state
+from a2a_serverless.tasks.head import SHUTDOWN, FailedBy, Head, Operation, plain_state
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.rules import Commit, wants_snapshot
 from a2a_serverless.tasks.usage import total
@@ -499,7 +499,8 @@ class _Delivery:
         if lasts_too_long(
             log, now_ms=adapter.clock.now_ms(), limit_s=adapter.settings.max_turn_hours * 3600
         ):
-            return await self._give_up(log, TOO_LONG.format(adapter.settings.max_turn_hours))
+            why = TOO_LONG.format(adapter.settings.max_turn_hours)
+            return await self._give_up(log, why, failed_by=FailedBy.TOO_LONG)
         found: Mapping[str, Item] | None = None
         if log.head.is_in_line:
             started, found = await self._started(log.head)
@@ -661,7 +662,9 @@ class _Delivery:
         limit = self._adapter.clock.monotonic() + limit_s + self._adapter.deadline_margin_s
         return limit if ends is None else min(limit, ends)
 
-    async def _give_up(self, log: Log, why: str = "") -> Verdict:
+    async def _give_up(
+        self, log: Log, why: str = "", *, failed_by: FailedBy = FailedBy.USED_UP
+    ) -> Verdict:
         """Fail a task whose attempts are used up, unless another attempt has taken its turn.
 
         A task that is being canceled is left to its cancel. `why` is for the client.
@@ -672,7 +675,7 @@ class _Delivery:
 
         def decide(head: Head) -> Commit | None:
             is_given_up = may_give_up(head, params, seen=seen) and head.cancel is None
-            return gave_up(head, reference, why) if is_given_up else None
+            return gave_up(head, reference, why, failed_by=failed_by) if is_given_up else None
 
         if await end_task(self._storage, params.task_id, decide):
             _log(

@@ -39,7 +39,7 @@ from a2a_serverless.tasks.attempts import (
     on_return,
 )
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import AttemptEnd, Spared, is_terminal
+from a2a_serverless.tasks.head import AttemptEnd, FailedBy, Spared, is_terminal
 from a2a_serverless.tasks.rules import Commit, Waits
 from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.context import enter_turn
@@ -53,6 +53,7 @@ from a2a_serverless.worker.failures import (
     client_text_of,
     comes_of_forgetting,
     is_final,
+    members,
     place_of_function,
     reason_of,
     where,
@@ -67,8 +68,8 @@ from a2a_serverless.worker.loops import (
     first_of,
     limited,
 )
-from a2a_serverless.worker.meter import Meter
-from a2a_serverless.worker.services import Passing, Refusal, meaning_of, no_longer, waits
+from a2a_serverless.worker.meter import BudgetError, Meter
+from a2a_serverless.worker.services import Meaning, Passing, Refusal, meaning_of, no_longer, waits
 from a2a_serverless.worker.steps import (
     HAND_OVER_S,
     MAX_HAND_OVER_SHARE,
@@ -99,8 +100,28 @@ BLOCKED = (
     "The event loop was blocked for %.1f s at %s: call blocking code by"
     " `await ctx.run_sync(func, …)`, in an AgentExecutor by `await asyncio.to_thread(func, …)`"
 )
+_OWN_ERRORS = {
+    AgentFailedError: FailedBy.RAISED,
+    DeadlineError: FailedBy.DEADLINE,
+    DivergedError: FailedBy.DIVERGED,
+    StaleStateError: FailedBy.STALE,
+}
 CANCEL_HEARD_S = 1.0
 """Seconds in which `execute()` may end by itself before `cancel()` is called while it runs."""
+
+
+def failed_by(error: Exception, meaning: Meaning) -> FailedBy:
+    """Return why a task fails whose last attempt has ended with `error`.
+
+    `meaning` is what a service's answer among its causes means, if there is one.
+    """
+    if meaning is not None:
+        return FailedBy.REFUSED if isinstance(meaning, Refusal) else FailedBy.UNAVAILABLE
+    if any(isinstance(one, BudgetError) for one in members(error.__cause__)):
+        return FailedBy.BUDGET
+    return next(
+        (by for kind, by in _OWN_ERRORS.items() if isinstance(error, kind)), FailedBy.UNAVAILABLE
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -127,7 +148,9 @@ class Attempt:
         self._clock = self.guard.clock
         self._started = StartedTasks(self._exited)
         self._writer = TurnWriter(
-            guard=self.guard, flush_after_s=self.flush_after_s, meter=self.meter
+            guard=self.guard,
+            flush_after_s=self.flush_after_s,
+            meter=self.meter,
         )
         left_s = self.stop_at - self._clock.monotonic()
         margin_s = min(HAND_OVER_S, MAX_HAND_OVER_SHARE * left_s)
@@ -167,6 +190,9 @@ class Attempt:
             TurnFinishedError: the turn was ended elsewhere.
             UnavailableError: the end of the attempt could not be stored.
         """
+        head = self.guard.head
+        if not head.has_records:  # else the turn, which has come back, may have shown something
+            self._writer.accepted_at = self.turn.log.at(head.turn).at
         kept = self.guard.keeping_turn(
             is_writing=lambda: not self._writer.is_idle, on_blocked=self._blocked
         )
@@ -302,7 +328,7 @@ class Attempt:
 
     async def _commit(self, end: Commit) -> None:
         self._queue.shut()  # nothing comes behind the end, not even in its own commit
-        self._writer.put(*end.entries, failed=end.failed)
+        self._writer.put(*end.entries, failed=end.failed, failed_by=end.failed_by)
         await self._writer.flush()
 
     async def _cancel(self, execution: asyncio.Task[None]) -> None:
@@ -414,11 +440,12 @@ class Attempt:
                 text, place = "Task failed: %s%s", where(error)
                 self._log(logging.ERROR, "agent_at_fault", text, error, place, **fields)
                 last = ending(head, TaskState.TASK_STATE_FAILED, str(error))
+                last = replace(last, failed_by=FailedBy.AT_FAULT)
             case Failed.GAVE_UP:
                 text = "Task failed, %s"
                 fields["reason"] = why if isinstance(meaning, Refusal) else end.reason
                 self._log(logging.ERROR, "gave_up", text, reference, cause=error, **fields)
-                last = gave_up(head, reference, why)
+                last = gave_up(head, reference, why, failed_by=failed_by(error, meaning))
         await self._commit(replace(last, failed=end))
         return DONE
 

@@ -28,7 +28,7 @@ from google.protobuf.message import Message as ProtobufMessage
 
 from a2a_serverless import faults
 from a2a_serverless.errors import InvalidAgentEventError
-from a2a_serverless.observability import spans
+from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.spans import Piece
 from a2a_serverless.sources import Source
 from a2a_serverless.storage.blobs import Inline
@@ -55,7 +55,7 @@ from a2a_serverless.tasks.entries import (
     is_plain,
 )
 from a2a_serverless.tasks.fold import Event, Record
-from a2a_serverless.tasks.head import ASLEEP, HANDOVER, AttemptEnd, is_terminal
+from a2a_serverless.tasks.head import ASLEEP, HANDOVER, AttemptEnd, FailedBy, is_terminal
 from a2a_serverless.tasks.pace import Pace, commit_units
 from a2a_serverless.tasks.rules import Commit, ContextWrite, Waits
 from a2a_serverless.worker.failures import (
@@ -877,6 +877,7 @@ class _Batch:
     ends_turn: bool = False
     state: ContextWrite | None = None
     failed: AttemptEnd | None = None
+    failed_by: FailedBy = FailedBy.AGENT
     waits: Waits | None = None
     leaves: AttemptEnd | None = None
     urgent: asyncio.Event = field(default_factory=asyncio.Event)
@@ -905,6 +906,8 @@ class TurnWriter:
     guard: Guard
     flush_after_s: float = FLUSH_AFTER_S
     meter: Meter = field(default_factory=Meter)
+    accepted_at: int | None = None
+    """When the turn's message was accepted, in milliseconds, until its first chunk is stored."""
     failure: Exception | None = field(default=None, init=False)
     on_stored: Callable[[tuple[Entry, ...]], Awaitable[None]] = field(
         default_factory=lambda: _nothing, init=False
@@ -955,14 +958,15 @@ class TurnWriter:
         *entries: Entry,
         state: ContextWrite | None = None,
         failed: AttemptEnd | None = None,
+        failed_by: FailedBy = FailedBy.AGENT,
         waits: Waits | None = None,
         leaves: AttemptEnd | None = None,
     ) -> None:
         """Add entries to the batch that waits.
 
         If the entries end the turn, `state` is the conversation's state to store with them, and
-        `failed` the reason why the attempt has failed. `waits`: the commit gives the turn back;
-        `leaves`: it leaves the turn at a record.
+        `failed` and `failed_by` why the attempt has failed. `waits`: the commit gives the turn
+        back; `leaves`: it leaves the turn at a record.
         """
         if self.failure is not None:
             return
@@ -970,7 +974,8 @@ class TurnWriter:
         batch.entries.extend(entries)
         batch.size += len(encode_entries(entries))
         batch.state = state or batch.state
-        batch.failed = failed or batch.failed
+        if failed is not None:
+            batch.failed, batch.failed_by = failed, failed_by
         batch.waits = waits or batch.waits
         batch.leaves = leaves or batch.leaves
         if batch.size >= FLUSH_BYTES:
@@ -1077,6 +1082,12 @@ class TurnWriter:
         """Return the seconds for which a batch may still wait."""
         return batch.opened_at + self.flush_after_s - self.guard.clock.monotonic()
 
+    def _tell_first_chunk(self, stored: Sequence[Entry]) -> None:
+        is_first = self.accepted_at is not None
+        if is_first and any(isinstance(entry, ArtifactWritten) for entry in stored):
+            metrics.time("TimeToFirstChunk", self.guard.clock.now_ms() - (self.accepted_at or 0))
+            self.accepted_at = None
+
     async def _commit_waiting(self, batch: _Batch) -> None:
         # Taken out before the commit: what is put meanwhile waits in a batch of its own.
         self._batch = None
@@ -1095,6 +1106,7 @@ class TurnWriter:
                         ends_turn=batch.ends_turn,
                         context_write=batch.state,
                         failed=batch.failed,
+                        failed_by=batch.failed_by,
                         waits=batch.waits,
                         leaves=batch.leaves,
                     ),
@@ -1102,6 +1114,7 @@ class TurnWriter:
                 )
             if used:
                 await self.meter.stored(used)
+            self._tell_first_chunk(batch.entries)
             await self.on_stored(tuple(batch.entries))
         except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it
             self.failure = error  # before `done`: those who wait in `flush` have to find it
