@@ -103,7 +103,7 @@ class CloudWatch:
     @contextmanager
     def emitted(self) -> Iterator[None]:
         """Take what the runtime emits in the block."""
-        metrics.start(NAMESPACE, service=STACK, write=self.take)
+        metrics.start(metrics.Emf(NAMESPACE, service=STACK, write=self.take))
         try:
             yield
             metrics.flush()

@@ -53,14 +53,18 @@ def _add_api(commands: Commands) -> None:
 
 
 def _api(options: Namespace) -> int:
+    from a2a_serverless import observability
     from a2a_serverless.http.app import create_app
     from a2a_serverless.http.card import load_card, load_extended_card
+    from a2a_serverless.observability import metrics
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import open_backends
     from a2a_serverless.worker.agents import load_agent
+    from a2a_serverless.worker.function import FLUSH_EVERY_S
     from a2a_serverless_tools.cli.serving import check, until_signal
     from a2a_serverless_tools.local.http_server import HttpServer, bind, guarded
 
+    observability.start()
     settings = load_settings()
     agent = None if options.agent is None else agent_spec(options.agent)
     path = card_path(options.card, agent)
@@ -82,7 +86,8 @@ def _api(options: Namespace) -> int:
         with HttpServer(served, bound) as server:
             say(f"card {path}" + (f", agent {agent}" if agent else ""))
             say(f"A2A at {server.url}, its card at {server.url}/.well-known/agent-card.json")
-            ended.wait()
+            while not ended.wait(FLUSH_EVERY_S):
+                metrics.flush()
     return 0
 
 

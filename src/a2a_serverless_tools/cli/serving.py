@@ -51,7 +51,10 @@ def named_aws_errors() -> Iterator[None]:
 
 @contextmanager
 def until_signal() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set; a second signal ends the process at once."""
+    """Yield an event that SIGINT and SIGTERM set; a second signal ends the process at once.
+
+    The metrics of a process that is observed are brought out at the end of the block.
+    """
     ended = threading.Event()
 
     def end(number: int, _: FrameType | None) -> None:
@@ -65,6 +68,7 @@ def until_signal() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        metrics.close()
 
 
 def serve(
@@ -89,7 +93,7 @@ def serve(
             try:
                 return run_to_end(runner.get_loop(), work)
             finally:
-                metrics.flush()
+                metrics.close()
     finally:
         serving.close()  # it has not begun where the port could not be used
 

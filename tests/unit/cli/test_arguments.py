@@ -114,7 +114,7 @@ def test_the_last_metrics_wait_for_no_thread() -> None:
         metrics.count("Attempts")
         asyncio.get_running_loop().run_in_executor(None, left_behind)
 
-    metrics.start("Mine", service="worker", write=lambda _: written.set())
+    metrics.start(metrics.Emf("Mine", service="worker", write=lambda _: written.set()))
     try:
         assert serve(memory_backends(Settings()), work(), drain_s=0) == 0
     finally:

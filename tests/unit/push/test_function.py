@@ -250,7 +250,7 @@ def test_an_unreadable_list_of_hosts_stops_the_start() -> None:
 def test_what_is_counted(source: Source) -> None:
     """Deliveries, failures and what was given up, once an invocation."""
     lines: list[str] = []
-    metrics.start("Test", service="push", write=lines.append)
+    metrics.start(metrics.Emf("Test", service="push", write=lines.append))
     answers = iter([status(503), OK, status(404)])
     try:
         with Receiver(lambda _: next(answers)) as receiver:

@@ -180,7 +180,7 @@ async def test_a_queue_that_vanishes_ends_the_pulling(caplog: pytest.LogCaptureF
 async def test_metrics_are_written_each_minute() -> None:
     """An invocation of minutes does not keep its counts until it returns."""
     lines: list[str] = []
-    metrics.start("test", service="test", write=lines.append)
+    metrics.start(metrics.Emf("test", service="test", write=lines.append))
     try:
         invocation = Invocation(deadline=None)
         async with invocation.running(seconds=150):

@@ -67,19 +67,25 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     """Observe this process: JSON lines, Python's warnings among them, and metrics, on stdout.
 
     A Lambda function is observed, and so is any other process that has POWERTOOLS_SERVICE_NAME; in
-    other processes nothing happens. `start` reads the variables of Powertools for AWS Lambda:
+    other processes nothing is written. `start` reads the variables of Powertools for AWS Lambda:
     POWERTOOLS_SERVICE_NAME, POWERTOOLS_LOG_LEVEL, POWERTOOLS_METRICS_NAMESPACE and
-    POWERTOOLS_METRICS_DISABLED. Without a namespace there are no metrics. `A2A_LOG_ERROR_TEXTS` is
-    explained at `write_json`.
+    POWERTOOLS_METRICS_DISABLED. Without a namespace no metrics are written. `A2A_LOG_ERROR_TEXTS`
+    is explained at `write_json`.
 
-    Spans are exported from every process that OTEL_EXPORTER_OTLP_ENDPOINT tells where to.
+    Every process that OTEL_EXPORTER_OTLP_ENDPOINT tells where to exports its spans; outside of
+    Lambda its metrics too, beside the lines or without them.
     """
-    if spans.is_wanted(environment):
-        _export_spans(environment)
-    service = environment.get(_SERVICE, "")
-    if not service and _FUNCTION not in environment:
-        return
-    service, stdout = service or "a2a-serverless", _Stdout()
+    sinks: list[metrics.Sink] = []
+    if environment.get(_SERVICE) or _FUNCTION in environment:
+        sinks += _lines(environment)
+    sinks += _exported(environment)
+    if sinks:
+        metrics.start(*sinks)
+
+
+def _lines(environment: Mapping[str, str]) -> list[metrics.Sink]:
+    """Make loggers write JSON lines; return what writes metrics as lines, if that is on."""
+    service, stdout = environment.get(_SERVICE) or "a2a-serverless", _Stdout()
     write_json(
         stdout,
         service=service,
@@ -88,22 +94,37 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     )
     logging.captureWarnings(capture=True)  # for example that a coroutine was never awaited
     namespace = environment.get("POWERTOOLS_METRICS_NAMESPACE")
-    if namespace and not is_true(environment.get("POWERTOOLS_METRICS_DISABLED")):
-        metrics.start(namespace, service=service, write=stdout.write_line)
+    if not namespace or is_true(environment.get("POWERTOOLS_METRICS_DISABLED")):
+        return []
+    return [metrics.Emf(namespace, service=service, write=stdout.write_line)]
 
 
-def _export_spans(environment: Mapping[str, str]) -> None:
+def _exported(environment: Mapping[str, str]) -> list[metrics.Sink]:
+    """Export what the variables want; return what takes metrics, outside of Lambda.
+
+    Whatever of it cannot be used ends no process: a warning says so.
+    """
     try:
-        from a2a_serverless.observability import otel  # noqa: PLC0415 - loads the SDK
+        # Imported here: only a process that exports loads the SDK.
+        if spans.is_wanted(environment):
+            from a2a_serverless.observability import otel  # noqa: PLC0415
+
+            otel.set_up(environment)
+        if spans.is_wanted(environment, "METRICS") and _FUNCTION not in environment:
+            from a2a_serverless.observability.otlp_metrics import OtlpMetrics  # noqa: PLC0415
+
+            return [OtlpMetrics(environment)]
     except ModuleNotFoundError as error:
         logging.getLogger(__name__).warning(
-            "No spans are exported, though OTEL_EXPORTER_OTLP_ENDPOINT is set: %s is missing;"
-            ' install "a2a-serverless[otel]".',
+            "Nothing is exported, though OTEL_EXPORTER_OTLP_ENDPOINT is set: %s is missing;"
+            ' pip install "a2a-serverless[otel]".',
             error.name,
             extra={"action": "otel_missing"},
         )
-    else:
-        otel.set_up(environment)
+    except Exception as error:  # noqa: BLE001 - of the SDK, for a variable that it cannot use
+        text = "Not everything is exported, as a variable OTEL_* cannot be used: %s"
+        logging.getLogger(__name__).warning(text, error, extra={"action": "otel_not_used"})
+    return []
 
 
 def is_true(value: str | None) -> bool:

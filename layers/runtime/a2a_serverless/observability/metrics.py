@@ -1,6 +1,7 @@
-"""Metrics by CloudWatch's embedded metric format: lines on stdout, without a call to AWS.
+"""What is counted and timed, and the sinks that take it.
 
-Counts wait in the process until `flush`, which the functions call once in each invocation.
+A sink gets each value by `add`, under the same name and dimensions whatever it is. `Emf` writes
+lines of CloudWatch's embedded metric format; `otlp_metrics` sends to an OpenTelemetry collector.
 Dimensions only have a few values that are known in advance: never an id, a host or a user.
 """
 
@@ -11,115 +12,136 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
+Unit: TypeAlias = Literal["Count", "Milliseconds", "None"]
 _Dimensions: TypeAlias = tuple[tuple[str, str], ...]
-_Metric: TypeAlias = tuple[str, str]
-"""Name and unit."""
+_Values: TypeAlias = defaultdict[_Dimensions, defaultdict[tuple[str, Unit], list[float]]]
 
-_COUNT: Final = "Count"
 _MOST_VALUES: Final = 90
 """The most values of a metric in one line. At 100, the format's limit, Powertools would print."""
 
-
-@dataclass(slots=True)
-class _Sink:
-    namespace: str
-    service: str
-    write: Callable[[str], object]
-    values: defaultdict[_Dimensions, defaultdict[_Metric, list[float]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(list))
-    )
-
-
 logger = logging.getLogger(__name__)
 
-_lock = threading.Lock()
-_sink: _Sink | None = None
+
+class Sink(Protocol):
+    """Takes values in any thread. Nothing here raises, and `add` and `flush` do not wait."""
+
+    def add(self, name: str, unit: Unit, value: float, dimensions: Mapping[str, str]) -> None:
+        """Take a value: to be added up if its unit is Count, else one of many."""
+
+    def flush(self) -> None:
+        """Write out what would be lost if the process were frozen or killed now."""
+
+    def close(self) -> None:
+        """Bring out what is left, within a few seconds: the process ends."""
 
 
-def start(namespace: str, *, service: str, write: Callable[[str], object]) -> None:
-    """Start to count, into `namespace` and under the dimension `service`; `write` takes lines."""
-    global _sink  # noqa: PLW0603 - one process, one sink
-    # Loaded now, while the function starts, and not in its first invocation.
-    from aws_lambda_powertools.metrics.provider.cloudwatch_emf import cloudwatch  # noqa: F401, PLC0415
+_sinks: tuple[Sink, ...] = ()
 
-    _sink = _Sink(namespace, service, write)
+
+def start(*sinks: Sink) -> None:
+    """Give all that is counted from now on to these sinks, in place of earlier ones."""
+    global _sinks  # noqa: PLW0603 - one process, one list
+    _sinks = sinks
 
 
 def stop() -> None:
     """Stop counting; drop what was not flushed."""
-    global _sink  # noqa: PLW0603 - as above
-    _sink = None
+    start()
+
+
+def close() -> None:
+    """Stop counting, and bring out what was counted: within a few seconds."""
+    sinks = _sinks
+    stop()
+    for sink in sinks:
+        sink.close()
 
 
 def count(name: str, value: float = 1, **dimensions: str) -> None:
     """Add `value` to a metric of unit Count."""
-    _add(name, _COUNT, value, dimensions)
+    for sink in _sinks:
+        sink.add(name, "Count", value, dimensions)
 
 
 def time(name: str, milliseconds: float, **dimensions: str) -> None:
     """Add one value to a metric of unit Milliseconds."""
-    _add(name, "Milliseconds", max(0.0, milliseconds), dimensions)
+    for sink in _sinks:
+        sink.add(name, "Milliseconds", max(0.0, milliseconds), dimensions)
 
 
 def number(name: str, value: int, **dimensions: str) -> None:
     """Add one value to a metric without a unit, such as the number that stands for a caller."""
-    _add(name, "None", value, dimensions)
-
-
-def _add(name: str, unit: str, value: float, dimensions: Mapping[str, str]) -> None:
-    with _lock:
-        if _sink is not None:
-            _sink.values[tuple(sorted(dimensions.items()))][name, unit].append(value)
+    for sink in _sinks:
+        sink.add(name, "None", value, dimensions)
 
 
 def flush() -> None:
-    """Write the counts since the last flush: a line for each set of dimensions.
+    """Write out the values that only wait in this process; functions do so in each invocation."""
+    for sink in _sinks:
+        sink.flush()
 
-    Counts that cannot be written are lost, and logged: no turn depends on them.
+
+class Emf:
+    """Writes lines of CloudWatch's embedded metric format, without a call to AWS.
+
+    Values wait until `flush`. What cannot be written is lost, and logged: no turn depends on it.
+
+    Args:
+        namespace: of the metrics.
+        service: the value of the dimension `service`.
+        write: takes a line, without its end.
     """
-    with _lock:
-        if _sink is None or not _sink.values:
-            return
-        sink, flushed = _sink, dict(_sink.values)
-        _sink.values.clear()
-    for dimensions, metrics in flushed.items():
-        for line in _lines(sink, dict(dimensions), metrics):
-            try:
-                sink.write(line)
-            except (OSError, ValueError) as error:  # stdout is closed, or its reader has left
-                extra = {"action": "metrics_not_written"}
-                logger.warning("Metrics not written: %s", error, extra=extra)
 
+    def __init__(self, namespace: str, *, service: str, write: Callable[[str], object]) -> None:
+        # Loaded now, while the function starts, and not in its first invocation.
+        from aws_lambda_powertools.metrics.provider.cloudwatch_emf import cloudwatch  # noqa: PLC0415
 
-def _lines(
-    sink: _Sink, dimensions: dict[str, str], metrics: Mapping[_Metric, list[float]]
-) -> Iterator[str]:
-    """Yield one line with all counts, then the lines of each other metric."""
-    from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (  # noqa: PLC0415 - see start
-        AmazonCloudWatchEMFProvider,
-    )
+        self._provider = cloudwatch.AmazonCloudWatchEMFProvider
+        self._namespace, self._service, self._write = namespace, service, write
+        self._lock = threading.Lock()
+        self._values = self._none()
 
-    def line(values: list[tuple[str, str, float]]) -> str:
-        # Fresh sets, because by default providers share theirs.
-        emf = AmazonCloudWatchEMFProvider(
-            metric_set={},
-            dimension_set={},
-            metadata_set={},
-            namespace=sink.namespace,
-            service=sink.service,
-            default_dimensions=dimensions,
-        )
-        for name, unit, value in values:
-            emf.add_metric(name, unit, value)
-        return json.dumps(emf.serialize_metric_set(), separators=(",", ":"))
+    @staticmethod
+    def _none() -> _Values:
+        return defaultdict(lambda: defaultdict(list))
 
-    counts = [(name, unit, sum(v)) for (name, unit), v in metrics.items() if unit == _COUNT]
-    if counts:
-        yield line(counts)
-    for (name, unit), values in metrics.items():
-        for start_at in range(0, 0 if unit == _COUNT else len(values), _MOST_VALUES):
-            some = values[start_at : start_at + _MOST_VALUES]
-            yield line([(name, unit, value) for value in some])
+    def add(self, name: str, unit: Unit, value: float, dimensions: Mapping[str, str]) -> None:
+        """Keep the value until the next flush."""
+        with self._lock:
+            self._values[tuple(sorted(dimensions.items()))][name, unit].append(value)
+
+    def flush(self) -> None:
+        """Write a line for each set of dimensions, or more where a metric has many values."""
+        with self._lock:
+            values, self._values = self._values, self._none()
+        for dimensions, metrics in values.items():
+            for line in self._lines(dict(dimensions), metrics):
+                try:
+                    self._write(line)
+                except (OSError, ValueError) as error:  # stdout is closed, or its reader has left
+                    extra = {"action": "metrics_not_written"}
+                    logger.warning("Metrics not written: %s", error, extra=extra)
+
+    close = flush
+
+    def _lines(
+        self, dimensions: dict[str, str], metrics: Mapping[tuple[str, Unit], list[float]]
+    ) -> Iterator[str]:
+        """Yield the lines of a set of dimensions, with the sums of counts and each other value."""
+        told = {key: [sum(all_)] if key[1] == "Count" else all_ for key, all_ in metrics.items()}
+        for begin in range(0, max(map(len, told.values())), _MOST_VALUES):
+            # Fresh sets, because by default providers share theirs.
+            emf = self._provider(
+                metric_set={},
+                dimension_set={},
+                metadata_set={},
+                namespace=self._namespace,
+                service=self._service,
+                default_dimensions=dimensions,
+            )
+            for (name, unit), values in told.items():
+                for value in values[begin : begin + _MOST_VALUES]:
+                    emf.add_metric(name, unit, value)
+            yield json.dumps(emf.serialize_metric_set(), separators=(",", ":"))

@@ -289,11 +289,13 @@ def flush(within_s: float = FLUSH_S) -> None:
 # -- the API of OpenTelemetry ----------------------------------------------------------------------
 
 
-def is_wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return True if the standard variables name a collector, and do not switch spans off."""
-    names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+def is_wanted(
+    environment: Mapping[str, str] = os.environ, signal: Literal["TRACES", "METRICS"] = "TRACES"
+) -> bool:
+    """Return True if the standard variables name a collector, and do not switch a signal off."""
+    names = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
     is_off = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-    is_off = is_off or environment.get("OTEL_TRACES_EXPORTER") == "none"
+    is_off = is_off or environment.get(f"OTEL_{signal}_EXPORTER") == "none"
     return not is_off and any(environment.get(name) for name in names)
 
 

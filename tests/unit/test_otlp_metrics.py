@@ -1,0 +1,195 @@
+"""The collector of metrics: when it is used, and what it cannot harm."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from a2a_serverless import observability
+from a2a_serverless.observability import metrics
+from a2a_serverless.observability.otlp_metrics import LAST_EXPORT_S, OtlpMetrics
+from tests.e2e.commands import environment
+from tests.support.observed import counted
+from tests.support.otlp import Collector, collector
+
+AWAY = "http://127.0.0.1:9"
+"""Nobody listens on the port of the protocol "discard"."""
+
+
+@pytest.fixture(autouse=True)
+def own_variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Exports every 20 ms, outside of Lambda; the last one ends with the test."""
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "20")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    monkeypatch.delenv("AWS_LAMBDA_FUNCTION_NAME", raising=False)
+    yield
+    metrics.close()
+
+
+def counted_by(collecting: Collector, monkeypatch: pytest.MonkeyPatch, **variables: str) -> bool:
+    """Whether a process with these variables sends what it counts; URL is the collector's."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("URL", collecting.url))
+    observability.start()
+    metrics.count("Attempts")
+    metrics.close()
+    return ("Attempts", frozenset()) in collecting.series()
+
+
+@pytest.mark.parametrize(
+    ("variables", "sends"),
+    [
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "URL"}, True),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "URL/v1/metrics"}, True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "URL", "OTEL_METRICS_EXPORTER": "otlp"}, True),
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "URL", "OTEL_SDK_DISABLED": "true"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "URL", "OTEL_METRICS_EXPORTER": "none"}, False),
+    ],
+)
+def test_the_standard_variables_decide(
+    variables: dict[str, str],
+    sends: bool,  # noqa: FBT001 - a case
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process sends where OpenTelemetry's variables name a collector, and metrics are not off."""
+    with collector() as collecting:
+        assert counted_by(collecting, monkeypatch, **variables) is sends
+        assert (collecting.asked > 0) is sends
+
+
+def test_a_function_sends_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Lambda function, which is frozen between two exports, keeps to its lines."""
+    with collector() as collecting:
+        monkeypatch.setattr(observability, "_lines", lambda _: [])
+        is_function = {"AWS_LAMBDA_FUNCTION_NAME": "worker"}
+        own = {"OTEL_EXPORTER_OTLP_ENDPOINT": "URL", **is_function}
+        assert not counted_by(collecting, monkeypatch, **own)
+
+
+@pytest.mark.parametrize(
+    ("variables", "action", "way_out"),
+    [
+        ({}, "otel_missing", 'pip install "a2a-serverless[otel]"'),
+        (
+            {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"},
+            "otel_not_used",
+            "OTEL_* cannot be used: could not convert",
+        ),
+    ],
+)
+def test_a_process_without_its_collector_goes_on(
+    variables: dict[str, str],
+    action: str,
+    way_out: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One sentence says that the SDK is missing, or that a variable is wrong; work goes on."""
+    if action == "otel_missing":
+        monkeypatch.setitem(sys.modules, "opentelemetry.sdk.metrics", None)
+        monkeypatch.delitem(sys.modules, "a2a_serverless.observability.otlp_metrics")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", AWAY)
+    observability.start()
+    metrics.count("Attempts")
+    (record,) = caplog.records
+    assert (record.levelname, record.__dict__["action"]) == ("WARNING", action)
+    assert way_out in record.getMessage()
+
+
+@pytest.mark.parametrize("how", ["away", "slow", "refusing"])
+def test_a_collector_that_takes_nothing(
+    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing waits for it, nothing grows, one warning comes, and the end is bounded."""
+    caplog.set_level(logging.DEBUG, logger="opentelemetry")
+    holds = threading.Event() if how == "slow" else None
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
+    with collector(answers=400 if how == "refusing" else 200, holds=holds) as collecting:
+        url = AWAY if how == "away" else collecting.url
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        sink = OtlpMetrics({})
+        tracemalloc.start()
+        try:
+            slowest_s = max(add_some(sink) for _ in range(10))
+            before, _ = tracemalloc.get_traced_memory()
+            slowest_s = max(slowest_s, *(add_some(sink) for _ in range(100)))
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        until_warned(caplog)
+        began = time.monotonic()
+        sink.close()
+        assert time.monotonic() - began < LAST_EXPORT_S + 1
+    assert slowest_s < 1  # of a thousand values
+    assert after - before < 1_000_000  # a hundred thousand values that were kept would be 3 MB
+    (record,) = caplog.records
+    assert record.__dict__["action"] == "metrics_not_sent"
+    assert url not in record.getMessage()
+
+
+def add_some(sink: OtlpMetrics) -> float:
+    """Add a thousand values; return the seconds that it took."""
+    began = time.monotonic()
+    for number in range(500):
+        sink.add("TasksEnded", "Count", 1, {"state": "failed"})
+        sink.add("TimeToEnd", "Milliseconds", number, {})
+    return time.monotonic() - began
+
+
+def until_warned(caplog: pytest.LogCaptureFixture) -> None:
+    deadline = time.monotonic() + 30
+    while not caplog.records:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_collector_that_comes_back_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was counted while it refused is in the sums that it takes later."""
+    with collector(answers=400) as collecting:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collecting.url)
+        sink = OtlpMetrics({})
+        sink.add("Attempts", "Count", 2, {})
+        while collecting.asked < 3:
+            time.sleep(0.01)
+        collecting.answers = 200
+        sink.add("Attempts", "Count", 3, {})
+        sink.close()
+        assert collecting.series()["Attempts", frozenset()].as_int == 5
+
+
+def test_two_sinks_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that writes lines may send to a collector too."""
+    with collector() as collecting, counted() as seen:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collecting.url)
+        lines = metrics.Emf("A2AServerless", service="agent", write=seen.write)
+        metrics.start(lines, OtlpMetrics({}))
+        metrics.time("TimeToEnd", 12.5)
+        metrics.close()
+        point = collecting.series()["TimeToEnd", frozenset()]
+    assert seen.values("TimeToEnd") == [12.5]
+    assert (point.count, point.sum) == (1, 12.5)
+
+
+def test_where_it_is_off_nothing_of_it_is_loaded() -> None:
+    """A worker without a collector imports neither SDK nor exporter."""
+    code = (
+        "import sys; from a2a_serverless import observability;"
+        "import a2a_serverless.worker.function, a2a_serverless.http.app; observability.start();"
+        "print([n for n in sys.modules if n.startswith(('opentelemetry.sdk', 'opentelemetry.exp',"
+        " 'requests'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
