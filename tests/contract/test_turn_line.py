@@ -21,7 +21,7 @@ from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.identity import caller_number, new_token
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.usage import Usage
-from a2a_serverless.wiring import table_backends
+from a2a_serverless.wiring import memory_backends, table_backends
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.loops import have_threads
 from a2a_serverless.worker.sweeper import GIVE_UP_S, DeadLetters
@@ -44,7 +44,11 @@ def stands(backend: Table, clock: ManualClock) -> Stands:
     paced._now = (clock.now_ms() - paced.now_ms()) / 1000
 
     def stand(handle: Handle, **settings: object) -> Stand:
-        backends = table_backends(Settings().model_copy(update=names), backend, paced)
+        chosen = Settings().model_copy(update=names)
+        backends = table_backends(chosen, backend, paced)
+        if backend.partition_units is not None:  # no function has its queue on DynamoDB
+            queue = memory_backends(chosen, paced).operations
+            backends = replace(backends, operations=queue)
         return Stand(handle, clock=paced, backends=backends, **settings)
 
     return stand
