@@ -34,6 +34,8 @@ PEERS := a2akit sdk fasta2a
 CLOUD := $(VENV)/.stamp build/cloud/venv/requirements.txt $(TOOL)/sam/requirements.txt
 
 export RELEASE
+# Every process that a test starts would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 export UV_PYTHON_DOWNLOADS := never
 export SAM_CLI_TELEMETRY := 0
 

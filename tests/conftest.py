@@ -6,8 +6,9 @@ import functools
 from collections.abc import Generator
 
 import pytest
-from botocore import loaders
+from botocore import loaders, session
 
+from a2a_serverless_tools.local import template
 from tests.support.collection import Made, check
 
 pytest_plugins = [
@@ -22,9 +23,24 @@ pytest_plugins = [
 ]
 
 
+class _Once(list[str]):
+    """Folders of descriptions, to which every session of boto3 adds its own."""
+
+    def append(self, folder: str) -> None:
+        if folder not in self:
+            super().append(folder)
+
+
 def pytest_configure() -> None:
-    """Let all boto3 clients share one loader: each would read the descriptions of AWS again."""
-    loaders.create_loader = functools.cache(loaders.create_loader)
+    """Read once what never changes: the descriptions of AWS, and each text of a template."""
+    session.create_loader = functools.cache(_loader)
+    template.parse_document = functools.cache(template.parse_document)
+
+
+def _loader(folders: str | None) -> loaders.Loader:
+    loader = loaders.create_loader(folders)
+    loader._search_paths = _Once(loader.search_paths)
+    return loader
 
 
 @pytest.hookimpl(wrapper=True)

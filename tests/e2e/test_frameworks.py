@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -105,34 +106,48 @@ async def test_a_conversation_outlives_its_processes(
                 assert said(await caller.say(framework.bye)) == framework.remembers
 
 
-@asynccontextmanager
-async def conversing(
-    framework: Framework, folder: Path, *, never_logs: str = ""
-) -> AsyncIterator[tuple[Caller, Caller, Client]]:
-    """Ann and Bob, and Ann's streams; the example is started by the one command of its README."""
+@pytest.fixture(params=FRAMEWORKS, scope="module")
+def example(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Example]:
+    """An example, started by the one command of its README."""
+    framework = FRAMEWORKS[request.param]
     keys = ",".join(f"{name}={key}" for name, key in KEYS.items())
     env = environment(A2A_AUTH="api-key", A2A_API_KEYS=keys)
     command = [*framework.command, "--port", "0"]
-    with running_with(framework.python, *command, env=env, output=folder / "dev", cwd=ROOT) as dev:
-        url = dev.wait_for(r"A2A at (\S+),")
-        async with (
-            client_at(url, streaming=False, headers={"x-api-key": KEYS["ann"]}) as ann,
-            client_at(url, streaming=False, headers={"x-api-key": KEYS["bob"]}) as bob,
-            client_at(url, headers={"x-api-key": KEYS["ann"]}) as streaming,
-        ):
-            context_id = framework.example
-            yield Caller(ann, context_id), Caller(bob, context_id), streaming
+    output = tmp_path_factory.mktemp(framework.example) / "dev"
+    with running_with(framework.python, *command, env=env, output=output, cwd=ROOT) as dev:
+        yield Example(framework, dev, dev.wait_for(r"A2A at (\S+),"))
         assert dev.end() == 0, dev.said()
-        assert not never_logs or never_logs not in dev.said()
 
 
-async def test_the_example_of_a_framework(framework: Framework, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Example:
+    """A framework whose example runs at a URL."""
+
+    framework: Framework
+    dev: Running
+    url: str
+
+    @asynccontextmanager
+    async def conversing(self, context_id: str) -> AsyncIterator[tuple[Caller, Caller, Client]]:
+        """Ann and Bob, who have chosen the same id for a new context, and Ann's streams."""
+        async with (
+            client_at(self.url, streaming=False, headers={"x-api-key": KEYS["ann"]}) as ann,
+            client_at(self.url, streaming=False, headers={"x-api-key": KEYS["bob"]}) as bob,
+            client_at(self.url, headers={"x-api-key": KEYS["ann"]}) as streaming,
+        ):
+            yield Caller(ann, context_id), Caller(bob, context_id), streaming
+
+
+async def test_the_example_of_a_framework(example: Example) -> None:
     """One command starts it; tokens are chunks, and questions are input-required.
 
     Two callers who choose one contextId share nothing. Two tasks of a conversation wait for answers
     at once, and both are remembered. A conversation that is larger than one item goes on.
     """
-    async with conversing(framework, tmp_path) as (ann, bob, streaming):
+    framework = example.framework
+    async with example.conversing("one-by-one") as (ann, bob, streaming):
         events = stream(streaming, framework.hello, context_id=ann.context_id)
         heard = [event async for event in events]
         chunks = [e for e in heard if e.HasField("artifact_update")]
@@ -154,15 +169,13 @@ async def test_the_example_of_a_framework(framework: Framework, tmp_path: Path) 
             assert task.status.state == S.TASK_STATE_COMPLETED, task.status
 
 
-async def test_messages_at_once_are_answered_one_after_the_other(
-    framework: Framework, tmp_path: Path
-) -> None:
+async def test_messages_at_once_are_answered_one_after_the_other(example: Example) -> None:
     """Each of ten knows what those before it have said; none is answered twice.
 
     Bob's, in the context of the same id, wait for none of Ann's.
     """
-    starts_over = "Turn given back"
-    async with conversing(framework, tmp_path, never_logs=starts_over) as (ann, bob, streaming):
+    framework, before = example.framework, len(example.dev.said())
+    async with example.conversing("at-once") as (ann, bob, streaming):
         begun = []
         for text, _ in framework.series:
             async for event in stream(streaming, text, context_id=ann.context_id):
@@ -170,6 +183,7 @@ async def test_messages_at_once_are_answered_one_after_the_other(
                 break
         assert said(await bob.say(framework.bye)) == framework.knows_nothing
         done = [await ann.rest(task) for task in begun]
+    assert "Turn given back" not in example.dev.said()[before:]
     assert [said(task) for task in done] == [answer for _, answer in framework.series]
     ended = [task.status.timestamp.ToMilliseconds() for task in done]
     assert ended == sorted(ended)

@@ -24,6 +24,7 @@ from a2a_serverless_tools.contract import CancelRegistry, Storage
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
+CANCEL_POLL_S = 0.02
 
 
 @dataclass
@@ -125,7 +126,7 @@ class ScriptedWorker:
         if log.head.finished_turn >= params.turn:
             await handle.ack()
             return
-        watch = CancelRegistry(storage).on_cancel(params.task_id)
+        watch = CancelRegistry(storage, poll_s=CANCEL_POLL_S).on_cancel(params.task_id)
         request, caller = log.fold().opening(params.turn)
         turn = Turn(storage, handle.message, request, caller, log.head, watch.wait)
         self.started.append(turn)
