@@ -270,8 +270,8 @@ class WaitsToBegin(Sample):
         await updater.complete()
 
 
-class Blocking(Sample):
-    """Blocks its event loop, before its first event and after."""
+class SynchronousClient(Sample):
+    """Blocks its event loop, before its first event and after, as framework calls do."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         self.seen.append("run")
@@ -283,13 +283,7 @@ class Blocking(Sample):
         await updater.complete()
 
     def block(self) -> None:
-        time.sleep(BLOCKED_S)
-
-
-class SynchronousClient(Blocking):
-    """Waits for a slow server in a synchronous client, as framework calls do."""
-
-    def block(self) -> None:
+        """Wait for a slow server in a synchronous client."""
         with SlowServer() as server:
             httpx.get(server.url, timeout=60).raise_for_status()
 

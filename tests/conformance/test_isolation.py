@@ -1,9 +1,9 @@
 """A task exists for its owner alone (A2A 1.0.1, sections 3.3.2 and 13.1).
 
-Every operation of every version, from every caller, in both bindings and to each function:
-a stranger gets, for what exists, the answer that another caller gets for what does not exist, byte
-for byte, and the same requests of AWS are made for it. The owner's own answers show
-that each operation would work.
+Every operation of every version, from every caller, in both bindings, each at one of the two
+functions: a binding knows nothing of its function. A stranger gets, for what exists, the answer
+that another caller gets for what does not exist, byte for byte, and the same requests of AWS are
+made for it. The owner's own answers show that each operation would work.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.contract import Storage
-from tests.conformance.conftest import FUNCTIONS, WAYS
-from tests.support.a2a_calls import JSONRPC, Agent, Answer, message, target
+from tests.conformance.conftest import FUNCTIONS
+from tests.support.a2a_calls import JSONRPC, REST, Agent, Answer, message, target
 from tests.support.gateway import deployed
 from tests.support.messages import storyteller
 from tests.support.simulation.simulated_aws import BUCKET, simulated_aws, stored_blobs
@@ -472,7 +472,7 @@ async def calling(stack: Stack, binding: str, name: Entrypoint) -> AsyncIterator
         yield Function(stack=stack, client=client, binding=binding)
 
 
-@pytest.fixture(params=WAYS, ids="-".join)
+@pytest.fixture(params=[(JSONRPC, "stream"), (REST, "api")], ids="-".join)
 async def function(request: pytest.FixtureRequest, stack: Stack) -> AsyncIterator[Function]:
     async with calling(stack, *request.param) as function:
         yield function

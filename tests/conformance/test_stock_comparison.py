@@ -101,7 +101,6 @@ CASES: dict[str, tuple[Callable[[], x.Sample], Script]] = {
     "messages without ids": (x.MessagesWithoutIds, HELLO),
     "a message without parts": (x.MessageWithoutParts, HELLO),
     "return_immediately": (x.WaitsToBegin, returns_immediately),
-    "a call that blocks": (x.Blocking, HELLO),
     "a synchronous client": (x.SynchronousClient, HELLO),
     "a whole Task at the end": (x.WholeTask, HELLO),
     "raises before its Task": (lambda: x.Raising("before", NO_MODEL), HELLO),

@@ -410,8 +410,7 @@ async def test_one_poll_serves_many_scopes(cancels: Cancels) -> None:
     scopes = [views[n % 2].on_cancel(f"task-{n}") for n in range(150)]
     while len(calls) < 6:
         await cancels.clock.sleep(0)
-    for scope in scopes:
-        await scope.release()
+    await asyncio.gather(*(scope.release() for scope in scopes))
     sizes = [len(call["RequestItems"]["tasks"]["Keys"]) for call in calls]
     assert sorted(sizes[:6]) == [50, 50, 50, 100, 100, 100]
 

@@ -47,7 +47,7 @@ from tests.unit.worker.shares import LaggingTable, SlowQueue, p95
 CARD: Final = Path(__file__).parents[2] / "functions/api/agent_card.json"
 BEGIN_S: Final = 1_000_000.0
 """Small enough for timers of a float's exactness."""
-ATTACK_S: Final = 600 if LONG else 60
+ATTACK_S: Final = 600 if LONG else 30
 WORKERS: Final = 10
 TURN_S: Final = 2.0
 ENVIRONMENTS: Final = 100
@@ -236,8 +236,8 @@ def test_a_neighbour_hardly_notices_an_attack(caplog: pytest.LogCaptureFixture) 
 
     The other caller holds 90 requests, whose turns need more than all workers, and lists a
     conversation of many tasks, rare states and ever other times: for ten minutes in the long form,
-    which compares the 95th percentile; for one in the short form, whose few answers are compared in
-    the middle.
+    which compares the 95th percentile; for half of one in the short form, whose few answers are
+    compared in the middle.
     """
     caplog.set_level(logging.CRITICAL)
     loop = JumpingLoop()

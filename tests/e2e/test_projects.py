@@ -1,8 +1,8 @@
 """Projects of `init` out of the installed wheel: run, tested, built.
 
-The suite installs the wheel, runs `demo`, and does what a newcomer does with the project of a plain
-Worker. `make long` also tests and upgrades it; `make projects` does all of it with each kind and on
-each Python, and adds `sam validate`, `sam build` and what was built.
+The suite installs the wheel and runs `demo`. `make long` does what a newcomer does with the project
+of a plain Worker, tests and upgrades it; `make projects` does all of it with each kind and on each
+Python, and adds `sam validate`, `sam build` and what was built.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ def matrix() -> Iterator[Matrix]:
         TABLE.write_text(matrix.text(), encoding="utf-8")
 
 
+@installs_a_project
 @pytest.mark.parametrize("kind", KINDS_HERE)
 def test_what_a_newcomer_does(
     kind: str, wheel: Path, program: Path, tmp_path: Path, matrix: Matrix
