@@ -64,7 +64,8 @@ test: $(VENV)/.stamp $(FOREIGN) ## all tests; those on the emulators where `make
 .PHONY: long
 long: $(VENV)/.stamp ## what `make test` does in short: a project out of the wheel, ten minutes of one hostile client, all lengths of shared turns, files of 100 MB
 	A2A_PROJECTS=one A2A_FAULTS=long $(BIN)/python -m pytest tests/e2e/test_projects.py tests/e2e/test_quiet_alarms.py \
-		tests/e2e/test_neighbours.py tests/unit/worker/test_outages.py \
+		tests/e2e/test_neighbours.py tests/unit/tasks/test_fold_logs.py \
+		tests/unit/worker/test_outages.py tests/unit/worker/test_shares.py \
 		tests/unit/live/test_address_checks.py::test_files_are_the_same_in_each_reading
 	@cat build/newcomers.md
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from botocore import loaders, session
@@ -34,7 +35,14 @@ class _Once(list[str]):
 def pytest_configure() -> None:
     """Read once what never changes: the descriptions of AWS, and each text of a template."""
     session.create_loader = functools.cache(_loader)
-    template.parse_document = functools.cache(template.parse_document)
+    parse, known = template.parse_document, dict[str, Any]()
+
+    def parse_once(text: str, name: str) -> dict[str, Any]:
+        if text not in known:
+            known[text] = parse(text, name)
+        return known[text]
+
+    template.parse_document = parse_once
 
 
 def _loader(folders: str | None) -> loaders.Loader:

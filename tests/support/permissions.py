@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -52,7 +53,12 @@ NETWORK: Final = (
 
 def transform(template: Path) -> Json:
     """The resources after SAM's transform, with code as if uploaded."""
-    return transformed(yaml_parse(template.read_text(encoding="utf-8")), {})
+    return deepcopy(_transformed_text(template.read_text(encoding="utf-8")))
+
+
+@functools.cache
+def _transformed_text(text: str) -> Json:
+    return transformed(yaml_parse(text), {})
 
 
 def transformed(document: Json, parameters: Mapping[str, str]) -> Json:
