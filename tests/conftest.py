@@ -35,7 +35,7 @@ class _Once(list[str]):
 def pytest_configure() -> None:
     """Read once what never changes: the descriptions of AWS, and each text of a template."""
     session.create_loader = functools.cache(_loader)
-    parse, known = template.parse_document, dict[str, Any]()
+    parse, known = template.parse_document, dict[str, dict[str, Any]]()
 
     def parse_once(text: str, name: str) -> dict[str, Any]:
         if text not in known:
@@ -47,7 +47,7 @@ def pytest_configure() -> None:
 
 def _loader(folders: str | None) -> loaders.Loader:
     loader = loaders.create_loader(folders)
-    loader._search_paths = _Once(loader.search_paths)
+    vars(loader)["_search_paths"] = _Once(loader.search_paths)
     return loader
 
 
