@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 import httpx
+import pytest
 from pydantic import SecretStr
 
 from a2a_serverless.http.streams import TOO_MANY
@@ -18,10 +19,13 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless_tools.local.template import Template
 from tests.support.asgi_streams import LiveResponse, ServerEvent, live
 from tests.support.messages import storyteller
+from tests.support.simulation import front as simulation_front
 from tests.support.simulation.front import ACCOUNT_CONCURRENCY, front
 from tests.support.simulation.gateway import Gateway
 
 STREAMS = ACCOUNT_CONCURRENCY
+FEWER = 100
+"""Requests that a smaller account answers at a time: twice the streams that one caller may have."""
 OTHER = "other"
 CALLERS = [f"caller-{number}" for number in range(STREAMS)]
 CARD = storyteller()
@@ -82,11 +86,11 @@ class Caller:
 
 @asynccontextmanager
 async def streams_of_one(gateway: Gateway) -> AsyncIterator[list[LiveResponse]]:
-    """1,000 subscriptions of one caller to its task."""
+    """As many subscriptions of one caller to its task as the smaller account answers."""
     caller = Caller(gateway, CALLERS[0])
     task_id = (await caller.send()).json()["task"]["id"]
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(caller.stream(task_id)) for _ in range(STREAMS)]
+        yield [await stack.enter_async_context(caller.stream(task_id)) for _ in range(FEWER)]
 
 
 @asynccontextmanager
@@ -127,11 +131,18 @@ async def check_that_another_is_answered(gateway: Gateway) -> None:
     assert canceled["status"]["state"] == "TASK_STATE_CANCELED"
 
 
+@pytest.fixture
+def smaller_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the account answer fewer requests at a time."""
+    monkeypatch.setattr(simulation_front, "ACCOUNT_CONCURRENCY", FEWER)
+
+
+@pytest.mark.usefixtures("smaller_account")
 async def test_streams_of_one_caller_stop_nobody() -> None:
-    """A caller that opens 1,000 keeps as many as one may have: all others are answered."""
+    """A caller that opens all keeps as many as one may have: all others are answered."""
     with deployed() as gateway:
         async with streams_of_one(gateway) as streams:
-            await ended(streams, STREAMS - Settings().streams_per_caller)
+            await ended(streams, FEWER - Settings().streams_per_caller)
             await check_that_another_is_answered(gateway)
 
 
@@ -143,8 +154,9 @@ async def test_streams_of_all_callers_stop_nobody() -> None:
             await check_that_another_is_answered(gateway)
 
 
+@pytest.mark.usefixtures("smaller_account")
 async def test_without_leases_streams_stop_everybody() -> None:
-    """Without leases 1,000 streams take all concurrency: other callers get 503 until they end."""
+    """Without leases streams take all concurrency: other callers get 503 until they end."""
     with deployed(**UNLIMITED) as gateway:
         async with streams_of_one(gateway) as streams:
             await ended(streams, 0)
