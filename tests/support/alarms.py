@@ -8,6 +8,7 @@ report both: that it is missing too, and that it counts as 0. An alarm must be t
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import operator
 from collections import defaultdict
@@ -160,8 +161,12 @@ class Alarm:
             else:
                 asked = query["MetricStat"]
                 known[query["Id"]] = of(asked["Metric"], asked["Stat"], asked["Period"])
-        parsed = ast.parse(expression.replace(" AND ", " and "), mode="eval")
-        return evaluate(parsed.body, known, missing)
+        return evaluate(_parsed(expression), known, missing)
+
+
+@functools.cache
+def _parsed(expression: str) -> ast.expr:
+    return ast.parse(expression.replace(" AND ", " and "), mode="eval").body
 
 
 def evaluate(node: ast.expr, known: Mapping[str, Value], missing: Value = None) -> Value:
