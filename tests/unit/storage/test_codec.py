@@ -21,7 +21,16 @@ from a2a_serverless.storage.dynamodb import Typed, plain, typed
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.table import Item, holds
 from a2a_serverless.tasks.entries import MessageAppended, Recorded, StepId, encode_entries
-from a2a_serverless.tasks.head import HANDOVER, KNOWN, AttemptEnd, CancelMark, Head, Spared
+from a2a_serverless.tasks.head import (
+    FAILED,
+    HANDOVER,
+    KNOWN,
+    AttemptEnd,
+    CancelMark,
+    Failure,
+    Head,
+    Spared,
+)
 from a2a_serverless.tasks.rules import Commit, Step
 from a2a_serverless.tasks.usage import Usage
 from tests.support.clocks import ManualClock
@@ -66,6 +75,7 @@ FULL = replace(
     wakes=1,
 )
 WOKEN = replace(FULL, left="", woken=True)
+FAILURE = Failure(reason="ValueError#1", correlation_id="0123")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +90,8 @@ WOKEN = replace(FULL, left="", woken=True)
         replace(FULL, status=None, metadata=None),
         replace(FULL, due_at=None, token=None),
     ]
-    + [replace(FULL, state=state) for state in sorted(KNOWN)],
+    + [replace(FULL, state=state) for state in sorted(KNOWN)]
+    + [replace(FULL, state=state, failure=FAILURE) for state in sorted(FAILED)],
 )
 def test_head_comes_back_as_it_was(head: Head) -> None:
     """A HEAD read from its item is the HEAD that was written."""
@@ -106,6 +117,7 @@ def test_no_field_of_head_is_forgotten() -> None:
         "expires_at",
         "turn",
         "turn_base",
+        "failure",  # of a task that has failed alone
     }
 
 

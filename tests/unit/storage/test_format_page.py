@@ -249,7 +249,7 @@ def test_a_heads_required_attributes_are_those_that_are_always_there() -> None:
             "HEAD",
             codec.HEAD_FORMS,
             {"PK", "SK", "id_key", "scope_key", "context_key", "due_key", "line_at"}
-            | {"push_at", "push_writes"},
+            | {"push_at", "push_writes", "attention_key"},
         ),
         (
             "EVENT",

@@ -17,6 +17,8 @@ from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.storage.layout import (
     WAITING,
     WOKEN,
+    attention_in,
+    attention_values,
     context_key,
     due_key,
     event_position,
@@ -38,7 +40,15 @@ from a2a_serverless.storage.layout import (
 from a2a_serverless.storage.table import Check, Item, Key, Update, When, are
 from a2a_serverless.tasks.entries import CRITICAL, Entry, Unknown, decode_entries
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, CancelMark, Head, Spared, state_name
+from a2a_serverless.tasks.head import (
+    TERMINAL,
+    AttemptEnd,
+    CancelMark,
+    Failure,
+    Head,
+    Spared,
+    state_name,
+)
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.pace import PART_BYTES
 from a2a_serverless.tasks.rules import Step
@@ -110,7 +120,12 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
         values["usage"] = encoded(head.usage)
     if head.left or head.woken or head.wakes:
         values |= _line_values(head)
-    return values
+    return values | _attention_values(head)
+
+
+def _attention_values(head: Head) -> dict[str, str]:
+    noted = head.attention
+    return {} if noted is None else attention_values(head.task_id, noted)
 
 
 def _line_values(head: Head) -> dict[str, str | int | bytes | None]:
@@ -131,6 +146,7 @@ def _line_values(head: Head) -> dict[str, str | int | bytes | None]:
 
 
 _LINE: Final = ("left", "left_at", "line_key", "line_at")
+_ATTENTION: Final = ("attention_key", "attention_at")
 
 
 def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
@@ -244,10 +260,18 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
         spared=_spared_of(values),
         alone=values.get("alone_for") == values["turn"],
         usage=_usage_of(values),
+        failure=_failure_of(values),
         **_line_of(values),
         **{name: values[name] for name in _OPTIONAL if name in values}
         | ({} if is_known else {"needs": NEVER}),
     )
+
+
+def _failure_of(values: Mapping[str, Any]) -> Failure:
+    noted = attention_in(values.get("attention_at", ""))
+    if noted is None or noted.kind not in ("failed", "rejected"):
+        return Failure()
+    return Failure(reason=noted.reason, correlation_id=noted.correlation_id)
 
 
 def _line_of(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -343,6 +367,7 @@ HEAD_FORMS: Final[Forms] = {
     "left_at": int,
     "wakes": int,
     "line_key": str,
+    "attention_at": str,
     "spared_interruptions": int,
 }
 """The forms of all attributes that are read."""
@@ -355,6 +380,7 @@ _INFORMING: Final = frozenset(
     | {"released", "released_reason", "released_id", "released_at", "released_until"}
     | {"spared_for", "spared_faults", "spared_waited", "spared_interruptions"}
     | {"alone_for", "serial_from", "left", "left_turn", "left_at", "line_key", "wakes"}
+    | {"attention_at"}
 )
 """Attributes that only inform: the task is run and written with or without them."""
 
@@ -389,13 +415,16 @@ def committed(before: Head, after: Head) -> Update:
     when: list[Check | Sequence[Check]] = [*are(**{name: old[name] for name in same})]
     if before.cancel is None:
         when.append(NO_CANCEL)
-    if after.turn_is_open and after.turn == before.turn and after.wakes > before.wakes:
-        # A copy that was sent since HEAD was read has the number that a hand-over would send.
+    goes_on = after.turn_is_open and after.turn == before.turn
+    if goes_on and (after.wakes > before.wakes or after.token != before.token):
+        # A copy that was sent since HEAD was read has the number that a hand-over would send, and
+        # is why the turn needs attention.
         when.append(_has_sends(before))
     removed = {name: None for name in old if name not in new}
     if after.token != before.token or not after.turn_is_open:
         # The turn may have been left since HEAD was read, which is no commit.
-        removed |= {name: None for name in _LINE if name not in new}
+        removed |= {name: None for name in (*_LINE, *_ATTENTION) if name not in new}
+        changed |= {name: new[name] for name in _ATTENTION if name in new}
     return Update(
         key=head_key(before.scope, before.task_id),
         values=changed,
@@ -437,7 +466,7 @@ def postponed(head: Head, *, due_at: int, sends: int) -> Update:
     is_same = are(incarnation=head.incarnation, version=head.version, due_at=head.due_at)
     return Update(
         key=head_key(head.scope, head.task_id),
-        values={"due_at": due_at, "sends": sends},
+        values={"due_at": due_at, "sends": sends} | _attention_values(replace(head, sends=sends)),
         when=[*is_same, _has_sends(head), NO_CANCEL],
     )
 
@@ -455,18 +484,19 @@ def left(before: Head, after: Head) -> Update:
     is_same = are(incarnation=before.incarnation, version=before.version)
     was_left = Check("left", "=", before.left) if before.left else Check("left", "absent")
     when: When = [*is_same, was_left, _has_sends(before), NO_CANCEL]
-    return _in_line(before, {**_line_values(after), "due_at": after.due_at}, when)
+    return _in_line(after, {"due_at": after.due_at}, when)
 
 
 def woken(before: Head, after: Head) -> Update:
     """Return the update that wakes a left turn: refused if another has, or HEAD has changed."""
-    values = {**_line_values(after), "due_at": after.due_at, "sends": after.sends}
+    values = {"due_at": after.due_at, "sends": after.sends}
     is_same = are(incarnation=before.incarnation, version=before.version, left=before.left)
-    return _in_line(before, values, [*is_same, _has_sends(before), NO_CANCEL])
+    return _in_line(after, values, [*is_same, _has_sends(before), NO_CANCEL])
 
 
 def _in_line(head: Head, values: Mapping[str, Any], when: When) -> Update:
-    removed = [name for name in _LINE if name not in values]
+    values = {**values, **_line_values(head), **_attention_values(head)}
+    removed = [name for name in (*_LINE, *_ATTENTION) if name not in values]
     return Update(key=head_key(head.scope, head.task_id), values=values, remove=removed, when=when)
 
 
@@ -487,7 +517,8 @@ def given_back(
 
     The turn has no share any more: nothing works on it. `starts_over`: its records do not count.
     """
-    update = noted(head, end.token, {**values, **released_values(end)})
+    waits = _attention_values(replace(head, released=end, left="")) if end.until else {}
+    update = noted(head, end.token, {**values, **released_values(end), **waits})
     return replace(update, remove=(*_LINE, "checkpoint") if starts_over else _LINE)
 
 

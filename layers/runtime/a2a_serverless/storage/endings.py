@@ -54,7 +54,7 @@ def gave_up(
     """
     text = f"{why or FAILED} {REFERENCE.format(correlation_id=reference)}"
     end = ending(head, TaskState.TASK_STATE_FAILED, text)
-    return replace(end, failed=left_by(head), failed_by=failed_by)
+    return replace(end, failed=left_by(head), failed_by=failed_by, reference=reference)
 
 
 def never_started(head: Head, give_up_s: float) -> Commit:

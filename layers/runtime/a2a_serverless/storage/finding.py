@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import is_live
 from a2a_serverless.storage.durable import DurableStorage, readable_head
 from a2a_serverless.storage.table import Check, Item, Key, Range
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Attention, Head, Wait
 from a2a_serverless.tasks.identity import Scope, TaskKey, is_task_id
 
 HOUR_MS: Final = 3_600_000
@@ -136,6 +136,112 @@ async def created_in(
     heads.sort(key=Created.place, reverse=True)
     has_more = has_more or len(found) > limit
     return Created(heads=tuple(heads), before=_place_of(entries[-1]) if has_more else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """A task that a person may have to look at, as the index of what needs attention has it."""
+
+    scope: str
+    task_id: str
+    why: Attention
+    config_id: str
+    """The webhook of which a notification was given up; empty: it is about the task itself."""
+    place: str
+    """Its place in the order of the index, which is that of its time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedTasks:
+    """The first of those tasks, in their order."""
+
+    found: tuple[Noted, ...]
+    is_all: bool
+    """False: there are more behind them."""
+
+
+async def tasks_in_trouble(
+    storage: DurableStorage, *, since_ms: int = 0, before: str = "", limit: int = 100
+) -> NotedTasks:
+    """Return the newest `limit` tasks that failed, were rejected, or have a webhook untold.
+
+    They are those of all scopes, by the time of that; with `before`, those behind that place. One
+    request reads about 4,000 of a shard. The index lags behind by milliseconds.
+
+    Raises:
+        ConfigurationError: the table has no such index.
+    """
+    first = f"{max(0, since_ms):015d}"
+    return await _noted(storage, layout.TROUBLE, first, before, before=before, limit=limit)
+
+
+async def waiting_tasks(
+    storage: DurableStorage, kind: Wait | None = None, *, after: str = "", limit: int = 100
+) -> NotedTasks:
+    """Return the first `limit` tasks of all scopes whose open turn waits, or was sent again.
+
+    With `kind` they are those that wait for this, the longest waiting first; else kind by kind.
+    With `after`, those behind that place. It costs, lags and raises as `tasks_in_trouble`.
+    """
+    first = after or (f"{kind}#" if kind else "")
+    last = f"{kind}$" if kind else ""
+    return await _noted(storage, layout.WAITS, first, last, before=after, limit=limit)
+
+
+async def _noted(
+    storage: DurableStorage,
+    kind: Literal["TROUBLE", "WAITS"],
+    first: str,
+    last: str,
+    *,
+    before: str,
+    limit: int,
+) -> NotedTasks:
+    """Return entries from `first` to `last`, without those at the place `before`.
+
+    A page ends between two places: two webhooks of a task may have the same one.
+    """
+    if first and last and first > last:
+        return NotedTasks(found=(), is_all=True)
+    newest_first = kind == layout.TROUBLE
+    when = [Check("expires_at", ">", storage.clock.now_ms() // 1000)]
+    shards = [
+        storage.table.first(
+            limit + 1,
+            Range(
+                partition=key,
+                index=layout.BY_ATTENTION,
+                first=first or None,
+                last=last or None,
+                when=when,
+                newest_first=newest_first,
+            ),
+            lambda entry: entry["attention_at"] != before,
+        )
+        for key in layout.attention_keys(kind)
+    ]
+    entries = [entry for shard in await asyncio.gather(*shards) for entry in shard]
+    entries.sort(key=lambda entry: str(entry["attention_at"]), reverse=newest_first)
+    end = limit
+    while 0 < end < len(entries) and _noted_at(entries[end - 1]) == _noted_at(entries[end]):
+        end -= 1
+    shown = entries[: end or limit]
+    found = [noted for noted in map(_noted_of, shown) if noted is not None]
+    return NotedTasks(found=tuple(found), is_all=len(shown) == len(entries))
+
+
+def _noted_at(entry: Item) -> str:
+    return str(entry["attention_at"])
+
+
+def _noted_of(entry: Item) -> Noted | None:
+    """Return an entry of the index; None for one that no release writes."""
+    why = layout.attention_in(_noted_at(entry))
+    if why is None or not entry["PK"].startswith("TASK#"):
+        return None
+    scope, task_id = layout.owner_of(entry["PK"])
+    config_id = "" if entry["SK"] == layout.HEAD else layout.push_names(entry["SK"])[1]
+    return Noted(scope=scope, task_id=task_id, why=why, config_id=config_id, place=_noted_at(entry))
 
 
 async def opened_at(log: DurableStorage, head: Head) -> int | None:

@@ -10,9 +10,10 @@ import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast, get_args
 
 from a2a_serverless.storage.table import Index, Key
+from a2a_serverless.tasks.head import Attention, Trouble, Wait
 from a2a_serverless.tasks.identity import Scope, digest
 
 SHARDS = 4
@@ -55,6 +56,14 @@ GROUP: Final = "GROUP#"
 FENCE: Final = "FENCE"
 WAITING: Final = "WAIT"
 """How the `line_key` of a turn that waits for a share of the workers begins."""
+TROUBLE: Final = "TROUBLE"
+WAITS: Final = "WAITS"
+"""How each `attention_key` begins. There are half as many of them as `SHARDS`: few tasks have one,
+and the first page asks for all."""
+TROUBLES: Final[tuple[Trouble, ...]] = get_args(Trouble)
+WAIT_KINDS: Final[tuple[Wait, ...]] = get_args(Wait)
+MAX_REASON: Final = 100
+"""The most characters of a reason in an index; the rest is cut off."""
 WOKEN: Final = "WOKEN"
 """The `line_key` of the turns that have a share and that no attempt has taken yet."""
 
@@ -238,6 +247,44 @@ def due_key(shard: int) -> str:
 def push_due_key(shard: int) -> str:
     """Return the due index's key of the push configurations that wait."""
     return f"HOOKS#{shard}"
+
+
+def attention_values(task_id: str, noted: Attention) -> dict[str, str]:
+    """Return the attributes by which the index of what needs attention finds an item.
+
+    What is over stands there by its time, and open turns by what they wait for, then by time.
+    """
+    shard = shard_of(task_id) // 2
+    at, reason = status_key(noted.at, task_id), noted.reason[:MAX_REASON]
+    if noted.kind in TROUBLES:
+        place = f"{at}#{noted.kind}#{noted.correlation_id}#{reason}"
+        return {"attention_key": f"{TROUBLE}#{shard}", "attention_at": place}
+    return {"attention_key": f"{WAITS}#{shard}", "attention_at": f"{noted.kind}#{at}##{reason}"}
+
+
+def attention_in(place: str) -> Attention | None:
+    """Return what the place of an entry of that index says; None: no release writes such a one."""
+    is_over = place[:1].isdecimal()
+    names = (
+        ("at", "task", "kind", "id", "reason")
+        if is_over
+        else ("kind", "at", "task", "id", "reason")
+    )
+    found = dict(zip(names, place.split("#", 4), strict=False))
+    kinds: tuple[str, ...] = TROUBLES if is_over else WAIT_KINDS
+    if len(found) < len(names) or found["kind"] not in kinds or not found["at"].isdecimal():
+        return None
+    return Attention(
+        kind=cast("Trouble | Wait", found["kind"]),
+        at=int(found["at"]),
+        reason=found["reason"],
+        correlation_id=found["id"],
+    )
+
+
+def attention_keys(kind: Literal["TROUBLE", "WAITS"]) -> list[str]:
+    """Return the keys of that index: of all that is over, or of all open turns that wait."""
+    return [f"{kind}#{shard}" for shard in range((SHARDS + 1) // 2)]
 
 
 def open_webhook(scope: str, task_id: str, config_id: str) -> dict[str, str]:

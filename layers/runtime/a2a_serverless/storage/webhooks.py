@@ -34,6 +34,7 @@ from a2a_serverless.storage.layout import (
     BY_SCOPE,
     HEAD,
     PUSH_END,
+    attention_values,
     head_key,
     open_webhook,
     open_webhooks,
@@ -59,7 +60,7 @@ from a2a_serverless.storage.table import (
     key_of,
 )
 from a2a_serverless.tasks.fold import LAST
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Attention, Head
 from a2a_serverless.tasks.identity import Scope, is_task_id, new_token
 from a2a_serverless.tasks.push import GivenUp, Push, check_room, checked, tallied
 from a2a_serverless.tasks.rules import check_writable
@@ -399,6 +400,8 @@ def _outcome(push: Push) -> Item:
     if (lost := push.given_up) is not None:
         values |= {"given_up": lost.count, "given_up_version": lost.version}
         values |= {"given_up_at": lost.at, "given_up_reason": lost.reason}
+        noted = Attention(kind="untold", at=lost.at, reason=lost.reason)
+        values |= attention_values(push.config.task_id, noted)
     return values
 
 

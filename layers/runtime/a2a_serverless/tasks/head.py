@@ -28,6 +28,9 @@ TERMINAL = frozenset(
 )
 """The task has ended: no transition leaves these states."""
 
+FAILED = frozenset({TaskState.TASK_STATE_FAILED, TaskState.TASK_STATE_REJECTED})
+"""The task has ended without its work."""
+
 INTERRUPTED = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
 """The turn waits for its client: a message may open the next turn."""
 
@@ -107,6 +110,37 @@ class Spared:
     interruptions: int = 0
     """Starts whose worker was told to stop, or before whose end another task has changed the
     conversation's state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a task has failed or was rejected, as far as the runtime knows."""
+
+    reason: str = ""
+    """The name of an error, or `NOT_STARTED`; empty: the agent has said so itself."""
+    correlation_id: str = ""
+    """What its client was given, if anything: it leads to the line of the log."""
+
+
+NOT_STARTED: Final = "not started"
+"""The reason of a failure before any attempt could claim the task's turn."""
+
+Trouble: TypeAlias = Literal["failed", "rejected", "untold"]
+"""What a person may want to know of although it is over; `untold` are notifications of webhooks
+that were given up."""
+Wait: TypeAlias = Literal["again", "asleep", "conversation", "retry", "share"]
+"""What an open turn waits for. `again`: its message was sent again, as it seemed lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Why a person may have to look at a task: an entry of the index of what needs attention."""
+
+    kind: Trouble | Wait
+    at: int
+    """The time from which on it is so, in milliseconds; of `again` that of the task's creation."""
+    reason: str = ""
+    correlation_id: str = ""
 
 
 Reason: TypeAlias = Literal["", "share", "conversation", "asleep"]
@@ -216,6 +250,29 @@ class Head:
     """The request to cancel the task; a writer that has not read it cannot commit. It stays."""
     released: AttemptEnd | None = None
     """The attempt that gave the turn back. It counts as long as `token` is still its token."""
+    failure: Failure = Failure()
+    """Why the task has failed or was rejected."""
+
+    @property
+    def attention(self) -> Attention | None:
+        """Return why a person may have to look at the task; None: for no reason that is known."""
+        if self.has_failed:
+            kind: Trouble = "failed" if self.state == TaskState.TASK_STATE_FAILED else "rejected"
+            reason, reference = self.failure.reason, self.failure.correlation_id
+            return Attention(kind=kind, at=self.status_at, reason=reason, correlation_id=reference)
+        if not self.turn_is_open:
+            return None
+        if self.left:
+            return Attention(kind=self.left, at=self.left_at)
+        end = self.released
+        if end is not None and self.was_released and end.until > (end.at or 0):
+            return Attention(kind="retry", at=end.at or self.created_at, reason=end.reason)
+        return Attention(kind="again", at=self.created_at) if self.resends else None
+
+    @property
+    def has_failed(self) -> bool:
+        """Return True if the task has failed or was rejected."""
+        return self.state in FAILED
 
     @property
     def turn_is_open(self) -> bool:

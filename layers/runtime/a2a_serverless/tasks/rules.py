@@ -49,10 +49,12 @@ from a2a_serverless.tasks.head import (
     ASLEEP,
     LOST,
     MAX_INLINE_BYTES,
+    NOT_STARTED,
     RECORDS,
     AttemptEnd,
     CancelMark,
     FailedBy,
+    Failure,
     Head,
     Reason,
     Spared,
@@ -164,6 +166,8 @@ class Commit:
     """Why this attempt, the turn's last one, ends the task as failed."""
     failed_by: FailedBy = FailedBy.AGENT
     """If the commit ends the task as failed: why. It is counted, and not stored."""
+    reference: str = ""
+    """The correlation id that the client of a failed task is given; empty: that of `failed`."""
     waits: Waits | None = None
     """With this commit the attempt gives its turn back."""
     leaves: AttemptEnd | None = None
@@ -278,6 +282,8 @@ def advance(
     if ends and after.turn_is_open:
         after = _ended(after, now_ms, timing)
         entries = (*entries, TurnEnded())
+    if after.has_failed and not head.is_terminal:
+        after = replace(after, failure=_failure(head, commit))
     after = replace(after, generation=_generation(head, entries, commit.restores))
     return Step(
         head=_watched(after, head),
@@ -589,6 +595,15 @@ def _ended(head: Head, now_ms: int, timing: Timing) -> Head:
     if ended.next_turn and not ended.is_terminal:
         return _current(ended, ended.next_turn, now_ms, timing)
     return replace(ended, next_turn=0)
+
+
+def _failure(head: Head, commit: Commit) -> Failure:
+    """Return why `commit` ends the task as failed or rejected."""
+    end, was_tried = commit.failed, head.token is not None or commit.token is not None
+    reason = end.reason if end else "" if was_tried else NOT_STARTED
+    return Failure(
+        reason=reason, correlation_id=commit.reference or (end.correlation_id if end else "")
+    )
 
 
 def _watched(after: Head, before: Head) -> Head:

@@ -1,0 +1,184 @@
+"""The index of what needs attention, beside a look at every task."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
+
+from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.endings import gave_up, never_started
+from a2a_serverless.storage.finding import Noted, tasks_in_trouble, waiting_tasks
+from a2a_serverless.storage.layout import WAIT_KINDS
+from a2a_serverless.storage.table import Table
+from a2a_serverless.tasks.entries import Recorded, StatusChanged, StepId
+from a2a_serverless.tasks.head import AttemptEnd, Failure, Head
+from a2a_serverless.tasks.identity import new_token
+from a2a_serverless.tasks.rules import Commit
+from tests.support.clocks import ManualClock
+from tests.support.databases import LONG
+from tests.support.messages import request
+
+STEPS = 400 if LONG else 60
+
+
+def to(state: TaskState, **options: object) -> Commit:
+    return replace(Commit(entries=(StatusChanged(TaskStatus(state=state)),)), **options)  # type: ignore[arg-type]
+
+
+def hook(task_id: str) -> TaskPushNotificationConfig:
+    return TaskPushNotificationConfig(task_id=task_id, id="hook", url="https://e.example/")
+
+
+class World:
+    """Some tasks, HEADs that writers have read at any time, and what writers do with them."""
+
+    def __init__(self, storage: DurableStorage, clock: ManualClock, seed: int) -> None:
+        self.storage = storage
+        self.clock = clock
+        self.random = random.Random(seed)
+        self.seen: list[Head] = []
+        self.tasks: set[str] = set()
+        self.untold: set[str] = set()
+        self.moves: list[Callable[[Head], Awaitable[object]]] = [
+            *(self.opened, self.claimed, self.claimed, self.released, self.slept, self.left),
+            *(self.woken, self.sent, self.sent, self.ended, self.failed, self.forgotten, self.told),
+        ]
+
+    async def step(self) -> None:
+        """Let one writer act on a HEAD that it has read now or earlier."""
+        self.clock.advance(self.random.choice([0, 0.001, 30]))
+        if not self.seen or len(self.tasks) < 3:
+            await self.opened(None)
+        head = self.random.choice(self.seen[-8:])
+        if self.random.random() < 0.7:
+            head = await self.storage.head(head.task_id) or head
+        self.seen.append(head)
+        with suppress(A2AServerlessError):
+            await self.random.choice(self.moves)(head)
+
+    async def opened(self, _: Head | None) -> None:
+        made = (await self.storage.open_task("c", request())).head
+        self.tasks.add(made.task_id)
+        self.seen.append(made)
+
+    async def claimed(self, head: Head) -> None:
+        working = to(TaskState.TASK_STATE_WORKING, token=new_token(), claims=True, worker="w")
+        self.seen.append(await self.storage.commit(head, working))
+
+    async def released(self, head: Head) -> None:
+        now, waits = self.clock.now_ms(), self.random.choice([0, 60_000])
+        end = AttemptEnd(
+            token=head.token or "", reason="Busy", at=now, until=now + waits if waits else 0
+        )
+        await self.storage.release(head, end, due_at=now + 1)
+
+    async def slept(self, head: Head) -> None:
+        until = self.random.choice([0, self.clock.now_ms() + 60_000])
+        end = AttemptEnd(
+            token=head.token or "", reason="asleep", at=self.clock.now_ms(), until=until
+        )
+        record = Recorded(StepId("plan", new_token(), 1), "json", b"1")
+        asleep = Commit(entries=(record,), token=head.token, leaves=end)
+        self.seen.append(await self.storage.commit(head, asleep))
+
+    async def left(self, head: Head) -> None:
+        await self.storage.leave(head, self.random.choice(["share", "conversation"]))
+
+    async def woken(self, head: Head) -> None:
+        await self.storage.wake(head)
+
+    async def sent(self, head: Head) -> None:
+        await self.storage.postpone(head, due_at=self.clock.now_ms() + 1, sends=head.sends + 1)
+
+    async def ended(self, head: Head) -> None:
+        done = self.random.choice([TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_REJECTED])
+        await self.storage.commit(head, to(done, token=head.token))
+
+    async def failed(self, head: Head) -> None:
+        end = AttemptEnd(token=head.token or "", reason="Value#Error", correlation_id="0123")
+        failed = to(TaskState.TASK_STATE_FAILED, token=head.token, failed=end)
+        await self.storage.commit(head, self.random.choice([failed, gave_up(head, "4567")]))
+
+    async def forgotten(self, head: Head) -> None:
+        if self.random.random() < 0.3:
+            await delete_task(self.storage, head.task_id)
+            self.tasks.discard(head.task_id)
+            self.untold.discard(head.task_id)
+
+    async def told(self, head: Head) -> None:
+        if head.task_id not in self.tasks:
+            return
+        push = await self.storage.webhooks.put(hook(head.task_id))
+        lost = push.settled(push.version, "status 503", self.clock.now_ms(), is_told=False)
+        assert await self.storage.webhooks.move(push, lost)
+        self.untold.add(head.task_id)
+
+    async def by_scan(self) -> list[tuple[str, str, str]]:
+        """What HEAD of each task says that it is in the index for."""
+        heads = [await self.storage.head(one) for one in self.tasks]
+        noted = [(one.task_id, one.attention) for one in heads if one is not None]
+        found = [(task_id, why.kind, why.reason) for task_id, why in noted if why is not None]
+        return sorted(found + [(one, "untold", "status 503") for one in self.untold])
+
+    async def by_index(self, limit: int) -> list[tuple[str, str, str]]:
+        """What the index says, page by page."""
+        found: list[Noted] = []
+        place, is_all = "", False
+        while not is_all:
+            page = await tasks_in_trouble(self.storage, before=place, limit=limit)
+            assert len(page.found) <= limit
+            found, is_all = [*found, *page.found], page.is_all
+            place = found[-1].place if found else ""
+        assert [one.why.at for one in found] == sorted((o.why.at for o in found), reverse=True)
+        for kind in WAIT_KINDS:
+            place, is_all = "", False
+            while not is_all:
+                page = await waiting_tasks(self.storage, kind, after=place, limit=limit)
+                found, is_all = [*found, *page.found], page.is_all
+                place = page.found[-1].place if page.found else place
+        own = [one for one in found if one.scope == self.storage.scope.digest]
+        return sorted((one.task_id, one.why.kind, one.why.reason) for one in own)
+
+
+@pytest.mark.parametrize("seed", range(8 if LONG else 3))
+async def test_the_index_says_what_every_head_says(
+    backend: Table, clock: ManualClock, seed: int
+) -> None:
+    """After each write, by a writer with an old HEAD too, lists are those of a scan of all tasks.
+
+    Writers claim, give back, sleep, leave, wake, send again, end, fail, delete and give up
+    notifications.
+    """
+    world = World(DurableStorage(backend, clock=clock), clock, seed)
+    for number in range(STEPS):
+        await world.step()
+        if number % 3 == 0:
+            assert await world.by_index(limit=1 + number % 4) == await world.by_scan()
+
+
+async def test_a_failure_keeps_its_reason(storage: DurableStorage) -> None:
+    """HEAD has the error and the correlation id that the client was given, and so has the index."""
+    told, lost = "0123456789abcdef", AttemptEnd(token="one", reason="ValueError")
+    head = (await storage.open_task("c", request())).head
+    working = to(TaskState.TASK_STATE_WORKING, token="one", claims=True)
+    head = await storage.commit(head, working)
+    await storage.commit(head, replace(gave_up(head, told), failed=lost))
+    late = (await storage.open_task("c", request())).head
+    await storage.commit(late, never_started(late, 3600))
+    stored = [await storage.head(one.task_id) for one in (head, late)]
+    assert [one.failure for one in stored if one is not None] == [
+        Failure(reason="ValueError", correlation_id=told),
+        Failure(reason="not started"),
+    ]
+    found = (await tasks_in_trouble(storage)).found
+    assert {(o.task_id, o.why.reason, o.why.correlation_id) for o in found} >= {
+        (head.task_id, "ValueError", told),
+        (late.task_id, "not started", ""),
+    }
