@@ -26,6 +26,7 @@ from a2a.types import (
 from a2a_serverless.errors import BeingDeletedError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.activity import Ended, Presence, count_ended
 from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.deletion import Erasure, Owner, delete_context, delete_task
@@ -48,6 +49,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless_tools.console.inspector import Inspector, TaskQuery
+from a2a_serverless_tools.console.status import status_of
 from a2a_serverless_tools.contract import Storage
 from benchmarks.meter import Usage, item_bytes
 from benchmarks.storage import (
@@ -205,9 +207,10 @@ async def test_a_new_task_moves_the_expiry_of_its_conversations_line(bench: Benc
 
 
 async def test_a_turn_in_line_costs_its_leaving_and_its_waking(bench: Bench) -> None:
-    """4 units to leave it, 5 to wake it, 2 more for its claim, which is then apart, 1 for its end.
+    """5 units to leave it, 6 to wake it, 2 more for its claim, which is then apart, 1 for its end.
 
-    Each is one request, and the entries in by-line and by-due are what they cost beside HEAD.
+    Each is one request, and the entries in by-line, by-due and by-attention are what they cost
+    beside HEAD.
     """
     clock, costs = ManualClock(bench.storage.clock.now_ms()), []
     set_clock(bench.storage, clock)
@@ -230,14 +233,14 @@ async def test_a_turn_in_line_costs_its_leaving_and_its_waking(bench: Bench) -> 
         with bench.meter.measure() as usage:
             await bench.storage.commit(head, ends)
         costs.append(cost(usage))
-    assert costs == [(1, 10, 0), (1, 9, 0), (1, 4, 0), (1, 5, 0), (1, 12, 0), (1, 10, 0)]
+    assert costs == [(1, 10, 0), (1, 9, 0), (1, 5, 0), (1, 6, 0), (1, 12, 0), (1, 10, 0)]
 
 
 async def test_a_step_costs_one_commit(bench: Bench) -> None:
-    """A small record is 1 request and 4 write units; going to sleep 6, and waking 3.
+    """A small record is 1 request and 4 write units; going to sleep 7, and waking 4.
 
-    HEAD and the commit cost 2 each; a new due time costs 2 in by-due. A wake is no commit: 1
-    unit, and 2 in by-due.
+    HEAD and the commit cost 2 each; a new due time costs 2 in by-due, and what a turn waits for 1
+    in by-attention. A wake is no commit: 1 unit, 2 in by-due, and 1 out of by-attention.
     """
     head = (await bench.storage.open_task("context", request())).head
     head = await bench.storage.commit(head, Commit(token="one", claims=True))
@@ -252,7 +255,48 @@ async def test_a_step_costs_one_commit(bench: Bench) -> None:
         )
     with bench.meter.measure() as wake:
         assert await bench.storage.wake(head) is not None
-    assert [cost(usage) for usage in (step, sleep, wake)] == [(1, 4, 0), (1, 6, 0), (1, 3, 0)]
+    assert [cost(usage) for usage in (step, sleep, wake)] == [(1, 4, 0), (1, 7, 0), (1, 4, 0)]
+
+
+async def test_a_failure_costs_one_unit_more(bench: Bench) -> None:
+    """Its entry in by-attention; a task that is completed has none."""
+    costs = []
+    for state in (TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_FAILED):
+        head = (await bench.storage.open_task("context", request())).head
+        end = Commit(entries=(StatusChanged(TaskStatus(state=state)),), token="one", claims=True)
+        with bench.meter.measure() as usage:
+            await bench.storage.commit(head, end)
+        costs.append(cost(usage))
+    assert costs == [(1, 9, 0), (1, 10, 0)]
+
+
+async def test_what_the_first_page_needs_costs_little(bench: Bench) -> None:
+    """A worker writes 1 unit a minute, and the ends in a batch of the stream 1 unit together.
+
+    The page itself takes 7 requests of the table, and a read unit for each forty entries of the
+    last day.
+    """
+    storage, clock = bench.storage, ManualClock(bench.storage.clock.now_ms())
+    set_clock(storage, clock)
+    presence = Presence(storage.table, clock)
+    ends = [Ended(at=clock.now_ms(), state="completed", took_ms=n, waited_ms=n) for n in range(100)]
+    with bench.meter.measure() as telling:
+        for _ in range(60):
+            await presence.tell()
+            clock.advance(1)
+    with bench.meter.measure() as counting:
+        await count_ended(storage.table, ends, clock.now_ms())
+    for number in range(100):
+        head = (await storage.open_task("context", request())).head
+        failed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
+        await storage.commit(head, Commit(entries=(failed,)))
+        clock.advance(1 if number % 10 == 0 else 0)
+    inspector = Inspector(storage, Settings(), place="the table")
+    with bench.meter.measure() as looking:
+        status = await status_of(inspector)
+    assert status.day.failed >= 100
+    assert (cost(telling), cost(counting)) == ((1, 1, 0), (1, 1, 0))
+    assert (looking.requests, looking.read_units < 40) == (7, True)
 
 
 async def test_a_cancel_before_the_start_costs_no_read_more(bench: Bench) -> None:

@@ -334,14 +334,14 @@ async def test_a_table_shows_what_is_left(queues: TableQueues) -> None:
     A person can remove each by its id.
     """
     clock = ManualClock()
-    queue = queues.queue(clock=clock)
+    queue, began = queues.queue(clock=clock), clock.now_ms()
     notes = [Note(task_id="b"), Note(task_id="a"), Note(task_id="b", text="2")]
     for note in notes:
         await queue.send(note)
         clock.advance(1)
-    assert await queue.depth() == (3, 0)
+    assert await queue.depth() == (3, 0, began)
     assert await queue.receive() is not None
-    assert await queue.depth() == (2, 1)
+    assert await queue.depth() == (2, 1, began + 1000)
     assert [one.body for one in await queue.waiting()] == [n.model_dump_json() for n in notes]
     await queue.keep_undecodable("poison", reason="no JSON")
     aside = queue.aside

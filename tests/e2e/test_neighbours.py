@@ -222,7 +222,7 @@ class Account:
         async with self.caller(ATTACKER) as remote:
             for _ in range(LONG_TALK):
                 await self.send(remote, waits=False, context_id=TALK)
-        while (await self._queue.depth()) != (0, 0):
+        while (await self._queue.depth()) != (0, 0, None):
             await self.clock.sleep(1)
 
 

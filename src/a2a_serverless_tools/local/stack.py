@@ -82,6 +82,7 @@ def _workers(
                     break
                 else:
                     free.put_nowait(worker)
+                    await worker[0].presence.tell()
 
     with ExitStack() as running:
         threads = [Background(f"worker-{number + 1}") for number in range(count)]

@@ -11,6 +11,7 @@ from a2a.types import Artifact, TaskState
 from a2a_serverless.errors import FullGroupError, UnavailableError
 from a2a_serverless.push.function import PushStream, committed_by
 from a2a_serverless.push.jobs import PushJob
+from a2a_serverless.storage.activity import activity
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import Scope
@@ -237,3 +238,44 @@ def test_a_record_of_a_later_part_is_the_same_commit() -> None:
     second["dynamodb"]["Keys"]["SK"]["S"] = "EVENT#i#000000000003#001"
     versions = [found.version for found in committed_by([first, second], "ends")]
     assert versions == [3, 3]
+
+
+async def test_ends_are_counted_up_to_what_comes_again(bench: Bench) -> None:
+    """A batch counts the tasks that ended, but none from the first record on that comes again.
+
+    Tasks that go on, and a repetition of parts, do not count.
+    """
+    heads = [await bench.open(URL) for _ in range(3)]
+    bench.records()
+    for head in heads:
+        await bench.say(head, WORKING, COMPLETED)
+    records = bench.records()
+    bench.queue_of_jobs.broken = {heads[1].task_id}
+    again = set(await bench.stream.process(records))
+    assert again
+    counted = await activity(bench.storage.table, bench.clock.now_ms())
+    assert counted.last_hour.states == {"completed": 1}
+    bench.queue_of_jobs.broken = set()
+    first = next(at for at, one in enumerate(records) if one["dynamodb"]["SequenceNumber"] in again)
+    assert await bench.stream.process(records[first:]) == []
+    counted = await activity(bench.storage.table, bench.clock.now_ms())
+    assert counted.last_hour.states == {"completed": 3}
+    assert sum(counted.last_hour.took.values()) == 3
+    assert sum(counted.last_hour.waited.values()) == 0  # nothing has claimed them
+
+
+async def test_webhooks_do_not_wait_for_counts(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the counts cannot be written, the jobs are sent all the same, and a line says so."""
+
+    async def fails(*_: object, **__: object) -> None:
+        raise UnavailableError
+
+    head = await bench.open(URL)
+    await bench.say(head, COMPLETED)
+    records = bench.records()
+    monkeypatch.setattr(bench.storage.table, "write", fails)
+    assert await bench.stream.process(records) == []
+    assert len(bench.queue_of_jobs.sent) == 1
+    assert "Tasks that ended are not counted" in caplog.text

@@ -73,6 +73,7 @@ FULL = replace(
     left="share",
     left_at=1_700_000_500_000,
     wakes=1,
+    started_at=1_700_000_300_000,
 )
 WOKEN = replace(FULL, left="", woken=True)
 FAILURE = Failure(reason="ValueError#1", correlation_id="0123")

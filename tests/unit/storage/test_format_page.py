@@ -18,6 +18,7 @@ from a2a_serverless.push.destinations import Destinations
 from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage import codec, layout
+from a2a_serverless.storage.activity import Ended, Presence, count_ended
 from a2a_serverless.storage.codec import Forms
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import Erasure, Owner
@@ -57,7 +58,7 @@ from tests.support.workers import params_of
 PAGE: Final = pages.text("format")
 ITEMS: Final = (
     *("HEAD", "EVENT", "SENT", "PUSH", "CONTEXT", "LINE", "KEY", "SLOT", "SPENT", "GROUP"),
-    *("CONSENT", "HOST", "FENCE"),
+    *("CONSENT", "HOST", "FENCE", "PROCESS", "HOUR"),
 )
 UNWRITTEN: Final = "nothing writes it yet"
 S = TaskState
@@ -94,6 +95,11 @@ def kind_of(item: Typed) -> str:
     return "SPENT" if item["PK"]["S"].startswith("SPENT#") else str(item["SK"]["S"]).split("#")[0]
 
 
+def name_of(name: str) -> str:
+    """The page's name of an attribute: one for each step of a duration has a number behind it."""
+    return re.sub(r"^(took|waited)_\d+$", r"\1_<step>", name)
+
+
 class Written:
     """The attributes of the table's items so far: their types, by kind of item and name."""
 
@@ -108,7 +114,7 @@ class Written:
         """Add what is stored now."""
         for item in self._database.client.scan(TableName=self._database.table)["Items"]:
             for name, value in item.items():
-                self.types[kind_of(item)][name].update(value)
+                self.types[kind_of(item)][name_of(name)].update(value)
             if kind_of(item) == "EVENT":
                 self.events.append(item)
 
@@ -148,12 +154,18 @@ async def write_everything(database: Database, written: Written) -> None:
     assert await slots.claim(_Slot("ALL#0", 0), "token", until_ms=clock.now_ms() + 1)
     places = Slots(table, kind=PLACES, clock=clock)
     assert await places.claim(_Slot("CALLER#c#0", 0), "token", until_ms=clock.now_ms() + 1)
+    await Presence(table, clock).tell()
+    end = Ended(at=clock.now_ms(), state="completed", took_ms=1000, waited_ms=10)
+    await count_ended(table, [end, replace(end, state="failed")], clock.now_ms())
+    await count_ended(table, [replace(end, state="canceled"), replace(end, state="rejected")], 0)
     await Spending(table, "p", clock).add(Usage("m", input_tokens=1))
     gates = Destinations(table, PushClient(AllowedHosts()), clock=clock, base_s=1)
     answer = Outcome(meaning="again", reason="status 503", status=503)
     await gates.note(await gates.find("p", hook.url), answer, is_consent=True)
     await TableQueue(Operation, table, clock=clock).send(Operation.to_run(params_of(head)))
-    await storage.open_task("c", request("another"))
+    another = (await storage.open_task("c", request("another"))).head
+    done = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
+    await storage.commit(another, Commit(entries=(done,), token="one", claims=True))
     await database.storage(clock=clock, is_serial=True).open_task("talk", request("first"))
     await Erasure(storage, Owner("nobody")).step()
     written.look()
@@ -254,7 +266,8 @@ def test_a_heads_required_attributes_are_those_that_are_always_there() -> None:
         (
             "EVENT",
             codec.EVENT_FORMS,
-            {"PK", "SK", "id_key", "created_key", "expires_at", "state", "body"},
+            {"PK", "SK", "id_key", "created_key", "expires_at", "state", "body"}
+            | {"took", "waited"},
         ),
     ],
 )

@@ -10,13 +10,13 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
+from a2a_serverless.storage.activity import process_name
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import SHUTDOWN, AttemptEnd
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import attempt
 from a2a_serverless.worker.adapter import RELEASE_S
-from a2a_serverless.worker.guard import _process_name
 from tests.support.clocks import ManualClock
 from tests.support.workers import (
     Agent,
@@ -59,7 +59,7 @@ async def test_a_failed_attempt_leaves_its_end_on_head(caplog: pytest.LogCapture
     assert replace(head.released, at=None) == end
     assert head.was_released
     claim = (await bench.records(task))[-1]
-    assert claim.worker == _process_name()
+    assert claim.worker == process_name()
 
 
 async def test_the_next_attempt_takes_the_end_into_the_log(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final
 
 from a2a_serverless import faults
 from a2a_serverless.errors import (
+    A2AServerlessError,
     FullGroupError,
     InvalidArgumentError,
     UndecodableMessageError,
@@ -29,11 +31,12 @@ from a2a_serverless.queues.batch import (
 )
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.activity import Ended, count_ended
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import event_position, owner_of
 from a2a_serverless.storage.leases import Slots
-from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, state_name
+from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state, state_name
 from a2a_serverless.tasks.identity import Scope
 
 _MARGIN_S: Final = 5.0
@@ -47,6 +50,8 @@ _AT_ONCE: Final = 16
 """Tasks whose configurations are read at the same time."""
 
 _ENDS: Final = frozenset(state_name(state) for state in TERMINAL | INTERRUPTED)
+
+_PLAIN_ENDS: Final = {state_name(state): plain_state(state) for state in TERMINAL}
 
 _STREAM: Final = "aws:dynamodb"
 _QUEUE: Final = "aws:sqs"
@@ -156,8 +161,8 @@ class PushStream:
         self._jobs = jobs
         self._which = which
 
-    async def process(self, records: Iterable[EventRecord]) -> list[str]:
-        """Send the jobs of these records.
+    async def process(self, records: Sequence[EventRecord]) -> list[str]:
+        """Send the jobs of these records, and count the tasks that ended with them.
 
         Return the sequence numbers of the records whose jobs could not be sent: they have to come
         again. A task gets one job for each configuration, because its delivery reads all commits.
@@ -184,8 +189,23 @@ class PushStream:
                 return [commit.number for commit in commits]
             return []
 
-        failed = await asyncio.gather(*(send(commits) for commits in tasks.values()))
-        return [number for numbers in failed for number in numbers]
+        sent = await asyncio.gather(*(send(commits) for commits in tasks.values()))
+        failed = [number for numbers in sent for number in numbers]
+        await self._count(records, set(failed))
+        return failed
+
+    async def _count(self, records: Iterable[EventRecord], failed: Collection[str]) -> None:
+        """Count the tasks that ended, up to the first record that comes again, with all behind it.
+
+        An error is logged: webhooks do not wait for counts.
+        """
+        done = takewhile(lambda one: one["dynamodb"]["SequenceNumber"] not in failed, records)
+        table, now_ms = self._storage.table, self._storage.clock.now_ms()
+        try:
+            await count_ended(table, ended_by(done), now_ms)
+        except A2AServerlessError as error:
+            extra = {"action": "ends_not_counted"}
+            logger.warning("Tasks that ended are not counted: %s", error, extra=extra)
 
     async def send(self, committed: _StreamRecord) -> None:
         """Send a job for each configuration that is owed the commit."""
@@ -231,6 +251,27 @@ def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[
             incarnation=incarnation,
             version=version,
             trace=spans.loaded(trace),
+        )
+
+
+def ended_by(records: Iterable[EventRecord]) -> Iterable[Ended]:
+    """Return the ends of tasks among `records`."""
+    for record in records:
+        change = record["dynamodb"]
+        image = change.get("NewImage", {})
+        state = _PLAIN_ENDS.get(image.get("state", {}).get("S", ""))
+        is_commit = event_position(change["Keys"]["SK"]["S"]) is not None
+        numbers = {name: image[name].get("N") for name in ("at", "took", "waited") if name in image}
+        at = numbers.get("at")
+        # Of a commit in several parts only the first one has its time.
+        if record["eventName"] != "INSERT" or not is_commit or state is None or at is None:
+            continue
+        took, waited = numbers.get("took"), numbers.get("waited")
+        yield Ended(
+            at=int(at),
+            state=state,
+            took_ms=None if took is None else int(took),
+            waited_ms=None if waited is None else int(waited),
         )
 
 

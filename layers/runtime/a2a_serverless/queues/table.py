@@ -376,13 +376,19 @@ class TableQueue(FifoQueue[M]):
         ]
         return sorted(kept, key=lambda one: one.sent_at)
 
-    async def depth(self) -> tuple[int, int]:
-        """Return how many messages wait, and how many were received and are hidden."""
+    async def depth(self) -> tuple[int, int, int | None]:
+        """Return how many messages wait, how many were received and are hidden, and the oldest.
+
+        The last is when the oldest one that waits was sent; None: none waits.
+        """
         now, total, hidden = self._clock.now_ms(), 0, 0
+        sent: list[int] = []
         async for group in self._groups():
+            is_hidden = bool(group.messages) and group.receives > 0 and group.due_at > now
             total += len(group.messages)
-            hidden += bool(group.messages) and group.receives > 0 and group.due_at > now
-        return total - hidden, hidden
+            hidden += is_hidden
+            sent += [one.sent_at for one in group.messages[is_hidden:]]
+        return total - hidden, hidden, min(sent, default=None)
 
     async def forget(self, message_id: str) -> bool:
         """Remove one of `waiting`; return False if it is not among them."""

@@ -197,6 +197,7 @@ _OPTIONAL: Final = (
     "snapshot_bytes",
     "snapshot_size",
     "serial_from",
+    "started_at",
 )
 """Attributes of HEAD that an item has only if they differ from the default."""
 
@@ -362,6 +363,7 @@ HEAD_FORMS: Final[Forms] = {
     "spared_waited": int,
     "alone_for": int,
     "serial_from": int,
+    "started_at": int,
     "left": str,
     "left_turn": int,
     "left_at": int,
@@ -380,7 +382,7 @@ _INFORMING: Final = frozenset(
     | {"released", "released_reason", "released_id", "released_at", "released_until"}
     | {"spared_for", "spared_faults", "spared_waited", "spared_interruptions"}
     | {"alone_for", "serial_from", "left", "left_turn", "left_at", "line_key", "wakes"}
-    | {"attention_at"}
+    | {"attention_at", "started_at"}
 )
 """Attributes that only inform: the task is run and written with or without them."""
 
@@ -603,6 +605,10 @@ def _of_the_commit(step: Step) -> dict[str, str | int]:
         values["worker"] = step.worker
     if (ended := step.ended) is not None:
         values |= _end_values(ended, "ended")
+    if head.is_terminal and step.changes_status:
+        values["took"] = max(0, step.at - head.created_at)
+        if head.started_at:
+            values["waited"] = max(0, head.started_at - head.created_at)
     if head.version == 1:
         created = status_key(head.created_at, head.task_id)
         values |= {"id_key": id_key(head.task_id), "created_key": created}

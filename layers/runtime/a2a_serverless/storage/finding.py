@@ -230,6 +230,13 @@ async def _noted(
     return NotedTasks(found=tuple(found), is_all=len(shown) == len(entries))
 
 
+async def load_noted(storage: DurableStorage, noted: Iterable[Noted]) -> dict[TaskKey, Head]:
+    """Return the live HEADs of tasks that the index names, each once, read consistently."""
+    keys = list(dict.fromkeys(layout.head_key(one.scope, one.task_id) for one in noted))
+    heads = readable_heads(await storage.table.load(keys) if keys else {}, storage.clock.now_ms())
+    return {(head.scope, head.task_id): head for head in heads}
+
+
 def _noted_at(entry: Item) -> str:
     return str(entry["attention_at"])
 

@@ -313,7 +313,12 @@ def id_key(task_id: str) -> str:
 
 def hour_key(at_ms: int, shard: int) -> str:
     """Return the index key of the tasks of one shard created in the hour of a time."""
-    return f"HOUR#{_hour(at_ms // _HOUR_MS)}#{shard}"
+    return f"HOUR#{hour_of(at_ms)}#{shard}"
+
+
+def hour_of(at_ms: int) -> str:
+    """Return the hour of a time in UTC, such as `2026-11-27T19`, as text that sorts correctly."""
+    return _hour(at_ms // _HOUR_MS)
 
 
 _HOUR_MS: Final = 3_600_000

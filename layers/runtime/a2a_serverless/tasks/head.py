@@ -250,6 +250,8 @@ class Head:
     """The request to cancel the task; a writer that has not read it cannot commit. It stays."""
     released: AttemptEnd | None = None
     """The attempt that gave the turn back. It counts as long as `token` is still its token."""
+    started_at: int = 0
+    """When an attempt has claimed a turn of the task for the first time; 0: none has."""
     failure: Failure = Failure()
     """Why the task has failed or was rejected."""
 
@@ -264,8 +266,9 @@ class Head:
             return None
         if self.left:
             return Attention(kind=self.left, at=self.left_at)
-        end = self.released
-        if end is not None and self.was_released and end.until > (end.at or 0):
+        end = self.released if self.was_released else None
+        # A turn that has slept is on the queue again once it is not left any more.
+        if end is not None and end.reason != ASLEEP and end.until > (end.at or 0):
             return Attention(kind="retry", at=end.at or self.created_at, reason=end.reason)
         return Attention(kind="again", at=self.created_at) if self.resends else None
 

@@ -521,6 +521,7 @@ def _claimed(head: Head, commit: Commit, now_ms: int, timing: Timing) -> Head:
         replied=head.replied and head.token is None,
         released=None,
         parked=head.parked + slept_ms(head, now_ms),
+        started_at=head.started_at or now_ms,
     )
 
 

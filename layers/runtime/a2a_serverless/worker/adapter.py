@@ -31,6 +31,7 @@ from a2a_serverless.observability.turns import observed_attempt, observed_cancel
 from a2a_serverless.queues.fifo import DONE, LOST, FifoQueue, Handle, Verdict, again, conclude
 from a2a_serverless.queues.operations import send_copy
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.activity import Presence
 from a2a_serverless.storage.conversation import Line, found_in, pass_on, take_place
 from a2a_serverless.storage.endings import cancel_task, end_task, gave_up
 from a2a_serverless.storage.layout import LINE
@@ -154,7 +155,8 @@ class WorkerAdapter:
         self.budgets = Budgets.of(settings)
         self.inline = settings.inline(settings.public_url or settings.push_issuer)
         self.keeper = keeper or Keeper()
-        self.looks = Looks(backends.storage, self.clock)
+        self.presence = backends.presence or Presence(backends.storage.table, self.clock)
+        self.looks = Looks(backends.storage, self.clock, presence=self.presence)
         self.since = self.clock.now_ms()
         """A message that waited for the process to start is no sign of a backlog."""
         self.shares = Shares(
@@ -190,6 +192,16 @@ class WorkerAdapter:
         delivery = _Delivery(
             self, handle, deadline, quarantine=quarantine, is_quarantined=is_quarantined
         )
+        async with self.presence.over_turn():
+            return await self._processed(delivery, deadline, quarantine)
+
+    async def _processed(
+        self,
+        delivery: _Delivery,
+        deadline: float | None,
+        quarantine: FifoQueue[Operation] | None,
+    ) -> bool:
+        handle = delivery.handle
         with (
             observed_delivery(handle.message, handle.attempt),
             _delivery_span(self.backends.operations, handle),
@@ -248,6 +260,8 @@ class WorkerAdapter:
                 except ConfigurationError as error:  # raised in the group, it would end the turns
                     missing = error
                     break
+                if not handles:
+                    await self.presence.tell()
                 for handle in handles:
                     task = deliveries.create_task(self._work(handle, over()))
                     running.add(task)
@@ -303,7 +317,7 @@ class _Delivery:
         is_quarantined: bool,
     ) -> None:
         self._adapter = adapter
-        self._handle = handle
+        self.handle = handle
         self._quarantine = quarantine
         self._may_wait = not is_quarantined
         self._is_late = False
@@ -345,7 +359,7 @@ class _Delivery:
                 await take_snapshot(self._storage, guard.head)
             if not (verdict.is_done and goes_on):
                 return verdict
-        _log(self._handle, logging.WARNING, "deadline", "No time left to start")
+        _log(self.handle, logging.WARNING, "deadline", "No time left to start")
         return again(0)
 
     async def _admitted(self, head: Head) -> Head | None:
@@ -354,13 +368,13 @@ class _Delivery:
             return head
         admitted = Admitted(head)
         with self._sharing():
-            admitted = await self._adapter.shares.admits(self._handle, head)
+            admitted = await self._adapter.shares.admits(self.handle, head)
         self.instead = admitted.instead
         self._is_late = self._comes_late(head) and admitted.head == head
         return admitted.head
 
     def _comes_late(self, head: Head) -> bool:
-        adapter, handle = self._adapter, self._handle
+        adapter, handle = self._adapter, self.handle
         since = max(adapter.since, ready_at(head))
         waited_ms = handle.waited_ms(adapter.clock.now_ms(), since=since)
         line_stands = adapter.shares.line_stands
@@ -369,7 +383,7 @@ class _Delivery:
     async def _serve_shares(self, stop: asyncio.Event) -> None:
         """Sort a backlog, or wake the next turn; a duty of the keeper: an agent may block."""
         with self._sharing():
-            await self._adapter.shares.beside(self._handle, stop, is_late=self._is_late)
+            await self._adapter.shares.beside(self.handle, stop, is_late=self._is_late)
 
     async def refill_shares(self) -> None:
         """Wake a turn if the chain of wakes was cut."""
@@ -399,7 +413,7 @@ class _Delivery:
         """
         guard = self._attempted
         if guard is None or guard.must_claim or guard.has_given_back:
-            _log(self._handle, level, action, text, exc_info=error or False)
+            _log(self.handle, level, action, text, exc_info=error or False)
             return
         head = replace(guard.head, attempts=guard.head.attempts - 1)  # without this attempt
         attempts, spared = None, None
@@ -407,7 +421,7 @@ class _Delivery:
             attempts, spared = after_interruption(head)
             if attempts > head.attempts:
                 _log(
-                    self._handle,
+                    self.handle,
                     logging.WARNING,
                     "interrupted_often",
                     _OFTEN,
@@ -415,13 +429,13 @@ class _Delivery:
                 )
         end = guard.ended(reason)
         reference = end.correlation_id
-        _log(self._handle, level, action, text, exc_info=error or False, correlation_id=reference)
+        _log(self.handle, level, action, text, exc_info=error or False, correlation_id=reference)
         clock = self._adapter.clock
         noting = self._storage.release(head, end, attempts=attempts, spared=spared)
         failure = await limited(noting, clock=clock, seconds=RELEASE_S)
         if failure is not None:  # the next claim will report the attempt as lost
             text = f"Turn not released: {failure}"
-            _log(self._handle, logging.WARNING, "release_failed", text)
+            _log(self.handle, logging.WARNING, "release_failed", text)
 
     async def _act(self, log: Log | None) -> Verdict:
         wanted = on_delivery(
@@ -432,21 +446,21 @@ class _Delivery:
             has_neighbours=self._quarantine is not None,
         )
         if log is None or wanted is Delivered.DROP:
-            _log(self._handle, logging.INFO, "dropped", "Delivery dropped")
+            _log(self.handle, logging.INFO, "dropped", "Delivery dropped")
             verdict = DONE
             if log is not None and log.head.serial_from:
                 # The process that ended or left the turn may have died before it passed it on.
                 self._is_let_go = bool(log.head.left)
                 await pass_on(self._storage, log.head.context_id)
         elif wanted is Delivered.GIVE_BACK:
-            _log(self._handle, logging.WARNING, "needs_newer", f"Delivery given back: {_NEWER}")
+            _log(self.handle, logging.WARNING, "needs_newer", f"Delivery given back: {_NEWER}")
             verdict = again(NEWER_DELAY_S)
         elif wanted is Delivered.CANCEL:
             verdict = await self._cancel(log)
         elif wanted is Delivered.QUARANTINE and self._quarantine is not None:
             return await self._pass_on(self._quarantine)
         elif wait_s := early_s(log.head, now_ms=self._adapter.clock.now_ms()):
-            _log(self._handle, logging.INFO, "early", "Delivery given back: its turn waits")
+            _log(self.handle, logging.INFO, "early", "Delivery given back: its turn waits")
             verdict = again(wait_s)
         else:
             verdict = await self._run(log, claims_first=wanted is Delivered.CLAIM)
@@ -461,7 +475,7 @@ class _Delivery:
         await quarantine.send(self._operation)
         self._is_let_go = True
         text = "Delivery quarantined: a worker died with its turn, and neighbours run here"
-        _log(self._handle, logging.WARNING, "quarantined", text)
+        _log(self.handle, logging.WARNING, "quarantined", text)
         return DONE
 
     async def _cancel(self, log: Log) -> Verdict:
@@ -487,9 +501,9 @@ class _Delivery:
             pass  # the task was ended elsewhere
         except ConcurrencyError as error:  # another worker has the turn, or the delivery
             metrics.count("FencedWrites")
-            _log(self._handle, logging.WARNING, "fenced", f"Task not canceled here: {error}")
-            return again(adapter.retry.delay_s(self._handle.attempt))
-        _log(self._handle, logging.INFO, "canceled", "Task canceled", turn=log.head.turn)
+            _log(self.handle, logging.WARNING, "fenced", f"Task not canceled here: {error}")
+            return again(adapter.retry.delay_s(self.handle.attempt))
+        _log(self.handle, logging.INFO, "canceled", "Task canceled", turn=log.head.turn)
         return DONE
 
     async def _run(self, log: Log, *, claims_first: bool) -> Verdict:
@@ -506,12 +520,12 @@ class _Delivery:
             started, found = await self._started(log.head)
             if started is Started.LEAVE:
                 return await self._leave(log.head)
-        elif self._storage.is_serial and self._handle.sent_at > adapter.since:
-            _log(self._handle, logging.WARNING, "no_place", _NO_PLACE)
+        elif self._storage.is_serial and self.handle.sent_at > adapter.since:
+            _log(self.handle, logging.WARNING, "no_place", _NO_PLACE)
         admitted = await self._admitted(log.head)
         if admitted is None:
             self._is_let_go = True
-            _log(self._handle, logging.INFO, "left", "Turn left: others wait for a worker too")
+            _log(self.handle, logging.INFO, "left", "Turn left: others wait for a worker too")
             return DONE
         log = replace(log, head=admitted)
         self._was_woken = self._was_woken or admitted.woken
@@ -541,7 +555,7 @@ class _Delivery:
             return DONE
         except ConcurrencyError as error:  # fenced, or the delivery has expired
             metrics.count("FencedWrites")
-            _log(self._handle, logging.WARNING, "fenced", f"Attempt stopped: {error}")
+            _log(self.handle, logging.WARNING, "fenced", f"Attempt stopped: {error}")
             return LOST
 
     def _tell_end(self, attempt: Attempt, verdict: Verdict, log: Log) -> None:
@@ -583,7 +597,7 @@ class _Delivery:
             return again(0)  # HEAD has changed since it was read
         faults.point("after-leave")
         self._is_let_go = True
-        _log(self._handle, logging.INFO, "left", "Turn left until its conversation is free")
+        _log(self.handle, logging.INFO, "left", "Turn left until its conversation is free")
         await pass_on(self._storage, head.context_id)
         return DONE
 
@@ -597,7 +611,7 @@ class _Delivery:
             clock=adapter.clock,
             keeper=adapter.keeper,
             looks=adapter.looks,
-            handle=self._handle if adapter.has_heartbeat else None,
+            handle=self.handle if adapter.has_heartbeat else None,
             visibility_s=adapter.settings.visibility_s,
             until=self._limit(),
             found=found,
@@ -679,7 +693,7 @@ class _Delivery:
 
         if await end_task(self._storage, params.task_id, decide):
             _log(
-                self._handle,
+                self.handle,
                 logging.ERROR,
                 "gave_up",
                 f"Task failed after its last attempt, {reference}",

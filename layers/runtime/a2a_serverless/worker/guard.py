@@ -8,11 +8,8 @@ agent, looking at HEAD.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import math
-import os
-import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -33,6 +30,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import correlation_id
 from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.storage.activity import Presence, process_name
 from a2a_serverless.storage.contexts import State
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.storage.layout import CONTEXT
@@ -101,11 +99,19 @@ class Looks:
     """Looks once a second at HEAD of all tasks whose turns a process runs.
 
     One request serves `LOOK_AT_ONCE` tasks. A look that fails, or has no capacity, shows nothing;
-    the next one follows after `interval_s`.
+    the next one follows after `interval_s`. It also has the process's presence told.
     """
 
-    def __init__(self, log: DurableStorage, clock: Clock, *, interval_s: float = POLL_S) -> None:
+    def __init__(
+        self,
+        log: DurableStorage,
+        clock: Clock,
+        *,
+        presence: Presence | None = None,
+        interval_s: float = POLL_S,
+    ) -> None:
         self._log = log
+        self._presence = presence
         self._clock = clock
         self._interval_s = interval_s
         self._tasks: set[_LookedAt] = set()
@@ -143,6 +149,8 @@ class Looks:
     async def _look_at_all(self) -> None:
         keys = list({task.key for task in self._tasks})
         starts = range(0, len(keys), LOOK_AT_ONCE)
+        if self._presence is not None:
+            await self._presence.tell()
         await asyncio.gather(*(self._look(keys[at : at + LOOK_AT_ONCE]) for at in starts))
 
     async def _look(self, keys: list[TaskKey]) -> None:
@@ -295,7 +303,7 @@ class Guard:
             ConcurrencyError: HEAD was another one.
         """
         claims = self.must_claim
-        worker = _process_name() if claims else ""
+        worker = process_name() if claims else ""
         commit = replace(  # with an id of its own: a rebased write is another request
             wanted, token=self.token, claims=claims, worker=worker, commit_id=new_token()
         )
@@ -527,18 +535,6 @@ class Guard:
     def ids(self) -> dict[str, object]:
         """Return the fields that name the turn, for a line of the log."""
         return {"task_id": self.params.task_id, "turn": self.params.turn}
-
-
-@functools.cache
-def _process_name() -> str:
-    """Return the name of this process, as operators look for it.
-
-    On Lambda these are the function's version and log stream, elsewhere host and process id.
-    """
-    if stream := os.environ.get("AWS_LAMBDA_LOG_STREAM_NAME"):
-        version = os.environ.get("AWS_LAMBDA_FUNCTION_VERSION", "")
-        return f"{os.environ.get('AWS_LAMBDA_FUNCTION_NAME', '')}:{version} {stream}"
-    return f"{socket.gethostname()} {os.getpid()}"
 
 
 def _unless(met: Refused, head: Head | None) -> Head:

@@ -1,0 +1,252 @@
+"""What the processes of a deployment do: which ones work, and how the tasks of each hour ended.
+
+All of it is one partition of the table, which one query reads. Nothing in it names a caller or a
+task. It is written beside tasks, never in their transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+import os
+import random
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from a2a_serverless import __version__
+from a2a_serverless.clock import Clock
+from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.storage import layout
+from a2a_serverless.storage.codec import is_live, seconds
+from a2a_serverless.storage.table import Added, Key, Range, Table, Update
+
+PARTITION: Final = "ACTIVITY"
+TELL_MS: Final = 60_000
+"""Milliseconds between two writes in which a process says that it works."""
+SEEN_S: Final = 3600
+"""Seconds for which a process is remembered after its last one."""
+HOURS_S: Final = 2 * 86_400
+"""Seconds for which the counts of an hour are kept."""
+HOUR_MS: Final = 3_600_000
+STEPS_A_DECADE: Final = 10
+"""Steps of a duration from one power of ten to the next: each is 26 % longer than the last."""
+
+_PROCESS: Final = "PROCESS#"
+_HOUR: Final = "HOUR#"
+
+logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def process_name() -> str:
+    """Return the name of this process, as operators look for it.
+
+    On Lambda these are the function's version and log stream, elsewhere host and process id.
+    """
+    if stream := os.environ.get("AWS_LAMBDA_LOG_STREAM_NAME"):
+        version = os.environ.get("AWS_LAMBDA_FUNCTION_VERSION", "")
+        return f"{os.environ.get('AWS_LAMBDA_FUNCTION_NAME', '')}:{version} {stream}"
+    return f"{socket.gethostname()} {os.getpid()}"
+
+
+# -- processes -------------------------------------------------------------------------------
+
+
+class Presence:
+    """Says once a minute that this process works, while it does.
+
+    Args:
+        table: where that is stored.
+        clock: tells the minutes.
+    """
+
+    def __init__(self, table: Table, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+        self._told_at = -TELL_MS
+        self.turns = 0
+        """The turns that it runs now."""
+
+    @asynccontextmanager
+    async def over_turn(self) -> AsyncIterator[None]:
+        """Count a turn for the block, and tell of the process beside it if that is due."""
+        self.turns += 1
+        telling = asyncio.create_task(self.tell())
+        try:
+            yield
+        finally:
+            self.turns -= 1
+            await telling
+
+    async def tell(self) -> None:
+        """Write that the process works, at most once a minute; an error is logged."""
+        now_ms = self._clock.now_ms()
+        if 0 <= now_ms - self._told_at < TELL_MS:
+            return
+        self._told_at = now_ms
+        values = {
+            "at": now_ms,
+            "turns": self.turns,
+            "release": __version__,
+            "expires_at": seconds(now_ms) + SEEN_S,
+        }
+        key = Key(PARTITION, _PROCESS + process_name())
+        try:
+            await self._table.write(Update(key=key, values=values))
+        except A2AServerlessError as error:
+            extra = {"action": "presence_failed"}
+            logger.warning("This process is not seen as working: %s", error, extra=extra)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A worker, as it has last told of itself."""
+
+    name: str
+    release: str
+    turns: int
+    """The turns that it ran then."""
+    at: int
+    """When that was by its own clock, in milliseconds since the epoch."""
+
+
+# -- hours -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The end of a task."""
+
+    at: int
+    """Its time, in milliseconds since the epoch."""
+    state: str
+    """Its plain name, such as `completed`."""
+    took_ms: int | None
+    """The milliseconds from the task's creation to its end; None: unknown."""
+    waited_ms: int | None
+    """The milliseconds until an attempt had claimed it; None: none has, or it is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hours:
+    """How the tasks of some hours ended."""
+
+    states: Mapping[str, int] = field(default_factory=dict)
+    """How many, by their plain states."""
+    took: Mapping[int, int] = field(default_factory=dict)
+    """How many took as long as each step, which `longest_ms` says."""
+    waited: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> int:
+        """Return how many there are."""
+        return sum(self.states.values())
+
+
+def step_of(ms: int) -> int:
+    """Return the step of a duration: the first one that is not shorter."""
+    return max(0, math.ceil(STEPS_A_DECADE * math.log10(ms) - 1e-9)) if ms > 0 else 0
+
+
+def longest_ms(step: int) -> int:
+    """Return the longest duration of a step, in milliseconds."""
+    return math.floor(10 ** (step / STEPS_A_DECADE) + 1e-6)
+
+
+def percentile(counts: Mapping[int, int], share: float) -> int | None:
+    """Return the milliseconds that at least a share took no longer than; None: there are none.
+
+    They are those of a step, so that they are up to 26 % more than was measured.
+    """
+    wanted, passed = share * sum(counts.values()), 0
+    for step in sorted(counts):
+        passed += counts[step]
+        if passed >= wanted:
+            return longest_ms(step)
+    return None
+
+
+async def count_ended(table: Table, ends: Iterable[Ended], now_ms: int) -> None:
+    """Add ends to the counts of their hours: one write for each hour that they are in.
+
+    What comes twice counts twice.
+
+    Raises:
+        UnavailableError: no answer within the retry budget; some may be counted.
+    """
+    hours: dict[int, Counter[str]] = {}
+    for end in ends:
+        counts = hours.setdefault(end.at // HOUR_MS, Counter())
+        counts[end.state] += 1
+        for name, ms in (("took", end.took_ms), ("waited", end.waited_ms)):
+            if ms is not None:
+                counts[f"{name}_{step_of(ms)}"] += 1
+    for hour, counts in hours.items():
+        shard = random.randrange(layout.SHARDS)  # noqa: S311 - a place, not a secret
+        key = Key(PARTITION, f"{_HOUR}{layout.hour_of(hour * HOUR_MS)}#{shard}")
+        values: dict[str, Any] = {name: Added(number) for name, number in counts.items()}
+        expires_at = max(seconds(now_ms), hour * HOUR_MS // 1000) + HOURS_S
+        await table.write(Update(key=key, values={**values, "expires_at": expires_at}))
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What one look at the partition has found."""
+
+    processes: tuple[Process, ...]
+    """The newest sign first."""
+    last_hour: Hours
+    """The hour that has begun, and the one before it."""
+    last_day: Hours
+    """The hour that has begun, and 24 before it."""
+
+
+async def activity(table: Table, now_ms: int) -> Activity:
+    """Return which processes work and how the tasks of the last hours ended, by one query.
+
+    What is damaged counts as missing.
+    """
+    items = [item for item in await table.all(Range(partition=PARTITION)) if is_live(item, now_ms)]
+    processes = [one for one in map(_process_of, items) if one is not None]
+    processes.sort(key=lambda one: (-one.at, one.name))
+    return Activity(
+        processes=tuple(processes),
+        last_hour=_sum(items, now_ms - HOUR_MS),
+        last_day=_sum(items, now_ms - 24 * HOUR_MS),
+    )
+
+
+def _process_of(item: Mapping[str, Any]) -> Process | None:
+    at, turns, release = item.get("at"), item.get("turns"), item.get("release")
+    is_process = item["SK"].startswith(_PROCESS) and isinstance(at, int)
+    if not is_process or not isinstance(turns, int) or not isinstance(release, str):
+        return None
+    name = item["SK"].removeprefix(_PROCESS)
+    return Process(name=name, release=release, turns=turns, at=int(at or 0))
+
+
+def _sum(items: Iterable[Mapping[str, Any]], since_ms: int) -> Hours:
+    first = f"{_HOUR}{layout.hour_of(max(0, since_ms))}"
+    states: Counter[str] = Counter()
+    durations: dict[str, Counter[int]] = {"took": Counter(), "waited": Counter()}
+    for item in items:
+        if not (item["SK"].startswith(_HOUR) and item["SK"] >= first):
+            continue
+        for name, number in item.items():
+            kind, _, step = name.partition("_")
+            if not isinstance(number, int) or name == "expires_at":
+                continue
+            if kind in durations and step.isdecimal():
+                durations[kind][int(step)] += number
+            elif not step:
+                states[name] += number
+    return Hours(states=states, took=durations["took"], waited=durations["waited"])
