@@ -31,6 +31,7 @@ from a2a_serverless_tools.cli import (
     project,
     secrets,
     send,
+    status,
     task,
     tasks,
 )
@@ -39,7 +40,18 @@ from a2a_serverless_tools.cli.text import escape_on_stdout, printable, refuse
 
 _COMMANDS = (
     *("demo", "init", "dev", "send", "console", "lock", "upgrade", "secrets", "preflight"),
-    *("api", "worker", "push", "sweep", "task", "tasks", "export", "undecodable", "notifications"),
+    *(
+        "api",
+        "worker",
+        "push",
+        "sweep",
+        "status",
+        "task",
+        "tasks",
+        "export",
+        "undecodable",
+        "notifications",
+    ),
     *("provision", "bundle", "docs"),
 )
 """The commands in the order of `--help`."""
@@ -63,6 +75,7 @@ examples:
   A2A_AUTH=none a2a-serverless api             the HTTP application on real DynamoDB and SQS
   a2a-serverless worker --concurrency 4        run agents for it
   a2a-serverless push                          tell its clients' webhooks
+  a2a-serverless status                        is it well? what waits, what failed, which workers
   a2a-serverless task ID                       look at one task: its state, and what happened to it
   a2a-serverless docs frameworks               read a page of the documentation
   a2a-serverless tasks --state failed --since 1h    which tasks have failed
@@ -119,8 +132,8 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     modules = (
-        *(dev, send, project, secrets, preflight, processes, task, tasks, export, letters),
-        docs,
+        *(dev, send, project, secrets, preflight, processes, status, task, tasks, export),
+        *(letters, docs),
     )
     adders = {name: add for module in modules for name, add in module.ADDERS.items()}
     for name in _COMMANDS:

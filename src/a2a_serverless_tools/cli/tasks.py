@@ -54,6 +54,22 @@ def _add(commands: Commands) -> None:
         "--since", type=_ago, metavar="TIME", help="only those changed since: 30m, 1h, 7d ago"
     )
     tasks.add_argument(
+        "--attention",
+        metavar="KIND",
+        help="only those that need attention: failed, rejected, untold (a notification was given "
+        "up), or an open turn that waits: again (it was sent again), asleep, conversation, retry, "
+        "share",
+    )
+    tasks.add_argument(
+        "--reason", metavar="NAME", help="with --attention: only those with this reason"
+    )
+    tasks.add_argument(
+        "--find",
+        metavar="TEXT",
+        help="of the newest 1,000 of the list: those whose caller, context, reason, correlation "
+        "id or request's first line has this text, or whose id begins with it",
+    )
+    tasks.add_argument(
         "--created",
         type=_ago,
         metavar="TIME",
@@ -129,11 +145,14 @@ async def _list(options: Namespace) -> int:
     """Print the tasks, one on each line; return 2 if they cannot be listed."""
     from a2a_serverless.tasks.identity import Scope
     from a2a_serverless_tools.cli.places import inspector_of
-    from a2a_serverless_tools.console.inspector import STATES
+    from a2a_serverless_tools.console.inspector import ATTENTIONS, STATES
 
     scope = Scope.of(options.tenant, options.user).digest if options.user else options.scope
     if options.state is not None and options.state not in STATES:
         return refuse(f"--state {options.state} is no state: choose one of {', '.join(STATES)}.")
+    if options.attention is not None and options.attention not in ATTENTIONS:
+        kinds = ", ".join(ATTENTIONS)
+        return refuse(f"--attention {options.attention} is no kind: choose one of {kinds}.")
     if options.created is not None and scope is not None:
         return refuse("--created bounds the list of all owners: leave it out, or the owner.")
     if options.tenant and not options.user:
@@ -165,16 +184,19 @@ async def _print_rows(inspector: Inspector, options: Namespace, scope: str | Non
 
     now, is_empty = SystemClock().now_ms(), True
     seen: list[Looked] = []
-    async for row in _rows(inspector, options, scope, now, seen):
+    searched: list[int] = []
+    async for row in _rows(inspector, options, scope, now, seen, searched):
         is_empty = False
         if options.json:
             print(json.dumps(asdict(row)))
         else:
             created = iso(row.created_at) or UNREADABLE
             line = f"{created:<24}  {row.state:<15}  {row.task_id}  {row.scope}"
-            print(printable("  ".join([line, *row.notes(now)])))
+            print(printable("  ".join([line, *row.notes(now), *row.described(now)])))
     if is_empty:
         print("No task matches.", file=sys.stderr)
+    if searched:
+        print(f"Looked for the text in {searched[0]:,} tasks.", file=sys.stderr)
     if seen:
         count, oldest = sum(one.count for one in seen), iso(min(one.oldest for one in seen))
         tasks = "one task" if count == 1 else f"{count:,} tasks"
@@ -187,11 +209,17 @@ async def _print_rows(inspector: Inspector, options: Namespace, scope: str | Non
 
 
 async def _rows(
-    inspector: Inspector, options: Namespace, scope: str | None, now: int, seen: list[Looked]
+    inspector: Inspector,
+    options: Namespace,
+    scope: str | None,
+    now: int,
+    seen: list[Looked],
+    searched: list[int],
 ) -> AsyncIterator[TaskRow]:
     """Yield up to `--limit` tasks, page after page; on a terminal, show a progress bar.
 
-    Of all owners, `seen` gets what each page has looked at.
+    Of all owners, `seen` gets what each page has looked at; `searched` gets the number of tasks in
+    which a text was looked for.
     """
     from a2a_serverless_tools.console.inspector import PAGE, TaskQuery
 
@@ -207,10 +235,14 @@ async def _rows(
                 created_ms=None if scope else now - looked_at,
                 limit=min(left, PAGE),
                 token=token,
+                attention=options.attention,
+                reason=options.reason,
+                text=options.find or "",
             )
             page = await inspector.tasks(query)
             seen += [page.looked] if page.looked else []
-            for row in page.rows[:left]:
+            searched += [] if page.searched is None else [page.searched]
+            for row in (await inspector.described(page))[:left]:
                 yield row
             left -= len(page.rows)
             found(options.limit - max(0, left))

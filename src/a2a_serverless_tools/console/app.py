@@ -103,14 +103,14 @@ class Console:
         return _to(BASE)
 
     async def _open(self, request: Request) -> Response:
-        """Exchange the token of the printed URL for a cookie; with a cookie, lead to the tasks."""
+        """Exchange the token of the printed URL for a cookie; with a cookie, lead on."""
         token = request.query_params.get("token", "")
         value = self.sessions.exchange(token) if token else None
         if value is None and self.sessions.is_person(request.cookies):
-            return _to(f"{BASE}/tasks")
+            return _to(f"{BASE}/status")
         if value is None:
             return page("closed.html", status=403, was_used=bool(token))
-        answer = _to(f"{BASE}/tasks")
+        answer = _to(f"{BASE}/status")
         answer.set_cookie(self.sessions.cookie, value, httponly=True, samesite="strict", path=BASE)
         return answer
 

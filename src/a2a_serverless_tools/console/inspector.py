@@ -6,9 +6,10 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState
 from google.protobuf.json_format import MessageToDict
@@ -20,15 +21,30 @@ from a2a_serverless.errors import (
     TurnFinishedError,
     UnsupportedOperationError,
 )
-from a2a_serverless.http.intake import Wait, cancel
+from a2a_serverless.http.intake import Wait as CancelWait
+from a2a_serverless.http.intake import cancel
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import Inline
 from a2a_serverless.storage.conversation import line_of
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
-from a2a_serverless.storage.finding import HOUR_MS, Created, Due, created_in, due_tasks, find_tasks
+from a2a_serverless.storage.finding import (
+    HOUR_MS,
+    Created,
+    Due,
+    Noted,
+    NotedTasks,
+    created_in,
+    due_tasks,
+    find_tasks,
+    load_noted,
+    tasks_in_trouble,
+    waiting_tasks,
+)
+from a2a_serverless.storage.layout import HEAD, TROUBLES, WAIT_KINDS, event_sort, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery, count_states, newest_heads
 from a2a_serverless.storage.shares import ahead
 from a2a_serverless.storage.survey import survey_task
+from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.attempts import overdue_cancel
 from a2a_serverless.tasks.conversation import Place
@@ -37,23 +53,49 @@ from a2a_serverless.tasks.head import (
     ASLEEP,
     HANDOVER,
     KNOWN,
+    TERMINAL,
     Head,
     Reason,
+    Trouble,
+    Wait,
     plain_state,
     state_name,
 )
 from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.wiring import Backends
+from a2a_serverless_tools.console.asked import Requests
 from a2a_serverless_tools.console.lines import Logs
 from a2a_serverless_tools.inspect.timeline import InLine, Timeline, timeline
-from a2a_serverless_tools.inspect.wording import IN_LINE, age, in_line, left_at_record, times
+from a2a_serverless_tools.inspect.wording import (
+    IN_LINE,
+    age,
+    duration,
+    in_line,
+    left_at_record,
+    times,
+)
 
 STATES: Final[Mapping[str, TaskState]] = {plain_state(state): state for state in sorted(KNOWN)}
 """The states that a task can have, by their plain names."""
 
+ATTENTIONS: Final[tuple[Trouble | Wait, ...]] = (*TROUBLES, *WAIT_KINDS)
+"""What a task can need attention for."""
+
 PAGE: Final = 50
 """The tasks of one page, unless the caller asks for another number."""
 
+SEARCHED: Final = 1_000
+"""The newest tasks of a list among which a text is looked for."""
+
+MOST_NOTED: Final = 4_000
+"""The most entries of the index of what needs attention that one look reads."""
+
+_KEPT: Final = 5_000
+"""Claims whose process is remembered."""
+_CLAIM: Final = ("token", "worker")
+_CLAIMS: Final = 30
+"""The first commits of a turn, among which its claim is looked for."""
+_ENDS: Final = frozenset(map(plain_state, TERMINAL))
 _DAY_MS: Final = 24 * HOUR_MS
 _STEPS: Final = 50
 """The most reads for one page of all tasks; each looks at as many tasks as the page shows."""
@@ -99,6 +141,40 @@ class TaskRow:
     """Why the open turn was given back; empty: it was not."""
     left: Reason
     """What the open turn stands in line for, without a message on the queue; empty: it does not."""
+    reason: str = ""
+    """Why the task has failed, or what its open turn waits for; empty: it has not, or no reason is
+    known."""
+    correlation_id: str = ""
+    """What the client of a failed task was given."""
+    holder: str = ""
+    """The process that has claimed the open turn; empty: none has, or it is unknown."""
+    caller: str = ""
+    tenant: str = ""
+    first_line: str = ""
+    """The first line of what the task was asked."""
+
+    def took_ms(self, now_ms: int) -> int:
+        """Return how long the task took to its end, or has taken so far."""
+        has_ended = self.state in _ENDS
+        return max(0, (self.status_at if has_ended else now_ms) - self.created_at)
+
+    def described(self, now_ms: int) -> list[str]:
+        """Return what a person knows of the task: its reason, time, holder, caller and request."""
+        by = f"{self.caller} ({self.tenant})" if self.tenant else self.caller
+        return [
+            *([self.reason] if self.reason and not self.turn_is_open else []),
+            f"{'took' if self.state in _ENDS else 'for'} {duration(self.took_ms(now_ms))}",
+            *([f"on {self.holder}"] if self.holder else []),
+            *([f"by {by}"] if by else []),
+            *([repr(self.first_line)] if self.first_line else []),
+        ]
+
+    def has(self, text: str) -> bool:
+        """Return True if the row, with what is known of it, contains a casefolded text."""
+        shown = (self.caller, self.tenant, self.context_id, self.reason, self.first_line)
+        exact = (self.correlation_id, self.scope)
+        begins = self.task_id.casefold().startswith(text)
+        return begins or any(text in one.casefold() for one in (*shown, *exact))
 
     def notes(self, now_ms: int) -> list[str]:
         """Return what a person should know of the task besides its state."""
@@ -148,6 +224,13 @@ class TaskQuery:
     limit: int = PAGE
     token: str = ""
     """The place where the page before ended; empty: from the newest on."""
+    attention: Trouble | Wait | None = None
+    """Only tasks that need attention for this: the newest trouble first, the longest wait first."""
+    reason: str | None = None
+    """With `attention`: only those with this reason; empty: those without one."""
+    text: str = ""
+    """Only tasks of which caller, tenant, context, reason, correlation id or the request's first
+    line contain this, whatever the case, or whose id begins with it: among `SEARCHED`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +251,10 @@ class _Rows:
     next_token: str = ""
     looked: Looked | None = None
     """None: the list is in the order of changes, and the page has all that match up to its end."""
+    heads: tuple[Head, ...] = ()
+    """Those of the rows."""
+    searched: int | None = None
+    """The tasks among which a text was looked for; None: none was."""
 
 
 _EventLine: TypeAlias = tuple[str, Mapping[str, Any]]
@@ -215,6 +302,8 @@ class Inspector:
         self.place = place
         self.logs = logs
         self.backends = backends
+        self.asked = Requests(storage.table)
+        self._holders: dict[str, str] = {}
 
     async def timelines(self, task_id: str, scope: str | None = None) -> list[Timeline]:
         """Return the task of `scope`; without a scope, all tasks with this id, ordered by scope."""
@@ -277,10 +366,111 @@ class Inspector:
     async def tasks(self, query: TaskQuery) -> _Rows:
         """Return one page of tasks; it looks at a bounded number, and may have fewer than asked.
 
+        Failed and rejected tasks of all owners come in the order of their ends, without a bound.
+
         Raises:
             PageTokenError: the token was made for another kind of list.
         """
+        if query.attention is None and query.state in ("failed", "rejected") and not query.scope:
+            kind: Trouble = "failed" if query.state == "failed" else "rejected"
+            query = replace(query, attention=kind)
+        if query.text:
+            return await self._with_text(query)
+        if query.attention is not None:
+            return await self._of_attention(query, query.attention)
         return await (self._of_scope(query) if query.scope else self._of_all(query))
+
+    async def _with_text(self, query: TaskQuery) -> _Rows:
+        """Return those of the newest `SEARCHED` tasks of a list that contain the query's text."""
+        rest, looked, wanted = replace(query, text="", limit=100), 0, query.text.casefold()
+        given = _Rows(rows=()) if query.scope else await self._with_reference(wanted)
+        rows = {(row.scope, row.task_id): row for row in await self.described(given)}
+        while looked < SEARCHED:
+            page = await self.tasks(rest)
+            looked += len(page.rows) if page.looked is None else page.looked.count
+            described = await self.described(page)
+            rows |= {(row.scope, row.task_id): row for row in described if row.has(wanted)}
+            if not page.next_token:
+                break
+            rest = replace(rest, token=page.next_token)
+        return _Rows(rows=tuple(rows.values()), searched=looked)
+
+    async def _with_reference(self, correlation_id: str) -> _Rows:
+        """Return the failed task whose client was given a correlation id, of all that are kept."""
+        page, place = NotedTasks(found=(), is_all=False), ""
+        while not page.is_all:
+            page = await tasks_in_trouble(self.storage, before=place, limit=MOST_NOTED)
+            place = page.found[-1].place if page.found else place
+            own = [one for one in page.found if one.why.correlation_id == correlation_id]
+            if own:
+                heads = await load_noted(self.storage, own)
+                return _listed((_row_of(head), head) for head in heads.values())
+        return _Rows(rows=())
+
+    async def _of_attention(self, query: TaskQuery, kind: Trouble | Wait) -> _Rows:
+        """Return tasks that need attention, in the order of its index; HEAD has the last word."""
+        found: dict[TaskKey, tuple[TaskRow, Head]] = {}
+        place = query.token
+        for _ in range(_STEPS):
+            page = await self._noted(kind, query.since_ms or 0, place, query.limit)
+            wanted = [one for one in page.found if _is_asked(one, query, kind)]
+            heads = await load_noted(self.storage, wanted)
+            for one in wanted:
+                key = (one.scope, one.task_id)
+                head = heads.get(key)
+                if head is None or not (one.config_id or _has(head, kind)):
+                    continue
+                found.setdefault(key, (replace(_row_of(head), reason=one.why.reason), head))
+                if len(found) == query.limit:
+                    return _listed(found.values(), one.place)
+            place = page.found[-1].place if page.found else place
+            if page.is_all:
+                return _listed(found.values())
+        return _listed(found.values(), place)
+
+    async def _noted(
+        self, kind: Trouble | Wait, since_ms: int, place: str, limit: int
+    ) -> NotedTasks:
+        if kind in TROUBLES:
+            return await tasks_in_trouble(
+                self.storage, since_ms=since_ms, before=place, limit=limit
+            )
+        return await waiting_tasks(self.storage, cast("Wait", kind), after=place, limit=limit)
+
+    async def described(self, page: _Rows) -> list[TaskRow]:
+        """Return a page with what a person knows of tasks: who asked for what, and who has them.
+
+        It costs one request for a hundred tasks that are new here, and one for each claim. The
+        rows of a search are described already.
+        """
+        if page.searched is not None:
+            return list(page.rows)
+        asked = await self.asked.of(page.heads)
+        holders = await asyncio.gather(*map(self._holder, page.heads))
+        rows: list[TaskRow] = []
+        for row, holder in zip(page.rows, holders, strict=True):
+            said = asked[row.scope, row.task_id]
+            row = replace(row, caller=said.caller, tenant=said.tenant, first_line=said.line)  # noqa: PLW2901
+            rows.append(replace(row, holder=holder))
+        return rows
+
+    async def _holder(self, head: Head) -> str:
+        """Return the process that has claimed a turn; empty: it is not among its first commits."""
+        token = head.token
+        if token is None or not head.turn_is_open or not head.is_claimed or head.left:
+            return ""
+        if token not in self._holders:
+            partition = task_partition(head.scope, head.task_id)
+            first = event_sort(head.incarnation, head.turn_base)
+            wanted = Range(partition=partition, first=first, last=HEAD, only=_CLAIM, page=_CLAIMS)
+            async with aclosing(self.storage.table.query(wanted)) as pages:
+                items: list[Item] = await anext(pages, [])
+            for item in items:
+                if item.get("token") == token and isinstance(item.get("worker"), str):
+                    self._holders[token] = item["worker"]
+            for old in list(self._holders)[:-_KEPT]:
+                del self._holders[old]
+        return self._holders.get(token, "")
 
     async def _of_scope(self, query: TaskQuery) -> _Rows:
         since = query.since_ms
@@ -291,7 +481,7 @@ class Inspector:
             status_timestamp_after=None if since is None else _iso(since),
         )
         heads, token = await newest_heads(self.storage.for_scope(Scope(query.scope or "")), listed)
-        return _Rows(rows=tuple(map(_row_of, heads)), next_token=token)
+        return _listed(((_row_of(head), head) for head in heads), token)
 
     async def _of_all(self, query: TaskQuery) -> _Rows:
         """Return tasks hour by hour, the newest first; the token is the place to go on from.
@@ -305,12 +495,12 @@ class Inspector:
         oldest = max(0, now - int(self.storage.timing.ttl_s * 1000))
         first = now - _DAY_MS if query.since_ms is None else min(now - _DAY_MS, query.since_ms)
         until = (oldest if place else max(first, oldest)) if floor is None else max(0, floor)
-        rows: list[TaskRow] = []
+        rows: list[tuple[TaskRow, Head]] = []
         count = 0
 
         def answer(token: str, looked_to: int) -> _Rows:
             looked = Looked(count=count, newest=newest, oldest=max(looked_to, floor or 0))
-            return _Rows(rows=tuple(rows), next_token=token, looked=looked)
+            return replace(_listed(rows, token), looked=looked)
 
         for _ in range(_STEPS):
             if hour < until // HOUR_MS:
@@ -323,7 +513,7 @@ class Inspector:
                 count += 1
                 row = _row_of(head)
                 if row.status_at >= (query.since_ms or 0) and query.state in (None, "", row.state):
-                    rows.append(row)
+                    rows.append((row, head))
                 if len(rows) == query.limit:
                     return answer(f"{hour}/{Created.place(head)}", head.created_at)
             hour, before = (hour, found.before) if found.before else (hour - 1, "")
@@ -348,7 +538,7 @@ class Inspector:
             self.backends,
             Scope(scope),
             task_id,
-            wait=Wait(None, _OPERATOR),
+            wait=CancelWait(None, _OPERATOR),
             timeout_s=self.settings.cancel_timeout_s,
             by=_OPERATOR,
         )
@@ -466,7 +656,27 @@ def _as_response(event: Event) -> dict[str, Any]:
     return shown
 
 
+def _listed(found: Iterable[tuple[TaskRow, Head]], token: str = "") -> _Rows:
+    """Return a page of rows, with the place behind it."""
+    both = list(found)
+    return _Rows(
+        rows=tuple(row for row, _ in both), heads=tuple(head for _, head in both), next_token=token
+    )
+
+
+def _has(head: Head, kind: Trouble | Wait) -> bool:
+    """Return True if HEAD itself says that the task needs attention for this."""
+    return head.attention is not None and head.attention.kind == kind
+
+
+def _is_asked(one: Noted, query: TaskQuery, kind: Trouble | Wait) -> bool:
+    """Return True if an entry of the index is among those that a query asks for."""
+    is_own = query.scope in (None, "", one.scope)
+    return is_own and one.why.kind == kind and query.reason in (None, one.why.reason)
+
+
 def _row_of(head: Head) -> TaskRow:
+    noted = head.attention
     released = head.released if head.turn_is_open and head.was_released else None
     return TaskRow(
         scope=head.scope,
@@ -488,6 +698,8 @@ def _row_of(head: Head) -> TaskRow:
         waits_until=released.until if released else 0,
         waits_for=released.reason if released else "",
         left=head.left if head.turn_is_open else "",
+        reason=noted.reason if noted else "",
+        correlation_id=noted.correlation_id if noted else "",
     )
 
 

@@ -34,6 +34,8 @@ WORKING: Final[Mapping[Working, str]] = {
 }
 """What each of these queues holds, for sentences."""
 
+QUEUES: Final[Mapping[Working | Aside, str]] = dict((*WORKING.items(), *ASIDE.items()))
+
 _HELD_S: Final = 20
 """Seconds for which a look hides the messages from other looks."""
 _AT_ONCE: Final = 10
@@ -56,7 +58,7 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Depth:
+class Depth:
     """How many messages a queue holds; SQS counts them approximately."""
 
     waiting: int
@@ -64,6 +66,9 @@ class _Depth:
     received: int
     """Those that are hidden: a consumer has received them, and they are not deleted. It works on
     them, has died, or has given them back for a later try."""
+    oldest_at: int | None = None
+    """When the oldest of those that wait was sent, in milliseconds since the epoch; None: none
+    waits, or it is unknown, as SQS does not tell."""
 
 
 class Letters(ABC):
@@ -96,8 +101,8 @@ def letters_of(
 
 
 async def depth_of(
-    working: Working, settings: Settings, backends: Backends | None = None
-) -> _Depth | None:
+    queue: Working | Aside, settings: Settings, backends: Backends | None = None
+) -> Depth | None:
     """Return how full a queue is, on the table of `backends` or as `settings` name it.
 
     Return None if it is not named.
@@ -105,11 +110,11 @@ async def depth_of(
     Raises:
         ConfigurationError: it cannot be used; one sentence says why.
     """
-    if (on_table := _on_table(working, settings, backends)) is not None:
-        waiting, received = await on_table.depth()
-        return _Depth(waiting=waiting, received=received)
-    name: str = getattr(settings, working)
-    return await SqsLetters(name, WORKING[working]).depth() if name else None
+    if (on_table := _on_table(queue, settings, backends)) is not None:
+        waiting, received, oldest_at = await on_table.depth()
+        return Depth(waiting=waiting, received=received, oldest_at=oldest_at)
+    name: str = getattr(settings, queue)
+    return await SqsLetters(name, QUEUES[queue]).depth() if name else None
 
 
 def _on_table(
@@ -159,7 +164,7 @@ class SqsLetters(Letters):
         self._name = name
         self._client = aws.client("sqs")
 
-    async def depth(self) -> _Depth:
+    async def depth(self) -> Depth:
         """Return how many messages it has.
 
         Raises:
@@ -172,7 +177,7 @@ class SqsLetters(Letters):
             AttributeNames=list(names),
         )
         waiting, received = (int(answer["Attributes"][name]) for name in names)
-        return _Depth(waiting=waiting, received=received)
+        return Depth(waiting=waiting, received=received)
 
     async def all(self) -> list[Letter]:
         url = await self._url()

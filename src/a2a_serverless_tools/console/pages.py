@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -21,6 +22,7 @@ from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
 from a2a_serverless_tools.console.conversation import IMAGES, conversation, media_type
 from a2a_serverless_tools.console.inspector import (
+    ATTENTIONS,
     LATE_MS,
     PAGE,
     STATES,
@@ -31,6 +33,7 @@ from a2a_serverless_tools.console.inspector import (
 from a2a_serverless_tools.console.picture import picture
 from a2a_serverless_tools.console.queues import Queues
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page, visible
+from a2a_serverless_tools.console.status import status_of
 from a2a_serverless_tools.console.trying import Trying
 from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS, Timeline, with_logs
 
@@ -44,6 +47,8 @@ PAUSED_MS: Final = 60_000
 """How old the ages on a page about a task may get, in milliseconds: with an open turn, without."""
 _SINCE: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 7 * 86_400_000}
 
+_DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{32}")
+"""The form of an owner's digest."""
 _WAIT_S: Final = 2.0
 """The longest wait of one step of a deletion, for what an index may show late."""
 _COUNTS: Final = 10
@@ -68,6 +73,7 @@ class Pages:
     def routes(self) -> Iterator[Route]:
         """Yield method, path and answer of each page."""
         task = "/task/{scope}/{id}"
+        yield "GET", "/status", self._status
         yield "GET", "/tasks", self._tasks
         yield "GET", "/find", self._find
         yield "GET", task, self._task
@@ -80,6 +86,16 @@ class Pages:
         yield from Queues(self._inspector, self._notes).routes()
         yield from self._trying.routes()
 
+    async def _status(self, request: Request) -> Response:
+        """Show whether it is well; with `live`, only the part that changes."""
+        is_live = bool(request.query_params.get("live"))
+        return page(
+            "numbers.html" if is_live else "status.html",
+            place=self._inspector.place,
+            here="status",
+            s=await status_of(self._inspector),
+        )
+
     # -- tasks -------------------------------------------------------------------------------
 
     async def _tasks(self, request: Request) -> Response:
@@ -91,6 +107,7 @@ class Pages:
             scope = Scope.of(asked.get("tenant", "").strip(), user).digest
         now = self._inspector.storage.clock.now_ms()
         since = _SINCE.get(asked.get("since", ""))
+        kind = next((one for one in ATTENTIONS if one == asked.get("attention")), None)
         try:
             query = TaskQuery(
                 scope=scope or None,
@@ -98,20 +115,26 @@ class Pages:
                 since_ms=None if since is None else now - since,
                 limit=PAGE,
                 token=asked.get("page", ""),
+                attention=kind,
+                reason=asked.get("reason"),
+                text=asked.get("text", "").strip(),
             )
             rows = await self._inspector.tasks(query)
+            described = await self._inspector.described(rows)
             counts = await self._inspector.counts(scope) if asked.get("counts") and scope else {}
         except A2AServerlessError as error:
             return page("problem.html", status=400, place=self._inspector.place, text=str(error))
-        names = ("user", "tenant", "scope", "state", "since")
-        filters = {name: asked.get(name, "").strip() for name in names}
+        names = ("user", "tenant", "scope", "state", "since", "attention", "text", "reason")
+        filters = {n: asked.get(n, "").strip() for n in names if n != "reason" or n in asked}
         older = urlencode({**filters, "page": rows.next_token}) if rows.next_token else ""
         return page(
             "rows.html" if asked.get("live") else "tasks.html",
             place=self._inspector.place,
             here="tasks",
-            rows=rows.rows,
+            rows=described,
             looked=rows.looked,
+            searched=rows.searched,
+            attentions=ATTENTIONS,
             is_full=len(rows.rows) == PAGE,
             ttl_ms=int(self._inspector.storage.timing.ttl_s * 1000),
             filters=filters,
@@ -119,18 +142,25 @@ class Pages:
             scope=scope,
             counts=counts,
             older=older,
-            is_first=not asked.get("page"),
+            is_first=not asked.get("page") and rows.searched is None,
             same=urlencode({**filters, "page": asked.get("page", ""), "live": "1"}),
             every="30s" if query.state and not scope else "2s",  # it looks at many to show a few
             now=now,
         )
 
     async def _find(self, request: Request) -> Response:
-        """Redirect to the task with an id; if several owners have one, to a choice between them."""
+        """Redirect to the task with an id, to an owner's tasks, or to those with a text.
+
+        If several owners have a task with this id, return a choice between them.
+        """
         task_id = request.query_params.get("id", "").strip()
         found = await self._inspector.timelines(task_id) if is_task_id(task_id) else []
         if len(found) == 1:
             return RedirectResponse(f"{BASE}/task/{found[0].scope}/{task_id}", 303)
+        if not found and task_id:
+            is_owner = _DIGEST.fullmatch(task_id) is not None
+            name = "scope" if is_owner else "text"
+            return RedirectResponse(f"{BASE}/tasks?{urlencode({name: task_id})}", 303)
         return page(
             "found.html", place=self._inspector.place, here="tasks", id=task_id, found=found
         )

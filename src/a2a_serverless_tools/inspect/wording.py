@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from a2a_serverless.tasks.head import ASLEEP, HANDOVER
+from a2a_serverless.tasks.head import ASLEEP, HANDOVER, Trouble, Wait
 from a2a_serverless.tasks.push import GivenUp
 from a2a_serverless.tasks.turns import Attempt, Outcome
 from a2a_serverless_tools.inspect.timeline import Change, Happening, InLine, Timeline
@@ -22,6 +22,17 @@ IN_LINE: Final[Mapping[str, str]] = {
     "conversation": "waits for another turn of its conversation",
 }
 """What a turn that is left waits for."""
+ATTENTION: Final[Mapping[Trouble | Wait, str]] = {
+    "failed": "failed",
+    "rejected": "rejected",
+    "untold": "webhook given up",
+    "again": "sent again",
+    "asleep": "asleep",
+    "conversation": "behind its conversation",
+    "retry": "the next try",
+    "share": "a slot of the workers",
+}
+"""What a task needs attention for."""
 _SECOND_MS: Final = 1_000
 _LONG_WAIT_MS: Final = 1_000
 """The wait for a worker from which on it is told."""

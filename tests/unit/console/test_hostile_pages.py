@@ -103,7 +103,7 @@ def test_only_hidden_characters_are_replaced() -> None:
 
 async def test_a_place_keeps_its_letters(person: Person) -> None:
     """The name of a table, which has capitals, is copied from the sentence about it."""
-    text = (await person.get("/_console/find?id=unknown")).text
+    text = (await person.get(f"/_console/task/{ANN.digest}/unknown")).text
     assert "The table Tasks-Prod has no task" in text
 
 

@@ -21,7 +21,7 @@ from a2a_serverless_tools.local.stack import Stack
 from tests.support.observed import logged
 from tests.unit.console.conftest import Dev, developing
 
-PAGES = ["/tasks", "/try", "/queues", "/card", "/find?id=x"]
+PAGES = ["/status", "/tasks", "/try", "/queues", "/card", "/tasks?text=x"]
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +76,14 @@ def test_the_printed_url_opens_it_once(running: Dev, http: httpx.Client) -> None
     """Its token is exchanged for a cookie that no script reads and no other site sends."""
     url = running[1].open_url()
     answer = http.get(url)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/_console/tasks")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/_console/status")
     cookie = answer.headers["set-cookie"]
     assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/_console"))
     assert url.rpartition("=")[2] not in cookie
     with httpx.Client(trust_env=False) as other:
         again = other.get(url)
     assert (again.status_code, "used already" in again.text) == (403, True)
-    assert http.get(url).headers["location"] == "/_console/tasks"  # its own browser is in already
+    assert http.get(url).headers["location"] == "/_console/status"  # its own browser is in already
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -142,7 +142,7 @@ def test_the_root_is_the_consoles_for_browsers_alone(running: Dev, person: httpx
     """A client's request for it is the agent's, as deployed."""
     answer = person.get("/", headers={"Accept": "text/html,*/*"})
     assert answer.headers["location"] == "/_console"
-    assert person.get("/_console").headers["location"] == "/_console/tasks"
+    assert person.get("/_console").headers["location"] == "/_console/status"
     assert "console" not in person.get("/", headers={"Accept": "application/json"}).text
 
 

@@ -1,0 +1,74 @@
+"""`a2a-serverless status`, in this process on moto."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from a2a.types import TaskState, TaskStatus
+
+from a2a_serverless import aws
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.rules import Commit
+from tests.support.clocks import ManualClock
+from tests.unit.cli.conftest import Run, opened, wait
+
+pytestmark = pytest.mark.usefixtures("database")
+FAILED = Commit(entries=(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED)),))
+
+
+def test_it_is_well_until_something_fails(run: Run, storage: DurableStorage) -> None:
+    """The exit code is 0, and 1 from the first failure on; text and JSON say the same."""
+    head = opened(storage, "t")
+    code, out, _ = run("status")
+    assert (code, "Nothing needs a person, as far as these numbers say." in out) == (0, True)
+    assert json.loads(run("status", "--json")[1])["is_well"] is True
+    wait(storage.commit(head, FAILED))
+    code, out, _ = run("status")
+    assert (code, "1 task has failed within the hour." in out) == (1, True)
+    assert re.search(r"^  not started +1 +1$", out, re.MULTILINE)
+    code, out, _ = run("status", "--json")
+    shown = json.loads(out)
+    assert (code, shown["is_well"], shown["hour"]["failed"]) == (1, False, 1)
+    assert shown["tail"][0]["task_id"] == "t"
+    listed = run("tasks", "--attention", "failed", "--reason", "not started")
+    assert " t  " in listed[1]
+    assert run("tasks", "--attention", "failed", "--reason", "other")[1] == ""
+
+
+def test_a_set_aside_message_needs_a_person(
+    run: Run, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    """A queue that cannot be used does, too; one that is not named is left out."""
+    sqs = aws.client("sqs")
+    fifo = {"FifoQueue": "true"}
+    url = sqs.create_queue(QueueName="aside.fifo", Attributes=fifo)["QueueUrl"]
+    monkeypatch.setenv("A2A_UNDECODABLE_QUEUE", url)
+    assert run("status")[0] == 0
+    sqs.send_message(
+        QueueUrl=url, MessageBody="poison", MessageGroupId="g", MessageDeduplicationId="d"
+    )
+    code, out, _ = run("status")
+    assert (code, "1 message is set aside: messages that cannot be read." in out) == (1, True)
+    assert "push jobs" not in out
+    monkeypatch.setenv("A2A_UNDECODABLE_QUEUE", "nowhere.fifo")
+    code, out, _ = run("status")
+    assert (code, "cannot be used" in out, "unknown" in out) == (1, True, True)
+
+
+def test_an_unknown_kind_is_refused(run: Run) -> None:
+    """One sentence names the kinds."""
+    code, _, err = run("tasks", "--attention", "sad")
+    assert (code, "choose one of failed, rejected, untold, again" in err) == (2, True)
+
+
+def test_a_text_is_looked_for_in_a_list(run: Run, storage: DurableStorage) -> None:
+    """The command says in how many tasks."""
+    for name in ("one", "two"):
+        opened(storage, name)
+    _, out, err = run("tasks", "--user", "ann", "--find", "TW")
+    assert " two " in out
+    assert " one " not in out
+    assert "Looked for the text in 2 tasks." in err

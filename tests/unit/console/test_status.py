@@ -1,0 +1,338 @@
+"""The first page, and lists by what a person knows, over the memory of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
+
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.activity import (
+    Ended,
+    Presence,
+    activity,
+    count_ended,
+    longest_ms,
+    percentile,
+    process_name,
+    step_of,
+)
+from a2a_serverless.storage.codec import head_item
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.endings import gave_up
+from a2a_serverless.storage.layout import head_key, push_sort, task_partition
+from a2a_serverless.storage.table import Key, Put, Update
+from a2a_serverless.tasks.entries import Caller, StatusChanged
+from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import memory_backends
+from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.inspector import Inspector, TaskQuery
+from a2a_serverless_tools.console.status import Status, status_of
+from tests.support.clocks import ManualClock
+from tests.support.messages import request
+from tests.unit.console.conftest import ANN, URL, Person, visited
+
+BOB = Scope.of("", "bob")
+WORKING = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+REFERENCE = "0123456789abcdef"
+
+
+@pytest.fixture
+def inspector(storage: DurableStorage) -> Inspector:
+    return Inspector(storage, Settings(), place="memory")
+
+
+@pytest.fixture
+async def person(inspector: Inspector) -> AsyncIterator[Person]:
+    async with visited(Console(inspector, url=URL)) as one:
+        yield one
+
+
+async def asked(
+    storage: DurableStorage, task_id: str, text: str = "hi", caller: str = "ann", context: str = "c"
+) -> Head:
+    by = Caller(user=caller, tenant="acme")
+    return (await storage.open_task(context, request(text), task_id=task_id, caller=by)).head
+
+
+async def failed(storage: DurableStorage, head: Head, error: str = "ValueError") -> None:
+    head = await storage.commit(
+        head, Commit(entries=(WORKING,), token="a", claims=True, worker="w")
+    )
+    end = AttemptEnd(token="a", reason=error, correlation_id=REFERENCE)
+    await storage.commit(head, replace(gave_up(head, REFERENCE), failed=end, token="a"))
+
+
+async def untold(storage: DurableStorage, task_id: str, at: int) -> None:
+    hook = TaskPushNotificationConfig(task_id=task_id, id="crm", url="https://crm.example/")
+    push = await storage.webhooks.put(hook)
+    assert await storage.webhooks.move(push, push.settled(1, "status 503", at, is_told=False))
+
+
+# -- the numbers -------------------------------------------------------------------------------
+
+
+async def test_failures_are_counted_by_reason_and_caller(
+    storage: DurableStorage, inspector: Inspector, clock: ManualClock
+) -> None:
+    """Those of the hour and of the day are true, also of a caller who leads the day alone."""
+    for number in range(3):
+        await failed(storage, await asked(storage, f"early-{number}"), "KeyError")
+    of_bob = storage.for_scope(BOB)
+    clock.advance(2 * 3600)
+    await failed(of_bob, await asked(of_bob, "late", caller="bob"))
+    clock.advance(1)
+    rejected = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_REJECTED))
+    await storage.commit(await asked(storage, "no"), Commit(entries=(rejected,)))
+    clock.advance(1)
+    await untold(storage, "no", clock.now_ms())
+    found = await status_of(inspector)
+    hour, day = found.hour, found.day
+    assert (hour.failed, hour.rejected, hour.untold, day.failed) == (1, 1, 1, 4)
+    assert (day.reasons, hour.reasons) == (
+        {"KeyError": 3, "ValueError": 1},
+        {"KeyError": 0, "ValueError": 1},
+    )
+    assert [(one.name, one.tenant, one.tasks) for one in day.callers] == [
+        ("ann", "acme", 3),
+        ("bob", "acme", 1),
+    ]
+    assert (hour.of(ANN.digest), hour.of(BOB.digest)) == (0, 1)
+    assert [(one.what, one.task_id) for one in found.tail[:3]] == [
+        ("untold", "no"),
+        ("rejected", "no"),
+        ("failed", "late"),
+    ]
+    assert found.wrong == (
+        "1 task has failed within the hour.",
+        "1 webhook was given up within the hour.",
+    )
+    clock.advance(25 * 3600)
+    assert (await status_of(inspector)).day.failed == 0
+
+
+async def test_turns_that_wait_are_counted_by_what_they_wait_for(
+    storage: DurableStorage, inspector: Inspector, clock: ManualClock
+) -> None:
+    """One that was given back for a time says its reason; one sent again needs a person."""
+    again = await asked(storage, "again")
+    assert await storage.postpone(again, due_at=clock.now_ms(), sends=1)
+    assert await storage.leave(await asked(storage, "line"), "conversation")
+    busy = await asked(storage, "busy")
+    busy = await storage.commit(busy, Commit(entries=(WORKING,), token="a", claims=True))
+    end = AttemptEnd(token="a", reason="ModelBusy", at=1, until=clock.now_ms() + 60_000)
+    assert await storage.release(busy, end)
+    found = await status_of(inspector)
+    assert found.waiting.kinds == {"again": 1, "conversation": 1, "retry": 1}
+    assert found.waiting.retries == {"ModelBusy": 1}
+    assert [one for one in found.wrong if "1 open turn was sent again" in one]
+
+
+async def test_a_message_without_workers_is_wrong(clock: ManualClock) -> None:
+    """With a worker that has told of itself within three minutes it is well, and later not."""
+    settings = Settings()
+    backends = memory_backends(settings, clock)
+    inspector = Inspector(backends.storage, settings, place="memory", backends=backends)
+    head = await asked(backends.storage, "t")
+    await backends.operations.send(Operation.to_run(OperationParams.of(head, 1)))
+    clock.advance(5)
+
+    async def wrong() -> tuple[str, ...]:
+        return (await status_of(inspector)).wrong
+
+    assert (await wrong())[0].startswith("1 message waits for a worker, and none has told")
+    assert backends.presence is not None
+    async with backends.presence.over_turn():
+        await asyncio.sleep(0)
+    found: Status = await status_of(inspector)
+    assert (found.wrong, found.working) == ((), 1)
+    assert [(one.name, one.turns) for one in found.processes] == [(process_name(), 1)]
+    (queue,) = [one for one in found.queues if one.name == "queue"]
+    assert (queue.waiting, queue.received, queue.oldest_at) == (1, 0, clock.now_ms() - 5000)
+    clock.advance(200)
+    assert len(await wrong()) == 1
+
+
+# -- activity ----------------------------------------------------------------------------------
+
+
+async def test_a_process_tells_once_a_minute(storage: DurableStorage, clock: ManualClock) -> None:
+    """However many turns it runs; with a clock that has gone back, it tells at once."""
+    told: list[int] = []
+    presence = Presence(storage.table, clock)
+    for step in (0, 30, 29, 1, 60, -600):
+        clock.advance(step) if step >= 0 else setattr(clock, "_ms", clock.now_ms() + step * 1000)
+        await presence.tell()
+        (one,) = (await activity(storage.table, clock.now_ms())).processes
+        told.append(clock.now_ms() - one.at)
+    assert told == [0, 30_000, 59_000, 0, 0, 0]
+
+
+def test_a_percentile_is_a_little_more_than_was_measured() -> None:
+    """Each step is at most 26 % longer than the one before; the end of a step is its name."""
+    for ms in (0, 1, 2, 9, 10, 11, 125, 126, 999, 1000, 86_400_000):
+        longest = longest_ms(step_of(ms))
+        assert ms <= max(1, longest) <= max(2, ms * 1.27)
+    counts = {step_of(10): 95, step_of(1000): 5}
+    assert (percentile(counts, 0.5), percentile(counts, 0.95)) == (10, 10)
+    assert (percentile(counts, 0.96), percentile({}, 0.5)) == (1000, None)
+
+
+async def test_ends_are_counted_by_their_hour(storage: DurableStorage, clock: ManualClock) -> None:
+    """The sums of an hour and of a day, over all shards; damage in one attribute costs that one."""
+    now = clock.now_ms()
+    end = Ended(at=now, state="completed", took_ms=100, waited_ms=10)
+    early = replace(end, at=now - 5 * 3_600_000, state="failed", waited_ms=None)
+    for _ in range(20):
+        await count_ended(storage.table, [end, end, early], now)
+    found = await activity(storage.table, now)
+    assert (found.last_hour.states, found.last_day.ended) == ({"completed": 40}, 60)
+    assert (found.last_day.took, found.last_day.waited) == ({20: 60}, {10: 40})
+    damaged = {"took_x": 1, "took_20": "no", "completed": 1, "expires_at": now}
+    await storage.table.write(Put(item={**Key("ACTIVITY", "HOUR#9999#0")._asdict(), **damaged}))
+    await storage.table.write(Put(item={**Key("ACTIVITY", "PROCESS#x")._asdict(), "at": "now"}))
+    found = await activity(storage.table, now)
+    assert (found.last_day.ended, found.last_day.took, found.processes) == (61, {20: 60}, ())
+
+
+# -- pages -------------------------------------------------------------------------------------
+
+
+async def test_each_number_leads_to_its_list(
+    storage: DurableStorage, person: Person, clock: ManualClock
+) -> None:
+    """The links of failures, of a reason, of a caller and of waits list what they count."""
+    await failed(storage, await asked(storage, "one"), "Key&Error")
+    await failed(storage, await asked(storage, "two"))
+    await storage.postpone(await asked(storage, "again"), due_at=clock.now_ms(), sends=1)
+    await untold(storage, "again", clock.now_ms())
+    text = (await person.get("/_console/status")).text
+    links = re.findall(r'<a href="(/_console/tasks\?[^"]*attention[^"]*)">([\d,]+)</a>', text)
+    assert len(links) > 8
+    for link, number in links:
+        listed = (await person.get(link.replace("&amp;", "&"))).text
+        assert len(re.findall(r'<a id="to-', listed)) == int(number), link
+
+
+async def test_names_with_markup_are_shown_as_text(storage: DurableStorage, person: Person) -> None:
+    """Callers, requests and reasons are escaped on both pages."""
+    hostile = "<img src=x onerror=alert(1)>"
+    await failed(storage, await asked(storage, "t", hostile, caller=hostile), hostile)
+    for path in ("status", "tasks", "tasks?attention=failed"):
+        text = (await person.get(f"/_console/{path}")).text
+        assert hostile not in text
+        assert text.count("&lt;img src=x onerror=alert(1)&gt;") >= 2
+
+
+async def test_what_can_be_read_is_shown(
+    storage: DurableStorage, person: Person, clock: ManualClock
+) -> None:
+    """A damaged HEAD, a log without its beginning, a later release's state cost only themselves."""
+    for name in ("fine", "gone", "bare", "newer"):
+        await failed(storage, await asked(storage, name, f"about {name}"))
+    newer = await storage.head("newer")
+    assert newer is not None
+    later = Update(key=head_key(ANN.digest, "newer"), values={"needs": 99, "state": "TASK_STATE_X"})
+    await storage.table.write(later)
+    damaged = Update(key=head_key(ANN.digest, "gone"), values={"version": "x"})
+    await storage.table.write(damaged)
+    bare = await storage.head("bare")
+    assert bare is not None
+    first = Key(task_partition(ANN.digest, "bare"), f"EVENT#{bare.incarnation}#000000000001#000")
+    await storage.table.write(Update(key=first, values={"body": b"\x00damaged"}))
+    odd = head_item(bare) | {"PK": task_partition(ANN.digest, "odd"), "attention_at": "later kind"}
+    await storage.table.write(Put(item=odd))
+    text = (await person.get("/_console/status")).text
+    assert "4 tasks have failed" in text
+    assert "about fine" in text
+    assert "about bare" not in text
+    listed = (await person.get("/_console/tasks?attention=failed")).text
+    assert set(re.findall(r'id="to-[^"]*-(\w+)"', listed)) == {"fine", "bare"}
+
+
+# -- search ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("abc-1", {"abc-123"}),
+        ("talk-7", {"abc-123"}),
+        ("invoice", {"abc-123"}),
+        ("BOB", {"other"}),
+        ("valueerror", {"other", "old"}),
+        (REFERENCE, {"other", "old"}),
+        ("nothing", set()),
+    ],
+)
+async def test_tasks_are_found_by_what_one_knows(
+    storage: DurableStorage, person: Person, clock: ManualClock, text: str, found: set[str]
+) -> None:
+    """An id's beginning, a context, a line, a caller, a reason, a correlation id of any age."""
+    await failed(storage, await asked(storage, "old"))
+    await asked(storage, "abc-123", "An invoice\nand more", context="talk-7")
+    of_bob = storage.for_scope(BOB)
+    await failed(of_bob, await asked(of_bob, "other", caller="bob"))
+    answer = await person.get(f"/_console/find?id={text}", follow_redirects=True)
+    assert set(re.findall(r'id="to-[^"]{32}-([\w-]+)"', answer.text)) == found
+    assert "Looked for the text in 3 tasks" in answer.text
+
+
+async def test_a_correlation_id_is_found_however_long_ago(
+    storage: DurableStorage, inspector: Inspector, clock: ManualClock
+) -> None:
+    """It is looked for in the index of what failed, and not only among the newest tasks."""
+    await failed(storage, await asked(storage, "old"))
+    clock.advance(20 * 86_400)
+    page = await inspector.tasks(TaskQuery(text=REFERENCE))
+    assert [row.task_id for row in page.rows] == ["old"]
+
+
+async def test_an_owner_is_found_by_the_digest(storage: DurableStorage, person: Person) -> None:
+    """It leads to the owner's list."""
+    await asked(storage, "t")
+    answer = await person.get(f"/_console/find?id={ANN.digest}", follow_redirects=True)
+    assert 'value="' + ANN.digest in answer.text
+
+
+async def test_a_list_says_who_has_a_turn_and_for_how_long(
+    storage: DurableStorage, inspector: Inspector, clock: ManualClock
+) -> None:
+    """The holder is that of the claim which stands, also after another one was lost."""
+    head = await asked(storage, "t", "Book a table\nfor two")
+    for token, worker in (("a", "vm 1"), ("b", "vm 2")):
+        claim = Commit(entries=(WORKING,), token=token, claims=True, worker=worker)
+        head = await storage.commit(head, claim)
+    clock.advance(60)
+    page = await inspector.tasks(TaskQuery())
+    (row,) = await inspector.described(page)
+    assert (row.holder, row.caller, row.tenant) == ("vm 2", "ann", "acme")
+    assert (row.first_line, row.took_ms(clock.now_ms())) == ("Book a table", 60_000)
+    done = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
+    await storage.commit(head, Commit(entries=(done,), token="b"))
+    clock.advance(60)
+    (row,) = await inspector.described(await inspector.tasks(TaskQuery()))
+    assert (row.holder, row.took_ms(clock.now_ms())) == ("", 60_000)
+
+
+async def test_a_webhook_leaves_the_list_with_its_deletion(
+    storage: DurableStorage, inspector: Inspector, clock: ManualClock
+) -> None:
+    """The list of webhooks that were given up has a task while it has such a webhook."""
+    await asked(storage, "t")
+    await untold(storage, "t", clock.now_ms())
+    query = TaskQuery(attention="untold")
+    (row,) = (await inspector.tasks(query)).rows
+    assert (row.task_id, row.reason) == ("t", "status 503")
+    head = await storage.head("t")
+    assert head is not None
+    key = Key(task_partition(ANN.digest, "t"), push_sort(head.incarnation, "crm"))
+    assert await storage.table.get(key) is not None
+    await storage.webhooks.delete("t", "crm")
+    assert (await inspector.tasks(query)).rows == ()
