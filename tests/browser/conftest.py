@@ -22,6 +22,7 @@ from a2a_serverless_tools.console.lines import kept_lines
 from a2a_serverless_tools.local.stack import Options, Stack
 from tests.browser.seeds import Scribe
 from tests.support.clocks import ManualClock
+from tests.support.foreign_clients import install_javascript
 from tests.support.required import report_not_run
 
 HERE = Path(__file__).parent
@@ -36,6 +37,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Report a test as not run where there is no chromium; as failed in the whole run of CI."""
     if CHROMIUM is None and HERE in item.path.parents and item.get_closest_marker(MARK):
         report_not_run("There is no chromium here: apt-get install chromium.")
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The script of axe-core, as the lock of the JavaScript clients has it."""
+    folder = install_javascript(tmp_path_factory.mktemp("axe"))
+    return folder / "node_modules/axe-core/axe.min.js"
+
+
+def violations(page: Page, axe: Path) -> dict[str, list[str]]:
+    """What the checker axe finds on a page: the elements, by the rule."""
+    page.add_script_tag(path=axe)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return {each["id"]: [node["html"][:200] for node in each["nodes"][:3]] for each in found}
 
 
 @dataclass

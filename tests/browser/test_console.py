@@ -7,6 +7,8 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
 
 import httpx
 import pytest
@@ -17,7 +19,7 @@ from a2a_serverless.storage.deletion import count_data
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import Scope
 from tests.browser import seeds
-from tests.browser.conftest import Site, Visit, visiting
+from tests.browser.conftest import Site, Visit, violations, visiting
 from tests.support.messages import request
 from tests.unit.push.receivers import Receiver, Request, status
 
@@ -362,7 +364,29 @@ def test_the_keyboard_reaches_everything(visit: Visit, site: Site) -> None:
         names.append(visit.page.evaluate("document.activeElement.textContent.trim()"))
         outline = "getComputedStyle(document.activeElement).outlineStyle"
         assert visit.page.evaluate(outline) != "none"
-    assert names[:5] == ["a2a-serverless", "Tasks", "Try it", "Queues", "Card"]
+    assert names[:6] == ["a2a-serverless", "Status", "Tasks", "Try it", "Queues", "Card"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 1280, 2560])
+def test_status_and_lists_are_readable(
+    browser: Browser, site: Site, axe: Path, width: int, scheme: Literal["light", "dark"]
+) -> None:
+    """The checker axe finds nothing, and nothing is wider than the window."""
+    for name in (f"one-{width}-{scheme}", f"two-{width}-{scheme}"):
+        head = site.scribe.open(name, f"{'A long first line of a request. ' * 9}\nMore.")
+        site.scribe.claim(head, name)
+        failed = seeds.said(TaskState.TASK_STATE_FAILED, "No.")
+        site.scribe.commit(head, failed, token=name)
+    seeds.asleep(site.scribe, f"asleep-{width}-{scheme}")
+    seeds.failing_webhook(site.scribe, f"hook-{width}-{scheme}")
+    viewport = {"width": width, "height": 900}
+    options = {"viewport": viewport, "color_scheme": scheme, "bypass_csp": True}
+    with visiting(browser, site, **options) as visit:
+        for path in ("/status", "/tasks", "/tasks?attention=failed", "/tasks?text=long"):
+            visit.go(path)
+            assert violations(visit.page, axe) == {}, path
+            assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
 
 
 @pytest.mark.parametrize("width", [400, 1280])
@@ -375,7 +399,7 @@ def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: i
     assert seeds.done(site.storage.postpone(waits, due_at=due_at, sends=12))
     with visiting(browser, site, viewport={"width": width, "height": 800}) as visit:
         purge = f"/purge?user={'x' * 200}"
-        for path in ("/tasks", "/try", "/queues", "/card", purge):
+        for path in ("/status", "/tasks", "/try", "/queues", "/card", purge):
             visit.go(path)
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
         for view in ("conversation", "timeline", "events", "cost"):

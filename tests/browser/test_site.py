@@ -11,8 +11,7 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.browser.conftest import CHROMIUM
-from tests.support.foreign_clients import install_javascript
+from tests.browser.conftest import CHROMIUM, violations
 from tests.support.required import report_not_run
 from website.places import ROOT, places
 from website.site import build
@@ -63,13 +62,6 @@ def reader(folder: Path) -> Iterator[Browser]:
         yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
 
-@pytest.fixture(scope="module")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The script of axe-core, as the lock of the JavaScript clients has it."""
-    folder = install_javascript(tmp_path_factory.mktemp("axe"))
-    return folder / "node_modules/axe-core/axe.min.js"
-
-
 def opened(reader: Browser, folder: Path, name: str, **options: Any) -> tuple[Page, list[str]]:
     """A page of the site, and what it has asked other hosts for."""
     page = reader.new_context(**options).new_page()
@@ -94,13 +86,7 @@ def test_pages_are_readable(
     viewport = {"width": width, "height": 900}
     page, asked = opened(reader, folder, name, viewport=viewport, color_scheme=scheme)
     expect(page.locator("h1").first).to_be_visible()
-    page.add_script_tag(path=axe)
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    problems = {
-        each["id"]: [node["html"][:200] for node in each["nodes"][:3]]
-        for each in found["violations"]
-    }
-    assert problems == {}
+    assert violations(page, axe) == {}
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert [url for url in asked if not url.startswith("file:")] == []
     page.context.close()
