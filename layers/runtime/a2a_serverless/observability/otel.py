@@ -10,7 +10,9 @@ task waits for it, and none depends on it.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -20,10 +22,11 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from a2a_serverless import __version__
-from a2a_serverless.observability.spans import sampled_share
+from a2a_serverless.observability.spans import close, sampled_share
 
 PAUSE_S: Final = 60.0
 """Seconds after a failed export in which nothing is exported."""
@@ -36,19 +39,27 @@ logger = logging.getLogger(__name__)
 def set_up(environment: Mapping[str, str]) -> None:
     """Make this process's provider of spans, unless it has one already.
 
-    The SDK's own loggers are silenced: they write a line for each span that finds no place.
+    The SDK's own loggers are silenced: they write a line for each span that finds no place. That of
+    an agent which sets a provider of its own afterwards, in vain, is not.
+
+    Raises:
+        ValueError: a variable has a value that the SDK refuses.
     """
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+    logging.getLogger("opentelemetry.trace").setLevel(logging.WARNING)
     longest = None if "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT" in environment else _LONGEST
     provider = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(sampled_share(environment))),
         resource=resource(environment),
+        shutdown_on_exit=False,  # it would wait for a collector for half a minute
+        id_generator=_Ids(),
         span_limits=SpanLimits(max_attribute_length=longest),
     )
     provider.add_span_processor(BatchSpanProcessor(Pausing(OTLPSpanExporter())))
     trace.set_tracer_provider(provider)
+    atexit.register(close)
 
 
 def resource(environment: Mapping[str, str]) -> Resource:
@@ -67,6 +78,22 @@ def resource(environment: Mapping[str, str]) -> Resource:
         "faas.instance": environment.get("AWS_LAMBDA_LOG_STREAM_NAME"),
     }
     return Resource.create({name: value for name, value in known.items() if value})
+
+
+class _Ids(IdGenerator):
+    """Makes ids without `random`: an agent may seed it, and would get the same ones again."""
+
+    def generate_span_id(self) -> int:
+        """Return a new id."""
+        return secrets.randbits(64) or 1
+
+    def generate_trace_id(self) -> int:
+        """Return a new id."""
+        return secrets.randbits(128) or 1
+
+    def is_trace_id_random(self) -> bool:
+        """Return True: all its bits are."""
+        return True
 
 
 class Pausing(SpanExporter):

@@ -11,6 +11,9 @@ record by that provider are children of its attempt. Without a provider nothing 
 The client chooses the ids of the trace that it continues, but not whether it is recorded: that is
 decided here, for each of its requests, by OTEL_TRACES_SAMPLER_ARG.
 
+No task fails by its spans, whatever provider, processor and exporter an agent has set up: what they
+raise is dropped.
+
 Names and attributes are those of the semantic conventions 1.41.0 (`SCHEMA`); `a2a.*` are our own.
 """
 
@@ -22,12 +25,12 @@ import re
 import secrets
 import sys
 import time
+from asyncio import CancelledError
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as LateError
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
+from threading import Thread
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -45,6 +48,8 @@ ANSWER_S: Final = 0.005
 """Seconds that a client's answer waits for them."""
 PAUSE_S: Final = 60.0
 """Seconds in which no invocation waits, after one that has waited in vain."""
+CLOSE_S: Final = 2.0
+"""Seconds that a process waits at its end."""
 
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.41.0"
 TRACEPARENT: Final = "traceparent"
@@ -59,8 +64,15 @@ Link: TypeAlias = tuple[Carried, str]
 Kind: TypeAlias = Literal["internal", "server", "client", "producer", "consumer"]
 
 _PARENT: Final = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
-_STATE: Final = re.compile(r"[\x20-\x7e]{1,512}")
+_LONGEST_STATE: Final = 512
+_MOST_MEMBERS: Final = 32
+_MEMBER: Final = re.compile(
+    r"([a-z][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})"
+    r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+)
 _SAMPLED: Final = 1
+_CHANCE: Final = random.SystemRandom()
+"""Which an agent that seeds `random` does not change."""
 
 _current: ContextVar[Carried] = ContextVar("a2a_serverless_trace", default=MappingProxyType({}))
 
@@ -75,7 +87,7 @@ def incoming(headers: Carried) -> dict[str, str]:
     """
     given = _well_formed(headers)
     if given and tracer() is not None:
-        is_sampled = random.random() < sampled_share()  # noqa: S311 - no secret
+        is_sampled = _CHANCE.random() < sampled_share()
         given[TRACEPARENT] = f"{given[TRACEPARENT][:-2]}{int(is_sampled):02x}"
     return given
 
@@ -124,7 +136,17 @@ def _well_formed(given: Carried) -> dict[str, str]:
     parent, state = given.get(TRACEPARENT, ""), given.get(TRACESTATE, "")
     if _PARENT.fullmatch(parent) is None:
         return {}
-    return {TRACEPARENT: parent} | ({TRACESTATE: state} if _STATE.fullmatch(state) else {})
+    return {TRACEPARENT: parent} | ({TRACESTATE: state} if _is_state(state) else {})
+
+
+def _is_state(text: str) -> bool:
+    """Return True if a state has members as the standard wants; the SDK would log others."""
+    if len(text) > _LONGEST_STATE:
+        return False
+    members = [member.strip(" \t") for member in text.split(",")]
+    keys = {member.partition("=")[0] for member in members}
+    is_plain = len(keys) == len(members) <= _MOST_MEMBERS
+    return is_plain and all(_MEMBER.fullmatch(member) for member in members)
 
 
 # -- spans ---------------------------------------------------------------------------------------
@@ -139,23 +161,37 @@ class Piece:
     def rename(self, name: str) -> None:
         """Give the span another name."""
         if self._span is not None:
-            self._span.update_name(name)
+            with suppress(Exception):
+                self._span.update_name(name)
 
     def set(self, attributes: Attributes) -> None:
         """Add attributes."""
         if self._span is not None:
-            self._span.set_attributes(_known(attributes))
+            with suppress(Exception):
+                self._span.set_attributes(_known(attributes))
 
     def event(self, name: str, attributes: Attributes = MappingProxyType({})) -> None:
         """Note what happens now."""
         if self._span is not None:
-            self._span.add_event(name, _known(attributes))
+            with suppress(Exception):
+                self._span.add_event(name, _known(attributes))
 
     def fail(self, kind: str) -> None:
         """Mark what the span stands for as failed, by a kind of error from a few."""
         if self._span is not None:
-            self._span.set_attribute("error.type", kind)
-            self._span.set_status(_api().StatusCode.ERROR)
+            with suppress(Exception):
+                self._span.set_attribute("error.type", kind)
+                self._span.set_status(_api().StatusCode.ERROR)
+
+    def interrupt(self, kind: str) -> None:
+        """Say what has ended the work before its end, without a failure of it."""
+        self.set({"a2a.interrupted_by": kind})
+
+    def end(self) -> None:
+        """End the span."""
+        if self._span is not None:
+            with suppress(Exception):
+                self._span.end()
 
 
 def current() -> Piece:
@@ -178,38 +214,57 @@ def span(
     `within` is the trace that it continues; None: that of the calling code; `{}`: it begins one,
     which also without spans has an id for log lines and for what is sent.
     An exception that leaves the block names its type on the span, and no text, which may be a
-    task's. The runtime's own exceptions are no failures of it, but UnavailableError is.
+    task's. A cancellation and the runtime's own exceptions interrupt it, but UnavailableError, as
+    every other one, is a failure.
     """
-    ours, parent = tracer(), carried() if within is None else within
-    if ours is None and within is not None and not within:
-        parent = {TRACEPARENT: f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"}
+    about = {
+        "kind": kind.upper(),
+        "attributes": _known(attributes),
+        "links": links,
+        "start_time": None if began_ms is None else began_ms * 1_000_000,
+    }
+    recorded, parent = _started(name, within, about), carried() if within is None else within
     with ExitStack() as block:
-        piece = Piece()
-        if ours is not None:
-            recorded = ours.start_span(
-                name,
-                context=None if within is None else _context_of(within),
-                kind=_api().SpanKind[kind.upper()],
-                attributes=_known(attributes),
-                links=[_link_to(link) for link in links],
-                start_time=None if began_ms is None else began_ms * 1_000_000,
-            )
-            piece, parent = Piece(recorded), _fields_of(recorded.get_span_context())
+        piece = Piece(recorded)
+        if recorded is not None:
+            parent = _fields_of(recorded.get_span_context())
             block.callback(_export.note, recorded)
-            block.callback(recorded.end)
+            block.callback(piece.end)
             block.enter_context(
                 _api().use_span(recorded, record_exception=False, set_status_on_exception=False)
             )
+        elif within is not None and not within:
+            parent = {TRACEPARENT: f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"}
         token = _current.set(MappingProxyType(dict(parent)))
         block.callback(_current.reset, token)
         block.enter_context(log_context(trace_id=trace_id(parent)))
         try:
             yield piece
-        except Exception as error:
-            is_foreseen = isinstance(error, A2AServerlessError)
-            if not is_foreseen or isinstance(error, UnavailableError):
-                piece.fail(type(error).__name__)
+        except (Exception, CancelledError) as error:
+            is_foreseen = isinstance(error, A2AServerlessError | CancelledError)
+            is_failure = not is_foreseen or isinstance(error, UnavailableError)
+            (piece.fail if is_failure else piece.interrupt)(type(error).__name__)
             raise
+
+
+def _started(name: str, within: Carried | None, about: dict[str, Any]) -> Span | None:
+    """Return a new span; None where nothing makes any, or what should make it raises."""
+    ours = tracer()
+    if ours is None:
+        return None
+    with suppress(Exception):
+        made = ours.start_span(
+            name,
+            context=None if within is None else _context_of(within),
+            **about
+            | {
+                "kind": _api().SpanKind[about["kind"]],
+                "links": [_link_to(link) for link in about["links"]],
+            },
+        )
+        if made.get_span_context().is_valid:  # not so where the SDK is disabled
+            return made
+    return None
 
 
 def sending(destination: str, system: str, count: int = 1) -> AbstractContextManager[Piece]:
@@ -247,12 +302,11 @@ def _messaging(operation: str, destination: str, system: str) -> dict[str, Any]:
 
 
 class _Export:
-    """Has spans exported before a function is frozen, one export at a time, by a thread."""
+    """Has spans exported at once, one export at a time, by a thread."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="spans")
         self._is_owed = False
-        self._under_way: Future[Any] | None = None
+        self._under_way: Thread | None = None
         self._waits_at = 0.0
 
     def note(self, ended: Span) -> None:
@@ -265,12 +319,16 @@ class _Export:
         if time.monotonic() < self._waits_at or not hasattr(provider, "force_flush"):
             return
         self._is_owed = False
-        if self._under_way is None or self._under_way.done():
-            self._under_way = self._thread.submit(provider.force_flush, round(within_s * 1000))
-        try:
-            self._under_way.result(within_s)
-        except LateError:
+        if self._under_way is None or not self._under_way.is_alive():
+            self._under_way = Thread(target=self._flush, args=(provider, within_s), daemon=True)
+            self._under_way.start()
+        self._under_way.join(within_s)
+        if self._under_way.is_alive():
             self._waits_at = time.monotonic() + PAUSE_S
+
+    def _flush(self, provider: Any, within_s: float) -> None:
+        with suppress(Exception):
+            provider.force_flush(round(within_s * 1000))
 
 
 _export: Final = _Export()
@@ -284,6 +342,11 @@ def flush(within_s: float = FLUSH_S) -> None:
     """
     if "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
         _export.flush(within_s)
+
+
+def close() -> None:
+    """Export what has ended before the process ends; wait `CLOSE_S` seconds at most."""
+    _export.flush(CLOSE_S)
 
 
 # -- the API of OpenTelemetry ----------------------------------------------------------------------
@@ -304,10 +367,11 @@ def tracer() -> Tracer | None:
     api = _api()
     if api is None:
         return None
-    provider = api.get_tracer_provider()
-    if isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
-        return None
-    return _tracer_of(provider)
+    with suppress(Exception):  # such as that another thread still loads the API
+        provider = api.get_tracer_provider()
+        if not isinstance(provider, api.ProxyTracerProvider | api.NoOpTracerProvider):
+            return _tracer_of(provider)
+    return None
 
 
 @lru_cache(maxsize=1)

@@ -15,7 +15,7 @@ from a2a_serverless.observability.logs import log_context
 from a2a_serverless.observability.spans import Carried, Link, Piece, loaded, span, trace_id
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import Log, Record
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import caller_number
 from a2a_serverless.tasks.rules import Timing
 
@@ -102,12 +102,17 @@ def _lineage(log: Log) -> tuple[Carried | None, list[Link]]:
 
 def _record_wait(log: Log, within: Carried | None) -> None:
     """Record the time since the attempt before, if its end is known, as a span with its reason."""
-    records = log.between(log.head.turn, log.head.version)
-    end = next((record.ended for record in reversed(records) if record.ended), None)
-    if end is not None and end.at is not None:
-        about = {**_ids(log.head), "a2a.wait.reason": end.reason}
-        with span(f"wait {end.reason}", within, began_ms=end.at, attributes=about):
+    head = log.head
+    if head.released is not None and head.was_released and head.released.at is not None:
+        reason = word_of(head.released)
+        about = {**_ids(head), "a2a.wait.reason": reason}
+        with span(f"wait {reason}", within, began_ms=head.released.at, attributes=about):
             pass
+
+
+def word_of(end: AttemptEnd) -> str:
+    """Return why an attempt has ended, in a word: what follows may be text of its author."""
+    return end.reason.partition(":")[0]
 
 
 def _opens_turn(record: Record) -> bool:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import replace
 
 from a2a.server.agent_execution import AgentExecutor
@@ -27,9 +32,9 @@ from a2a_serverless.observability.logs import (
     works_on,
 )
 from a2a_serverless.observability.spans import Piece
-from a2a_serverless.observability.turns import observed_attempt, observed_cancel
+from a2a_serverless.observability.turns import observed_attempt, observed_cancel, word_of
 from a2a_serverless.queues.fifo import DONE, LOST, FifoQueue, Handle, Verdict, again, conclude
-from a2a_serverless.queues.operations import send_copy
+from a2a_serverless.queues.operations import send, send_copy
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.activity import Presence
 from a2a_serverless.storage.conversation import Line, found_in, pass_on, take_place
@@ -204,7 +209,7 @@ class WorkerAdapter:
         handle = delivery.handle
         with (
             observed_delivery(handle.message, handle.attempt),
-            _delivery_span(self.backends.operations, handle),
+            self._delivery_span(handle, is_quarantined=is_quarantined),
         ):
             try:
                 verdict = await delivery.verdict()
@@ -219,6 +224,7 @@ class WorkerAdapter:
                     await self._conclude(handle, again(0))
                 raise
             except Exception as error:  # noqa: BLE001 - an invocation's edge: the operation must not be lost
+                spans.current().fail(reason_of(error))
                 verdict = again(self.retry.delay_s(handle.attempt))
                 await delivery.interrupted(
                     reason_of(error), logging.ERROR, "delivery_failed", "Delivery failed", error
@@ -277,6 +283,13 @@ class WorkerAdapter:
                 await self.process(handle, deadline=self.clock.monotonic() + PULL_LIMIT_S)
         finally:
             metrics.flush()
+
+    def _delivery_span(
+        self, handle: Handle[Operation], *, is_quarantined: bool
+    ) -> AbstractContextManager[Piece]:
+        queue = (self.backends.quarantine if is_quarantined else None) or self.backends.operations
+        about = {"a2a.task.id": handle.message.task_id, "a2a.receives": handle.attempt}
+        return spans.receiving(handle.message.trace, queue.name, queue.system, about)
 
     async def _remove(self, handle: Handle[Operation]) -> None:
         """Remove the message of a turn that was left: its next copy would wait behind it.
@@ -472,7 +485,7 @@ class _Delivery:
         If this process dies before it has acknowledged, the operation is sent once more under the
         same deduplication id, or finds its turn finished.
         """
-        await quarantine.send(self._operation)
+        await send(quarantine, self._operation)
         self._is_let_go = True
         text = "Delivery quarantined: a worker died with its turn, and neighbours run here"
         _log(self.handle, logging.WARNING, "quarantined", text)
@@ -539,17 +552,17 @@ class _Delivery:
                 # The agent's own calls belong to its attempt.
                 turn = await self._shown(turn_of(log, spans.carried()))
                 attempt = self._attempt(guard, turn, agent)
-                async with guard.keeping_delivery():
-                    if claims_first or log.head.woken:
-                        is_alone = self._quarantine is None
-                        await guard.take_over(log, adapter.retry, is_alone=is_alone)
-                    serves = log.head.woken or self._is_late
-                    async with adapter.keeper.over(*([self._serve_shares] if serves else [])):
-                        verdict = await attempt.run()
-                    if attempt.left is not None:
-                        await self._left(guard.head)
+                with _told(piece, attempt):
+                    async with guard.keeping_delivery():
+                        if claims_first or log.head.woken:
+                            is_alone = self._quarantine is None
+                            await guard.take_over(log, adapter.retry, is_alone=is_alone)
+                        serves = log.head.woken or self._is_late
+                        async with adapter.keeper.over(*([self._serve_shares] if serves else [])):
+                            verdict = await attempt.run()
+                        if attempt.left is not None:
+                            await self._left(guard.head)
                 self._tell_end(attempt, verdict, log)
-                _tell_span(piece, attempt)
                 return verdict
         except TurnFinishedError:
             return DONE
@@ -705,26 +718,27 @@ class _Delivery:
         return DONE
 
 
-def _delivery_span(
-    queue: FifoQueue[Operation], handle: Handle[Operation]
-) -> AbstractContextManager[Piece]:
-    operation = handle.message
-    about = {"a2a.task.id": operation.task_id, "a2a.receives": handle.attempt}
-    return spans.receiving(operation.trace, queue.name, queue.system, about)
-
-
-def _tell_span(piece: Piece, attempt: Attempt) -> None:
+@contextmanager
+def _told(piece: Piece, attempt: Attempt) -> Iterator[None]:
     """Say on an attempt's span what has become of it, and what its models have used."""
-    used = attempt.meter.used
-    piece.set({"a2a.task.state": plain_state(attempt.guard.head.state)})
-    if used:
-        sum_of = total(used)
-        piece.set(
-            {
-                "gen_ai.usage.input_tokens": sum_of.input_tokens,
-                "gen_ai.usage.output_tokens": sum_of.output_tokens,
-            }
-        )
+    try:
+        yield
+    finally:
+        piece.set({"a2a.task.state": plain_state(attempt.guard.head.state)})
+        if attempt.meter.used:
+            used = total(attempt.meter.used)
+            piece.set(
+                {
+                    "gen_ai.usage.input_tokens": used.input_tokens,
+                    "gen_ai.usage.output_tokens": used.output_tokens,
+                }
+            )
+        if attempt.failure is not None:
+            piece.fail(word_of(attempt.failure))
+        elif attempt.left is not None:
+            piece.interrupt(word_of(attempt.left))
+        elif attempt.has_failed_task:
+            piece.fail("failed")
 
 
 def _log(

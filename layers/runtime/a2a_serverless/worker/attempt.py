@@ -142,6 +142,8 @@ class Attempt:
     meter: Meter = field(default_factory=Meter)
     drains: Callable[[], bool] = lambda: False
     """Returns True once the process is to end: the turn leaves it at its next record."""
+    failure: AttemptEnd | None = field(default=None, init=False)
+    """How the attempt, which is over, has failed; its agent may have failed the task without."""
     _was_blocked: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -415,7 +417,7 @@ class Attempt:
             if retry.is_exhausted(attempts):
                 why = DIFFERS % (error.what, error.otherwise)
         asked_s = meaning.asked_s if isinstance(meaning, Passing) else 0
-        end = self.guard.ended(reason_of(error))
+        end = self.failure = self.guard.ended(reason_of(error))
         reference = end.correlation_id
         fields: dict[str, Any] = {
             "attempts": attempts,
