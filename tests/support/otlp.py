@@ -1,4 +1,4 @@
-"""A collector on the loopback, which takes metrics by OTLP over HTTP."""
+"""A collector on the loopback, which takes spans and metrics by OTLP over HTTP."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 Series = tuple[str, frozenset[tuple[str, str]]]
 """A metric's name and its dimensions."""
@@ -21,7 +23,7 @@ Series = tuple[str, frozenset[tuple[str, str]]]
 
 @dataclass
 class Collector:
-    """Takes what a process sends, and keeps its metrics. `answers` other than 200 refuses all."""
+    """Takes what a process sends, and keeps it. `answers` other than 200 refuses all."""
 
     answers: int = 200
     holds: threading.Event | None = None
@@ -30,6 +32,8 @@ class Collector:
     asked: int = 0
     received: list[ExportMetricsServiceRequest] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
+    spans: list[tuple[str, Span]] = field(default_factory=list)
+    """The spans, each with the service that has sent it."""
 
     def take(self, path: str, body: bytes) -> int:
         self.asked += 1
@@ -38,6 +42,10 @@ class Collector:
             self.holds.wait(60)
         if self.answers == 200 and path.endswith("/metrics"):
             self.received.append(ExportMetricsServiceRequest.FromString(body))
+        if self.answers == 200 and path.endswith("/traces"):
+            for sent in ExportTraceServiceRequest.FromString(body).resource_spans:
+                service = text_of(sent.resource.attributes, "service.name")
+                self.spans += [(service, span) for one in sent.scope_spans for span in one.spans]
         return self.answers
 
     @property
@@ -45,6 +53,10 @@ class Collector:
         """The attributes of the newest resource."""
         (of_process,) = self.received[-1].resource_metrics
         return {each.key: each.value.string_value for each in of_process.resource.attributes}
+
+    def named(self, name: str) -> list[Span]:
+        """The spans whose name begins so."""
+        return [span for _, span in self.spans if span.name.startswith(name)]
 
     def series(self) -> dict[Series, Any]:
         """The newest data point of each series."""
@@ -71,6 +83,11 @@ class Collector:
         while missing := set(names) - {name for name, _ in self.series()}:
             assert time.monotonic() < deadline, missing
             time.sleep(0.02)
+
+
+def text_of(attributes: Any, name: str) -> str:
+    """The text of an attribute; empty without it."""
+    return "".join(each.value.string_value for each in attributes if each.key == name)
 
 
 @contextmanager

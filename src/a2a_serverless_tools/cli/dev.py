@@ -91,6 +91,8 @@ def _add_dev(commands: Commands) -> None:
 
 
 def _dev(options: Namespace) -> int:
+    from a2a_serverless import observability
+    from a2a_serverless.observability import spans
     from a2a_serverless.settings import load_settings
     from a2a_serverless.worker.agents import take_environment
     from a2a_serverless_tools.cli.author_lines import for_authors
@@ -114,6 +116,9 @@ def _dev(options: Namespace) -> int:
     consoles: list[Console] = []
     with ExitStack() as running:
         watch = running.enter_context(for_authors(verbose=options.verbose))
+        # Nothing but what is exported: `dev` has lines of its own.
+        observability.start({k: v for k, v in os.environ.items() if k.startswith("OTEL_")})
+        running.callback(spans.close)  # here, as a start anew has no end of the process
         lines = running.enter_context(kept_lines(log_of(file)))
         if not options.no_console:
             how = replace(how, beside=partial(beside, consoles, lines))
