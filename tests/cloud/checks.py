@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from tests.cloud.template import SUBSTITUTIONS
 from tests.live.account import ERRORS, Account, is_denied
 from tests.live.findings import Figures, require
 from tests.live.subject import Subject, artifact_text, ordered, state, status_text
+from tests.support.otlp import collector
 
 COMMAND_S: Final = 180.0
 REFUSALS: Final = re.compile(r"AccessDenied|not authorized to perform|UnrecognizedClient")
@@ -341,12 +343,35 @@ async def quiet(deployment: Deployment, _: Subject) -> Figures:
     return {"lines": len(lines)}
 
 
+async def traced(deployment: Deployment, subject: Subject) -> Figures:
+    """Have the functions export to a collector, and follow an attempt up to its request."""
+    trace = uuid.uuid4().hex
+    headers = {"traceparent": f"00-{trace}-{trace[:16]}-00"}
+    with collector() as taken:
+
+        async def look() -> list[str] | None:
+            own = {s.span_id.hex(): s for _, s in taken.spans if s.trace_id.hex() == trace}
+            above = next((key for key, s in own.items() if s.name == "invoke_agent"), "")
+            names = []
+            while (span := own.get(above)) is not None:
+                names.append(span.name.partition(" ")[0])
+                above = span.parent_span_id.hex()
+            return names if above == trace[:16] else None
+
+        async with deployment.changed(OtelEndpoint=taken.url, TraceSampling="1"):
+            await subject.agent.call("SendMessage", {"message": ordered("say")}, headers)
+            way = await subject.until("the trace", look, within_s=60, every_s=0.5)
+    require(way == ["invoke_agent", "process", "send", "SendMessage"], f"the trace is {way}")
+    return {"spans": len(taken.spans)}
+
+
 CHECKS: Final = (
     Own("follow-up", "a task that asks for input goes on with the answer", followed_up),
     Own("failed-turn", "a turn that fails in each attempt is tried again, and then fails", retried),
     Own("dead-letter", "a turn that is received too often is a dead letter, and ends", given_up),
     Own("refused-calls", "each role is refused what it has no permission for", refused),
     Own("substitutions", "the emulator still cannot do what is substituted", substituted),
+    Own("traces", "functions export one trace, from the request to the attempt", traced),
     Own("commands", "task, tasks, console, preflight and purge work on the stack", commands),
     kills.SHORT_CHECK,
     Own("dead-letter-fails", "the sweeper fails a turn without attempts left", failed_by_sweeper),

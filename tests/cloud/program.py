@@ -59,6 +59,7 @@ SHORT: Final = (
     "dead-letter",
     "refused-calls",
     "substitutions",
+    "traces",
     "commands",
     "logs",
 )

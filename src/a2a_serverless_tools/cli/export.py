@@ -112,12 +112,16 @@ async def _exported(storage: DurableStorage, owner: Owner) -> AsyncIterator[dict
 
 
 def _task(log: Log) -> dict[str, Any]:
-    """Return a task as the protocol shows it, who has sent its messages, as they came."""
+    """Return a task as the protocol shows it, who has sent its messages, as they came.
+
+    Each turn has the trace of its request, and those of the attempts at it.
+    """
     from google.protobuf.json_format import MessageToDict
 
     from a2a_serverless.tasks.entries import TurnOpened
     from a2a_serverless_tools.inspect.wording import iso
 
+    traces = _traces(log)
     turns = [
         {
             "turn": record.version,
@@ -125,6 +129,7 @@ def _task(log: Log) -> dict[str, Any]:
             "tenant": entry.caller.tenant,
             "extensions": list(entry.caller.extensions),
             "variables": entry.caller.variables,
+            **traces[record.version],
         }
         for record in log.records
         for entry in record.entries
@@ -135,6 +140,24 @@ def _task(log: Log) -> dict[str, Any]:
     times = {"created_at": iso(head.created_at), "expires_at": iso(head.expires_at)}
     usage = [asdict(one) for one in head.usage]
     return {**times, "turns": turns, "task": task, "usage": usage}
+
+
+def _traces(log: Log) -> dict[int, dict[str, Any]]:
+    """Return the trace of each turn's request and those of its attempts, by the turn's version."""
+    from a2a_serverless.observability.spans import loaded, trace_id
+    from a2a_serverless_tools.inspect.turns import turns_of
+
+    ids = {record.version: trace_id(loaded(record.trace)) for record in log.records}
+    return {
+        turn.version: {
+            "trace_id": ids[turn.version],
+            "attempts": [
+                {"attempt": one.number, "trace_id": ids[one.first]} for one in turn.attempts
+            ],
+        }
+        for turn in turns_of(log.head, log.records)
+        if turn.version
+    }
 
 
 def _records(log: Log) -> list[Recorded]:

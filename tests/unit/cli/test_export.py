@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from a2a.types import AuthenticationInfo, Part, TaskPushNotificationConfig
 
+from a2a_serverless.observability.spans import span
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.durable import DurableStorage
@@ -178,3 +179,26 @@ def test_the_file_of_a_dev(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (code, sorted(texts, key=int)) == (0, list(map(str, range(205))))
     assert [one["value"] for task in found["task"] for one in task["records"]] == [large]
     assert [one["state"] for one in found["state"]] == [large]
+
+
+def test_the_traces_of_turns_and_attempts(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each turn has the id of its request's trace, and those of its attempts; empty without one."""
+    monkeypatch.delenv("A2A_TABLE", raising=False)
+    file = tmp_path / "dev.db"
+    storage = table_backends(Settings(), SqliteTable(file, INDEXES)).storage.for_scope(ANN)
+    ids = ["1" * 32, "2" * 32]
+    with span("request", {"traceparent": f"00-{ids[0]}-{'a' * 16}-00"}):
+        head = wait(storage.open_task("talk", request("one"))).head
+        head = wait(storage.commit(head, Commit(token="first", claims=True)))
+    with span("attempt", {"traceparent": f"00-{ids[1]}-{'a' * 16}-00"}):
+        head = wait(storage.commit(head, Commit(token="second", claims=True)))
+    wait(storage.commit(head, Commit(token="second", ends_turn=True)))
+    wait(storage.open_task("talk of nobody", request("two")))
+    _, out, _ = run("export", "--user", "ann", "--file", str(file))
+    turns = {one["task"]["contextId"]: one["turns"] for one in lines_of(out)["task"]}
+    (of_first,), (of_second,) = turns["talk"], turns["talk of nobody"]
+    attempts = [{"attempt": n, "trace_id": each} for n, each in enumerate(ids, start=1)]
+    assert (of_first["trace_id"], of_first["attempts"]) == (ids[0], attempts)
+    assert (of_second["trace_id"], of_second["attempts"]) == ("", [])
