@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -138,3 +139,69 @@ def test_dev_exports_and_waits_for_no_collector(collects: str, tmp_path: Path) -
             assert time.monotonic() - began < 20
             assert started.said().count("Spans are dropped") == (collects != "takes")
     assert len(taken.named("invoke_agent")) == (3 if collects == "takes" else 0)
+
+
+PROGRAM = """
+import logging, os, random, threading
+
+logging.basicConfig(format="%(message)s")
+from a2a_serverless import observability
+from a2a_serverless.observability.spans import span
+
+def make():
+    random.seed(1)
+    with span("made", {}):
+        pass
+
+BEFORE
+observability.start()
+threads = [threading.Thread(target=make) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+child = os.fork()
+make()
+if child:
+    os.waitpid(child, 0)
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+trace.set_tracer_provider(TracerProvider())
+"""
+OWN = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+trace.set_tracer_provider(TracerProvider())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "variables", "spans", "says"),
+    [
+        ("", {}, 5, "Overriding of current TracerProvider is not allowed"),
+        (OWN, {}, 0, "Overriding of current TracerProvider is not allowed"),
+        ("", {"OTEL_SDK_DISABLED": "true"}, 0, ""),
+        ("", {"OTEL_TRACES_EXPORTER": "none"}, 0, ""),
+        ("", {"OTEL_TRACES_SAMPLER_ARG": "2"}, 5, "Overriding of"),
+        ("", {"OTEL_TRACES_SAMPLER_ARG": "0"}, 0, "Overriding of"),
+        ("", {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "9999"}, 0, "a variable OTEL_* cannot be used"),
+        ("", {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, 0, "a variable OTEL_* cannot be used"),
+    ],
+)
+def test_a_process_with_variables_and_providers_of_its_own(
+    before: str, variables: dict[str, str], spans: int, says: str
+) -> None:
+    """A provider that was there first stays; bad variables end no process; ids are all different.
+
+    The five are of three threads, of the process and of one that it has forked, and all seed
+    `random`.
+    """
+    with collector() as taken:
+        env = environment(OTEL_EXPORTER_OTLP_ENDPOINT=taken.url, **variables)
+        program = PROGRAM.replace("BEFORE", before)
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+        )
+    assert len({span.trace_id for span in taken.named("made")}) == spans
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) <= 2

@@ -41,6 +41,8 @@ _URI_TOO_LONG: Final = 414
 _TOO_MANY_REQUESTS: Final = 429
 _HEADERS_TOO_LARGE: Final = 431
 _SERVER_ERROR: Final = 500
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Those that a span names; another one is any text of its client."""
 
 
 def add_middleware(
@@ -77,9 +79,9 @@ class _Traced:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        method = scope["method"]
+        is_known = scope["method"] in _METHODS
         about = {
-            "http.request.method": method,
+            "http.request.method": scope["method"] if is_known else "_OTHER",
             "url.path": scope["path"],
             "url.scheme": scope.get("scheme"),
         }
@@ -90,7 +92,8 @@ class _Traced:
             await send(message)
 
         given = spans.incoming(Headers(scope=scope))
-        with spans.span(method, given, kind="server", attributes=about) as piece:
+        name = scope["method"] if is_known else "HTTP"
+        with spans.span(name, given, kind="server", attributes=about) as piece:
             await self._app(scope, receive, answer)
 
 
