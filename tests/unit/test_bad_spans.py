@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import (
 )
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.observability import otel, spans
+from a2a_serverless.observability import spans
 from a2a_serverless.observability.otel import Pausing
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
@@ -145,11 +145,12 @@ async def test_what_a_collector_does_not_take_does_not_grow() -> None:
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(spans, "FLUSH_S", 0.01)
-        await run(with_processor(processor))
+        provider = with_processor(processor)
+        await run(provider)
     assert exporter.asked == 1
     assert len(processor._batch_processor._queue) == MOST_WAITING
     let_go.set()
-    processor.shutdown()
+    provider.shutdown()
 
 
 @pytest.mark.parametrize("answer", [fail, lambda: SpanExportResult.FAILURE])
@@ -158,7 +159,7 @@ def test_a_collector_that_is_away_is_one_line_a_minute(
 ) -> None:
     """After a failure nothing is sent for a minute; then it is tried again."""
     now = [1000.0]
-    monkeypatch.setattr(otel.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("a2a_serverless.observability.otel.time.monotonic", lambda: now[0])
     exporter = Raising(answer)
     pausing = Pausing(exporter)
     with logged() as lines:
