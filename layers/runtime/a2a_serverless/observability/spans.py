@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
 
-FLUSH_S: Final = 1.0
+FLUSH_S: Final = 0.25
 """Seconds that an invocation waits for its spans, once its work is acknowledged."""
 ANSWER_S: Final = 0.005
 """Seconds that a client's answer waits for them."""
