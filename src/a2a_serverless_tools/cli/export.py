@@ -145,7 +145,7 @@ def _task(log: Log) -> dict[str, Any]:
 def _traces(log: Log) -> dict[int, dict[str, Any]]:
     """Return the trace of each turn's request and those of its attempts, by the turn's version."""
     from a2a_serverless.observability.spans import loaded, trace_id
-    from a2a_serverless_tools.inspect.turns import turns_of
+    from a2a_serverless.tasks.turns import turns_of
 
     ids = {record.version: trace_id(loaded(record.trace)) for record in log.records}
     return {

@@ -26,10 +26,8 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from a2a_serverless import __version__
-from a2a_serverless.observability.spans import close, sampled_share
+from a2a_serverless.observability.spans import PAUSE_S, close, hold_off, sampled_share
 
-PAUSE_S: Final = 60.0
-"""Seconds after a failed export in which nothing is exported."""
 _LONGEST: Final = 16_384
 """Characters of an attribute, such as a prompt that the agent's instrumentation records."""
 
@@ -113,6 +111,7 @@ class Pausing(SpanExporter):
             result, why = SpanExportResult.FAILURE, type(error).__name__
         if result is not SpanExportResult.SUCCESS:
             self._resumes_at = time.monotonic() + PAUSE_S
+            hold_off(PAUSE_S)
             logger.warning(
                 "Spans are dropped for %.0f s: the collector that OTEL_EXPORTER_OTLP_ENDPOINT"
                 " names does not take them (%s).",

@@ -30,7 +30,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
-from threading import Thread
+from queue import SimpleQueue
+from threading import Event, Thread
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -47,7 +48,7 @@ FLUSH_S: Final = 0.25
 ANSWER_S: Final = 0.005
 """Seconds that a client's answer waits for them."""
 PAUSE_S: Final = 60.0
-"""Seconds in which no invocation waits, after one that has waited in vain."""
+"""Seconds without an export after one that has failed, or a wait for one after one in vain."""
 CLOSE_S: Final = 2.0
 """Seconds that a process waits at its end."""
 
@@ -306,12 +307,18 @@ class _Export:
 
     def __init__(self) -> None:
         self._is_owed = False
-        self._under_way: Thread | None = None
+        self._thread: Thread | None = None
+        self._orders = SimpleQueue[tuple[Any, float]]()
+        self._done = Event()
         self._waits_at = 0.0
 
     def note(self, ended: Span) -> None:
         """Take note of a span that has ended."""
         self._is_owed = self._is_owed or ended.get_span_context().trace_flags.sampled
+
+    def hold_off(self, seconds: float) -> None:
+        """Wait for no export for so long."""
+        self._waits_at = time.monotonic() + seconds
 
     def flush(self, within_s: float) -> None:
         """Export what has ended; wait `within_s` seconds at most, and not where one was late."""
@@ -319,16 +326,22 @@ class _Export:
         if time.monotonic() < self._waits_at or not hasattr(provider, "force_flush"):
             return
         self._is_owed = False
-        if self._under_way is None or not self._under_way.is_alive():
-            self._under_way = Thread(target=self._flush, args=(provider, within_s), daemon=True)
-            self._under_way.start()
-        self._under_way.join(within_s)
-        if self._under_way.is_alive():
-            self._waits_at = time.monotonic() + PAUSE_S
+        if self._thread is None or not self._thread.is_alive():  # such as in a forked process
+            self._thread = Thread(target=self._run, name="spans", daemon=True)
+            self._thread.start()
+            self._done.set()
+        if self._done.is_set():
+            self._done.clear()
+            self._orders.put((provider, within_s))
+        if not self._done.wait(within_s):
+            self.hold_off(PAUSE_S)
 
-    def _flush(self, provider: Any, within_s: float) -> None:
-        with suppress(Exception):
-            provider.force_flush(round(within_s * 1000))
+    def _run(self) -> None:
+        while True:
+            provider, within_s = self._orders.get()
+            with suppress(Exception):
+                provider.force_flush(round(within_s * 1000))
+            self._done.set()
 
 
 _export: Final = _Export()
@@ -342,6 +355,11 @@ def flush(within_s: float = FLUSH_S) -> None:
     """
     if "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
         _export.flush(within_s)
+
+
+def hold_off(seconds: float) -> None:
+    """Let no invocation wait for its spans for so long: they are not taken."""
+    _export.hold_off(seconds)
 
 
 def close() -> None:
