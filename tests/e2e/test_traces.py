@@ -107,7 +107,7 @@ def test_one_trace_over_all_processes(tmp_path: Path) -> None:
     told = [request.headers["traceparent"] for request in receiver.requests]
     assert {text[3:35] for text in told} == {TRACE}
     assert [text[36:52] for text in told] == [span.span_id.hex() for span in taken.named("POST")]
-    assert taken.paths == {"/v1/traces"}
+    assert taken.paths == {"/v1/traces", "/v1/metrics"}
 
 
 @pytest.mark.parametrize("collects", ["takes", "refuses", "hangs", "is away"])

@@ -43,10 +43,10 @@ def set_up(environment: Mapping[str, str]) -> None:
     Raises:
         ValueError: a variable has a value that the SDK refuses.
     """
+    logging.getLogger("opentelemetry.trace").setLevel(logging.WARNING)
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-    logging.getLogger("opentelemetry.trace").setLevel(logging.WARNING)
     longest = None if "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT" in environment else _LONGEST
     provider = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(sampled_share(environment))),
