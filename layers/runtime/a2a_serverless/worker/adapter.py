@@ -209,7 +209,7 @@ class WorkerAdapter:
         handle = delivery.handle
         with (
             observed_delivery(handle.message, handle.attempt),
-            self._delivery_span(handle, is_quarantined=is_quarantined),
+            self._span_of(delivery),
         ):
             try:
                 verdict = await delivery.verdict()
@@ -284,10 +284,9 @@ class WorkerAdapter:
         finally:
             metrics.flush()
 
-    def _delivery_span(
-        self, handle: Handle[Operation], *, is_quarantined: bool
-    ) -> AbstractContextManager[Piece]:
-        queue = (self.backends.quarantine if is_quarantined else None) or self.backends.operations
+    def _span_of(self, delivery: _Delivery) -> AbstractContextManager[Piece]:
+        handle, quarantine = delivery.handle, self.backends.quarantine
+        queue = (quarantine if delivery.is_quarantined else None) or self.backends.operations
         about = {"a2a.task.id": handle.message.task_id, "a2a.receives": handle.attempt}
         return spans.receiving(handle.message.trace, queue.name, queue.system, about)
 
@@ -332,7 +331,7 @@ class _Delivery:
         self._adapter = adapter
         self.handle = handle
         self._quarantine = quarantine
-        self._may_wait = not is_quarantined
+        self.is_quarantined = is_quarantined
         self._is_late = False
         self._receives = handle.attempt + is_quarantined  # another queue delivered it before
         self._operation = handle.message
@@ -377,7 +376,8 @@ class _Delivery:
 
     async def _admitted(self, head: Head) -> Head | None:
         """Return HEAD of a turn that starts; None if it stands in line for a share."""
-        if not (self._may_wait and self._comes_late(head) and may_be_left(head, self._params)):
+        may_wait = self._comes_late(head) and may_be_left(head, self._params)
+        if self.is_quarantined or not may_wait:
             return head
         admitted = Admitted(head)
         with self._sharing():
