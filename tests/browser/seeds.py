@@ -33,6 +33,7 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     StepId,
 )
+from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit
 from tests.browser.agent import REPORT
@@ -185,7 +186,7 @@ def failing_webhook(scribe: Scribe, task_id: str) -> None:
     (push,) = done(scribe.storage.webhooks.all(task_id))
     since = scribe.clock.now_ms()
     scribe.wait(600)
-    told = push.settled(1, "status 200", since, is_told=True)
+    told = push.settled((1, LAST), "status 200", since, is_told=True)
     failed = replace(told, version=1, failures=6, failing_since=since)
     at = scribe.clock.now_ms()
     moved = failed.answered("status 503", at, next_at=at + 7_200_000)
@@ -210,7 +211,7 @@ def told_slowly(scribe: Scribe, task_id: str) -> Head:
         wait = {} if wait_s is None else {"wait_s": wait_s}
         logging.getLogger("a2a_serverless").handle(logging.makeLogRecord(fields | wait))
         at += 0 if wait_s is None else round(wait_s * 1000) + 400
-    moved = replace(push, version=6).settled(6, "status 200", at, is_told=True)
+    moved = push.settled((6, LAST), "status 200", at, is_told=True)
     assert done(scribe.storage.webhooks.move(push, moved))
     return head
 

@@ -288,17 +288,17 @@ async def test_a_move_keeps_what_was_told_and_what_was_given_up(storage: Durable
     """Also where another release moves on, which accounts for nothing, and after a new put."""
     task = await Storage(storage).create_task("ctx", message())
     start = await storage.webhooks.put(config(task.id, "a"))
-    first = replace(start, version=2, index=0).settled(2, "status 200", 5, is_told=True)
+    first = start.settled((2, 0), "status 200", 5, is_told=True)
     assert await storage.webhooks.move(start, first)
-    second = replace(first, version=4, index=0).settled(4, "status 503", 6, is_told=False)
+    second = first.settled((4, 0), "status 503", 6, is_told=False)
     assert await storage.webhooks.move(first, second)
-    third = replace(second, version=7, index=0).settled(7, "timeout", 8, is_told=False)
+    third = second.settled((7, 0), "timeout", 8, is_told=False)
     assert await storage.webhooks.move(second, third)
-    lost = GivenUp(count=2, version=7, at=8, reason="timeout")
+    lost = GivenUp(count=2, version=7, at=8, reason="timeout", behind=(2, 0))
     await storage.webhooks.put(config(task.id, "a"))
     stored = await storage.webhooks.get(task.id, "a")
     assert stored is not None
-    assert (stored.told, stored.given_up, stored.knows_told) == (2, lost, True)
+    assert (stored.told, stored.told_count, stored.given_up, stored.knows_told) == (2, 1, lost, True)
     assert await storage.webhooks.move(stored, replace(stored, version=9))
     stored = await storage.webhooks.get(task.id, "a")
     assert stored is not None
@@ -711,6 +711,6 @@ async def test_a_configuration_that_waits_is_in_the_due_index(
     assert await storage.webhooks.move(push, soon)
     clock.advance(HOUR)
     assert await own() == 0
-    told = soon.settled(3, "status 200", now_ms, is_told=True)
+    told = soon.settled((3, 0), "status 200", now_ms, is_told=True)
     assert await storage.webhooks.move(push, told, closes=True)
     assert await storage.webhooks.count_open() == 0

@@ -92,6 +92,8 @@ async def settings_of(options: Namespace) -> tuple[Settings, Logs | None]:
         return settings, None
     outputs = await _outputs_of(options.stack)
     names = {field: outputs.get(output, "") for output, field in _OUTPUTS.items()}
+    if "PushEvents" in outputs:
+        names["push_events"] = outputs["PushEvents"]
     logs = _StackLogs(options.stack, outputs.get("LogGroup", ""))
     return settings.model_copy(update=names), logs
 
@@ -156,7 +158,7 @@ async def in_file(file: Path, settings: Settings) -> Inspector:
 
 
 async def _outputs_of(name: str) -> Mapping[str, str]:
-    """Return the outputs of a stack of the region that boto3 takes from the environment.
+    """Return the outputs of a stack of boto3's region, and its parameter `PushEvents`.
 
     Raises:
         ConfigurationError: there is no stack of this name there, it cannot be read, or it was not
@@ -178,9 +180,13 @@ async def _outputs_of(name: str) -> Mapping[str, str]:
                 " their right cloudformation:DescribeStacks, and --region."
             )
         raise ConfigurationError(msg) from error
+    stack = answer["Stacks"][0]
     outputs: dict[str, str] = {
-        one["OutputKey"]: one["OutputValue"] for one in answer["Stacks"][0].get("Outputs", ())
+        one["OutputKey"]: one["OutputValue"] for one in stack.get("Outputs", ())
     }
+    for one in stack.get("Parameters", ()):
+        if one["ParameterKey"] == "PushEvents":
+            outputs["PushEvents"] = one["ParameterValue"]
     if not outputs.keys() >= {"Table", "Queue"}:
         msg = (
             f"The stack {name} in {region} has no outputs Table and Queue: name a stack that"

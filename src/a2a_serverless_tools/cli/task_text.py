@@ -256,7 +256,7 @@ def _webhook(one: Webhook) -> dict[str, Any]:
     )
     return plain | {
         "told": one.told if one.knows_told else None,
-        "given_up": one.given_up and _plain(one.given_up),
+        "given_up": one.given_up and _plain(one.given_up, "behind"),
         "answer": one.answer or None,
         "deliveries": [
             _plain(each, "config_id")

@@ -326,6 +326,7 @@ class Inspector:
             pushes=survey.pushes,
             lease_s=storage.timing.lease_s,
             in_line=await _in_line(storage, survey.head, survey.missing),
+            push_events=self.settings.push_events,
         )
 
     async def log(self, task_id: str, scope: str) -> Log | None:

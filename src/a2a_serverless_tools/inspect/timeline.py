@@ -49,7 +49,7 @@ from a2a_serverless.tasks.head import (
 )
 from a2a_serverless.tasks.pace import commit_units
 from a2a_serverless.tasks.progress import Progress, progress_in
-from a2a_serverless.tasks.push import GivenUp, Push
+from a2a_serverless.tasks.push import GivenUp, Push, PushEvents
 from a2a_serverless.tasks.turns import Attempt, Turn, turns_of
 from a2a_serverless.tasks.usage import Used
 from a2a_serverless_tools.inspect.webhooks import Webhook, webhooks_of, with_deliveries
@@ -294,6 +294,7 @@ def timeline(
     pushes: Iterable[Push] = (),
     lease_s: float | None = None,
     in_line: InLine | None = None,
+    push_events: PushEvents = "ends",
 ) -> Timeline:
     """Return the timeline of a task.
 
@@ -305,10 +306,12 @@ def timeline(
         pushes: the task's push configurations.
         lease_s: the seconds of a lease; None: unknown, and so is its last renewal.
         in_line: the place of a turn that is left; None: it was not looked at.
+        push_events: which events its webhooks are told of.
     """
     left = head.left if head.turn_is_open else ""
     discards, turns = _discards(records), turns_of(head, records)
-    webhooks, commits = webhooks_of(pushes, records), tuple(_commits(records, discards))
+    commits = tuple(_commits(records, discards))
+    webhooks = webhooks_of(pushes, records, push_events)
     released = head.released if head.turn_is_open and head.was_released else None
     known = {name: None if name in missing else getattr(head, name) for name in _MAY_LACK}
     if known["turn"] is not None:

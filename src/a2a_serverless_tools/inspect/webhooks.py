@@ -5,14 +5,13 @@ An item only has the last attempt. The attempts before it are in the logs of Pus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.push import GivenUp, Push
+from a2a_serverless.tasks.push import GivenUp, Push, PushEvents, pushed
 
 _Result: TypeAlias = Literal["told", "failed", "given up"]
 
@@ -26,7 +25,7 @@ _RESULTS: Final[Mapping[str, _Result]] = {
 
 
 _AS_STORED: Final = (
-    *("version", "told", "knows_told", "given_up", "failures", "failing_since", "refusals"),
+    *("version", "told", "told_count", "knows_told", "given_up", "failures", "failing_since", "refusals"),
     *("is_given_up", "answer", "answered_at"),
 )
 """What is shown of a push configuration as it is."""
@@ -61,12 +60,14 @@ class Webhook:
     """The commit of the last event that was told or given up."""
     told: int | None = None
     """The commit of the last event that the receiver has taken; None: it has taken none."""
+    told_count: int | None = None
+    """How many events it has taken; None: unknown."""
     knows_told: bool = False
     """False if `told` and `given_up`, as they are stored, do not account for `version`."""
     given_up: GivenUp | None = None
     """The events that it is not told of any more; None: there are none."""
     owed: int = 0
-    """Changes of the status after `version`: what it is owed if every status is pushed."""
+    """Events that it is to be told of, and was not so far."""
     failures: int = 0
     """Attempts at the next event that have failed."""
     failing_since: int | None = None
@@ -98,19 +99,19 @@ class Webhook:
         return bool(self.failures or self.refusals or self.is_given_up or self.given_up)
 
 
-def webhooks_of(pushes: Iterable[Push], records: Iterable[Record]) -> tuple[Webhook, ...]:
-    """Return the webhooks of a task whose commits are `records`, in the order of `pushes`."""
-    changes = [
-        record.version
-        for record in records
-        for entry in record.entries
-        if isinstance(entry, StatusChanged)
-    ]
+def webhooks_of(
+    pushes: Iterable[Push], records: Sequence[Record], which: PushEvents
+) -> tuple[Webhook, ...]:
+    """Return the webhooks of a task whose commits are `records`, in the order of `pushes`.
+
+    `which` are the events that the deployment pushes.
+    """
+    events = [event for event, _ in pushed("", "", records, which)]
     return tuple(
         Webhook(
             config_id=push.config.id,
             receiver=_receiver(push.config.url),
-            owed=sum(version > push.version for version in changes),
+            owed=sum(event > push.cursor for event in events),
             next_at=push.next_at if push.failing_since is not None else None,
             **{name: getattr(push, name) for name in _AS_STORED},
         )

@@ -239,11 +239,11 @@ def webhook(one: Webhook) -> str:
     if one.is_given_up:
         return (
             f"{one.receiver} (id {one.config_id}): given up after {one.refusals} refusals of its"
-            f" own, {settled}; its client has to set it again"
+            f" own, {settled}; redeliver it, or its client sets it again"
         )
     text = f"{one.receiver} (id {one.config_id}): {settled}"
     if one.owed:
-        text += f", behind by {one.owed}"
+        text += f", owed {one.owed}"
     if one.refusals:
         text += f", has refused {one.refusals}"
     if one.failures:
@@ -258,7 +258,10 @@ def told(one: Webhook) -> str:
     """Return which events a receiver has taken."""
     if not one.knows_told:
         return f"told or given up to version {one.version}: which of both is not stored"
-    return "told of nothing so far" if one.told is None else f"told up to version {one.told}"
+    if one.told is None:
+        return "told of nothing so far"
+    count = "" if one.told_count is None else f"{one.told_count} "
+    return f"told {count}up to version {one.told}"
 
 
 def given_up(lost: GivenUp) -> str:

@@ -194,10 +194,10 @@ def test_webhooks_and_their_refusals(run: Run, storage: DurableStorage) -> None:
         )
         push = wait(storage.webhooks.put(config))
         settled = replace(push, version=9, index=0)
-        told = settled.settled(9, "status 200", at, is_told=True)
+        told = push.settled((9, 0), "status 200", at, is_told=True)
         moved = {
             "gone": replace(told, refusals=10),
-            "late": replace(push, index=0).settled(1, "status 503", at, is_told=False),
+            "late": push.settled((1, 0), "status 503", at, is_told=False),
             "older": settled,
             "slow": replace(push, failures=3, failing_since=at, refusals=2),
         }
@@ -208,8 +208,8 @@ def test_webhooks_and_their_refusals(run: Run, storage: DurableStorage) -> None:
     since = "2026-11-22T02:14:00.000Z"
     told = [
         (
-            "(id gone): given up after 10 refusals of its own, told up to version 9;"
-            " its client has to set it again"
+            "(id gone): given up after 10 refusals of its own, told 1 up to version 9;"
+            " redeliver it, or its client sets it again"
         ),
         (
             "(id late): told of nothing so far, the notification of version 1 was given up"

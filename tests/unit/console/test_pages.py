@@ -18,6 +18,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.conversation import Place
 from a2a_serverless.tasks.entries import Recorded, StatusChanged, StepId
+from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams, Spared
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.progress import Progress
@@ -59,7 +60,7 @@ async def test_webhooks_tell_of_refusals(storage: DurableStorage, person: Person
             task_id="t", id=name, url=f"https://{name}.example/?key=secret"
         )
         push = await storage.webhooks.put(hook)
-        told = push.settled(head.version, "status 200", 1, is_told=True)
+        told = push.settled((head.version, LAST), "status 200", 1, is_told=True)
         await storage.webhooks.move(push, replace(told, refusals=refusals))
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
     answer = await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")
@@ -67,11 +68,11 @@ async def test_webhooks_tell_of_refusals(storage: DurableStorage, person: Person
     shown = [
         (look, re.sub(r"<.*?>", " ", text).partition(" last answer")[0]) for look, text in facts
     ]
-    own = "10 refusals of its own: its client has to set it again"
+    own = "10 refusals of its own: redeliver it, or its client sets it again"
     assert shown == [
-        ("", "https://fine.example · told up to version 1"),
-        ("bad", f"https://gone.example · told up to version 1, behind by 1  given up  after {own}"),
-        ("bad", "https://picky.example · told up to version 1  has refused 3 "),
+        ("", "https://fine.example · told 1 up to version 1, owed 1"),
+        ("bad", f"https://gone.example · told 1 up to version 1, owed 1  given up  after {own}"),
+        ("bad", "https://picky.example · told 1 up to version 1, owed 1  has refused 3 "),
     ]
     bars = re.findall(r'<g class="bar (failing|told)"><title>(.*?)</title>', answer.text)
     failing = [title for look, title in bars if look == "failing"]
@@ -89,18 +90,18 @@ async def test_a_notification_that_was_given_up_is_no_success(
     head = (await storage.open_task("c", request(), task_id="t")).head
     hook = TaskPushNotificationConfig(task_id="t", id="crm", url="https://crm.example/")
     push = await storage.webhooks.put(hook)
-    first = replace(push, index=0).settled(head.version, "status 200", 1, is_told=True)
+    first = push.settled((head.version, LAST), "status 200", 1, is_told=True)
     assert await storage.webhooks.move(push, first)
     since = clock.now_ms()
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
     clock.advance(90)
-    lost = replace(first, version=2, index=0, failing_since=since)
-    lost = lost.settled(2, "status 503", clock.now_ms(), is_told=False)
+    lost = replace(first, failing_since=since)
+    lost = lost.settled((2, 0), "status 503", clock.now_ms(), is_told=False)
     assert await storage.webhooks.move(first, lost)
     text = (await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")).text
     ((look, fact),) = re.findall(r'<div class="hook ?(\w*)"><dt>Webhook</dt><dd>(.*?)</dd>', text)
     assert look == "bad"
-    assert "told up to version 1" in fact
+    assert "told 1 up to version 1" in fact
     assert "<strong>the notification of version 2 was given up (status 503)</strong>" in fact
     assert re.findall(r'<g class="bar failing">.*?<text.*?>(.*?)</text>', text) == ["gave up 1"]
     assert "https://crm.example is not told: the notification of version 2 was given up" in text

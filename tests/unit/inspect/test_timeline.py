@@ -399,10 +399,11 @@ def test_a_webhook_shows_no_secret() -> None:
     )
     working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
     records = [record(1, working), record(2, working), record(3, working)]
-    (shown,) = timeline(opened(), records, pushes=[push]).webhooks
-    assert (shown.receiver, shown.owed) == ("https://example.com:8443", 2)
+    (ends,) = timeline(opened(), records, pushes=[push]).webhooks
+    (shown,) = timeline(opened(), records, pushes=[push], push_events="statuses").webhooks
+    assert (ends.owed, shown.owed, shown.receiver) == (0, 2, "https://example.com:8443")
     assert webhook(shown) == (
-        "https://example.com:8443 (id c): told of nothing so far, behind by 2,"
+        "https://example.com:8443 (id c): told of nothing so far, owed 2,"
         " 2 attempts failed since 1970-01-01T00:00:05.000Z"
     )
 

@@ -293,12 +293,15 @@ class _Job:
         """Attempt the events one after the other; return None if all were settled."""
         async with self._deliverer.client.session() as session:
             for number, notification in enumerate(notifications):
+                seen = push
                 if number:
                     # It may have been deleted, replaced, or moved by another delivery meanwhile.
                     push = await self._push()
                 if push is None or push.is_given_up:
                     return DONE
-                if (push.version, push.index) >= notification.position:
+                if seen is not None and push.cursor < seen.cursor:
+                    return again(0)  # an operator has put it back: earlier events come first
+                if push.cursor >= notification.position:
                     continue
                 if not self._budget.allows_request(self._clock.monotonic()):
                     return again(0)
@@ -531,21 +534,20 @@ class _Job:
         `refused` is the number of refusals to add; None: the receiver has taken the event.
 
         If another writer has replaced the configuration, or counted a failure, the cursor is still
-        where it was, and the move is tried again.
+        where it was, and the move is tried again. If an operator has put the cursor back, it stays
+        there: the event is sent again, behind those that were given up.
         """
-        version, index = attempt.notification.position
+        event, seen = attempt.notification.position, attempt.push.cursor
         push: Push | None = attempt.push
         for _ in range(_MOVES):
-            if push is None or (push.version, push.index) >= (version, index):
+            if push is None or not seen <= push.cursor < event:
                 return
             after = replace(
                 push,
-                version=version,
-                index=index,
                 failures=0,
                 failing_since=failing_since,
                 refusals=0 if refused is None else push.refusals + refused,
-            ).settled(version, outcome.reason, self._clock.now_ms(), is_told=refused is None)
+            ).settled(event, outcome.reason, self._clock.now_ms(), is_told=refused is None)
             ends = attempt.notification.ends_task
             if await self._storage.webhooks.move(push, after, closes=ends):
                 return

@@ -22,7 +22,6 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import spans
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.jobs import PushJob, PushQueue
-from a2a_serverless.push.notifications import PushEvents
 from a2a_serverless.queues.batch import (
     EventFunction,
     left_s,
@@ -38,6 +37,7 @@ from a2a_serverless.storage.layout import event_position, owner_of
 from a2a_serverless.storage.leases import Slots
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state, state_name
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.push import PushEvents
 
 _MARGIN_S: Final = 5.0
 _MAX_MARGIN_SHARE: Final = 0.1

@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from a2a.types import (
     StreamResponse,
-    TaskArtifactUpdateEvent,
     TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
@@ -22,15 +20,10 @@ from google.protobuf import json_format
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Restarted
-from a2a_serverless.tasks.fold import LAST, Fold, Log, events_of
-from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, Head
+from a2a_serverless.tasks.fold import LAST, Log
+from a2a_serverless.tasks.head import TERMINAL, Head
 from a2a_serverless.tasks.identity import digest
-from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1, Push
-
-PushEvents = Literal["ends", "statuses", "all"]
-"""The events to push: interrupted and terminal states, all states, or artifacts too."""
-
-_Pushed = TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1, Push, Pushed, PushEvents, pushed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +32,7 @@ class Notification:
 
     version: int
     index: int
-    event: _Pushed
+    event: Pushed
 
     @property
     def position(self) -> tuple[int, int]:
@@ -150,21 +143,11 @@ async def read_owed(storage: DurableStorage, push: Push, which: PushEvents) -> L
 
 def owed(log: Log, push: Push, which: PushEvents) -> Iterator[Notification]:
     """Yield the events of `log`, which `read_owed` returned, after the cursor of `push`."""
-    fold = Fold(log.head.task_id, log.head.context_id)
-    for record in log.records:
-        if which == "all" and _is_whole(log):
-            fold.add(record)
-        for index, event in enumerate(events_of(record, fold)):
-            is_behind = (record.version, index) > (push.version, push.index)
-            if is_behind and isinstance(event, _Pushed) and _is_pushed(event, which):
-                yield Notification(version=record.version, index=index, event=event)
+    for place, event in pushed(log.head.task_id, log.head.context_id, log.records, which):
+        if place > push.cursor:
+            version, index = place
+            yield Notification(version=version, index=index, event=event)
 
 
 def _is_whole(log: Log) -> bool:
     return bool(log.records) and log.records[0].version == 1
-
-
-def _is_pushed(event: _Pushed, which: PushEvents) -> bool:
-    if not isinstance(event, TaskStatusUpdateEvent):
-        return which == "all"
-    return which != "ends" or event.status.state in TERMINAL | INTERRUPTED

@@ -15,6 +15,7 @@ from a2a.types import TaskState
 
 from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.storage.layout import (
+    ATTENTION,
     WAITING,
     WOKEN,
     attention_in,
@@ -146,7 +147,6 @@ def _line_values(head: Head) -> dict[str, str | int | bytes | None]:
 
 
 _LINE: Final = ("left", "left_at", "line_key", "line_at")
-_ATTENTION: Final = ("attention_key", "attention_at")
 
 
 def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
@@ -425,8 +425,8 @@ def committed(before: Head, after: Head) -> Update:
     removed = {name: None for name in old if name not in new}
     if after.token != before.token or not after.turn_is_open:
         # The turn may have been left since HEAD was read, which is no commit.
-        removed |= {name: None for name in (*_LINE, *_ATTENTION) if name not in new}
-        changed |= {name: new[name] for name in _ATTENTION if name in new}
+        removed |= {name: None for name in (*_LINE, *ATTENTION) if name not in new}
+        changed |= {name: new[name] for name in ATTENTION if name in new}
     return Update(
         key=head_key(before.scope, before.task_id),
         values=changed,
@@ -498,7 +498,7 @@ def woken(before: Head, after: Head) -> Update:
 
 def _in_line(head: Head, values: Mapping[str, Any], when: When) -> Update:
     values = {**values, **_line_values(head), **_attention_values(head)}
-    removed = [name for name in (*_LINE, *_ATTENTION) if name not in values]
+    removed = [name for name in (*_LINE, *ATTENTION) if name not in values]
     return Update(key=head_key(head.scope, head.task_id), values=values, remove=removed, when=when)
 
 

@@ -249,6 +249,10 @@ def push_due_key(shard: int) -> str:
     return f"HOOKS#{shard}"
 
 
+ATTENTION: Final = ("attention_key", "attention_at")
+"""The attributes of an item that the index of what needs attention has."""
+
+
 def attention_values(task_id: str, noted: Attention) -> dict[str, str]:
     """Return the attributes by which the index of what needs attention finds an item.
 

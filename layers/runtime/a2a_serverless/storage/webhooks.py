@@ -31,6 +31,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage.codec import live_head, seconds
 from a2a_serverless.storage.layout import (
+    ATTENTION,
     BY_SCOPE,
     HEAD,
     PUSH_END,
@@ -227,23 +228,30 @@ class Webhooks:
         found = await self.table.count(Range(partition=partition, index=BY_SCOPE, when=[is_live]))
         return found.passed
 
-    async def move(self, before: Push, after: Push, *, closes: bool = False) -> bool:
+    async def move(
+        self, before: Push, after: Push, *, closes: bool = False, wakes: bool = False
+    ) -> bool:
         """Store the cursor and the failures of `after` if the stored ones are still `before`'s.
 
         False when the configuration is gone or was moved by another caller. The configuration
-        itself is not written. `closes`: no event follows, and the webhook is not open any more. A
-        move that was stored although its answer was lost counts as done.
+        itself is not written. `closes`: no event follows, and the webhook is not open any more.
+        `wakes`: it is open again, and the next run of the sweeper sends its job. A move that was
+        stored although its answer was lost counts as done.
         """
         move = new_token()
         seen, wanted = _position(before), _position(after) | _outcome(after)
-        if after.is_left:
-            shard = shard_of(after.config.task_id)
-            wanted |= {"due_key": push_due_key(shard), "due_at": after.next_at}
+        is_due, task_id = wakes or after.is_left, after.config.task_id
+        if is_due:
+            due_at = self.clock.now_ms() if wakes else after.next_at
+            wanted |= {"due_key": push_due_key(shard_of(task_id)), "due_at": due_at}
+        if wakes:
+            wanted |= open_webhook(self.scope.digest, task_id, after.config.id)
         update = Update(
             key=_key(self.scope.digest, before),
             values=wanted | {"move": move},
             remove=[
-                *(() if after.is_left else ("due_key", "due_at")),
+                *(() if is_due else ("due_key", "due_at")),
+                *((*_GIVEN_UP, *ATTENTION) if before.given_up and not after.given_up else ()),
                 *(("scope_key", "status_key") if closes else ()),
             ],
             when=[
@@ -397,13 +405,26 @@ def _outcome(push: Push) -> Item:
         values |= {"answer": push.answer, "answered_at": push.answered_at, "next_at": push.next_at}
     if push.told is not None:
         values["told"] = push.told
+        if push.told_count is not None:
+            values["told_count"] = push.told_count
     if (lost := push.given_up) is not None:
         values |= {"given_up": lost.count, "given_up_version": lost.version}
         values |= {"given_up_at": lost.at, "given_up_reason": lost.reason}
         noted = Attention(kind="untold", at=lost.at, reason=lost.reason)
         values |= attention_values(push.config.task_id, noted)
+        values |= {"given_up_behind": lost.behind[0], "given_up_behind_index": lost.behind[1]}
     return values
 
+
+_GIVEN_UP: Final = {
+    "given_up": int,
+    "given_up_version": int,
+    "given_up_at": int,
+    "given_up_reason": str,
+    "given_up_behind": int,
+    "given_up_behind_index": int,
+}
+"""The attributes about the events that were given up."""
 
 _DEFAULTS: Final[Item] = {
     "index": LAST,
@@ -439,6 +460,7 @@ def push_of(item: Mapping[str, Any]) -> Push:
         config=config,
         **{part: values[part] for part in ("version", *_DEFAULTS)},
         **_informing(values, {"answer": str, "answered_at": int, "next_at": int, "told": int}),
+        told_count=_told_count(values),
         given_up=_given_up(values),
     )
 
@@ -450,12 +472,19 @@ def _informing(values: Mapping[str, Any], forms: Mapping[str, type]) -> dict[str
 
 def _given_up(values: Mapping[str, Any]) -> GivenUp | None:
     """Return what was given up; None also if a part of it is missing."""
-    parts = {"given_up": int, "given_up_version": int, "given_up_at": int, "given_up_reason": str}
-    found = _informing(values, parts)
-    if len(found) < len(parts):
+    found = _informing(values, _GIVEN_UP)
+    if len(found) < len(_GIVEN_UP):
         return None
-    count, version, at, reason = (found[name] for name in parts)
-    return GivenUp(count=count, version=version, at=at, reason=reason)
+    count, version, at, reason, *behind = (found[name] for name in _GIVEN_UP)
+    return GivenUp(
+        count=count, version=version, at=at, reason=reason, behind=(behind[0], behind[1])
+    )
+
+
+def _told_count(values: Mapping[str, Any]) -> int | None:
+    """Return how many events were told; None if some were, and their number is lost."""
+    count = values.get("told_count", None if "told" in values else 0)
+    return count if isinstance(count, int) else None
 
 
 def _config_in(body: object) -> TaskPushNotificationConfig | None:

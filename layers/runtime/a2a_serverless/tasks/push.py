@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
-from a2a.types import TaskPushNotificationConfig
+from a2a.types import (
+    TaskArtifactUpdateEvent,
+    TaskPushNotificationConfig,
+    TaskStatusUpdateEvent,
+)
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.entries import copied
-from a2a_serverless.tasks.fold import LAST
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.fold import LAST, Fold, Record, events_of
+from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, Head
 from a2a_serverless.tasks.identity import digest, is_task_id
+
+PushEvents = Literal["ends", "statuses", "all"]
+"""The events to push: interrupted and terminal states, all states, or artifacts too."""
+
+Pushed: TypeAlias = TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
 MAX_CONFIGS = 10
 """The most configurations of one task: every transition is delivered to each."""
@@ -56,6 +65,8 @@ class GivenUp:
     """The time at which it was given up, in milliseconds since the epoch."""
     reason: str
     """How the last attempt at it ended, such as `status 503`."""
+    behind: tuple[int, int]
+    """The cursor before the first of them: the place from which they are sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +98,8 @@ class Push:
     """The earliest time of the next attempt at the event that has failed; None: none waits."""
     told: int | None = field(default=None, compare=False)
     """The commit of the last event that the receiver has taken; None: it has taken none."""
+    told_count: int | None = field(default=0, compare=False)
+    """How many events it has taken; None: unknown."""
     given_up: GivenUp | None = field(default=None, compare=False)
     url_refusals: int = field(default=0, compare=False)
     """The refusals of all the task's configurations that have this URL; `tallied` counts them."""
@@ -95,21 +108,55 @@ class Push:
         """Return the configuration with the outcome of an attempt, and the time of the next one."""
         return replace(self, answer=answer[:MAX_ANSWER_CHARS], answered_at=at, next_at=next_at)
 
-    def settled(self, version: int, answer: str, at: int, *, is_told: bool) -> Push:
-        """Return the configuration after the attempt that told its event, or gave it up."""
-        after = self.answered(answer, at)
+    def settled(self, event: tuple[int, int], answer: str, at: int, *, is_told: bool) -> Push:
+        """Return the configuration behind an event, after the attempt that told it or gave it up.
+
+        `event` is the event's commit, and its place among the commit's events.
+        """
+        version, index = event
+        after = replace(self.answered(answer, at), version=version, index=index)
         if is_told:
-            return replace(after, told=version)
-        count = 1 + (self.given_up.count if self.given_up else 0)
-        return replace(
-            after, given_up=GivenUp(count=count, version=version, at=at, reason=after.answer)
+            count = None if self.told_count is None else self.told_count + 1
+            return replace(after, told=version, told_count=count)
+        lost = GivenUp(
+            count=1 + (self.given_up.count if self.given_up else 0),
+            version=version,
+            at=at,
+            reason=after.answer,
+            behind=self.given_up.behind if self.given_up else self.cursor,
         )
+        return replace(after, given_up=lost)
+
+    @property
+    def cursor(self) -> tuple[int, int]:
+        """Return the place behind which the receiver is owed the events."""
+        return self.version, self.index
+
+    @property
+    def may_redeliver(self) -> bool:
+        """Return True if events were given up, or its URL is not called any more."""
+        return self.given_up is not None or self.is_given_up
+
+    def redelivered(self, events: Iterable[tuple[int, int]]) -> Push:
+        """Return the configuration with its cursor before the first event that was given up.
+
+        `events` are the places of all events that are pushed. What the receiver has taken since is
+        sent again, too, in its order, and is not counted as told until then. Its failures and
+        refusals are forgotten.
+        """
+        again = replace(self, failures=0, failing_since=None, refusals=0, given_up=None)
+        if self.given_up is None:
+            return again
+        version, index = behind = self.given_up.behind
+        taken = sum(behind < event <= self.cursor for event in events) - self.given_up.count
+        count = None if self.told_count is None else max(0, self.told_count - max(0, taken))
+        return replace(again, version=version, index=index, told_count=count)
 
     @property
     def knows_told(self) -> bool:
         """Return True if `told` and `given_up`, as they are stored, account for the cursor."""
         given_up = self.given_up.version if self.given_up else 0
-        return self.index == LAST or self.version == max(self.told or 0, given_up)
+        return self.index == LAST or self.version <= max(self.told or 0, given_up)
 
     @property
     def is_left(self) -> bool:
@@ -131,6 +178,29 @@ def tallied(pushes: Iterable[Push]) -> list[Push]:
     for push in held:
         refused[push.config.url] += push.refusals
     return [replace(push, url_refusals=refused[push.config.url]) for push in held]
+
+
+def pushed(
+    task_id: str, context_id: str, records: Sequence[Record], which: PushEvents
+) -> Iterator[tuple[tuple[int, int], Pushed]]:
+    """Yield the events of commits that `which` pushes, each with its place: commit and index.
+
+    Artifacts that a restart shows again are among them if the commits begin with the first.
+    """
+    fold = Fold(task_id, context_id)
+    is_whole = which == "all" and bool(records) and records[-1].version == len(records)
+    for record in records:
+        if is_whole:
+            fold.add(record)
+        for index, event in enumerate(events_of(record, fold)):
+            if isinstance(event, Pushed) and _is_pushed(event, which):
+                yield (record.version, index), event
+
+
+def _is_pushed(event: Pushed, which: PushEvents) -> bool:
+    if not isinstance(event, TaskStatusUpdateEvent):
+        return which == "all"
+    return which != "ends" or event.status.state in TERMINAL | INTERRUPTED
 
 
 def problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:
