@@ -115,7 +115,7 @@ class World:
         if head.task_id not in self.tasks:
             return
         push = await self.storage.webhooks.put(hook(head.task_id))
-        lost = push.settled(push.version, "status 503", self.clock.now_ms(), is_told=False)
+        lost = push.settled((push.version, 0), "status 503", self.clock.now_ms(), is_told=False)
         assert await self.storage.webhooks.move(push, lost)
         self.untold.add(head.task_id)
 

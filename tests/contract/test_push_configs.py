@@ -298,7 +298,12 @@ async def test_a_move_keeps_what_was_told_and_what_was_given_up(storage: Durable
     await storage.webhooks.put(config(task.id, "a"))
     stored = await storage.webhooks.get(task.id, "a")
     assert stored is not None
-    assert (stored.told, stored.told_count, stored.given_up, stored.knows_told) == (2, 1, lost, True)
+    assert (stored.told, stored.told_count, stored.given_up, stored.knows_told) == (
+        2,
+        1,
+        lost,
+        True,
+    )
     assert await storage.webhooks.move(stored, replace(stored, version=9))
     stored = await storage.webhooks.get(task.id, "a")
     assert stored is not None

@@ -22,6 +22,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import quiet_libraries
 from a2a_serverless_tools.cli import (
+    acting,
     dev,
     docs,
     export,
@@ -40,18 +41,8 @@ from a2a_serverless_tools.cli.text import escape_on_stdout, printable, refuse
 
 _COMMANDS = (
     *("demo", "init", "dev", "send", "console", "lock", "upgrade", "secrets", "preflight"),
-    *(
-        "api",
-        "worker",
-        "push",
-        "sweep",
-        "status",
-        "task",
-        "tasks",
-        "export",
-        "undecodable",
-        "notifications",
-    ),
+    *("api", "worker", "push", "sweep", "status", "task", "tasks", "export", "journal"),
+    *("undecodable", "notifications"),
     *("provision", "bundle", "docs"),
 )
 """The commands in the order of `--help`."""
@@ -133,7 +124,7 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     modules = (
         *(dev, send, project, secrets, preflight, processes, status, task, tasks, export),
-        *(letters, docs),
+        *(letters, acting, docs),
     )
     adders = {name: add for module in modules for name, add in module.ADDERS.items()}
     for name in _COMMANDS:

@@ -133,9 +133,11 @@ class Parser(argparse.ArgumentParser):
             "project)",
         )
 
-    def add_task_id(self) -> None:
+    def add_task_id(self, *, is_optional: bool = False) -> None:
         """Add the id of a task, and `--scope`."""
-        self.add_argument("id", metavar="ID", help="the task's id")
+        self.add_argument(
+            "id", metavar="ID", nargs="?" if is_optional else None, help="the task's id"
+        )
         self.add_argument(
             "--scope",
             metavar="SCOPE",

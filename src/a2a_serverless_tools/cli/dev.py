@@ -263,6 +263,7 @@ def _console(options: Namespace) -> int:
     console = Console(inspector, url=f"http://127.0.0.1:{port}", endpoint=endpoint)
     with until_signal() as ended, HttpServer(OwnAddress(console.app, port=port), bound):
         say(f"{inspector.place}, once: {console.open_url()}")
+        say(f"to look without acting, once: {console.open_url(may_act=False)}")
         say("Ctrl-C ends it")
         ended.wait()
     return 0

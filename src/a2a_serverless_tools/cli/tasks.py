@@ -1,15 +1,14 @@
-"""`a2a-serverless tasks`: lists tasks; cancels or resends one; deletes all data of a caller."""
+"""`a2a-serverless tasks`: lists tasks; deletes all data of a caller; `acting` has other verbs."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Final
 
+from a2a_serverless_tools.cli.acting import add_acts, add_filter, filter_of
 from a2a_serverless_tools.cli.arguments import (
     EXIT_NOTHING,
     PROGRAM,
@@ -19,20 +18,18 @@ from a2a_serverless_tools.cli.arguments import (
     add_command,
     positive,
 )
-from a2a_serverless_tools.cli.task import fault_of, not_found
+from a2a_serverless_tools.cli.task import fault_of
 from a2a_serverless_tools.cli.text import counting, printable, refuse, typed
 
 if TYPE_CHECKING:
     from a2a_serverless.storage.deletion import Counted, Deleted, Owner
     from a2a_serverless.storage.durable import DurableStorage
+    from a2a_serverless_tools.console.filters import TaskFilter
     from a2a_serverless_tools.console.inspector import Inspector, Looked, TaskRow
-    from a2a_serverless_tools.inspect.timeline import Timeline
 
-_UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_Act: TypeAlias = "Callable[[Inspector, Timeline], Awaitable[int]]"
+_DAY_MS: Final = 86_400_000
 _MORE: Final = 10_000
 """How many tasks more than it has counted a deletion deletes, until it gives up."""
-_AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 
 
 def _add(commands: Commands) -> None:
@@ -40,35 +37,13 @@ def _add(commands: Commands) -> None:
         commands,
         "tasks",
         _list,
-        summary="lists tasks; cancels one, has its turn sent again, deletes a caller's",
+        summary="lists tasks; acts on one or on many; deletes a caller's",
         description="Lists the tasks of one owner, the newest change first. Without an owner it "
         "lists the tasks of all, the newest first, that were created in the last day, or since "
         "the time of --created or --since.",
     )
-    owner = tasks.add_mutually_exclusive_group()
-    owner.add_argument("--user", metavar="NAME", help="the tasks of this caller")
-    owner.add_argument("--scope", metavar="SCOPE", help="the tasks of the owner with this digest")
-    tasks.add_argument("--tenant", metavar="NAME", default="", help="the caller's tenant")
-    tasks.add_argument("--state", metavar="STATE", help="only those in this state, such as failed")
-    tasks.add_argument(
-        "--since", type=_ago, metavar="TIME", help="only those changed since: 30m, 1h, 7d ago"
-    )
-    tasks.add_argument(
-        "--attention",
-        metavar="KIND",
-        help="only those that need attention: failed, rejected, untold (a notification was given "
-        "up), or an open turn that waits: again (it was sent again), asleep, conversation, retry, "
-        "share",
-    )
-    tasks.add_argument(
-        "--reason", metavar="NAME", help="with --attention: only those with this reason"
-    )
-    tasks.add_argument(
-        "--find",
-        metavar="TEXT",
-        help="of the newest 1,000 of the list: those whose caller, context, reason, correlation "
-        "id or request's first line has this text, or whose id begins with it",
-    )
+    add_filter(tasks)
+    tasks.add_argument("--scope", metavar="SCOPE", help="the tasks of the owner with this digest")
     tasks.add_argument(
         "--created",
         type=_ago,
@@ -83,30 +58,9 @@ def _add(commands: Commands) -> None:
     )
     tasks.add_argument("--json", action="store_true", help="one JSON object a line")
     tasks.add_place()
-    _add_verbs(tasks.add_subparsers(title="on one task, or all of a caller", metavar="VERB"))
-
-
-def _add_verbs(verbs: Commands) -> None:
-    cancel = add_command(
-        verbs,
-        "cancel",
-        partial(_on_one, verb="Cancel", act=_cancel, needs_queue=True),
-        summary="cancels a task",
-        description="Asks the agent to end the task, and ends it without the agent if that "
-        "takes longer than A2A_CANCEL_TIMEOUT_S.",
-    )
-    resend = add_command(
-        verbs,
-        "resend",
-        partial(_on_one, verb="Send again", act=_resend, needs_queue=False),
-        summary="has the open turn of a task sent again",
-        description="Makes the open turn of a task due now: the next run of the sweeper sends it.",
-    )
+    verbs = tasks.add_subparsers(title="on one task, some, or all of a caller", metavar="VERB")
+    add_acts(verbs)
     _add_purge(verbs)
-    for verb in (cancel, resend):
-        verb.add_task_id()
-        verb.add_argument("--yes", action="store_true", help="do not ask first")
-        verb.add_place(is_verb=True)
 
 
 def _add_purge(verbs: Commands) -> None:
@@ -143,28 +97,21 @@ def add_owner(parser: Parser) -> None:
 
 async def _list(options: Namespace) -> int:
     """Print the tasks, one on each line; return 2 if they cannot be listed."""
-    from a2a_serverless.tasks.identity import Scope
+    from a2a_serverless.errors import InvalidArgumentError
     from a2a_serverless_tools.cli.places import inspector_of
-    from a2a_serverless_tools.console.inspector import ATTENTIONS, STATES
 
-    scope = Scope.of(options.tenant, options.user).digest if options.user else options.scope
-    if options.state is not None and options.state not in STATES:
-        return refuse(f"--state {options.state} is no state: choose one of {', '.join(STATES)}.")
-    if options.attention is not None and options.attention not in ATTENTIONS:
-        kinds = ", ".join(ATTENTIONS)
-        return refuse(f"--attention {options.attention} is no kind: choose one of {kinds}.")
-    if options.created is not None and scope is not None:
+    try:
+        which = filter_of(options)
+    except InvalidArgumentError as error:
+        return refuse(str(error))
+    if options.created is not None and which.owner:
         return refuse("--created bounds the list of all owners: leave it out, or the owner.")
-    if options.tenant and not options.user:
-        return refuse("--tenant is part of a caller's name: leave it out, or give --user, too.")
-    if options.counts and scope is None:
+    if options.counts and not which.owner:
         return refuse("--counts counts the tasks of one owner: name it with --user or --scope.")
-    if scope is not None and (fault := fault_of("any", scope)):
-        return refuse(fault)
     inspector = await inspector_of(options)
     if options.counts:
-        return await _print_counts(inspector, options, scope or "")
-    return await _print_rows(inspector, options, scope)
+        return await _print_counts(inspector, options, which.owner)
+    return await _print_rows(inspector, options, which)
 
 
 async def _print_counts(inspector: Inspector, options: Namespace, scope: str) -> int:
@@ -176,7 +123,7 @@ async def _print_counts(inspector: Inspector, options: Namespace, scope: str) ->
     return 0
 
 
-async def _print_rows(inspector: Inspector, options: Namespace, scope: str | None) -> int:
+async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilter) -> int:
     from dataclasses import asdict
 
     from a2a_serverless.clock import SystemClock
@@ -185,7 +132,7 @@ async def _print_rows(inspector: Inspector, options: Namespace, scope: str | Non
     now, is_empty = SystemClock().now_ms(), True
     seen: list[Looked] = []
     searched: list[int] = []
-    async for row in _rows(inspector, options, scope, now, seen, searched):
+    async for row in _rows(inspector, options, which, now, seen, searched):
         is_empty = False
         if options.json:
             print(json.dumps(asdict(row)))
@@ -211,7 +158,7 @@ async def _print_rows(inspector: Inspector, options: Namespace, scope: str | Non
 async def _rows(
     inspector: Inspector,
     options: Namespace,
-    scope: str | None,
+    which: TaskFilter,
     now: int,
     seen: list[Looked],
     searched: list[int],
@@ -221,24 +168,20 @@ async def _rows(
     Of all owners, `seen` gets what each page has looked at; `searched` gets the number of tasks in
     which a text was looked for.
     """
-    from a2a_serverless_tools.console.inspector import PAGE, TaskQuery
+    from dataclasses import replace
 
-    since = None if options.since is None else now - options.since
-    looked_at = options.created or max(options.since or 0, _UNITS["d"])
+    from a2a_serverless_tools.console.inspector import PAGE
+
     left, token = options.limit, ""
     with counting("looking for tasks") as found:
         while left > 0:
-            query = TaskQuery(
-                scope=scope,
-                state=options.state,
-                since_ms=since,
-                created_ms=None if scope else now - looked_at,
-                limit=min(left, PAGE),
-                token=token,
-                attention=options.attention,
-                reason=options.reason,
-                text=options.find or "",
-            )
+            query = which.listed(now, limit=min(left, PAGE), token=token)
+            if not which.owner:
+                looked_at = options.created or _DAY_MS
+                created_ms = now - looked_at
+                if options.created is None and query.since_ms is not None:
+                    created_ms = min(created_ms, query.since_ms)
+                query = replace(query, created_ms=created_ms)
             page = await inspector.tasks(query)
             seen += [page.looked] if page.looked else []
             searched += [] if page.searched is None else [page.searched]
@@ -251,56 +194,10 @@ async def _rows(
                 return
 
 
-async def _on_one(options: Namespace, verb: str, act: _Act, *, needs_queue: bool) -> int:
-    """Do something with one task, if a person agrees; return 2 if it cannot be done."""
-    from a2a_serverless.errors import (
-        TaskNotCancelableError,
-        TaskNotFoundError,
-        TurnFinishedError,
-        UnsupportedOperationError,
-    )
-    from a2a_serverless_tools.cli.places import inspector_of
-
-    if (fault := fault_of(options.id, options.scope)) is not None:
-        return refuse(fault)
-    inspector = await inspector_of(options, needs_queue=needs_queue, is_change=True)
-    found = await inspector.timelines(options.id, options.scope)
-    if not found:
-        return refuse(not_found(options.id, options.scope, inspector))
-    if len(found) > 1:
-        scopes = ", ".join(one.scope for one in found)
-        return refuse(f"{len(found)} owners have a task {options.id}: --scope {scopes}.")
-    question = f"{verb} {options.id}, which is {found[0].state}? [y/N] "
-    if not options.yes and typed(question).lower() not in ("y", "yes"):
-        return refuse("Nothing was done: answer y, or say --yes.")
-    try:
-        return await act(inspector, found[0])
-    except TaskNotFoundError:
-        return refuse(f"The task {options.id} has gone meanwhile.")
-    except TurnFinishedError:
-        return refuse(f"The task {options.id} has no open turn: there is nothing to send.")
-    except UnsupportedOperationError as error:
-        return refuse(str(error))
-    except TaskNotCancelableError:
-        return refuse(f"The task {options.id} has ended: nothing is left to cancel.")
-
-
-async def _cancel(inspector: Inspector, shown: Timeline) -> int:
-    state = await inspector.cancel(shown.task_id, shown.scope)
-    print(f"The task {shown.task_id} is {state}.")
-    return 0
-
-
-async def _resend(inspector: Inspector, shown: Timeline) -> int:
-    if not await inspector.resend(shown.task_id, shown.scope):
-        return refuse(f"The task {shown.task_id} has moved on meanwhile: look at it again.")
-    print(f"The turn of {shown.task_id} is due: the sweeper's next run sends it.")
-    return 0
-
-
 async def _purge(options: Namespace) -> int:
     """Count, ask and delete; return 2 if nothing may or can be deleted, 3 if there is nothing."""
     from a2a_serverless_tools.cli.places import inspector_of
+    from a2a_serverless_tools.console.acts import Acts
     from a2a_serverless_tools.inspect.wording import amounts
 
     if (fault := fault_of_owner(options, "purge deletes")) is not None:
@@ -324,8 +221,11 @@ async def _purge(options: Namespace) -> int:
     print(printable(f"{whose} has {has} {where}{several}{rest}."))
     if not options.yes and typed(f"Type {name} to delete it for good: ") != name:
         return refuse(f"Nothing was deleted: type {name}, or say --yes.")
+    journal = await Acts(inspector).journal()
+    entry = await journal.begin("purge", which=f"all that a caller has: {has}")  # names nobody
     deleted = await _deleted(storage, owner, options, counted)
     gone = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
+    await journal.end(entry, f"Deleted {gone}.")
     if not deleted.is_done:
         return refuse(
             printable(
@@ -433,10 +333,12 @@ def fault_of_owner(options: Namespace, does: str) -> str | None:
 
 
 def _ago(text: str) -> int:
-    match = _AGO.fullmatch(text)
-    if match is None:
+    from a2a_serverless_tools.console.filters import span_ms
+
+    span = span_ms(text)
+    if span is None:
         raise ArgumentTypeError(f"{text} is no time such as 90s, 30m, 1h or 7d")
-    return int(match[1]) * _UNITS[match[2]]
+    return span
 
 
 ADDERS: Final[Adders] = {"tasks": _add}

@@ -22,7 +22,7 @@ from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
 from a2a_serverless.observability.logs import begun
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import Pages
-from a2a_serverless_tools.console.rendering import BASE, page
+from a2a_serverless_tools.console.rendering import BASE, MAY_ACT, page
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -81,9 +81,9 @@ class Console:
             middleware=[Middleware(_Safe)],
         )
 
-    def open_url(self) -> str:
-        """Return a URL that opens the console once."""
-        return f"{self._url}{BASE}/open?token={self.sessions.one_time_token()}"
+    def open_url(self, *, may_act: bool = True) -> str:
+        """Return a URL that opens the console once; without `may_act` for looking alone."""
+        return f"{self._url}{BASE}/open?token={self.sessions.one_time_token(may_act=may_act)}"
 
     def owns(self, scope: Scope) -> bool:
         """Return True if a request is the console's, and not the agent's.
@@ -115,12 +115,19 @@ class Console:
         return answer
 
     def _for_people(self, answer: _Endpoint) -> _Endpoint:
-        """Answer only requests with the cookie; a write also has to come from our own page."""
+        """Answer only requests with the cookie; a write also has to come from our own page.
+
+        Whoever may only look gets pages without forms, and every write is refused.
+        """
 
         async def guarded(request: Request) -> Response:
             if not self.sessions.is_person(request.cookies):
                 return page("closed.html", status=403, was_used=False)
-            if request.method != "GET" and request.headers.get("origin", "") not in self._origins:
+            MAY_ACT.set(self.sessions.may_act(request.cookies))  # of this request's task alone
+            is_write = request.method not in ("GET", "HEAD")
+            if is_write and not MAY_ACT.get():
+                return PlainTextResponse("This view of the console is for looking alone.", 403)
+            if is_write and request.headers.get("origin", "") not in self._origins:
                 return PlainTextResponse("This came from another page.", 403)
             try:
                 return await answer(request)
@@ -191,28 +198,34 @@ class _Sessions:
 
     def __init__(self, port: int) -> None:
         self.cookie = f"a2a_console_{port}"
-        self._one_time: set[bytes] = set()
-        self._valid: list[bytes] = []
+        self._one_time: dict[bytes, bool] = {}
+        self._valid: dict[bytes, bool] = {}
+        """What is known of each: whether its person may act."""
 
-    def one_time_token(self) -> str:
-        """Return a new token that opens the console once."""
+    def one_time_token(self, *, may_act: bool) -> str:
+        """Return a new token that opens the console once, to act or to look alone."""
         token = secrets.token_urlsafe(24)
-        self._one_time.add(_digest(token))
+        self._one_time[_digest(token)] = may_act
         return token
 
     def exchange(self, token: str) -> str | None:
         """Return the cookie's value for a token; None if it is unknown or was used."""
-        known = _digest(token)
-        if known not in self._one_time:
+        may_act = self._one_time.pop(_digest(token), None)
+        if may_act is None:
             return None
-        self._one_time.discard(known)
         value = secrets.token_urlsafe(32)
-        self._valid = [*self._valid[1 - _SESSIONS :], _digest(value)]
+        self._valid[_digest(value)] = may_act
+        for old in list(self._valid)[:-_SESSIONS]:
+            del self._valid[old]
         return value
 
     def is_person(self, cookies: Mapping[str, str]) -> bool:
         """Return True if a request has a valid cookie."""
         return _digest(cookies.get(self.cookie, "")) in self._valid
+
+    def may_act(self, cookies: Mapping[str, str]) -> bool:
+        """Return True if the person with a cookie may also act."""
+        return self._valid.get(_digest(cookies.get(self.cookie, "")), False)
 
 
 def _digest(token: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Looks at the tasks of a storage, and does with them what an operator may do."""
+"""Looks at the tasks of a storage."""
 
 from __future__ import annotations
 
@@ -14,15 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState
 from google.protobuf.json_format import MessageToDict
 
-from a2a_serverless.errors import (
-    ConfigurationError,
-    PageTokenError,
-    TaskNotFoundError,
-    TurnFinishedError,
-    UnsupportedOperationError,
-)
-from a2a_serverless.http.intake import Wait as CancelWait
-from a2a_serverless.http.intake import cancel
+from a2a_serverless.errors import PageTokenError, TaskNotFoundError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import Inline
 from a2a_serverless.storage.conversation import line_of
@@ -31,7 +23,6 @@ from a2a_serverless.storage.finding import (
     HOUR_MS,
     Created,
     Due,
-    Noted,
     NotedTasks,
     created_in,
     due_tasks,
@@ -40,7 +31,15 @@ from a2a_serverless.storage.finding import (
     tasks_in_trouble,
     waiting_tasks,
 )
-from a2a_serverless.storage.layout import HEAD, TROUBLES, WAIT_KINDS, event_sort, task_partition
+from a2a_serverless.storage.layout import (
+    HEAD,
+    MAX_REASON,
+    TROUBLES,
+    WAIT_KINDS,
+    attention_in,
+    event_sort,
+    task_partition,
+)
 from a2a_serverless.storage.listing import ListTasksQuery, count_states, newest_heads
 from a2a_serverless.storage.shares import ahead
 from a2a_serverless.storage.survey import survey_task
@@ -54,6 +53,7 @@ from a2a_serverless.tasks.head import (
     HANDOVER,
     KNOWN,
     TERMINAL,
+    Attention,
     Head,
     Reason,
     Trouble,
@@ -66,14 +66,7 @@ from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.console.asked import Requests
 from a2a_serverless_tools.console.lines import Logs
 from a2a_serverless_tools.inspect.timeline import InLine, Timeline, timeline
-from a2a_serverless_tools.inspect.wording import (
-    IN_LINE,
-    age,
-    duration,
-    in_line,
-    left_at_record,
-    times,
-)
+from a2a_serverless_tools.inspect.wording import IN_LINE, age, duration, left_at_record, times
 
 STATES: Final[Mapping[str, TaskState]] = {plain_state(state): state for state in sorted(KNOWN)}
 """The states that a task can have, by their plain names."""
@@ -102,8 +95,6 @@ _STEPS: Final = 50
 _PLACE: Final = re.compile(
     r"(?P<hour>[0-9]{1,7})/(?P<before>([0-9]{15}#[A-Za-z0-9._:-]{1,100}#[A-Za-z0-9_-]{32})?)"
 )
-_OPERATOR: Final = "operator"
-"""The user who has asked for a cancel, as HEAD then names it."""
 _MOST_BEFORE: Final = 1_000
 """The most turns before one in the line of its caller that are counted."""
 _NEXT_MS: Final = 2 * HOUR_MS
@@ -119,6 +110,7 @@ class TaskRow:
 
     scope: str
     task_id: str
+    incarnation: str
     context_id: str
     state: str
     created_at: int
@@ -218,6 +210,11 @@ class TaskQuery:
     state: str | None = None
     since_ms: int | None = None
     """Only tasks whose status has changed since then; None: all."""
+    until_ms: int | None = None
+    """Only tasks whose status has changed before then; None: all."""
+    context_id: str | None = None
+    reason: str | None = None
+    """Only tasks that have failed, or whose open turn waits, for this; empty: for none known."""
     created_ms: int | None = None
     """Without a scope: only tasks created since then. None: a page without a token looks at those
     of a day, or since `since_ms` if that is longer ago; the next pages look further back."""
@@ -225,12 +222,28 @@ class TaskQuery:
     token: str = ""
     """The place where the page before ended; empty: from the newest on."""
     attention: Trouble | Wait | None = None
-    """Only tasks that need attention for this: the newest trouble first, the longest wait first."""
-    reason: str | None = None
-    """With `attention`: only those with this reason; empty: those without one."""
+    """Only tasks that need attention for this: the newest trouble first, the longest wait first.
+    Their times and reasons are then those of that, and not of the status."""
     text: str = ""
     """Only tasks of which caller, tenant, context, reason, correlation id or the request's first
     line contain this, whatever the case, or whose id begins with it: among `SEARCHED`."""
+    is_whole: bool = False
+    """Without a scope: the first page, too, looks back to the oldest task."""
+
+    def has(self, row: TaskRow, at: int | None = None) -> bool:
+        """Return True if a task is one of those, but for its text and why it needs attention.
+
+        `at` is the time that the query's times are about; None: that of its status.
+        """
+        at = row.status_at if at is None else at
+        return (
+            self.scope in (None, "", row.scope)
+            and self.state in (None, "", row.state)
+            and self.context_id in (None, row.context_id)
+            and (self.reason is None or self.reason[:MAX_REASON] == row.reason[:MAX_REASON])
+            and at >= (self.since_ms or 0)
+            and (self.until_ms is None or at < self.until_ms)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,13 +288,13 @@ class _OpenTurns:
 
 
 class Inspector:
-    """Looks at tasks of all scopes, and does with them what an operator may do.
+    """Looks at tasks of all scopes.
 
     Args:
         storage: the storage, in any scope.
         settings: the settings of its deployment.
         place: what is looked at, for sentences, such as `the table tasks`.
-        backends: the backends with the queue, for a cancel; None: only the table can be reached.
+        backends: the backends with the queue; None: only the table can be reached.
         logs: the logs of its functions; None: they cannot be reached.
 
     Every method raises:
@@ -325,7 +338,7 @@ class Inspector:
             unreadable=survey.unreadable,
             pushes=survey.pushes,
             lease_s=storage.timing.lease_s,
-            in_line=await _in_line(storage, survey.head, survey.missing),
+            in_line=await in_line_of(storage, survey.head, survey.missing),
             push_events=self.settings.push_events,
         )
 
@@ -381,6 +394,26 @@ class Inspector:
             return await self._of_attention(query, query.attention)
         return await (self._of_scope(query) if query.scope else self._of_all(query))
 
+    async def has(self, query: TaskQuery, head: Head) -> bool:
+        """Return True if a task is one of those that a query asks for, as it is now."""
+        row = row_of(head)
+        if query.attention is None:
+            is_one = query.has(row)
+        else:
+            why = await self._why(head, query.attention)
+            is_one = any(query.has(replace(row, reason=one.reason), one.at) for one in why)
+        if not is_one or not query.text:
+            return is_one
+        (described,) = await self.described(_listed([(row, head)]))
+        return described.has(query.text.casefold())
+
+    async def _why(self, head: Head, kind: Trouble | Wait) -> list[Attention]:
+        """Return why a task needs attention of a kind, as HEAD or its webhooks say."""
+        if kind != "untold":
+            return [] if head.attention is None or head.attention.kind != kind else [head.attention]
+        pushes = await self.storage.for_scope(Scope(head.scope)).webhooks.all(head.task_id)
+        return [push.given_up.attention for push in pushes if push.given_up is not None]
+
     async def _with_text(self, query: TaskQuery) -> _Rows:
         """Return those of the newest `SEARCHED` tasks of a list that contain the query's text."""
         rest, looked, wanted = replace(query, text="", limit=100), 0, query.text.casefold()
@@ -405,28 +438,35 @@ class Inspector:
             own = [one for one in page.found if one.why.correlation_id == correlation_id]
             if own:
                 heads = await load_noted(self.storage, own)
-                return _listed((_row_of(head), head) for head in heads.values())
+                return _listed((row_of(head), head) for head in heads.values())
         return _Rows(rows=())
 
     async def _of_attention(self, query: TaskQuery, kind: Trouble | Wait) -> _Rows:
         """Return tasks that need attention, in the order of its index; HEAD has the last word."""
         found: dict[TaskKey, tuple[TaskRow, Head]] = {}
-        place = query.token
+        place = query.token or (_time(query.until_ms) if kind in TROUBLES else "")
+        if query.token and attention_in(query.token) is None:
+            raise PageTokenError
         for _ in range(_STEPS):
             page = await self._noted(kind, query.since_ms or 0, place, query.limit)
-            wanted = [one for one in page.found if _is_asked(one, query, kind)]
+            wanted = [
+                o for o in page.found if o.why.kind == kind and query.scope in (None, o.scope)
+            ]
             heads = await load_noted(self.storage, wanted)
             for one in wanted:
-                key = (one.scope, one.task_id)
-                head = heads.get(key)
-                if head is None or not (one.config_id or _has(head, kind)):
+                if len(found) >= query.limit and one.place != place:
+                    return _listed(found.values(), place)
+                place = one.place
+                head = heads.get((one.scope, one.task_id))
+                why = one.why if one.config_id or head is None else head.attention
+                if head is None or why is None or why.kind != kind:
                     continue
-                found.setdefault(key, (replace(_row_of(head), reason=one.why.reason), head))
-                if len(found) == query.limit:
-                    return _listed(found.values(), one.place)
+                row = replace(row_of(head), reason=why.reason)
+                if query.has(row, why.at):
+                    found.setdefault((one.scope, one.task_id), (row, head))
             place = page.found[-1].place if page.found else place
-            if page.is_all:
-                return _listed(found.values())
+            if page.is_all or len(found) >= query.limit:
+                return _listed(found.values(), "" if page.is_all else place)
         return _listed(found.values(), place)
 
     async def _noted(
@@ -479,10 +519,12 @@ class Inspector:
             status=STATES[query.state] if query.state else None,
             page_size=query.limit,
             page_token=query.token or None,
+            context_id=query.context_id,
             status_timestamp_after=None if since is None else _iso(since),
         )
         heads, token = await newest_heads(self.storage.for_scope(Scope(query.scope or "")), listed)
-        return _listed(((_row_of(head), head) for head in heads), token)
+        rows = [(row_of(head), head) for head in heads]
+        return _listed((both for both in rows if query.has(both[0])), token)
 
     async def _of_all(self, query: TaskQuery) -> _Rows:
         """Return tasks hour by hour, the newest first; the token is the place to go on from.
@@ -495,7 +537,8 @@ class Inspector:
         newest = _oldest_looked_at(hour, before) if place else now
         oldest = max(0, now - int(self.storage.timing.ttl_s * 1000))
         first = now - _DAY_MS if query.since_ms is None else min(now - _DAY_MS, query.since_ms)
-        until = (oldest if place else max(first, oldest)) if floor is None else max(0, floor)
+        is_older = place or query.is_whole
+        until = (oldest if is_older else max(first, oldest)) if floor is None else max(0, floor)
         rows: list[tuple[TaskRow, Head]] = []
         count = 0
 
@@ -512,8 +555,8 @@ class Inspector:
                 if floor is not None and head.created_at < floor:
                     continue
                 count += 1
-                row = _row_of(head)
-                if row.status_at >= (query.since_ms or 0) and query.state in (None, "", row.state):
+                row = row_of(head)
+                if query.has(row):
                     rows.append((row, head))
                 if len(rows) == query.limit:
                     return answer(f"{hour}/{Created.place(head)}", head.created_at)
@@ -524,58 +567,6 @@ class Inspector:
         """Return the number of a scope's tasks by state; this reads an index entry for each."""
         counted = await count_states(self.storage.for_scope(Scope(scope)))
         return {name: counted[state_name(state)] for name, state in STATES.items()}
-
-    async def cancel(self, task_id: str, scope: str) -> str:
-        """Cancel a task; return the state in which it has ended.
-
-        Raises:
-            TaskNotFoundError: there is no such task.
-            TaskNotCancelableError: it has ended.
-        """
-        if self.backends is None:
-            msg = f"A cancel needs the queue of {self.place}: set A2A_QUEUE, or name the stack."
-            raise ConfigurationError(msg)
-        tail = await cancel(
-            self.backends,
-            Scope(scope),
-            task_id,
-            wait=CancelWait(None, _OPERATOR),
-            timeout_s=self.settings.cancel_timeout_s,
-            by=_OPERATOR,
-        )
-        return plain_state(tail.head.state)
-
-    async def resend(self, task_id: str, scope: str) -> bool:
-        """Make an open turn due now, so that the next sweep sends it; False if HEAD has moved.
-
-        Raises:
-            TaskNotFoundError: there is no such task.
-            TurnFinishedError: no turn is open.
-            UnsupportedOperationError: the turn waits for a time of its own, or for other turns.
-        """
-        storage = self.storage.for_scope(Scope(scope))
-        head = await storage.head(task_id)
-        if head is None:
-            raise TaskNotFoundError
-        if not head.turn_is_open:
-            raise TurnFinishedError
-        waits = await _in_line(storage, head)
-        if waits is not None and waits.place != 1:
-            raise UnsupportedOperationError(
-                "The turn has no message to send: it stands in line, and starts when its place"
-                f" comes ({in_line(waits)})."
-            )
-        released, now_ms = head.released, storage.clock.now_ms()
-        if head.left == ASLEEP and released is not None and released.until > now_ms:
-            raise UnsupportedOperationError(
-                f"The turn is {left_at_record(ASLEEP, released.until)}, and goes on then."
-            )
-        if released is not None and head.was_released and released.until > now_ms:
-            raise UnsupportedOperationError(
-                f"The turn waits until {_iso(released.until)} for {released.reason}: its message is"
-                " in the queue, and starts it then."
-            )
-        return await storage.postpone(head, due_at=storage.clock.now_ms(), sends=head.sends)
 
     async def open_turns(self, limit: int) -> _OpenTurns:
         """Return what is due of the first `limit` tasks at which the sweeper looks next."""
@@ -589,17 +580,17 @@ class Inspector:
             heads |= seen
         known = [head for head in heads.values() if head is not None]
         cancels = [head for head in known if overdue_cancel(head, now_ms=now)]
-        rows = [_row_of(head) for head in known if head.turn_is_open and head not in cancels]
+        rows = [row_of(head) for head in known if head.turn_is_open and head not in cancels]
         unread = [one for one, key in zip(turns, keys, strict=True) if heads[key] is None]
         return _OpenTurns(
             rows=tuple(rows),
-            cancels=tuple(map(_row_of, cancels)),
+            cancels=tuple(map(row_of, cancels)),
             unread=tuple(unread),
             is_all=is_all,
         )
 
 
-async def _in_line(
+async def in_line_of(
     storage: DurableStorage, head: Head, missing: Collection[str] = ()
 ) -> InLine | None:
     """Return the place of a turn that is left; None if it is not. One request."""
@@ -616,6 +607,11 @@ async def _in_line(
         return waits
     own = next((at for at, place in enumerate(places, 1) if place == Place.of(head)), 0)
     return replace(waits, first=places[0].task_id, place=own, places=len(places))
+
+
+def _time(at_ms: int | None) -> str:
+    """Return the place before a time in the index of trouble; empty: its end."""
+    return "" if at_ms is None else f"{at_ms:015d}"
 
 
 def _place_in(token: str) -> tuple[int, str] | None:
@@ -665,23 +661,14 @@ def _listed(found: Iterable[tuple[TaskRow, Head]], token: str = "") -> _Rows:
     )
 
 
-def _has(head: Head, kind: Trouble | Wait) -> bool:
-    """Return True if HEAD itself says that the task needs attention for this."""
-    return head.attention is not None and head.attention.kind == kind
-
-
-def _is_asked(one: Noted, query: TaskQuery, kind: Trouble | Wait) -> bool:
-    """Return True if an entry of the index is among those that a query asks for."""
-    is_own = query.scope in (None, "", one.scope)
-    return is_own and one.why.kind == kind and query.reason in (None, one.why.reason)
-
-
-def _row_of(head: Head) -> TaskRow:
+def row_of(head: Head) -> TaskRow:
+    """Return a task as a list shows it."""
     noted = head.attention
     released = head.released if head.turn_is_open and head.was_released else None
     return TaskRow(
         scope=head.scope,
         task_id=head.task_id,
+        incarnation=head.incarnation,
         context_id=head.context_id,
         state=plain_state(head.state),
         created_at=head.created_at,

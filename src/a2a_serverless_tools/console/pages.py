@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -20,16 +19,19 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
+from a2a_serverless_tools.console.act_pages import ActPages
+from a2a_serverless_tools.console.acts import Acts
 from a2a_serverless_tools.console.conversation import IMAGES, conversation, media_type
+from a2a_serverless_tools.console.filters import TaskFilter, is_scope
 from a2a_serverless_tools.console.inspector import (
     ATTENTIONS,
     LATE_MS,
     PAGE,
     STATES,
     Inspector,
-    TaskQuery,
     event_lines,
 )
+from a2a_serverless_tools.console.journal import Entry, about
 from a2a_serverless_tools.console.picture import picture
 from a2a_serverless_tools.console.queues import Queues
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page, visible
@@ -45,10 +47,6 @@ MOST_OF_AN_EVENT: Final = 10_000
 OPEN_MS: Final = 10_000
 PAUSED_MS: Final = 60_000
 """How old the ages on a page about a task may get, in milliseconds: with an open turn, without."""
-_SINCE: Final = {"hour": 3_600_000, "day": 86_400_000, "week": 7 * 86_400_000}
-
-_DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{32}")
-"""The form of an owner's digest."""
 _WAIT_S: Final = 2.0
 """The longest wait of one step of a deletion, for what an index may show late."""
 _COUNTS: Final = 10
@@ -68,7 +66,8 @@ class Pages:
         self._inspector = inspector
         self._trying = Trying(inspector, endpoint, card)
         self._notes = Notes()
-        self._erasures: dict[str, Erasure] = {}
+        self._acts = Acts(inspector)
+        self._erasures: dict[str, tuple[Erasure, Entry]] = {}
 
     def routes(self) -> Iterator[Route]:
         """Yield method, path and answer of each page."""
@@ -79,10 +78,9 @@ class Pages:
         yield "GET", task, self._task
         yield "GET", f"{task}/live", self._live
         yield "GET", f"{task}/part/{{artifact:int}}/{{part:int}}", self._part
-        yield "POST", f"{task}/cancel", self._cancel
-        yield "POST", f"{task}/resend", self._resend
         yield "GET", "/purge", self._purge
         yield "POST", "/purge", self._purge_step
+        yield from ActPages(self._inspector, self._acts, self._notes).routes()
         yield from Queues(self._inspector, self._notes).routes()
         yield from self._trying.routes()
 
@@ -101,32 +99,17 @@ class Pages:
     async def _tasks(self, request: Request) -> Response:
         """Show one page of tasks; with `live`, only their rows."""
         asked = request.query_params
-        scope = asked.get("scope", "").strip()
-        user = asked.get("user", "").strip()
-        if user:
-            scope = Scope.of(asked.get("tenant", "").strip(), user).digest
         now = self._inspector.storage.clock.now_ms()
-        since = _SINCE.get(asked.get("since", ""))
-        kind = next((one for one in ATTENTIONS if one == asked.get("attention")), None)
         try:
-            query = TaskQuery(
-                scope=scope or None,
-                state=asked.get("state") if asked.get("state") in STATES else None,
-                since_ms=None if since is None else now - since,
-                limit=PAGE,
-                token=asked.get("page", ""),
-                attention=kind,
-                reason=asked.get("reason"),
-                text=asked.get("text", "").strip(),
-            )
+            which = TaskFilter.of(asked)
+            scope = which.owner
+            query = which.listed(now, limit=PAGE, token=asked.get("page", ""))
             rows = await self._inspector.tasks(query)
             described = await self._inspector.described(rows)
             counts = await self._inspector.counts(scope) if asked.get("counts") and scope else {}
         except A2AServerlessError as error:
             return page("problem.html", status=400, place=self._inspector.place, text=str(error))
-        names = ("user", "tenant", "scope", "state", "since", "attention", "text", "reason")
-        filters = {n: asked.get(n, "").strip() for n in names if n != "reason" or n in asked}
-        older = urlencode({**filters, "page": rows.next_token}) if rows.next_token else ""
+        older = urlencode({**which.fields, "page": rows.next_token}) if rows.next_token else ""
         return page(
             "rows.html" if asked.get("live") else "tasks.html",
             place=self._inspector.place,
@@ -137,13 +120,14 @@ class Pages:
             attentions=ATTENTIONS,
             is_full=len(rows.rows) == PAGE,
             ttl_ms=int(self._inspector.storage.timing.ttl_s * 1000),
-            filters=filters,
+            filters=asdict(which),
             states=list(STATES),
             scope=scope,
+            which=which,
             counts=counts,
             older=older,
             is_first=not asked.get("page") and rows.searched is None,
-            same=urlencode({**filters, "page": asked.get("page", ""), "live": "1"}),
+            same=urlencode({**which.fields, "page": asked.get("page", ""), "live": "1"}),
             every="30s" if query.state and not scope else "2s",  # it looks at many to show a few
             now=now,
         )
@@ -158,9 +142,8 @@ class Pages:
         if len(found) == 1:
             return RedirectResponse(f"{BASE}/task/{found[0].scope}/{task_id}", 303)
         if not found and task_id:
-            is_owner = _DIGEST.fullmatch(task_id) is not None
-            name = "scope" if is_owner else "text"
-            return RedirectResponse(f"{BASE}/tasks?{urlencode({name: task_id})}", 303)
+            which = TaskFilter(**{"scope" if is_scope(task_id) else "text": task_id})
+            return RedirectResponse(f"{BASE}/tasks?{which.query}", 303)
         return page(
             "found.html", place=self._inspector.place, here="tasks", id=task_id, found=found
         )
@@ -231,6 +214,7 @@ class Pages:
             late=LATE_MS,
             said=self._notes.get(request.query_params.get("said", "")),
             can_try=bool(self._trying.endpoint),
+            acted=await about(self._inspector.storage, scope, task_id, limit=10),
             may_join=self._inspector.logs is not None and not self._inspector.logs.is_at_hand,
             logs=request.query_params.get("logs", ""),
             **values,
@@ -286,29 +270,6 @@ class Pages:
         safe = kind if kind in IMAGES else "application/octet-stream"
         return Response(found.raw, media_type=safe, headers=headers)
 
-    async def _cancel(self, request: Request) -> Response:
-        return await self._write(request, self._inspector.cancel, "The task is {}.")
-
-    async def _resend(self, request: Request) -> Response:
-        return await self._write(
-            request, self._inspector.resend, "The turn is due: the next sweep sends it."
-        )
-
-    async def _write(
-        self, request: Request, act: Callable[[str, str], Awaitable[object]], text: str
-    ) -> Response:
-        path = request.path_params
-        form = await form_of(request)
-        if form.get("confirmed") != "yes":
-            said = "Nothing was done: it was not confirmed."
-        else:
-            try:
-                said = text.format(await act(path["id"], path["scope"]))
-            except A2AServerlessError as error:
-                said = str(error) or "It has moved on meanwhile."
-        where = f"{BASE}/task/{path['scope']}/{path['id']}?said={self._notes.keep(said)}"
-        return RedirectResponse(where, 303)
-
     # -- a caller's data ---------------------------------------------------------------------
 
     async def _purge(self, request: Request) -> Response:
@@ -325,13 +286,19 @@ class Pages:
             said = f"Nothing was deleted: {whose.name} was not typed."
             return self._purge_page(whose, counted=await self._counted(whose), said=said)
         storage = self._inspector.storage
-        erasure = self._erasures.setdefault(whose.digest, Erasure(storage, Owner(whose.digest)))
+        journal = await self._acts.journal()
+        if whose.digest not in self._erasures:
+            # The entry names nobody: what does is being deleted.
+            entry = await journal.begin("purge", which="all that a caller has in a tenant")
+            self._erasures[whose.digest] = Erasure(storage, Owner(whose.digest)), entry
+        erasure, entry = self._erasures[whose.digest]
         await storage.clock.sleep(min(erasure.pause_s, _WAIT_S) if erasure.is_empty else 0)
         deleted = await erasure.step()
-        if deleted.is_done:
-            self._erasures.pop(whose.digest, None)
         before = form.get("gone", "")
         gone = (int(before) if before.isdecimal() else 0) + deleted.tasks
+        if deleted.is_done:
+            self._erasures.pop(whose.digest, None)
+            await journal.end(entry, f"{gone:,} tasks are deleted, and nothing is left.")
         return self._purge_page(whose, gone=gone, of=erasure, is_done=deleted.is_done, is_step=True)
 
     async def _counted(self, whose: _Whose) -> Counted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl
@@ -22,6 +23,9 @@ BASE: Final = "/_console"
 
 Route: TypeAlias = tuple[str, str, Callable[[Request], Awaitable[Response]]]
 """Method, path and answer of a page."""
+
+MAY_ACT: Final[ContextVar[bool]] = ContextVar("may_act", default=True)
+"""False while a request is answered of a person who may look and not act."""
 
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
@@ -54,6 +58,7 @@ _TEMPLATES.globals |= {
     "base": BASE,
     "w": wording,
     "usage_text": usage_text,
+    "may_act": MAY_ACT.get,
     "plain": lambda state: state.replace("_", " "),
 }
 

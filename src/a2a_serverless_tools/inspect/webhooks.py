@@ -25,8 +25,8 @@ _RESULTS: Final[Mapping[str, _Result]] = {
 
 
 _AS_STORED: Final = (
-    *("version", "told", "told_count", "knows_told", "given_up", "failures", "failing_since", "refusals"),
-    *("is_given_up", "answer", "answered_at"),
+    *("version", "told", "told_count", "knows_told", "given_up", "failures", "failing_since"),
+    *("refusals", "is_given_up", "answer", "answered_at"),
 )
 """What is shown of a push configuration as it is."""
 

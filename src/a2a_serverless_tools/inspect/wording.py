@@ -17,6 +17,8 @@ from a2a_serverless_tools.inspect.webhooks import DeliveryLine, Webhook
 from a2a_serverless_tools.inspect.words import step_text
 
 UNREADABLE: Final = "unreadable"
+NO_REASON: Final = "none"
+"""How a filter says that no reason is known: the agent has said so itself."""
 IN_LINE: Final[Mapping[str, str]] = {
     "share": "in line for a place of the workers",
     "conversation": "waits for another turn of its conversation",
@@ -282,6 +284,11 @@ def delivery(one: DeliveryLine) -> str:
     text = answer if one.result == "failed" else f"{one.result}, {answer}"
     wait = "" if one.wait_ms is None else f", waits {duration(one.wait_ms)}"
     return (f"{', '.join(of)}: " if of else "") + text + wait
+
+
+def act_ended(outcome: str) -> str:
+    """Return how an act of an operator has ended, in words."""
+    return outcome or "its end was not noted: look at the task"
 
 
 def amounts(tasks: int, contexts: int, webhooks: int) -> str:

@@ -183,7 +183,7 @@ def test_a_turn_is_sent_again(run: Run, storage: DurableStorage, clock: ManualCl
     head = opened(storage, "t")
     clock.advance(5)
     code, out, _ = run("tasks", "resend", "t", "--yes")
-    assert (code, out) == (0, "The turn of t is due: the sweeper's next run sends it.\n")
+    assert (code, out) == (0, "t: Its turn is due: the sweeper's next run sends it.\n")
     assert wait(storage.head("t")).due_at == clock.now_ms()
     ended(storage, wait(storage.head(head.task_id)), TaskState.TASK_STATE_FAILED)
     code, _, err = run("tasks", "resend", "t", "--yes")
@@ -230,12 +230,13 @@ def operations(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_task_is_canceled(run: Run, storage: DurableStorage, operations: None) -> None:
-    """`tasks cancel` ends the task, and HEAD says that the operator asked."""
+    """`tasks cancel` ends the task, and HEAD says which operator asked."""
     opened(storage, "t")
     code, out, _ = run("tasks", "cancel", "t", "--yes")
-    assert (code, out) == (0, "The task t is canceled.\n")
+    assert (code, out) == (0, "t: The task is canceled.\n")
     head = wait(storage.head("t"))
-    assert (head.state, head.cancel.by) == (TaskState.TASK_STATE_CANCELED, "operator")
+    by = "operator arn:aws:sts::123456789012:user/moto"
+    assert (head.state, head.cancel.by) == (TaskState.TASK_STATE_CANCELED, by)
     code, _, err = run("tasks", "cancel", "t", "--yes")
     assert (code, "has ended" in err) == (2, True)
 
@@ -291,10 +292,10 @@ def test_a_look_at_a_queue_asks_all_servers(
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("tasks", "--state", "lost"), "--state lost is no state"),
+        (("tasks", "--state", "lost"), "lost is no state"),
         (("tasks", "--counts"), "--counts counts the tasks of one owner"),
-        (("tasks", "--tenant", "acme"), "--tenant is part of a caller's name"),
-        (("tasks", "--scope", "x"), "--scope x is no scope"),
+        (("tasks", "--tenant", "acme"), "A tenant is part of a caller's name"),
+        (("tasks", "--scope", "x"), "x is no scope"),
         (("task", "t", "--follow", "--json"), "--follow shows events"),
         (("task", "t", "--logs"), "--logs reads the logs of a deployment"),
         (("undecodable", "show"), "needs the id of a message"),

@@ -25,6 +25,7 @@ from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
+from a2a_serverless_tools.console.acts import Acts
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.lines import LogLine, Logs
@@ -471,7 +472,7 @@ async def test_a_turn_in_line_says_what_it_waits_for(clock: ManualClock) -> None
     assert "no worker for" not in await stack.page("/tasks")
     before = await storage.head("t")
     with pytest.raises(UnsupportedOperationError, match=f"stands in line.*{said}"):
-        await stack.inspector.resend("t", head.scope)
+        await Acts(stack.inspector).on_one("resend", "t", head.scope)
     assert await storage.head("t") == before
     many = replace(shown, in_line=InLine(reason="share"))
     assert what_holds(many) == "no worker; in line for a place of the workers"
@@ -489,13 +490,13 @@ async def test_a_turn_that_waits_for_its_conversation_names_the_task(clock: Manu
     assert what_holds(shown) == f"no worker; {said}"
     assert "waits for another turn of its conversation, for 0 s" in await stack.page("/queues")
     with pytest.raises(UnsupportedOperationError, match=re.escape(said)):
-        await inspector.resend("t", heads[2].scope)
+        await Acts(inspector).on_one("resend", "t", heads[2].scope)
     write = give_up(storage, "c", Place.of(heads[0]), [Place.of(head) for head in heads])
     assert write is not None
     await storage.table.write(write)
     (first,) = await inspector.timelines("b")
     assert what_holds(first).endswith("the first of its conversation: about to be woken")
-    assert await inspector.resend("b", heads[1].scope)
+    assert await Acts(inspector).on_one("resend", "b", heads[1].scope)
     await stack.sweeper.sweep()
     woken = await storage.head("b")
     assert woken is not None
@@ -626,7 +627,7 @@ async def test_a_turn_that_sleeps_is_neither_overdue_nor_lost(clock: ManualClock
         assert "overdue" not in text + queues
         if wakes != "now":
             with pytest.raises(UnsupportedOperationError, match=until):
-                await stack.inspector.resend("t", head.scope)
+                await Acts(stack.inspector).on_one("resend", "t", head.scope)
     assert await stack.sweeper.sweep() == SweepReport(woken=1)
     (shown,) = await stack.inspector.timelines("t")
     assert what_holds(shown) == "no worker; woken from its sleep, and waits for one"

@@ -72,7 +72,7 @@ async def failed(storage: DurableStorage, head: Head, error: str = "ValueError")
 async def untold(storage: DurableStorage, task_id: str, at: int) -> None:
     hook = TaskPushNotificationConfig(task_id=task_id, id="crm", url="https://crm.example/")
     push = await storage.webhooks.put(hook)
-    assert await storage.webhooks.move(push, push.settled(1, "status 503", at, is_told=False))
+    assert await storage.webhooks.move(push, push.settled((1, 0), "status 503", at, is_told=False))
 
 
 # -- the numbers -------------------------------------------------------------------------------

@@ -29,12 +29,12 @@ from a2a_serverless.http.errors import log_refusal
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.queues.operations import send
 from a2a_serverless.storage.deletion import delete_fenced
-from a2a_serverless.storage.durable import DurableStorage, Fences
+from a2a_serverless.storage.durable import DurableStorage, Fences, Opened
 from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.leases import Lease, Leases
 from a2a_serverless.storage.tail import Tail, TailEvent, settle
 from a2a_serverless.tasks.attempts import repeated_turn
-from a2a_serverless.tasks.entries import TurnOpened
+from a2a_serverless.tasks.entries import Caller, TurnOpened
 from a2a_serverless.tasks.fold import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head, Operation, OperationParams, is_interrupted
 from a2a_serverless.tasks.identity import Scope, digest, first_task_id, keyed_context_id, new_id
@@ -114,26 +114,17 @@ class Intake:
         derived = keyed_context_id(storage.scope, key) if key else new_id()
         context_id = message.context_id or derived
         first = first_task_id(storage.scope, derived) if context_id == derived else None
-        scope = storage.scope.digest
-        await self._fences.check(scope, context_id, storage.clock.now_ms())
-        opened = await storage.open_task(
+        opened = await self.create(
+            storage,
+            request,
             context_id,
-            _storable(request),
             caller=context.caller(self._carried),
             task_id=chosen or first,
             idempotency_key=_header_key(key) if chosen else _creation_key(request, key),
             ttl_s=context.ttl_s,
-            push=_inline_push(request),
         )
         head, turn = opened.head, 1
-        try:  # again: what a deletion does not see is stored after its fence
-            await self._fences.check(scope, head.context_id, head.created_at)
-        except BeingDeletedError:
-            await delete_fenced(storage, head)
-            raise
         if opened.created and opened.log is not None:
-            metrics.count("TurnsAccepted")
-            await self._send(head, OperationParams.of(head, turn), is_new_task=True)
             tail = Tail(storage, head, opened.log.fold(), [])
             return Accepted(turn=turn, opening=tail.snapshot(), tail=tail)
         if chosen is None:
@@ -141,6 +132,47 @@ class Intake:
         if _repeats_outcome(head, request):
             return await self._rejoin(storage, head, head.turn, request, context)
         return await self._follow_up(storage, _addressed(request, chosen), context)
+
+    async def create(
+        self,
+        storage: DurableStorage,
+        request: SendMessageRequest,
+        context_id: str,
+        *,
+        caller: Caller,
+        task_id: str | None = None,
+        idempotency_key: str | None = None,
+        ttl_s: float | None = None,
+    ) -> Opened:
+        """Create a task with its first turn, and send the turn to the workers.
+
+        A task that was found under a repeated key or id is returned as it is.
+
+        Raises:
+            BeingDeletedError: all that the caller has, or the context, is being deleted.
+            InvalidArgumentError, ConversationFullError: as `DurableStorage.open_task`.
+        """
+        scope = storage.scope.digest
+        await self._fences.check(scope, context_id, storage.clock.now_ms())
+        opened = await storage.open_task(
+            context_id,
+            _storable(request),
+            caller=caller,
+            task_id=task_id,
+            idempotency_key=idempotency_key,
+            ttl_s=ttl_s,
+            push=_inline_push(request),
+        )
+        head = opened.head
+        try:  # again: what a deletion does not see is stored after its fence
+            await self._fences.check(scope, head.context_id, head.created_at)
+        except BeingDeletedError:
+            await delete_fenced(storage, head)
+            raise
+        if opened.created:
+            metrics.count("TurnsAccepted")
+            await self._send(head, OperationParams.of(head, head.turn), is_new_task=True)
+        return opened
 
     async def _follow_up(
         self, storage: DurableStorage, request: SendMessageRequest, context: CallContext

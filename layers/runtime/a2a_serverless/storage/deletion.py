@@ -87,6 +87,8 @@ class Counted:
     """Tasks and states that are still stored but not found any more: expired, or half deleted."""
     lines: int = 0
     """Lines of conversations, also empty ones."""
+    acts: int = 0
+    """What the journal of operators has about its tasks."""
     after: str = ""
     """The place behind which the next step goes on; empty: this was the last step."""
 
@@ -99,12 +101,14 @@ class Counted:
             webhooks=self.webhooks + later.webhooks,
             remains=self.remains + later.remains,
             lines=self.lines + later.lines,
+            acts=self.acts + later.acts,
         )
 
     @property
     def is_nothing(self) -> bool:
-        """Return True if nothing was found: no task, context, webhook, line or remains."""
-        return not (self.tasks or self.contexts or self.webhooks or self.remains or self.lines)
+        """Return True if nothing at all was found."""
+        counts = (self.tasks, self.contexts, self.webhooks, self.remains, self.lines, self.acts)
+        return not any(counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +134,11 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Deletable:
-    """A stored task, or the stored state of a context; the other of the two ids is None."""
+    """A stored task, the stored state of a context, or an act on a task: the others are None."""
 
     task_id: str | None = None
     context_id: str | None = None
+    act: Key | None = None
     is_live: bool
     is_line: bool = False
     """The line of the context's turns is stored, not its state."""
@@ -152,19 +157,35 @@ class _Erased:
     context_id: str | None = None
 
 
-async def delete_task(storage: DurableStorage, task_id: str) -> bool:
+async def delete_task(
+    storage: DurableStorage, task_id: str, *, incarnation: str | None = None
+) -> bool:
     """Delete a task and all that belongs to it; return True if it existed.
+
+    With `incarnation` a later task with this id stays. A deletion that was interrupted is finished.
 
     A task that is worked on is deleted as well: its attempt cannot commit any more, and ends
     when it looks at its task again.
     """
     head = await storage.head(task_id)
     if head is None:
+        await _finish(storage, task_id)
+        return False
+    if incarnation not in (None, head.incarnation):
         return False
     erased = await _erase(storage, task_id, incarnation=head.incarnation)
     if head.serial_from:
         await pass_on(storage, head.context_id)
     return erased.was_live
+
+
+async def _finish(storage: DurableStorage, task_id: str) -> None:
+    """Delete what an interrupted deletion has left of a task that is not found any more."""
+    item = None
+    if is_task_id(task_id):
+        item = await storage.table.get(layout.head_key(storage.scope.digest, task_id))
+    if item is not None and item.get("expires_at") == DELETED:
+        await _erase(storage, task_id, incarnation=_incarnation_of(item))
 
 
 async def delete_context(storage: DurableStorage, context_id: str) -> int:
@@ -213,13 +234,15 @@ async def delete_data(
                 contexts[erased.context_id] = None
         if items >= limit:
             break
+    acts = [place.act for place in stored if place.act is not None]
+    await storage.table.delete(acts)
     # After the tasks: none of them can write a state any more.
     states = 0
     for context in contexts:
         states += await storage.contexts.delete(context)
         await forget_line(storage, context)
     # An index may still name what is gone: that is nothing to delete.
-    is_done = items + states == 0
+    is_done = items + states + len(acts) == 0
     if is_done and context_id is None and storage.table.blobs is not None:
         await storage.table.blobs.delete(BlobOwner.uploads(storage.scope.digest))
     return Deleted(tasks=tasks, contexts=states, webhooks=webhooks, is_done=is_done)
@@ -249,7 +272,8 @@ async def count_data(
         found = await asyncio.gather(*map(storage.table.count, pushes))
         webhooks += sum(matches.passed for matches in found)
     lines = sum(place.is_line for place in stored)
-    stored_else = [place for place in stored if not place.is_line]
+    acts = sum(place.act is not None for place in stored)
+    stored_else = [place for place in stored if not (place.is_line or place.act)]
     live = [place for place in stored_else if place.is_live]
     return Counted(
         tasks=sum(place.task_id is not None for place in live),
@@ -257,6 +281,7 @@ async def count_data(
         webhooks=webhooks,
         remains=len(stored_else) - len(live),
         lines=lines,
+        acts=acts,
         after=stored[-1].at if len(stored) == limit else "",
     )
 
@@ -273,7 +298,8 @@ async def stored_in(
         found = await _places(storage, context_id, TASKS_A_COUNT, after)
         for one in found:
             ids = {"task_id": one.task_id, "context_id": one.context_id}
-            yield {name: value for name, value in ids.items() if value is not None}
+            if one.act is None:
+                yield {name: value for name, value in ids.items() if value is not None}
         if len(found) < TASKS_A_COUNT:
             return
         after = found[-1].at
@@ -464,6 +490,8 @@ async def _entries(
 
 def _place(storage: DurableStorage, entry: Item, at: str) -> _Deletable:
     lives = is_live(entry, storage.clock.now_ms())
+    if entry["PK"] == layout.JOURNAL:
+        return _Deletable(act=key_of(entry), is_live=lives, at=at)
     context_id = layout.context_in(entry)
     if context_id is not None:
         is_line = entry["SK"] == layout.LINE

@@ -222,7 +222,7 @@ class Fences:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Opened:
+class Opened:
     """The task that a creation has made, or has found under a repeated key or id (`created` False).
 
     `log` is that of a created task, so that the caller need not read what was just written.
@@ -558,7 +558,7 @@ class DurableStorage:
         idempotency_key: str | None = None,
         ttl_s: float | None = None,
         push: TaskPushNotificationConfig | None = None,
-    ) -> _Opened:
+    ) -> Opened:
         """Create a task with its first turn open, in one request.
 
         The id is `task_id`, or one that follows from (context, key), or a random one. `push` is
@@ -596,9 +596,9 @@ class DurableStorage:
         taker = await self._insert(step, body, _pushed(step))
         if taker is not None:
             await self._forget_blobs(step)
-            return _Opened(head=taker, created=False)
+            return Opened(head=taker, created=False)
         log = Log(head=step.head, records=(Record.of(step),))
-        return _Opened(head=step.head, created=True, log=log)
+        return Opened(head=step.head, created=True, log=log)
 
     async def commit(self, head: Head, commit: Commit) -> Head:
         """Write `commit` onto `head` as one atomic step; return the new HEAD.

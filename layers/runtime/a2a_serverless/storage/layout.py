@@ -54,6 +54,9 @@ PUSH_END: Final = "PUSH$"
 SENT: Final = "SENT#"
 GROUP: Final = "GROUP#"
 FENCE: Final = "FENCE"
+JOURNAL: Final = "JOURNAL"
+"""The partition of what operators have done."""
+ACT: Final = "ACT#"
 WAITING: Final = "WAIT"
 """How the `line_key` of a turn that waits for a share of the workers begins."""
 TROUBLE: Final = "TROUBLE"
@@ -115,6 +118,28 @@ def context_in(entry: Mapping[str, Any]) -> str | None:
     if not entry["PK"].startswith("CONTEXT#"):
         return None
     return place_in(entry).partition("#")[2]
+
+
+def act_key(at_ms: int, mark: str) -> Key:
+    """Return the key of an act of an operator in the journal, which is in the order of time."""
+    return Key(JOURNAL, f"{ACT}{at_ms:015d}#{mark}")
+
+
+def act_owner(scope: str, task_id: str, at_ms: int) -> dict[str, str]:
+    """Return the attributes by which the index by scope finds an act on a task.
+
+    Its place is before every task's of the scope, like that of a context.
+    """
+    return {
+        "scope_key": scope_key(scope, shard_of(task_id)),
+        "status_key": in_scope(scope, f"{_BEFORE_TASKS}{ACT}{task_id}#{at_ms:015d}"),
+    }
+
+
+def acts_on(scope: str, task_id: str) -> tuple[str, str]:
+    """Return what every `status_key` of the acts on a task is between."""
+    start = in_scope(scope, f"{_BEFORE_TASKS}{ACT}{task_id}")
+    return f"{start}#", f"{start}$"
 
 
 def fence_item(owner: str, token: str) -> Key:

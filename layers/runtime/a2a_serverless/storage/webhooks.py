@@ -61,7 +61,7 @@ from a2a_serverless.storage.table import (
     key_of,
 )
 from a2a_serverless.tasks.fold import LAST
-from a2a_serverless.tasks.head import Attention, Head
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id, new_token
 from a2a_serverless.tasks.push import GivenUp, Push, check_room, checked, tallied
 from a2a_serverless.tasks.rules import check_writable
@@ -410,8 +410,7 @@ def _outcome(push: Push) -> Item:
     if (lost := push.given_up) is not None:
         values |= {"given_up": lost.count, "given_up_version": lost.version}
         values |= {"given_up_at": lost.at, "given_up_reason": lost.reason}
-        noted = Attention(kind="untold", at=lost.at, reason=lost.reason)
-        values |= attention_values(push.config.task_id, noted)
+        values |= attention_values(push.config.task_id, lost.attention)
         values |= {"given_up_behind": lost.behind[0], "given_up_behind_index": lost.behind[1]}
     return values
 

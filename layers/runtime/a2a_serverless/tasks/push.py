@@ -17,7 +17,7 @@ from a2a.types import (
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.entries import copied
 from a2a_serverless.tasks.fold import LAST, Fold, Record, events_of
-from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, Head
+from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, Attention, Head
 from a2a_serverless.tasks.identity import digest, is_task_id
 
 PushEvents = Literal["ends", "statuses", "all"]
@@ -67,6 +67,11 @@ class GivenUp:
     """How the last attempt at it ended, such as `status 503`."""
     behind: tuple[int, int]
     """The cursor before the first of them: the place from which they are sent again."""
+
+    @property
+    def attention(self) -> Attention:
+        """Return why a person may have to look at the task."""
+        return Attention(kind="untold", at=self.at, reason=self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +142,10 @@ class Push:
         """Return True if events were given up, or its URL is not called any more."""
         return self.given_up is not None or self.is_given_up
 
+    def without_refusals(self) -> Push:
+        """Return the configuration as if its receiver had neither failed nor refused."""
+        return replace(self, failures=0, failing_since=None, refusals=0)
+
     def redelivered(self, events: Iterable[tuple[int, int]]) -> Push:
         """Return the configuration with its cursor before the first event that was given up.
 
@@ -144,7 +153,7 @@ class Push:
         sent again, too, in its order, and is not counted as told until then. Its failures and
         refusals are forgotten.
         """
-        again = replace(self, failures=0, failing_since=None, refusals=0, given_up=None)
+        again = replace(self.without_refusals(), given_up=None)
         if self.given_up is None:
             return again
         version, index = behind = self.given_up.behind

@@ -1,0 +1,292 @@
+"""The verbs of `tasks` that change tasks, one or those of a filter; and `journal`."""
+
+from __future__ import annotations
+
+import json
+from argparse import SUPPRESS, Namespace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from a2a_serverless_tools.cli.arguments import Adders, Commands, Parser, add_command, positive
+from a2a_serverless_tools.cli.task import fault_of, not_found
+from a2a_serverless_tools.cli.text import counting, printable, refuse, say, typed
+
+if TYPE_CHECKING:
+    from a2a_serverless_tools.console.acts import Acts, Done, Plan
+    from a2a_serverless_tools.console.filters import TaskFilter
+    from a2a_serverless_tools.console.inspector import Inspector
+    from a2a_serverless_tools.console.journal import Entry
+    from a2a_serverless_tools.inspect.acting import Act
+
+_MOST: Final = 1_000
+"""Tasks of one run, unless the caller asks for another number."""
+_SHOWN: Final = 10
+"""Tasks that a preview names."""
+_METAVARS: Final = {"attention": "KIND", "find": "TEXT", "since": "TIME", "until": "TIME"}
+_VERBS: Final[dict[Act, tuple[str, str]]] = {
+    "cancel": (
+        "cancels tasks",
+        (
+            "Asks the agent to end the task, and ends it without the agent if that takes longer "
+            "than A2A_CANCEL_TIMEOUT_S."
+        ),
+    ),
+    "resend": (
+        "has open turns sent again",
+        "Makes the open turn of a task due now: the next run of the sweeper sends it.",
+    ),
+    "retry": (
+        "tries failed tasks again, each as a new task",
+        (
+            "Opens a new task with the first message of a failed one, for the same caller in the "
+            "same context, with a key of its own. It names the failed task, which stays as it is, "
+            "and has none of its webhooks."
+        ),
+    ),
+    "redeliver": (
+        "has webhooks told again of what was given up",
+        (
+            "Puts webhooks back to the first notification that was given up. What they have taken "
+            "since comes again, too, with the same event ids. The sweeper's next run sends it."
+        ),
+    ),
+    "delete": (
+        "deletes tasks for good, not all that a caller has",
+        (
+            "Deletes tasks with their logs, files and webhooks, also those that run. The states of "
+            "contexts stay: `tasks purge` deletes all that a caller has."
+        ),
+    ),
+}
+"""Summary and description of each act."""
+
+
+def add_filter(parser: Parser, *, is_verb: bool = False) -> None:
+    """Add the arguments that choose tasks, which `filter_of` reads, beside `--scope`."""
+    shown: dict[str, str] = {
+        "user": "the tasks of this caller",
+        "tenant": "the caller's tenant",
+        "state": "only those in this state, such as failed",
+        "attention": "only those that need attention: failed, rejected, untold (a notification was "
+        "given up), or an open turn that waits: again (it was sent again), asleep, conversation, "
+        "retry, share",
+        "reason": "only those that failed with this error, such as TimeoutError, or whose open "
+        "turn waits for this; none: no reason is known",
+        "find": "only those whose caller, context, reason, correlation id or request's first line "
+        "has this text, or whose id begins with it; a list looks at its newest 1,000",
+        "context": "only those of this context",
+        "since": "only those changed since: 30m, 1h, 7d ago, or a time such as 2026-11-27T08:00Z",
+        "until": "only those changed before then",
+    }
+    for name, text in shown.items():
+        default = SUPPRESS if is_verb else ""
+        metavar = _METAVARS.get(name, name.upper())
+        field = "text" if name == "find" else name
+        parser.add_argument(f"--{name}", dest=field, metavar=metavar, default=default, help=text)
+
+
+def filter_of(options: Namespace) -> TaskFilter:
+    """Return which tasks the arguments choose.
+
+    Raises:
+        InvalidArgumentError: a value chooses nothing.
+    """
+    from a2a_serverless_tools.console.filters import TaskFilter
+
+    return TaskFilter.of({name: getattr(options, name, "") or "" for name in TaskFilter.names()})
+
+
+def add_acts(verbs: Commands) -> None:
+    """Add the verbs that act on one task, or on those of a filter."""
+    for act, (summary, description) in _VERBS.items():
+        run = partial(_act, act=act)
+        verb = add_command(verbs, act, run, summary=summary, description=description)
+        verb.add_task_id(is_optional=True)
+        add_filter(verb, is_verb=True)
+        if act == "redeliver":
+            verb.add_argument("--webhook", metavar="ID", help="only the webhook with this id")
+        verb.add_argument(
+            "--limit", type=positive, default=_MOST, metavar="N", help="at most (default: 1000)"
+        )
+        verb.add_argument("--after", default="", metavar="PLACE", help="go on where a run stopped")
+        verb.add_argument("--dry-run", action="store_true", help="say what would be done, and end")
+        verb.add_argument("--yes", action="store_true", help="do not ask first")
+        verb.add_place(is_verb=True)
+
+
+async def _act(options: Namespace, act: Act) -> int:
+    """Do something with one task, or with those of a filter; return 2 if it cannot be done."""
+    from a2a_serverless.errors import InvalidArgumentError
+    from a2a_serverless_tools.cli.places import inspector_of
+    from a2a_serverless_tools.console.acts import NEED_QUEUE, Acts
+
+    try:
+        which = filter_of(options)
+    except InvalidArgumentError as error:
+        return refuse(str(error))
+    is_one = options.id is not None
+    if is_one and (fault := fault_of(options.id, options.scope)) is not None:
+        return refuse(fault)
+    if is_one and which.fields.keys() - {"scope"}:
+        return refuse("Name one task, or choose some by options: not both.")
+    if not is_one and not which.fields:
+        return refuse(f"{act} needs a task's id, or options that choose tasks, such as --state.")
+    inspector = await inspector_of(options, needs_queue=act in NEED_QUEUE, is_change=True)
+    acts = Acts(inspector)
+    if is_one:
+        return await _on_one(acts, inspector, options, act)
+    return await _on_many(acts, options, act, which)
+
+
+async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act) -> int:
+    from a2a_serverless.errors import (
+        ConcurrencyError,
+        InvalidArgumentError,
+        TaskNotCancelableError,
+        TaskNotFoundError,
+        UnsupportedOperationError,
+    )
+    from a2a_serverless_tools.inspect.acting import ACTS
+
+    found = await inspector.timelines(options.id, options.scope)
+    if not found:
+        return refuse(not_found(options.id, options.scope, inspector))
+    if len(found) > 1:
+        scopes = ", ".join(one.scope for one in found)
+        return refuse(f"{len(found)} owners have a task {options.id}: --scope {scopes}.")
+    question = f"{_sentence(ACTS[act])} {options.id}, which is {found[0].state}? [y/N] "
+    if not options.dry_run and not options.yes and not _agrees(question):
+        return refuse("Nothing was done: answer y, or say --yes.")
+    try:
+        if options.dry_run:
+            said = await acts.preview(act, options.id, found[0].scope)
+        elif getattr(options, "webhook", None):
+            said = await acts.redeliver_one(options.id, found[0].scope, options.webhook)
+        else:
+            said = await acts.on_one(act, options.id, found[0].scope)
+        print(printable(f"{options.id}: {said}"))
+    except TaskNotFoundError:
+        return refuse(f"The task {options.id} has gone meanwhile.")
+    except (
+        UnsupportedOperationError,
+        TaskNotCancelableError,
+        ConcurrencyError,
+        InvalidArgumentError,
+    ) as error:
+        return refuse(f"{options.id}: {error}")
+    return 0
+
+
+async def _on_many(acts: Acts, options: Namespace, act: Act, which: TaskFilter) -> int:
+    from a2a_serverless_tools.console.acts import AT_ONCE, Done
+    from a2a_serverless_tools.inspect.acting import ACTS
+
+    plan = await acts.plan(act, which, most=options.limit, after=options.after)
+    _print_plan(plan)
+    if options.dry_run:
+        return 0
+    if not plan.rows:
+        await acts.run(plan, (), Done())  # finishes deletions that were cut off
+        return 0
+    question = f"{_sentence(ACTS[act])} {len(plan.rows):,} tasks? [y/N] "
+    if not options.yes and not _agrees(question):
+        return refuse("Nothing was done: answer y, or say --yes.")
+    done, rows = Done(), plan.rows
+    try:
+        with counting(act, total=len(rows), prints_lines=False) as so_far:
+            for start in range(0, len(rows), AT_ONCE):
+                await acts.run(plan, rows[start : start + AT_ONCE], done)
+                so_far(start + AT_ONCE)
+    finally:
+        _print_done(done, len(rows))
+    return 2 if done.failed else 0
+
+
+def _print_plan(plan: Plan) -> None:
+    from a2a_serverless_tools.inspect.acting import ACTS
+
+    print(
+        printable(
+            f"{plan.which.sentence()}: looked at {plan.looked:,}. To {ACTS[plan.act]}:"
+            f" {len(plan.rows):,} tasks."
+        )
+    )
+    for row in plan.rows[:_SHOWN]:
+        print(f"  {row.task_id}  {row.state}  {row.scope}")
+    if len(plan.rows) > _SHOWN:
+        print(f"  and {len(plan.rows) - _SHOWN:,} more")
+    if plan.after:
+        print(f"There may be more: go on with --after {plan.after}")
+
+
+def _print_done(done: Done, of: int) -> None:
+    print(f"Done: {done.done:,} of {of:,}.")
+    for what, counted in (("Skipped", done.skipped), ("Failed", done.failed)):
+        for sentence, number in counted.most_common():
+            print(printable(f"{what}: {number:,}. {sentence}"))
+    left = of - done.done - done.skipped.total() - done.failed.total()
+    if left:
+        say(f"{left:,} were not reached: run it again for the rest.")
+
+
+def _agrees(question: str) -> bool:
+    return typed(question).lower() in ("y", "yes")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# -- the journal -----------------------------------------------------------------------------
+
+
+def _add_journal(commands: Commands) -> None:
+    journal = add_command(
+        commands,
+        "journal",
+        _journal,
+        summary="lists what operators have done: who, when, and what came of it",
+        description="Lists the acts of operators on tasks, the newest first. An act is noted "
+        "before and after, and kept for 90 days.",
+    )
+    journal.add_argument("--task", metavar="ID", help="only acts on this task; needs --scope")
+    journal.add_argument("--scope", metavar="SCOPE", help="the owner of the task")
+    journal.add_argument(
+        "--limit", type=positive, default=50, metavar="N", help="at most (default: %(default)s)"
+    )
+    journal.add_argument("--json", action="store_true", help="one JSON object a line")
+    journal.add_place()
+
+
+async def _journal(options: Namespace) -> int:
+    """Print the newest acts, one a line; return 2 if they cannot be listed."""
+    from dataclasses import asdict
+
+    from a2a_serverless_tools.cli.places import inspector_of
+    from a2a_serverless_tools.console.journal import about, newest
+
+    if (options.task is None) is not (options.scope is None):
+        return refuse("--task and --scope name a task together: give both.")
+    if options.task is not None and (fault := fault_of(options.task, options.scope)):
+        return refuse(fault)
+    storage = (await inspector_of(options)).storage
+    if options.task is None:
+        found = await newest(storage, limit=options.limit)
+    else:
+        found = await about(storage, options.scope, options.task, limit=options.limit)
+    for entry in found:
+        values = {name: value for name, value in asdict(entry).items() if name != "key"}
+        print(json.dumps(values) if options.json else printable(_line(entry)))
+    if not found:
+        say("Nothing was done so far, in the last 90 days.")
+    return 0
+
+
+def _line(entry: Entry) -> str:
+    from a2a_serverless_tools.inspect.wording import act_ended, iso
+
+    about = "  ".join(filter(None, (entry.task_id, entry.scope, entry.which)))
+    return f"{iso(entry.at)}  {entry.act:<9}  {about}  by {entry.by}: {act_ended(entry.outcome)}"
+
+
+ADDERS: Final[Adders] = {"journal": _add_journal}

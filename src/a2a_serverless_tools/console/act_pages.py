@@ -1,0 +1,138 @@
+"""The pages that act on one task or on those of a filter, and the page of the journal."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, cast
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
+from a2a_serverless_tools.console.acts import AT_ONCE, Acts, Done, Plan
+from a2a_serverless_tools.console.filters import TaskFilter
+from a2a_serverless_tools.console.inspector import PAGE, Inspector
+from a2a_serverless_tools.console.journal import newest
+from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page
+from a2a_serverless_tools.inspect.acting import ACTS, Act
+
+_MOST: Final = 200
+"""Tasks of one run: what a person waits for in front of a page."""
+_PLANS: Final = 20
+"""Plans and runs that are remembered."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """A plan that a person has seen, and how far it is carried out."""
+
+    plan: Plan
+    at: int = 0
+    done: Done = field(default_factory=Done)
+
+
+class ActPages:
+    """Acts on tasks, for the pages of one place.
+
+    Args:
+        inspector: reads the tasks.
+        acts: does what a person confirms.
+        notes: keeps what an act has done.
+    """
+
+    def __init__(self, inspector: Inspector, acts: Acts, notes: Notes) -> None:
+        self._inspector = inspector
+        self._acts = acts
+        self._notes = notes
+        self._runs: dict[str, _Run] = {}
+
+    def routes(self) -> Iterator[Route]:
+        """Yield method, path and answer of each page."""
+        for act in ACTS:
+            yield "POST", f"/task/{{scope}}/{{id}}/{act}", partial(self._on_one, act)
+        yield "GET", "/act", self._preview
+        yield "POST", "/act", self._step
+        yield "GET", "/journal", self._journal
+
+    async def _on_one(self, act: Act, request: Request) -> Response:
+        path, form = request.path_params, await form_of(request)
+        where = f"{BASE}/task/{path['scope']}/{path['id']}"
+        if form.get("confirmed") != "yes":
+            said = "Nothing was done: it was not confirmed."
+        else:
+            try:
+                if act == "redeliver" and (config_id := form.get("webhook", "")):
+                    said = await self._acts.redeliver_one(path["id"], path["scope"], config_id)
+                else:
+                    said = await self._acts.on_one(act, path["id"], path["scope"])
+            except A2AServerlessError as error:
+                said = str(error)
+        return RedirectResponse(f"{where}?said={self._notes.keep(said)}", 303)
+
+    async def _preview(self, request: Request) -> Response:
+        """Show what an act would do with the tasks of a filter, counted; change nothing."""
+        asked = request.query_params
+        act, which = _act(asked.get("act", "")), TaskFilter.of(asked)
+        if not which.fields:
+            raise InvalidArgumentError("Choose some tasks first: all of them are none.")
+        plan = await self._acts.plan(act, which, most=_MOST, after=asked.get("after", ""))
+        key = secrets.token_urlsafe(12)
+        self._runs[key] = run = _Run(plan)
+        for old in list(self._runs)[:-_PLANS]:
+            del self._runs[old]
+        return self._page(key, run)
+
+    async def _step(self, request: Request) -> Response:
+        """Act on the next tasks of a plan that was shown; the page asks for the next step."""
+        form = await form_of(request)
+        key = form.get("plan", "")
+        run = self._runs.get(key)
+        if run is None:
+            raise InvalidArgumentError("The preview is not known any more: look at it again.")
+        if form.get("confirmed") != "yes" and run.at == 0:
+            return self._page(key, run, said="Nothing was done: it was not confirmed.")
+        rows = run.plan.rows[run.at : run.at + AT_ONCE]
+        run.at += len(rows)  # before: a page that is loaded twice takes no task twice
+        await self._acts.run(run.plan, rows, run.done)
+        return self._page(key, run, has_begun=True)
+
+    def _page(self, key: str, run: _Run, *, said: str = "", has_begun: bool = False) -> Response:
+        return page(
+            "act.html",
+            place=self._inspector.place,
+            here="tasks",
+            key=key,
+            run=run,
+            plan=run.plan,
+            what=ACTS[run.plan.act],
+            has_begun=has_begun,
+            is_over=run.at >= len(run.plan.rows),
+            said=said,
+        )
+
+    async def _journal(self, request: Request) -> Response:
+        storage = self._inspector.storage
+        found = await newest(storage, limit=PAGE, before=request.query_params.get("before", ""))
+        older = found[-1].key.SK if len(found) == PAGE else ""
+        return page(
+            "journal.html",
+            place=self._inspector.place,
+            here="journal",
+            entries=found,
+            older=older,
+            is_first="before" not in request.query_params,
+        )
+
+
+def _act(name: str) -> Act:
+    """Return the act with a name.
+
+    Raises:
+        InvalidArgumentError: there is none.
+    """
+    if name not in ACTS:
+        raise InvalidArgumentError(f"There is no act {name!r}: choose one of {', '.join(ACTS)}.")
+    return cast("Act", name)

@@ -1,0 +1,479 @@
+"""What an operator does with tasks, over every table: twice, cut off, beside others, on many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from a2a.types import Part, TaskPushNotificationConfig, TaskState, TaskStatus
+
+from a2a_serverless.clock import SystemClock
+from a2a_serverless.errors import (
+    BeingDeletedError,
+    ConcurrencyError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from a2a_serverless.push.jobs import PushJob
+from a2a_serverless.push.waiting import wake_due
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.blobs import MemoryBlobs
+from a2a_serverless.storage.deletion import Erasure, Owner, count_data, stored_in
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.layout import task_partition
+from a2a_serverless.storage.table import Range
+from a2a_serverless.tasks.entries import Caller, StatusChanged, TurnOpened
+from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, plain_state
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import OBSERVER, Backends
+from a2a_serverless_tools.console.acts import Acts, Done
+from a2a_serverless_tools.console.filters import TaskFilter
+from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.console.journal import KEPT_S, Entry, about, newest
+from a2a_serverless_tools.inspect.acting import ACTS, Act
+from tests.support.clocks import ManualClock
+from tests.support.messages import message, request
+from tests.support.queues import MemoryQueue, left
+
+S = TaskState
+ANN = Caller(user="ann", tenant="acme", extensions=("urn:x",), variables='{"a:B": 1}')
+CONTEXT = "talk"
+HOOK = TaskPushNotificationConfig(id="hook", url="https://receiver.example/")
+
+
+class KilledError(BaseException):
+    """The process of an act has ended."""
+
+
+class Ticking(SystemClock):
+    """The time of this machine, counted from a time of the test's own."""
+
+    def __init__(self, start_ms: int) -> None:
+        self._ahead_ms = start_ms - super().now_ms()
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._ahead_ms
+
+
+class Desk:
+    """An operator, his storage, and the queue of turns."""
+
+    def __init__(self, storage: DurableStorage, clock: ManualClock) -> None:
+        self.storage, self.clock = storage, clock
+        self.queue = MemoryQueue(Operation, clock=clock)
+        self.jobs = MemoryQueue(PushJob, clock=clock)
+        settings = Settings(cancel_timeout_s=0.01, push_events="statuses")
+        self.inspector = self._over(storage, settings)
+        self.acts = Acts(self.inspector, by="pat")
+        # A cancel waits for the agent, in a time that goes on by itself.
+        ticking = DurableStorage(
+            storage.table, scope=storage.scope, observer=OBSERVER, clock=Ticking(clock.now_ms())
+        )
+        self._canceling = Acts(self._over(ticking, settings), by="pat")
+        self.owner = TaskFilter(scope=storage.scope.digest)
+
+    def _over(self, storage: DurableStorage, settings: Settings) -> Inspector:
+        backends = Backends(storage=storage, operations=self.queue)
+        return Inspector(storage, settings, place="the table", backends=backends)
+
+    async def open(self, task_id: str, *, push: bool = False, text: str = "go") -> Head:
+        said = request(text)
+        hook = HOOK if push else None
+        opened = await self.storage.open_task(CONTEXT, said, task_id=task_id, caller=ANN, push=hook)
+        return opened.head
+
+    async def failed(self, task_id: str, reason: str = "ValueError") -> Head:
+        """A task whose only attempt has failed, and whose webhook was not told of its statuses."""
+        head = await self.open(task_id, push=True)
+        head = await self.storage.commit(head, Commit(token="a", claims=True, worker="w"))
+        failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
+        end = AttemptEnd(token="a", reason=reason, correlation_id="c")
+        head = await self.storage.commit(head, Commit(entries=(failed,), token="a", failed=end))
+        push = (await self.storage.webhooks.all(task_id))[0]
+        lost = push.settled((1, 0), "status 503", 1, is_told=False)
+        told = lost.settled((head.version, 0), "status 200", 2, is_told=True)
+        assert await self.storage.webhooks.move(push, told, closes=True)
+        return head
+
+    async def for_act(self, act: Act, task_id: str) -> Head:
+        """A task to which an act fits."""
+        is_open = act in ("cancel", "resend")
+        return await (self.open(task_id) if is_open else self.failed(task_id))
+
+    async def do(self, act: Act, task_id: str) -> str:
+        acts = self._canceling if act == "cancel" else self.acts
+        return await acts.on_one(act, task_id, self.storage.scope.digest)
+
+    async def ids(self) -> set[str]:
+        """The tasks of the owner that exist."""
+        rows = (await self.inspector.tasks(self.owner.listed(self.clock.now_ms(), limit=50))).rows
+        return {row.task_id for row in rows}
+
+    async def journal(self) -> list[Entry]:
+        """The acts on this owner's tasks, the oldest first; others share the table."""
+        found = await newest(self.storage, limit=1000)
+        return [one for one in reversed(found) if one.scope == self.storage.scope.digest]
+
+    async def effect(self, act: Act, head: Head) -> None:
+        """Assert that an act was done, once."""
+        now = await self.storage.head(head.task_id)
+        if act == "delete":
+            partition = task_partition(head.scope, head.task_id)
+            assert await self.storage.table.all(Range(partition=partition)) == []
+            return
+        assert now is not None
+        match act:
+            case "cancel":
+                assert (now.state, now.cancel and now.cancel.by) == (
+                    S.TASK_STATE_CANCELED,
+                    "operator pat",
+                )
+            case "resend":
+                assert (now.due_at, now.sends) == (self.clock.now_ms(), head.sends)
+            case "retry":
+                assert now == head
+                (new,) = await self.ids() - {head.task_id}
+                opened = await self.storage.head(new)
+                assert opened is not None
+                assert (opened.turn, opened.context_id) == (1, CONTEXT)
+            case "redeliver":
+                (push,) = await self.storage.webhooks.all(head.task_id)
+                assert (push.cursor, push.given_up, push.told_count) == (
+                    (0, 1_000_000_000),
+                    None,
+                    0,
+                )
+                assert await self.storage.webhooks.count_open() == 1
+                await wake_due(self.storage, self.jobs, math.inf)
+                own = [job for job in left(self.jobs) if job.task_id == head.task_id]
+                assert len(own) == 1
+
+
+@pytest.fixture
+def desk(storage: DurableStorage, clock: ManualClock) -> Desk:
+    return Desk(storage, clock)
+
+
+@pytest.mark.parametrize("act", ACTS)
+async def test_an_act_twice_is_harmless(desk: Desk, act: Act) -> None:
+    """The second one is refused and changes nothing, or says the same of the same state."""
+    head = await desk.for_act(act, "t")
+    first = await desk.do(act, "t")
+    await desk.effect(act, head)
+    if act == "resend":
+        assert await desk.do(act, "t") == first
+    else:
+        with pytest.raises((UnsupportedOperationError, TaskNotFoundError)):
+            await desk.do(act, "t")
+    await desk.effect(act, head)
+    entries = await desk.journal()
+    assert {(one.act, one.task_id, one.by, one.outcome) for one in entries} == {
+        (act, "t", "pat", first)
+    }
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("is_applied", [False, True], ids=["before", "after"])
+async def test_an_act_that_is_cut_off_is_done_by_the_next(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, act: Act, *, is_applied: bool
+) -> None:
+    """Whichever of its requests is its last: nothing is lost or doubled; the journal has both.
+
+    The entry of the act that was cut off has no end. The last one has a write without an answer.
+    """
+    kills = 0
+    for at in range(40):
+        name = f"{act}-{is_applied}-{at}"
+        head = await desk.for_act(act, name)
+        with monkeypatch.context() as patch:
+            mortal = Mortal(at, is_applied=is_applied)
+            for owner, method in (
+                *((desk.storage.table, each) for each in ("write", "delete")),
+                (desk.queue, "send"),
+            ):
+                patch.setattr(owner, method, mortal.guarded(getattr(owner, method)))
+            try:
+                await desk.do(act, name)
+            except KilledError:
+                kills += 1
+        try:
+            await desk.do(act, name)
+        except (UnsupportedOperationError, TaskNotFoundError):
+            assert mortal.has_killed or act != "resend"
+        await desk.effect(act, head)
+        for one in await desk.ids():
+            await desk.acts.on_one("delete", one, desk.storage.scope.digest)
+        entries = [one for one in await desk.journal() if one.task_id == name and one.act == act]
+        assert sum(not one.outcome for one in entries) <= 1
+        if not mortal.has_killed:
+            break
+    assert kills >= 3  # the note, the act, the note of its end
+
+
+class Mortal:
+    """A process that ends at one of its requests, before it is made or before its answer."""
+
+    def __init__(self, at: int, *, is_applied: bool) -> None:
+        self._left = at
+        self._is_applied = is_applied
+        self.has_killed = False
+
+    def guarded(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """The method, which ends the process when its time has come, and is not made after."""
+
+        async def guarded(*args: Any, **kwargs: Any) -> Any:
+            if self.has_killed:
+                raise KilledError
+            self.has_killed = self._left == 0
+            self._left -= 1
+            if not self.has_killed:
+                return await method(*args, **kwargs)
+            if self._is_applied:
+                await method(*args, **kwargs)
+            raise KilledError
+
+        return guarded
+
+
+# -- a retry ---------------------------------------------------------------------------------
+
+
+async def test_a_retry_is_the_callers_message_again(desk: Desk) -> None:
+    """Its caller, parts, context and life are the same; it names the failed task; no webhook."""
+    head = await desk.failed("t")
+    said = await desk.do("retry", "t")
+    (new,) = await desk.ids() - {"t"}
+    assert new in said
+    assert "its 1 webhooks are not told of it" in said
+    log, old = await desk.storage.read(new), await desk.storage.read("t")
+    assert log is not None
+    assert old is not None
+    (first, caller), (before, _) = log.fold().opening(1), old.fold().opening(1)
+    assert caller == ANN
+    assert list(first.message.parts) == list(before.message.parts)
+    assert list(first.message.reference_task_ids) == ["t"]
+    assert first.message.message_id != before.message.message_id
+    assert log.head.expires_at - log.head.created_at == head.expires_at - head.created_at
+    assert await desk.storage.webhooks.all(new) == []
+    assert [one.params.task_id for one in left(desk.queue)] == [new]
+
+
+async def test_a_retry_that_fails_is_tried_again_itself(desk: Desk) -> None:
+    """The first task is tried again once; its successor is another task, with a successor."""
+    await desk.failed("t")
+    await desk.do("retry", "t")
+    (new,) = await desk.ids() - {"t"}
+    with pytest.raises(UnsupportedOperationError, match=f"tried again before: as {new}"):
+        await desk.do("retry", "t")
+    with pytest.raises(UnsupportedOperationError, match="It is submitted: only what has failed"):
+        await desk.do("retry", new)
+    head = await desk.storage.head(new)
+    assert head is not None
+    failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
+    await desk.storage.commit(head, Commit(entries=(failed,)))
+    await desk.do("retry", new)
+    assert len(await desk.ids()) == 3
+
+
+async def test_a_retry_has_its_own_copy_of_the_files(desk: Desk) -> None:
+    """It outlives the deletion of the failed task, whose file goes with it."""
+    blobs = desk.storage.table.blobs = MemoryBlobs(desk.clock)
+    content = b"x" * 40_000
+    said = request("go")
+    said.message.parts.append(Part(raw=content, media_type="image/png"))
+    head = (await desk.storage.open_task(CONTEXT, said, task_id="t", caller=ANN)).head
+    failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
+    await desk.storage.commit(head, Commit(entries=(failed,)))
+    await desk.do("retry", "t")
+    await desk.do("delete", "t")
+    (new,) = await desk.ids()
+    task = await desk.storage.load_task(new)
+    assert task is not None
+    assert task.history[0].parts[1].raw == content
+    await desk.do("delete", new)
+    assert blobs._contents == {}
+
+
+async def test_a_retry_without_its_file_is_refused(desk: Desk) -> None:
+    """A sentence says so, in the journal too, and there is no task."""
+    blobs = desk.storage.table.blobs = MemoryBlobs(desk.clock)
+    said = request("go")
+    said.message.parts.append(Part(raw=b"x" * 40_000))
+    head = (await desk.storage.open_task(CONTEXT, said, task_id="t")).head
+    await desk.storage.commit(
+        head, Commit(entries=(StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED)),))
+    )
+    blobs._contents.clear()
+    done, plan = Done(), await desk.acts.plan("retry", desk.owner)
+    await desk.acts.run(plan, plan.rows, done)
+    assert (done.done, len(done.failed)) == (0, 1)
+    assert await desk.ids() == {"t"}
+    (entry,) = await desk.journal()
+    assert entry.outcome.startswith("not done: A part's link names a file that is not stored")
+
+
+# -- beside others ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("act", ["cancel", "delete"])
+async def test_a_worker_that_runs_writes_nothing_more(desk: Desk, act: Act) -> None:
+    """After a cancel without its agent, or a deletion, the commit of its attempt is refused."""
+    head = await desk.open("t")
+    head = await desk.storage.commit(head, Commit(token="a", claims=True, worker="w"))
+    await desk.do(act, "t")
+    ends = Commit(entries=(StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED)),), token="a")
+    with pytest.raises((ConcurrencyError, TaskNotFoundError)):
+        await desk.storage.commit(head, ends)
+
+
+async def test_a_turn_in_line_is_canceled_and_not_sent(desk: Desk) -> None:
+    """It has no message: `resend` says what it waits for; a cancel takes it out of the line."""
+    head = await desk.open("t")
+    assert await desk.storage.leave(head, "share")
+    with pytest.raises(UnsupportedOperationError, match="stands in line"):
+        await desk.do("resend", "t")
+    await desk.do("cancel", "t")
+    now = await desk.storage.head("t")
+    assert now is not None
+    assert (plain_state(now.state), now.left) == ("canceled", "")
+
+
+async def test_a_deleted_webhook_is_not_redelivered_to(desk: Desk) -> None:
+    """Also one that goes between the preview and the act."""
+    await desk.failed("t")
+    plan, done = await desk.acts.plan("redeliver", desk.owner), Done()
+    assert [row.task_id for row in plan.rows] == ["t"]
+    await desk.storage.webhooks.delete("t", "hook")
+    await desk.acts.run(plan, plan.rows, done)
+    assert (done.done, done.skipped.total()) == (0, 1)
+    with pytest.raises(UnsupportedOperationError, match="nothing to redeliver"):
+        await desk.acts.redeliver_one("t", desk.storage.scope.digest, "hook")
+
+
+async def test_a_deletion_of_the_caller_takes_the_journal(desk: Desk) -> None:
+    """What names the caller goes, and is not exported; while it runs, nothing is tried again."""
+    await desk.failed("t")
+    await desk.do("redeliver", "t")
+    scope = desk.storage.scope
+    assert len(await about(desk.storage, scope.digest, "t", limit=10)) == 1
+    assert (await count_data(desk.storage)).acts == 1
+    assert [one async for one in stored_in(desk.storage)] == [{"task_id": "t"}]
+    erasure = Erasure(desk.storage, Owner(scope.digest), lag_s=0)
+    await erasure._renew()
+    with pytest.raises(BeingDeletedError):
+        await desk.do("retry", "t")
+    while not (await erasure.step()).is_done:
+        desk.clock.advance(erasure.pause_s)
+    assert await desk.journal() == []
+    assert (await count_data(desk.storage)).is_nothing
+
+
+async def test_the_journal_forgets(desk: Desk) -> None:
+    """After ninety days nothing of an act is shown."""
+    await desk.open("t")
+    await desk.do("resend", "t")
+    desk.clock.advance(KEPT_S - 1)
+    assert len(await desk.journal()) == 1
+    desk.clock.advance(2)
+    assert await desk.journal() == []
+    assert await about(desk.storage, desk.storage.scope.digest, "t", limit=10) == []
+
+
+# -- on many ---------------------------------------------------------------------------------
+
+
+async def test_a_preview_counts_what_is_done(desk: Desk) -> None:
+    """Exactly those; what has changed since is skipped, and told; twice there is nothing to do."""
+    for number in range(12):
+        await desk.failed(f"t-{number}", "TimeoutError" if number % 2 else "ValueError")
+        desk.clock.advance(1)
+    await desk.open("running")
+    which = replace(desk.owner, reason="TimeoutError", since="1h")
+    plan, done = await desk.acts.plan("retry", which), Done()
+    assert {row.task_id for row in plan.rows} == {f"t-{number}" for number in range(1, 12, 2)}
+    assert plan.after == ""
+    before = await desk.ids()
+    await desk.do("retry", "t-1")
+    await desk.do("delete", "t-3")
+    await desk.acts.run(plan, plan.rows, done)
+    assert (done.done, done.failed.total()) == (4, 0)
+    assert sorted(done.skipped.values()) == [1, 1]
+    assert len(await desk.ids() - before) == 5
+    assert (await desk.acts.plan("retry", which)).rows == ()
+    assert len((await desk.acts.plan("retry", desk.owner)).rows) == 6
+
+
+async def test_a_run_finishes_the_deletions_that_were_cut_off(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No list finds what is left of their tasks: the journal does."""
+    head = await desk.failed("t")
+    with monkeypatch.context() as patch:
+        mortal = Mortal(0, is_applied=False)
+        patch.setattr(desk.storage.table, "delete", mortal.guarded(desk.storage.table.delete))
+        with pytest.raises(KilledError):
+            await desk.do("delete", "t")
+    plan = await desk.acts.plan("delete", desk.owner)
+    assert plan.rows == ()
+    await desk.acts.run(plan, plan.rows, Done())
+    await desk.effect("delete", head)
+    (entry,) = await desk.journal()
+    assert entry.outcome == "It was cut off, and finished later."
+
+
+async def test_a_task_that_is_made_anew_is_another(desk: Desk) -> None:
+    """Its client has given it the same id: what was chosen is gone."""
+    await desk.failed("t")
+    plan, done = await desk.acts.plan("delete", desk.owner), Done()
+    await desk.do("delete", "t")
+    await desk.failed("t")
+    await desk.acts.run(plan, plan.rows, done)
+    assert (done.done, dict(done.skipped)) == (0, {"It has gone meanwhile.": 1})
+    assert await desk.ids() == {"t"}
+
+
+@pytest.mark.parametrize("of_all", [False, True], ids=["of one owner", "of all"])
+async def test_a_bounded_run_goes_on_where_it_stopped(desk: Desk, *, of_all: bool) -> None:
+    """No task is missed or taken twice, in the order of changes and in that of creation."""
+    context = f"c-{desk.storage.scope.digest}"
+    for number in range(7):
+        opened = await desk.storage.open_task(context, request("go"), task_id=f"t-{number}")
+        failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
+        await desk.storage.commit(opened.head, Commit(entries=(failed,)))
+        desk.clock.advance(1)
+    which = TaskFilter(context=context) if of_all else desk.owner
+    seen: list[str] = []
+    after = ""
+    while True:
+        plan = await desk.acts.plan("retry", which, most=3, after=after)
+        done = Done()
+        await desk.acts.run(plan, plan.rows, done)
+        assert done.done == len(plan.rows) <= 3
+        seen += [row.task_id for row in plan.rows]
+        after = plan.after
+        if not after:
+            break
+    assert sorted(seen) == [f"t-{number}" for number in range(7)]
+
+
+async def test_the_first_of_several_messages_is_tried_again(desk: Desk) -> None:
+    """The answer says so: the others answered questions of the old task."""
+    head = await desk.open("t", text="book a flight")
+    asks = StatusChanged(TaskStatus(state=S.TASK_STATE_INPUT_REQUIRED, message=message("when?")))
+    claim = Commit(entries=(asks,), token="a", claims=True, ends_turn=True)
+    await desk.storage.commit(head, claim)
+    answer = request("friday")
+    answer.message.task_id = "t"
+    now = await desk.storage.head("t")
+    assert now is not None
+    now = await desk.storage.commit(now, Commit(entries=(TurnOpened(answer, ANN),)))
+    failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
+    await desk.storage.commit(now, Commit(entries=(failed,)))
+    assert "with the first of its 2 messages" in await desk.do("retry", "t")
+    (new,) = await desk.ids() - {"t"}
+    log = await desk.storage.read(new)
+    assert log is not None
+    assert log.fold().opening(1)[0].message.parts[0].text == "book a flight"

@@ -1,0 +1,150 @@
+"""Webhooks that an operator has told again, by the deliverer and the sweeper that tell them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from a2a_serverless_tools.console.acts import Acts
+from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.inspect.webhooks import Webhook
+from tests.unit.push.receivers import OK, Receiver, status
+from tests.unit.push.world import COMPLETED, INPUT_REQUIRED, WORKING, World, config
+
+
+class Desk:
+    """A world of push, and an operator."""
+
+    def __init__(self) -> None:
+        # One attempt, and then it is given up: a receiver may fail for no time at all.
+        self.world = World(push_retry_s=0.001)
+        inspector = Inspector(self.world.storage, self.world.settings, place="memory")
+        self.inspector, self.acts = inspector, Acts(inspector, by="pat")
+
+    async def webhook(self, task_id: str) -> Webhook:
+        (shown,) = await self.inspector.timelines(task_id)
+        return shown.webhooks[0]
+
+    async def numbers(self, task_id: str) -> tuple[int | None, int, int]:
+        """How many events were told, given up, and are owed."""
+        one = await self.webhook(task_id)
+        return one.told_count, one.given_up.count if one.given_up else 0, one.owed
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def ids(receiver: Receiver) -> list[str]:
+    return [request.event_id for request in receiver.requests]
+
+
+async def test_what_was_given_up_is_told_again_in_order(desk: Desk, receiver: Receiver) -> None:
+    """With what was told in between, under the same ids; the three numbers say so at each time."""
+    world = desk.world
+    receiver.script = lambda _: status(404)
+    head = await world.open(receiver.url(), states=[WORKING])
+    await world.pump()
+    assert await desk.numbers(head.task_id) == (0, 1, 0)
+    receiver.script = lambda _: OK
+    await world.say(head, INPUT_REQUIRED)
+    await world.pump()
+    assert await desk.numbers(head.task_id) == (1, 1, 0)
+    receiver.script = lambda _: status(410)
+    await world.say(head, WORKING, COMPLETED)
+    await world.pump()
+    assert await desk.numbers(head.task_id) == (1, 3, 0)
+    receiver.script = lambda _: OK
+    before = ids(receiver)
+    receiver.requests.clear()
+    await desk.acts.on_one("redeliver", head.task_id, head.scope)
+    assert await desk.numbers(head.task_id) == (0, 0, 4)
+    await world.pump()
+    assert receiver.states == ["WORKING", "INPUT_REQUIRED", "WORKING", "COMPLETED"]
+    assert ids(receiver) == before
+    assert await desk.numbers(head.task_id) == (4, 0, 0)
+    assert await world.storage.webhooks.count_open() == 0
+
+
+async def test_a_url_that_refuses_no_more_is_called_again(desk: Desk, receiver: Receiver) -> None:
+    """Its ten refusals are forgotten, also those of the task's other webhook with the URL."""
+    world = desk.world
+    receiver.script = lambda _: status(404)
+    head = await world.open(receiver.url(), receiver.url())
+    await world.say(head, *([WORKING, INPUT_REQUIRED] * 5))
+    await world.pump()
+    assert (await world.push(head)).is_given_up
+    receiver.script = lambda _: OK
+    receiver.requests.clear()
+    said = await desk.acts.redeliver_one(head.task_id, head.scope, "hook-1")
+    assert said.startswith("Its webhook is told again")
+    await world.run(seconds=7200, step=600)  # the host may be called again by then
+    first, second = await world.push(head), await world.push(head, "hook-2")
+    assert (first.given_up, first.is_given_up, first.told_count) == (None, False, 10)
+    assert second.given_up is not None
+    assert not second.is_given_up
+
+
+async def test_a_secret_that_was_changed_since_is_the_new_one(
+    desk: Desk, receiver: Receiver
+) -> None:
+    """The configuration is read when it is delivered to: what its client has set counts."""
+    world = desk.world
+    receiver.script = lambda _: status(401)
+    head = await world.open(receiver.url(), states=[COMPLETED])
+    await world.pump()
+    assert receiver.requests[-1].headers["x-a2a-notification-token"] == "token-4711"
+    renewed = config(receiver.url(), "hook-1", task_id=head.task_id, token="token-new")
+    await world.storage.webhooks.put(renewed)
+    receiver.script = lambda _: OK
+    await desk.acts.on_one("redeliver", head.task_id, head.scope)
+    await world.pump()
+    assert receiver.requests[-1].headers["x-a2a-notification-token"] == "token-new"
+    assert await desk.numbers(head.task_id) == (1, 0, 0)
+
+
+async def test_a_cursor_that_goes_back_during_a_delivery_stays_there(
+    desk: Desk, receiver: Receiver
+) -> None:
+    """The event under way does not carry it beyond what was given up: all is told afterwards."""
+    world = desk.world
+    receiver.script = lambda _: status(404)
+    head = await world.open(receiver.url(), states=[WORKING])
+    await world.pump()
+    receiver.script = lambda _: OK
+    await world.say(head, INPUT_REQUIRED, COMPLETED)
+    posted = world.deliverer.client.session
+
+    class Meanwhile:
+        """A session during whose first request an operator acts."""
+
+        def __init__(self) -> None:
+            self._session = posted()
+            self.has_acted = False
+
+        async def __aenter__(self) -> Any:
+            inner = await self._session.__aenter__()
+            post = inner.post
+
+            async def acting(*args: Any, **options: Any) -> Any:
+                if not self.has_acted:
+                    self.has_acted = True
+                    await desk.acts.on_one("redeliver", head.task_id, head.scope)
+                return await post(*args, **options)
+
+            inner.post = acting
+            return inner
+
+        async def __aexit__(self, *error: object) -> None:
+            await self._session.__aexit__(*error)
+
+    receiver.requests.clear()
+    await world.pass_on()
+    world.deliverer.client.session = Meanwhile
+    await world.deliver()
+    world.deliverer.client.session = posted
+    await world.run(seconds=5)
+    assert receiver.states == ["INPUT_REQUIRED", "WORKING", "INPUT_REQUIRED", "COMPLETED"]
+    assert await desk.numbers(head.task_id) == (3, 0, 0)
