@@ -96,11 +96,28 @@ def test_a_task_is_canceled_after_a_confirmation(visit: Visit) -> None:
     expect(visit.page.locator(".wire .state")).to_have_text("working", timeout=20_000)
     visit.page.click("text=Open the task")
     expect(visit.page.locator("text=Answer it")).to_be_hidden()
-    expect(visit.page.locator("button.danger")).to_be_hidden()
+    expect(visit.page.locator(".cancel button.danger")).to_be_hidden()
     visit.page.click("text=Cancel this task")
     visit.page.click("text=Yes, cancel it")
     expect(visit.page.locator("[role=status]")).to_have_text("The task is canceled.")
     expect(visit.page.locator(".now .state")).to_have_text("canceled")
+
+
+def test_a_crowd_is_canceled_step_by_step(visit: Visit, site: Site) -> None:
+    """From a filtered list, by one confirmation; the page goes on, and the journal tells of it."""
+    context = f"crowd-{uuid.uuid4()}"
+    for number in range(12):
+        task_id = f"{context}-{number}"
+        seeds.done(site.storage.open_task(context, request(), task_id=task_id))
+    visit.go(f"/tasks?context={context}")
+    visit.page.click("text=Act on these…")
+    visit.page.click(".on-these a:text-is('Cancel')")
+    expect(visit.page.locator(".big")).to_contain_text("12 tasks, of 12 that were looked at")
+    visit.page.click("text=Yes, cancel them")
+    expect(visit.page.locator("#run .calm")).to_have_text("Done: 12 of 12.", timeout=60_000)
+    visit.page.click("text=See it in the journal")
+    expect(visit.page.locator(".journal li", has_text=context)).to_have_count(12)
+    assert visit.said == []
 
 
 def test_all_of_a_caller_is_deleted_step_by_step(visit: Visit, site: Site) -> None:
@@ -133,9 +150,9 @@ def test_a_confirmation_stays_open_beside_a_live_task(visit: Visit) -> None:
     visit.page.click("text=Open the task")
     visit.page.click("text=Cancel this task")
     expect(visit.page.locator(".artifact .bubble")).to_contain_text("9 10")
-    expect(visit.page.locator("button.danger")).to_be_visible()
+    expect(visit.page.locator(".cancel button.danger")).to_be_visible()
     expect(visit.page.locator(".now .state")).to_have_text("completed", timeout=20_000)
-    expect(visit.page.locator("button.danger")).to_be_hidden()
+    expect(visit.page.locator(".cancel button.danger")).to_be_hidden()
 
 
 def test_the_list_is_live(visit: Visit, site: Site) -> None:
@@ -364,7 +381,9 @@ def test_the_keyboard_reaches_everything(visit: Visit, site: Site) -> None:
         names.append(visit.page.evaluate("document.activeElement.textContent.trim()"))
         outline = "getComputedStyle(document.activeElement).outlineStyle"
         assert visit.page.evaluate(outline) != "none"
-    assert names[:6] == ["a2a-serverless", "Status", "Tasks", "Try it", "Queues", "Card"]
+    assert names[:7] == [
+        *("a2a-serverless", "Status", "Tasks", "Try it", "Queues", "Journal", "Card")
+    ]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -389,17 +408,22 @@ def test_status_and_lists_are_readable(
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
 
 
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("width", [320, 400, 1280, 2560])
 def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: int) -> None:
-    """At 400 px and wide: what does not fit scrolls in its own place."""
+    """From 320 px to 2,560: what does not fit scrolls in its own place."""
     seeds.killed(site.scribe, f"width-{width}")
     seeds.asleep(site.scribe, f"asleep-{width}")
     waits = site.scribe.open(f"00000000-0000-4000-8000-waits-{width}", "Hello.")
     due_at = site.storage.clock.now_ms() + 7_000_000
     assert seeds.done(site.storage.postpone(waits, due_at=due_at, sends=12))
     with visiting(browser, site, viewport={"width": width, "height": 800}) as visit:
-        purge = f"/purge?user={'x' * 200}"
-        for path in ("/status", "/tasks", "/try", "/queues", "/card", purge):
+        visit.task(site, f"width-{width}")
+        visit.page.click("text=Delete this task…")
+        visit.page.click("text=Yes, delete it")
+        seeds.killed(site.scribe, f"width-{width}")
+        chosen = f"user={'x' * 200}"
+        acts = (f"/act?act=retry&{chosen}", "/act?act=cancel&since=day", "/journal")
+        for path in ("/status", "/tasks", "/try", "/queues", "/card", f"/purge?{chosen}", *acts):
             visit.go(path)
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
         for view in ("conversation", "timeline", "events", "cost"):

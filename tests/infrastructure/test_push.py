@@ -7,10 +7,10 @@ from typing import Any, get_args
 import pytest
 
 from a2a_serverless.push.function import committed_by
-from a2a_serverless.tasks.push import PushEvents
 from a2a_serverless.push.signing import signing_key
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import KNOWN, state_name
+from a2a_serverless.tasks.push import PushEvents
 from a2a_serverless_tools.local.sources import BATCH
 from a2a_serverless_tools.local.template import Template
 from tests.support.simulation.pushing import TIMEOUT_S, stream_filter

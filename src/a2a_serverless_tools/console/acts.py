@@ -277,7 +277,8 @@ class Acts:
             if now.is_given_up:  # the URL is not called while its configurations have ten refusals
                 for one in held.values():
                     if one.config.url == now.config.url and one.config.id != now.config.id:
-                        await hooks.move(one, one.without_refusals())
+                        is_owed = any(event > one.cursor for event in events)
+                        await hooks.move(one, one.without_refusals(), wakes=is_owed)
             after = now.redelivered(events)
             if await hooks.move(now, after, wakes=True):
                 return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 import time
 from collections.abc import Iterator
 from unittest.mock import AsyncMock
@@ -136,6 +137,36 @@ def test_a_write_says_where_it_comes_from_and_that_it_is_meant(
     now = asyncio.run(storage.head("to-cancel"))
     assert now is not None
     assert (now.version, now.cancel) == (head.version, None)
+
+
+def test_who_may_look_acts_by_no_route(running: Dev) -> None:
+    """Each route but a GET is refused with the cookie of a link for looking; pages have no form."""
+    stack, console = running
+    storage = console._inspector.storage
+    said = SendMessageRequest(message=Message(message_id="m", parts=[Part(text="x")]))
+    head = asyncio.run(storage.open_task("c", said, task_id="looked-at")).head
+    named = {"scope": head.scope, "id": "looked-at", "queue": "undecodable_queue", "call": "x"}
+    url = console.open_url(may_act=False)
+    acting = looking = 0
+    with httpx.Client(trust_env=False, base_url=stack.url) as reader:
+        assert reader.get(url).status_code == 303
+        for method, route, _ in console._pages.routes():
+            path = re.sub(r"{(\w+)(:int)?}", lambda found: named.get(found[1], "0"), route)
+            if method != "GET":
+                data = {"confirmed": "yes", "text": "x", "scope": head.scope, "name": head.scope}
+                answer = reader.post(f"/_console{path}", data=data, headers={"Origin": stack.url})
+                assert (answer.status_code, "for looking alone" in answer.text) == (403, True), path
+                acting += 1
+                continue
+            asked = {"act": "cancel", "scope": head.scope, "id": "looked-at"}
+            answer = reader.get(f"/_console{path}", params=asked)
+            assert answer.status_code < 500, path
+            assert 'method="post"' not in answer.text or path.startswith("/try"), path
+            looking += 1
+        assert 'href="/_console/try"' not in reader.get("/_console/tasks").text
+    assert (acting, looking) == (10, 13)
+    now = asyncio.run(storage.head("looked-at"))
+    assert now == head
 
 
 def test_the_root_is_the_consoles_for_browsers_alone(running: Dev, person: httpx.Client) -> None:

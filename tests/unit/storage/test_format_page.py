@@ -48,6 +48,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head, Operation, OperationParams, Spared
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.usage import Usage
+from a2a_serverless_tools.console.journal import Journal
 from a2a_serverless_tools.local.template import Template
 from tests.support import pages
 from tests.support.clocks import ManualClock
@@ -58,7 +59,7 @@ from tests.support.workers import params_of
 PAGE: Final = pages.text("format")
 ITEMS: Final = (
     *("HEAD", "EVENT", "SENT", "PUSH", "CONTEXT", "LINE", "KEY", "SLOT", "SPENT", "GROUP"),
-    *("CONSENT", "HOST", "FENCE", "PROCESS", "HOUR"),
+    *("CONSENT", "HOST", "FENCE", "ACT", "PROCESS", "HOUR"),
 )
 UNWRITTEN: Final = "nothing writes it yet"
 S = TaskState
@@ -169,6 +170,9 @@ async def write_everything(database: Database, written: Written) -> None:
     await storage.commit(another, Commit(entries=(done,), token="one", claims=True))
     await database.storage(clock=clock, is_serial=True).open_task("talk", request("first"))
     await Erasure(storage, Owner("nobody")).step()
+    journal = Journal(storage, "pat")
+    which = {"scope": storage.scope.digest, "task_id": "t", "which": "state failed"}
+    await journal.end(await journal.begin("retry", **which), "It is tried again.")
     written.look()
 
 

@@ -1,0 +1,189 @@
+"""`tasks` with the verbs that act, on one task and on those of a filter; `journal`; rights."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
+from botocore.client import BaseClient
+
+from a2a_serverless import aws
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.inspect.acting import ACTS
+from tests.support import pages
+from tests.support.clocks import ManualClock
+from tests.support.recorded_calls import needed
+from tests.unit.cli.conftest import ANN, Run, opened, wait
+
+WHO = "arn:aws:sts::123456789012:user/moto"
+
+
+@pytest.fixture
+def operations(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue of operations, without a worker; a cancel waits a moment for its agent."""
+    attributes = {"FifoQueue": "true"}
+    queue = aws.client("sqs").create_queue(QueueName="work.fifo", Attributes=attributes)
+    monkeypatch.setenv("A2A_QUEUE", queue["QueueUrl"])
+    monkeypatch.setenv("A2A_CANCEL_TIMEOUT_S", "1")
+
+
+def failed(storage: DurableStorage, task_id: str) -> Head:
+    """A task that has failed, with a webhook that was not told of it."""
+    opening = opened(storage, task_id)
+    hook = TaskPushNotificationConfig(task_id=task_id, id="hook", url="https://a.example/")
+    push = wait(storage.webhooks.put(hook))
+    status = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
+    head: Head = wait(storage.commit(opening, Commit(entries=(status,))))
+    lost = push.settled((head.version, 0), "status 503", 1, is_told=False)
+    assert wait(storage.webhooks.move(push, lost))
+    return head
+
+
+def test_a_failed_task_is_tried_again_and_noted(
+    run: Run, storage: DurableStorage, operations: None
+) -> None:
+    """Once; the journal has who and what came of it, as lines and as JSON, and by the task."""
+    failed(storage, "t")
+    code, out, _ = run("tasks", "retry", "t", "--yes")
+    found = re.fullmatch(r"t: It is tried again as (\S+); its 1 webhooks are not told.*\n", out)
+    assert code == 0
+    assert found is not None
+    code, _, err = run("tasks", "retry", "t", "--yes")
+    assert (code, f"tried again before: as {found[1]}" in err) == (2, True)
+    line = run("journal").out
+    assert re.fullmatch(rf"2026-\S+  retry      t  {ANN.digest}  by {WHO}: It is tried.*\n", line)
+    said = run("journal", "--task", "t", "--scope", ANN.digest, "--json").json
+    assert (said["act"], said["by"], said["task_id"]) == ("retry", WHO, "t")
+    assert run("journal", "--task", "t").code == 2
+
+
+def test_a_crowd_is_counted_before_it_is_acted_on(
+    run: Run, storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--dry-run` and a no change nothing; a bounded run names the place where the next begins."""
+    for number in range(3):
+        failed(storage, f"t-{number}")
+        clock.advance(1)
+    chosen = ("tasks", "delete", "--user", "ann", "--state", "failed")
+    said = run(*chosen, "--dry-run", "--limit", "2")
+    assert said.out.startswith(
+        "user ann, state failed: looked at 2. To delete for good: 2 tasks.\n  t-2  failed  "
+    )
+    place = re.findall(r"There may be more: go on with --after (\S+)\n", said.out)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    assert run(*chosen).code == 2
+    assert len(run("tasks", "--user", "ann").out.splitlines()) == 3
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    assert "Done: 2 of 2.\n" in run(*chosen, "--limit", "2").out
+    assert "Done: 1 of 1.\n" in run(*chosen, "--after", *place).out
+    assert run("tasks", "--user", "ann").out == ""
+    assert run("journal").out.count("  delete  ") == 3
+
+
+def test_a_preview_of_one_task_changes_nothing(run: Run, storage: DurableStorage) -> None:
+    """It says whether the act fits."""
+    head = failed(storage, "t")
+    assert run("tasks", "redeliver", "t", "--dry-run").out == "t: It can be done.\n"
+    assert "no open turn" in run("tasks", "resend", "t", "--dry-run").out
+    assert wait(storage.head("t")) == head
+
+
+def test_one_webhook_of_a_task_is_told_again(run: Run, storage: DurableStorage) -> None:
+    """By its id; an unknown one is refused."""
+    failed(storage, "t")
+    code, _, err = run("tasks", "redeliver", "t", "--webhook", "other", "--yes")
+    assert (code, "nothing to redeliver" in err) == (2, True)
+    said = run("tasks", "redeliver", "t", "--webhook", "hook", "--yes")
+    assert said.out.startswith("t: Its webhook is told again")
+    assert "given up" not in run("task", "t").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("retry",), "retry needs a task's id, or options that choose tasks"),
+        (("cancel", "t", "--state", "failed"), "Name one task, or choose some by options"),
+        (("delete", "--since", "soon"), "soon is no time such as"),
+        (("delete", "--state", "lost"), "lost is no state"),
+        (("retry", "--state", "failed"), "retry needs the queue of"),
+    ],
+)
+def test_what_no_act_understands(
+    run: Run, storage: DurableStorage, arguments: tuple[str, ...], named: str
+) -> None:
+    """One sentence, and nothing is done."""
+    code, out, err = run("tasks", *arguments, "--yes")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert named in err or "A2A_QUEUE is not set" in err
+
+
+# -- rights ----------------------------------------------------------------------------------
+
+Calls = set[str]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """The actions as which AWS authorises the requests from now on."""
+    made: Calls = set()
+    call = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def noted(client: BaseClient, operation: str, request: Any) -> Any:
+        service = client.meta.service_model.service_name
+        made.update(action for action, _ in needed(service, operation, request))
+        return call(client, operation, request)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", noted)
+    return made
+
+
+def documented(command: str) -> Calls:
+    """The actions that the page names for a command."""
+    _, _, rights = pages.text("act").partition("Each of them needs")
+    rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", rights, re.MULTILINE)
+    (named,) = [actions for name, actions in rows if name == command]
+    return set(re.findall(r"`(\w+:\w+)`", rights.partition(";")[0] + named))
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_an_act_needs_what_the_page_says(
+    run: Run, storage: DurableStorage, operations: None, calls: Calls, act: str
+) -> None:
+    """On one task and on those of a filter: these rights, and no other."""
+    for task_id in ("one", "other"):
+        opened(storage, task_id) if act in ("cancel", "resend") else failed(storage, task_id)
+    calls.clear()
+    assert run("tasks", act, "one", "--yes").code == 0
+    assert run("tasks", act, "--user", "ann", "--yes").code == 0
+    assert calls == documented(f"tasks {act}")
+
+
+def test_a_purge_needs_what_the_page_says(run: Run, storage: DurableStorage, calls: Calls) -> None:
+    """Of a context and of all, with webhooks, and a journal that has acts on the caller's tasks."""
+    for task_id in ("one", "other"):
+        failed(storage, task_id)
+    assert run("tasks", "redeliver", "--user", "ann", "--yes").code == 0
+    calls.clear()
+    assert run("tasks", "purge", "--user", "ann", "--context", "c", "--yes").code == 0
+    assert run("tasks", "purge", "--user", "ann", "--yes").code == 0
+    assert calls == documented("tasks purge")
+    assert "redeliver" not in run("journal").out
+
+
+def test_the_journal_is_read_with_what_the_page_says(
+    run: Run, storage: DurableStorage, calls: Calls
+) -> None:
+    """Without a right to write anything."""
+    failed(storage, "t")
+    assert run("tasks", "redeliver", "t", "--yes").code == 0
+    run("tasks", "delete", "t", "--yes")
+    calls.clear()
+    assert run("journal").code == 0
+    assert run("journal", "--task", "t", "--scope", ANN.digest).code == 0
+    assert calls == documented("journal") - {"sts:GetCallerIdentity"}

@@ -1,0 +1,129 @@
+"""The pages that act on one task and on many, and the journal's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from a2a.types import TaskState, TaskStatus
+
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.tasks.entries import StatusChanged
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless_tools.console import act_pages
+from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.inspector import Inspector
+from tests.support.clocks import ManualClock
+from tests.support.messages import request
+from tests.unit.console.conftest import ANN, OWN, URL, Person, visited
+
+
+@pytest.fixture
+def backends(clock: ManualClock) -> Backends:
+    return memory_backends(Settings(), clock=clock)
+
+
+@pytest.fixture
+async def person(backends: Backends) -> AsyncIterator[Person]:
+    inspector = Inspector(backends.storage, Settings(), place="memory", backends=backends)
+    async with visited(Console(inspector, url=URL)) as one:
+        yield one
+
+
+async def failed(backends: Backends, task_id: str) -> Head:
+    storage = backends.storage.for_scope(ANN)
+    head = (await storage.open_task("c", request(), task_id=task_id)).head
+    status = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
+    return await storage.commit(head, Commit(entries=(status,)))
+
+
+def field(text: str, name: str) -> str:
+    (value,) = re.findall(rf'name="{name}" value="([^"]*)"', text)
+    return str(value)
+
+
+async def test_a_failed_task_is_tried_again_from_its_page(
+    backends: Backends, person: Person
+) -> None:
+    """The page says as which, and who did it; the journal has both."""
+    head = await failed(backends, "t")
+    path = f"/_console/task/{head.scope}/t"
+    assert f'action="{path}/retry"' in (await person.get(path)).text
+    done = await person.post(f"{path}/retry", headers=OWN, data={"confirmed": "yes"})
+    text = (await person.get(done.headers["location"])).text
+    (new,) = re.findall(r'role="status">It is tried again as ([\w-]+)\.<', text)
+    assert re.search(r"<b>retry</b> by \S+ on \S+<br>It is tried again as", text)
+    assert await backends.storage.for_scope(ANN).head(new) is not None
+    assert f"It is tried again as {new}." in (await person.get("/_console/journal")).text
+
+
+async def test_an_act_on_many_is_counted_and_confirmed(
+    backends: Backends, person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The preview changes nothing; then a step at a time; what changed since is told."""
+    monkeypatch.setattr(act_pages, "AT_ONCE", 2)
+    for number in range(5):
+        await failed(backends, f"t-{number}")
+    storage = backends.storage.for_scope(ANN)
+    view = "user=ann&tenant=acme&state=failed"
+    listed = (await person.get(f"/_console/tasks?{view}")).text
+    (link,) = re.findall(r'href="(/_console/act\?act=delete[^"]*)"', listed)
+    assert parse_qs(urlsplit(link.replace("&amp;", "&")).query) == {
+        "act": ["delete"],
+        **parse_qs(view),
+    }
+    preview = (await person.get(link.replace("&amp;", "&"))).text
+    assert "<b>5</b> tasks, of 5 that were looked at" in preview
+    assert await storage.head("t-0") is not None
+    plan = {"plan": field(preview, "plan")}
+    answer = await person.post("/_console/act", headers=OWN, data=plan)
+    assert "it was not confirmed" in answer.text
+    await failed_again(backends, "t-4")
+    answer = await person.post("/_console/act", headers=OWN, data=plan | {"confirmed": "yes"})
+    assert "Done so far: 1 of 5." in answer.text
+    for _ in range(2):
+        answer = await person.post("/_console/act", headers=OWN, data=plan)
+    assert "Done: 4 of 5." in answer.text
+    assert "<li>Skipped: 1. It has gone meanwhile.</li>" in answer.text
+    again = await person.post("/_console/act", headers=OWN, data=plan)
+    assert "Done: 4 of 5." in again.text
+
+
+async def failed_again(backends: Backends, task_id: str) -> None:
+    """Another task with the same id."""
+    await delete_task(backends.storage.for_scope(ANN), task_id)
+    await failed(backends, task_id)
+
+
+@pytest.mark.parametrize(
+    "asked", ["act=shred&state=failed", "act=delete", "act=delete&state=lost", "act=cancel&since=x"]
+)
+async def test_an_act_that_chooses_nothing_is_refused(person: Person, asked: str) -> None:
+    """An unknown act, no filter, and one that means nothing: one sentence says which."""
+    answer = await person.get(f"/_console/act?{asked}")
+    assert (answer.status_code, "This cannot be shown" in answer.text) == (400, True)
+    answer = await person.post("/_console/act", headers=OWN, data={"plan": "guessed"})
+    assert (answer.status_code, "look at it again" in answer.text) == (400, True)
+
+
+async def test_a_deletion_of_a_caller_is_noted_without_a_name(
+    backends: Backends, person: Person, clock: ManualClock
+) -> None:
+    """The journal says that it was done, by whom and how much; not whose it was."""
+    await failed(backends, "t")
+    data = {"user": "ann", "tenant": "acme", "name": "ann"}
+    for _ in range(20):
+        answer = await person.post("/_console/purge", headers=OWN, data=data)
+        clock.advance(5)
+        if "Nothing is left" in answer.text:
+            break
+    text = (await person.get("/_console/journal")).text
+    assert "<b>purge</b>" in text
+    assert "nothing is left." in text
+    assert ANN.digest not in text
+    assert " ann" not in text
