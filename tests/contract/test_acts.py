@@ -6,6 +6,7 @@ import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from a2a.types import Part, TaskPushNotificationConfig, TaskState, TaskStatus
@@ -435,16 +436,29 @@ async def test_a_task_that_is_made_anew_is_another(desk: Desk) -> None:
     assert await desk.ids() == {"t"}
 
 
-@pytest.mark.parametrize("of_all", [False, True], ids=["of one owner", "of all"])
-async def test_a_bounded_run_goes_on_where_it_stopped(desk: Desk, *, of_all: bool) -> None:
-    """No task is missed or taken twice, in the order of changes and in that of creation."""
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        None,
+        {},
+        {"state": "failed", "since": "1h", "reason": "not started"},
+        {"attention": "failed", "until": "0s"},
+        {"text": "t-"},
+    ],
+    ids=["of one owner", "of all", "by state", "by attention", "by text"],
+)
+async def test_a_bounded_run_goes_on_where_it_stopped(
+    desk: Desk, chosen: dict[str, str] | None
+) -> None:
+    """No task is missed or taken twice, in the order of changes, of creation and of the index."""
     context = f"c-{desk.storage.scope.digest}"
     for number in range(7):
         opened = await desk.storage.open_task(context, request("go"), task_id=f"t-{number}")
         failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
         await desk.storage.commit(opened.head, Commit(entries=(failed,)))
-        desk.clock.advance(1)
-    which = TaskFilter(context=context) if of_all else desk.owner
+        desk.clock.advance(number % 2)
+    desk.clock.advance(1)
+    which = desk.owner if chosen is None else TaskFilter(context=context, **chosen)
     seen: list[str] = []
     after = ""
     while True:
@@ -457,6 +471,51 @@ async def test_a_bounded_run_goes_on_where_it_stopped(desk: Desk, *, of_all: boo
         if not after:
             break
     assert sorted(seen) == [f"t-{number}" for number in range(7)]
+
+
+async def test_what_failed_is_found_by_its_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all callers, however long ago it was created, and without a walk by creation."""
+    context = f"c-{desk.storage.scope.digest}"
+    old = (await desk.storage.open_task(context, request("go"), task_id="old")).head
+    desk.clock.advance(5 * 86_400)
+    status = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
+    old = await desk.storage.commit(old, Commit(token="a", claims=True, worker="w"))
+    await desk.storage.commit(old, Commit(entries=(status,), token="a"))
+    walk = AsyncMock(side_effect=AssertionError)
+    monkeypatch.setattr("a2a_serverless_tools.console.inspector.created_in", walk)
+    for chosen in ({"state": "failed"}, {"attention": "failed", "reason": "none"}):
+        plan = await desk.acts.plan("retry", TaskFilter(context=context, since="1h", **chosen))
+        assert [row.task_id for row in plan.rows] == ["old"]
+    desk.clock.advance(7200)
+    assert (await desk.acts.plan("retry", replace(plan.which, since="1h"))).rows == ()
+
+
+async def test_what_no_longer_needs_attention_is_skipped(desk: Desk) -> None:
+    """A webhook that was told again meanwhile; a turn that a worker has taken; another reason."""
+    desk.clock.advance(1)
+    for task_id in ("one", "two"):
+        await desk.failed(task_id)
+    chosen = replace(desk.owner, attention="untold", reason="status 503")
+    plan, done = await desk.acts.plan("redeliver", chosen), Done()
+    assert {row.task_id for row in plan.rows} == {"one", "two"}
+    assert (await desk.acts.plan("redeliver", replace(chosen, reason="status 5"))).rows == ()
+    await desk.do("redeliver", "one")
+    await desk.acts.run(plan, plan.rows, done)
+    assert (done.done, list(done.skipped)) == (
+        1,
+        ["It is failed, and none of those that were chosen."],
+    )
+    assert (await desk.inspector.tasks(chosen.listed(desk.clock.now_ms(), limit=9))).rows == ()
+    sent = await desk.open("sent")
+    assert await desk.storage.postpone(sent, due_at=desk.clock.now_ms(), sends=1)
+    plan, done = await desk.acts.plan("resend", replace(desk.owner, attention="again")), Done()
+    assert [row.task_id for row in plan.rows] == ["sent"]
+    now = await desk.storage.head("sent")
+    assert now is not None
+    finished = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
+    await desk.storage.commit(now, Commit(entries=(finished,)))
+    await desk.acts.run(plan, plan.rows, done)
+    assert (done.done, done.skipped.total()) == (0, 1)
 
 
 async def test_the_first_of_several_messages_is_tried_again(desk: Desk) -> None:

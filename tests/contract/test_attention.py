@@ -48,6 +48,7 @@ class World:
         self.moves: list[Callable[[Head], Awaitable[object]]] = [
             *(self.opened, self.claimed, self.claimed, self.released, self.slept, self.left),
             *(self.woken, self.sent, self.sent, self.ended, self.failed, self.forgotten, self.told),
+            self.redelivered,
         ]
 
     async def step(self) -> None:
@@ -119,6 +120,12 @@ class World:
         assert await self.storage.webhooks.move(push, lost)
         self.untold.add(head.task_id)
 
+    async def redelivered(self, head: Head) -> None:
+        for push in await self.storage.webhooks.all(head.task_id):
+            if push.may_redeliver:
+                assert await self.storage.webhooks.move(push, push.redelivered([]), wakes=True)
+                self.untold.discard(head.task_id)
+
     async def by_scan(self) -> list[tuple[str, str, str]]:
         """What HEAD of each task says that it is in the index for."""
         heads = [await self.storage.head(one) for one in self.tasks]
@@ -152,8 +159,8 @@ async def test_the_index_says_what_every_head_says(
 ) -> None:
     """After each write, by a writer with an old HEAD too, lists are those of a scan of all tasks.
 
-    Writers claim, give back, sleep, leave, wake, send again, end, fail, delete and give up
-    notifications.
+    Writers claim, give back, sleep, leave, wake, send again, end, fail, delete, give up
+    notifications and redeliver them.
     """
     world = World(storage, clock, seed)
     for number in range(STEPS):
