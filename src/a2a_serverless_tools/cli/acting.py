@@ -178,10 +178,14 @@ async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act
 
 
 async def _on_many(acts: Acts, options: Namespace, act: Act, which: TaskFilter) -> int:
+    from a2a_serverless.errors import PageTokenError
     from a2a_serverless_tools.console.acts import AT_ONCE, Done
     from a2a_serverless_tools.inspect.acting import ACTS
 
-    plan = await acts.plan(act, which, most=options.limit, after=options.after)
+    try:
+        plan = await acts.plan(act, which, most=options.limit, after=options.after)
+    except PageTokenError:
+        return refuse("--after is no place of these tasks: give the other options as printed, too.")
     _print_plan(plan)
     if options.dry_run:
         return 0
@@ -216,7 +220,9 @@ def _print_plan(plan: Plan) -> None:
     if len(plan.rows) > _SHOWN:
         print(f"  and {len(plan.rows) - _SHOWN:,} more")
     if plan.after:
-        print(f"There may be more: go on with --after {plan.after}")
+        times = {"after": plan.after, "since": plan.which.since, "until": plan.which.until}
+        rest = " ".join(f"--{name} {value}" for name, value in times.items() if value)
+        print(f"There may be more: go on with {rest}")
 
 
 def _print_done(done: Done, of: int) -> None:

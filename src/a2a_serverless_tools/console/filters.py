@@ -142,4 +142,4 @@ def _at(text: str, now_ms: int) -> int | None:
     except ValueError:
         msg = f"{text} is no time such as 30m, 1h, 7d, or 2026-11-27T08:00Z."
         raise InvalidArgumentError(msg) from None
-    return max(0, int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))
+    return max(0, round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000))

@@ -109,7 +109,8 @@ class Pages:
             counts = await self._inspector.counts(scope) if asked.get("counts") and scope else {}
         except A2AServerlessError as error:
             return page("problem.html", status=400, place=self._inspector.place, text=str(error))
-        older = urlencode({**which.fields, "page": rows.next_token}) if rows.next_token else ""
+        fixed = which.at(now).fields  # the place is one of the list since this time
+        older = urlencode({**fixed, "page": rows.next_token}) if rows.next_token else ""
         return page(
             "rows.html" if asked.get("live") else "tasks.html",
             place=self._inspector.place,

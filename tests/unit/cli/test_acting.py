@@ -70,18 +70,24 @@ def test_a_crowd_is_counted_before_it_is_acted_on(
         failed(storage, f"t-{number}")
         clock.advance(1)
     chosen = ("tasks", "delete", "--user", "ann", "--state", "failed")
-    said = run(*chosen, "--dry-run", "--limit", "2")
-    assert said.out.startswith(
-        "user ann, state failed: looked at 2. To delete for good: 2 tasks.\n  t-2  failed  "
+    ago = ("--since", "900d")
+    said = run(*chosen, *ago, "--dry-run", "--limit", "2")
+    assert re.match(
+        r"user ann, state failed, since 2024-\S+: looked at 2\. To delete for good: 2 tasks\.\n"
+        "  t-2  failed  ",
+        said.out,
     )
-    place = re.findall(r"There may be more: go on with --after (\S+)\n", said.out)
+    rest = re.findall(r"There may be more: go on with (.*)\n", said.out)[0].split()
+    clock.advance(1)
+    other = run(*chosen, *ago, *rest[:2], "--yes")
+    assert (other.code, "--after is no place of these tasks" in other.err) == (2, True)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda _: "n")
     assert run(*chosen).code == 2
     assert len(run("tasks", "--user", "ann").out.splitlines()) == 3
     monkeypatch.setattr("builtins.input", lambda _: "y")
     assert "Done: 2 of 2.\n" in run(*chosen, "--limit", "2").out
-    assert "Done: 1 of 1.\n" in run(*chosen, "--after", *place).out
+    assert "Done: 1 of 1.\n" in run(*chosen, *rest).out
     assert run("tasks", "--user", "ann").out == ""
     assert run("journal").out.count("  delete  ") == 3
 
@@ -155,10 +161,11 @@ def documented(command: str) -> Calls:
 def test_an_act_needs_what_the_page_says(
     run: Run, storage: DurableStorage, operations: None, calls: Calls, act: str
 ) -> None:
-    """On one task and on those of a filter: these rights, and no other."""
+    """On one task, on those of a caller and of the index: these rights, and no other."""
     for task_id in ("one", "other"):
         opened(storage, task_id) if act in ("cancel", "resend") else failed(storage, task_id)
     calls.clear()
+    assert run("tasks", act, "--attention", "failed", "--dry-run").code == 0
     assert run("tasks", act, "one", "--yes").code == 0
     assert run("tasks", act, "--user", "ann", "--yes").code == 0
     assert calls == documented(f"tasks {act}")
