@@ -161,7 +161,7 @@ class TaskRow:
             *([repr(self.first_line)] if self.first_line else []),
         ]
 
-    def has(self, text: str) -> bool:
+    def mentions(self, text: str) -> bool:
         """Return True if the row, with what is known of it, contains a casefolded text."""
         shown = (self.caller, self.tenant, self.context_id, self.reason, self.first_line)
         exact = (self.correlation_id, self.scope)
@@ -405,7 +405,7 @@ class Inspector:
         if not is_one or not query.text:
             return is_one
         (described,) = await self.described(_listed([(row, head)]))
-        return described.has(query.text.casefold())
+        return described.mentions(query.text.casefold())
 
     async def _why(self, head: Head, kind: Trouble | Wait) -> list[Attention]:
         """Return why a task needs attention of a kind, as HEAD or its webhooks say."""
@@ -423,7 +423,7 @@ class Inspector:
             page = await self.tasks(rest)
             looked += len(page.rows) if page.looked is None else page.looked.count
             described = await self.described(page)
-            rows |= {(row.scope, row.task_id): row for row in described if row.has(wanted)}
+            rows |= {(row.scope, row.task_id): row for row in described if row.mentions(wanted)}
             if not page.next_token:
                 break
             rest = replace(rest, token=page.next_token)
