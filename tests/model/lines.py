@@ -24,8 +24,7 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     TurnFinishedError,
 )
-from a2a_serverless.queues.fifo import FifoQueue
-from a2a_serverless.queues.operations import send_copy
+from a2a_serverless.queues.fifo import FifoQueue, send_copy
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.conversation import line_of, pass_on, take_place
 from a2a_serverless.storage.deletion import delete_task

@@ -15,8 +15,7 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.observability import logs, spans
 from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
-from a2a_serverless.queues.fifo import FifoQueue, M
-from a2a_serverless.queues.operations import send_copy
+from a2a_serverless.queues.fifo import FifoQueue, M, send_copy
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.activity import Presence

@@ -27,7 +27,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.http.context import CallContext
 from a2a_serverless.http.errors import log_refusal
 from a2a_serverless.observability import metrics, spans
-from a2a_serverless.queues.operations import send
+from a2a_serverless.queues.fifo import send_operation
 from a2a_serverless.storage.deletion import delete_fenced
 from a2a_serverless.storage.durable import DurableStorage, Fences, Opened
 from a2a_serverless.storage.endings import cancel_task
@@ -226,7 +226,9 @@ class Intake:
         self, head: Head, params: OperationParams, *, is_new_task: bool = False
     ) -> None:
         faults.point("after-create")
-        sending = send(self._backends.operations, Operation.to_run(params, is_new_task=is_new_task))
+        sending = send_operation(
+            self._backends.operations, Operation.to_run(params, is_new_task=is_new_task)
+        )
         if await _try_send(sending, "turn", head, params.turn):
             faults.point("after-send")
 
@@ -410,7 +412,7 @@ async def cancel(
     # A number of its own: the queue must not drop this operation as a repetition of an earlier
     # one, which a worker may have dropped meanwhile.
     params = OperationParams.of(head, head.turn, secrets.randbelow(_MANY))
-    sending = send(backends.operations, Operation.to_cancel(params))
+    sending = send_operation(backends.operations, Operation.to_cancel(params))
     await _try_send(sending, "cancel", head, head.turn)
     faults.point("after-cancel-send")
     tail = await Tail.open(storage, task_id)

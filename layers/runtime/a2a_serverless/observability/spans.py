@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from a2a_serverless import __version__
 from a2a_serverless.errors import A2AServerlessError, UnavailableError
-from a2a_serverless.observability.logs import log_context
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -125,6 +124,11 @@ def loaded(text: str | None) -> dict[str, str]:
     """Return the trace context that a commit keeps; `{}` if it has none, or a damaged one."""
     parent, _, state = (text or "").partition(" ")
     return _well_formed({TRACEPARENT: parent, TRACESTATE: state})
+
+
+def current_trace_id() -> str:
+    """Return the id of the trace that the calling code belongs to; empty outside a trace."""
+    return trace_id(_current.get())
 
 
 def trace_id(fields: Carried) -> str:
@@ -238,7 +242,6 @@ def span(
             parent = {TRACEPARENT: f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"}
         token = _current.set(MappingProxyType(dict(parent)))
         block.callback(_current.reset, token)
-        block.enter_context(log_context(trace_id=trace_id(parent)))
         try:
             yield piece
         except (Exception, CancelledError) as error:

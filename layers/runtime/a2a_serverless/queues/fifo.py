@@ -21,6 +21,8 @@ from a2a_serverless.errors import (
     UnavailableError,
     UndecodableMessageError,
 )
+from a2a_serverless.observability import spans
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 
 logger = logging.getLogger(__name__)
 
@@ -293,3 +295,28 @@ class FifoQueue(ABC, Generic[M]):
         `message_id` tells the message from another one with the same body; without it the two are
         kept as one.
         """
+
+
+# -- operations ------------------------------------------------------------------------------
+
+
+async def send_operation(queue: FifoQueue[Operation], operation: Operation) -> None:
+    """Send an operation, with the trace of the calling code; raises what `FifoQueue.send` does."""
+    with spans.sending(queue.name, queue.system):
+        await queue.send(operation.within(spans.carried()))
+
+
+async def send_copy(queue: FifoQueue[Operation], head: Head) -> None:
+    """Send the operation of a turn that was woken, or that its process hands over."""
+    await send_operation(queue, Operation.to_run(OperationParams.of(head, head.turn, head.sends)))
+
+
+async def send_copies(
+    queue: FifoQueue[Operation], copies: Sequence[OperationParams]
+) -> list[Exception | None]:
+    """Send operations that run turns, as one batch; see `FifoQueue.send_all`."""
+    if not copies:
+        return []
+    with spans.sending(queue.name, queue.system, len(copies)):
+        carried = spans.carried()
+        return await queue.send_all([Operation.to_run(copy).within(carried) for copy in copies])

@@ -28,13 +28,24 @@ from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import (
     correlation_id,
     count_failed,
+    observed_attempt,
+    observed_cancel,
     observed_delivery,
+    word_of,
     works_on,
 )
 from a2a_serverless.observability.spans import Piece
-from a2a_serverless.observability.turns import observed_attempt, observed_cancel, word_of
-from a2a_serverless.queues.fifo import DONE, LOST, FifoQueue, Handle, Verdict, again, conclude
-from a2a_serverless.queues.operations import send, send_copy
+from a2a_serverless.queues.fifo import (
+    DONE,
+    LOST,
+    FifoQueue,
+    Handle,
+    Verdict,
+    again,
+    conclude,
+    send_copy,
+    send_operation,
+)
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.activity import Presence
 from a2a_serverless.storage.conversation import Line, found_in, pass_on, take_place
@@ -485,7 +496,7 @@ class _Delivery:
         If this process dies before it has acknowledged, the operation is sent once more under the
         same deduplication id, or finds its turn finished.
         """
-        await send(quarantine, self._operation)
+        await send_operation(quarantine, self._operation)
         self._is_let_go = True
         text = "Delivery quarantined: a worker died with its turn, and neighbours run here"
         _log(self.handle, logging.WARNING, "quarantined", text)

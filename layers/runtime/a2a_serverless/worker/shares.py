@@ -22,8 +22,7 @@ from typing import Final, NamedTuple
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.observability import metrics
-from a2a_serverless.queues.fifo import MOST_AT_ONCE, FifoQueue, Handle
-from a2a_serverless.queues.operations import send_all
+from a2a_serverless.queues.fifo import MOST_AT_ONCE, FifoQueue, Handle, send_copies
 from a2a_serverless.storage import layout, shares
 from a2a_serverless.storage.conversation import line_of, pass_on
 from a2a_serverless.storage.durable import DurableStorage, readable_head
@@ -347,5 +346,5 @@ class Shares:
         woken = [head for head in await asyncio.gather(*tried) if head is not None]
         # If this fails, the sweeper sends the copy.
         copies = [OperationParams.of(head, head.turn, head.sends) for head in woken]
-        await send_all(self._operations, copies)
+        await send_copies(self._operations, copies)
         return len(woken)

@@ -32,8 +32,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import begun, correlation_id, count_failed, works_on
 from a2a_serverless.queues.batch import EventFunction, process_batch
-from a2a_serverless.queues.fifo import EventRecord, FifoQueue, decode_message
-from a2a_serverless.queues.operations import send_all
+from a2a_serverless.queues.fifo import EventRecord, FifoQueue, decode_message, send_copies
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import live_head
 from a2a_serverless.storage.conversation import pass_on
@@ -352,7 +351,7 @@ class Sweeper:
         """Send a batch's operations; put back the turns of those that were not sent."""
         if not copies:
             return Counter()
-        errors = await send_all(self._queue, [copy.params for copy in copies])
+        errors = await send_copies(self._queue, [copy.params for copy in copies])
         failed = [(copy, error) for copy, error in zip(copies, errors, strict=True) if error]
         sent = [copy for copy, error in zip(copies, errors, strict=True) if error is None]
         for copy in sent:
