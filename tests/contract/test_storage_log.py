@@ -354,14 +354,17 @@ async def test_postponing_moves_the_due_time(storage: DurableStorage, clock: Man
     assert head.task_id in {one.task_id for one in due}
 
 
-async def test_postponing_does_not_disturb_a_commit(
+async def test_a_claim_knows_what_was_postponed(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """A commit from the HEAD before it goes through; a HEAD that has moved is not postponed."""
+    """A claim has to know the copies that were sent; a HEAD that has moved is not postponed."""
     head = await opened(storage)
     await storage.postpone(head, due_at=clock.now_ms() + 500_000, sends=1)
-    moved = await storage.commit(head, claim("t1"))
-    assert (await storage.head(head.task_id)) is not None
+    with pytest.raises(ConcurrencyError):
+        await storage.commit(head, claim("t1"))
+    seen = await storage.head(head.task_id)
+    assert seen is not None
+    moved = await storage.commit(seen, claim("t1"))
     assert await storage.postpone(head, due_at=1, sends=2) is False
     finished = await storage.commit(moved, Commit(token="t1", entries=(status(COMPLETED),)))
     assert await storage.postpone(finished, due_at=1, sends=2) is False

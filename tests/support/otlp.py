@@ -40,12 +40,12 @@ class Collector:
         self.paths.add(path)
         if self.holds is not None:
             self.holds.wait(60)
-        if self.answers == 200 and path.endswith("/metrics"):
-            self.received.append(ExportMetricsServiceRequest.FromString(body))
         if self.answers == 200 and path.endswith("/traces"):
             for sent in ExportTraceServiceRequest.FromString(body).resource_spans:
                 service = text_of(sent.resource.attributes, "service.name")
                 self.spans += [(service, span) for one in sent.scope_spans for span in one.spans]
+        elif self.answers == 200:
+            self.received.append(ExportMetricsServiceRequest.FromString(body))
         return self.answers
 
     @property
