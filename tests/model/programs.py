@@ -189,6 +189,8 @@ class ModelHandle(Handle[Operation]):
 class ModelQueue:
     """A queue, as far as the programs use one."""
 
+    name = system = "model"
+
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
