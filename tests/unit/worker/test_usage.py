@@ -30,6 +30,7 @@ from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.meter import BudgetError, Budgets, Meter
 from a2a_serverless_tools.cli.author_lines import _AuthorLines
 from a2a_serverless_tools.local.stack import Options, Stack
+from tests.support.observed import recorded
 from tests.support.workers import S, artifact_texts
 from tests.unit.worker.test_steps import Stand, run
 
@@ -52,7 +53,7 @@ async def stored(stand: Stand) -> list[Usage]:
 
 
 async def test_usage_is_summed_on_the_task(priced: dict[str, Any]) -> None:
-    """HEAD has the sum of each model, with its cost; a model without a price says so."""
+    """HEAD has the sum of each model, with its cost, and the attempt's span the sum of all."""
 
     async def handle(ctx: TaskContext) -> None:
         ctx.usage("big-1", input_tokens=1000, output_tokens=10, cached_tokens=600)
@@ -60,11 +61,15 @@ async def test_usage_is_summed_on_the_task(priced: dict[str, Any]) -> None:
         ctx.usage("own", input_tokens=5)
         await ctx.complete()
 
-    _, head = await run(handle, **priced)
+    with recorded() as spans:
+        _, head = await run(handle, **priced)
+        about = spans.named()["invoke_agent"].attributes or {}
     assert head.usage == (
         Usage("big-1", 2, 1001, 12, 600, cost=2 * 401 + 300 + 120),
         Usage("own", 1, 5, unpriced=1),
     )
+    tokens = [about[f"gen_ai.usage.{of}_tokens"] for of in ("input", "output")]
+    assert (tokens, about["a2a.usage.cost"]) == ([1006, 12], 0.001222)
 
 
 async def test_usage_costs_no_commit_of_its_own() -> None:

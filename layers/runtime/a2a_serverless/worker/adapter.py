@@ -76,7 +76,7 @@ from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import SHUTDOWN, FailedBy, Head, Operation, plain_state
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.rules import Commit, wants_snapshot
-from a2a_serverless.tasks.usage import total
+from a2a_serverless.tasks.usage import MILLION, total
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent, TurnAgents
 from a2a_serverless.worker.attempt import Attempt
@@ -742,6 +742,7 @@ def _told(piece: Piece, attempt: Attempt) -> Iterator[None]:
                 {
                     "gen_ai.usage.input_tokens": used.input_tokens,
                     "gen_ai.usage.output_tokens": used.output_tokens,
+                    "a2a.usage.cost": used.cost / MILLION if used.cost else None,
                 }
             )
         if attempt.failure is not None:
