@@ -113,7 +113,7 @@ def test_a_crowd_is_canceled_step_by_step(visit: Visit, site: Site) -> None:
     visit.page.click("text=Act on these…")
     visit.page.click(".on-these a:text-is('Cancel')")
     expect(visit.page.locator(".big")).to_contain_text("12 tasks, of 12 that were looked at")
-    visit.page.click("text=Yes, cancel them")
+    visit.page.click("text=Yes, cancel all")
     expect(visit.page.locator("#run .calm")).to_have_text("Done: 12 of 12.", timeout=60_000)
     visit.page.click("text=See it in the journal")
     expect(visit.page.locator(".journal li", has_text=context)).to_have_count(12)
