@@ -59,6 +59,7 @@ MASKED = {
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z": "TIME",
     r"\b[0-9a-f]{16}\b": "CORRELATION",
     r" on \S+ \d+": " on WORKER",
+    r"took \d+ ms": "took TIME",
 }
 """What differs from run to run."""
 
