@@ -357,7 +357,9 @@ async def test_a_garbled_pause_counts_for_nothing(receiver: Receiver, garbled: s
     await world.run(seconds=3600, step=30)
     attempts = [request.attempt for request in receiver.requests]
     assert attempts == list(range(1, len(attempts) + 1))
-    assert [letter.reason for letter in left(world.letters)] == ["status 503"]
+    (letter,) = left(world.letters)
+    # By chance the host's own pause, or the last attempt, is what ends the time.
+    assert letter.reason.removeprefix("the host fails: ") == "status 503"
 
 
 async def test_a_final_answer_is_an_answer(receiver: Receiver) -> None:
