@@ -60,6 +60,15 @@ def test_a_table_that_is_warm_from_the_first_second(
     assert busiest < found.keys()
 
 
+@pytest.mark.parametrize("default", [0.05, "0.05"])
+def test_a_share_has_fractions(document: Json, default: object) -> None:
+    """A number may have a fraction where its default has one; a built template quotes it."""
+    share = document["Parameters"]["TraceSampling"] | {"Default": default}
+    built = document | {"Parameters": document["Parameters"] | {"TraceSampling": share}}
+    assert Template(built, {}).refusals() == []
+    assert Template(built, {"TraceSampling": "0.5"}).refusals() == []
+
+
 @pytest.mark.parametrize("units", ["1", "3999", "40001", "-1", "4000.5"])
 def test_units_that_aws_would_refuse(document: Json, units: str) -> None:
     """Fewer than a fresh table takes, or more than its quota: refused before anything is made."""

@@ -218,7 +218,7 @@ def _fault(definition: Mapping[str, Any], value: str) -> str | None:
         return f"is {value!r}"
     if definition.get("Type") == "Number":
         least, most = definition.get("MinValue", -math.inf), definition.get("MaxValue", math.inf)
-        has_fractions = isinstance(definition.get("Default"), float)
+        has_fractions = "." in str(definition.get("Default", ""))
         form = r"\d+(\.\d+)?" if has_fractions else r"\d+"
         if not re.fullmatch(form, value) or not least <= float(value) <= most:
             return f"is {value!r}, and no number from {least} to {most}"

@@ -159,6 +159,7 @@ def test_a_sound_update(deployed: ScriptedAws, run: Run) -> None:
         ([f"AgentEnvironment=A={'x' * 5000}"], "AgentEnvironment has 5,002 characters, more than"),
         (["WorkerConcurrency=1"], "WorkerConcurrency is '1', and no number from 2 to 1000"),
         (["WorkerConcurrency=two"], "WorkerConcurrency is 'two', and no number from 2"),
+        (["TraceSampling=1.5"], "TraceSampling is '1.5', and no number from 0 to 1"),
         (["Worker=fargate"], "Worker is 'fargate', and none of lambda, external"),
         (["KmsKeyArn=alias/mine"], "KmsKeyArn is 'alias/mine': must be empty or the ARN of a key"),
         (["Wroker=external"], "There is no parameter Wroker"),
