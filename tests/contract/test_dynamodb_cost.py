@@ -32,8 +32,8 @@ from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.deletion import Erasure, Owner, delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage, Fences, Observer
 from a2a_serverless.storage.dynamodb import typed
-from a2a_serverless.storage.finding import HOUR_MS, created_in, due_tasks, find_tasks
-from a2a_serverless.storage.layout import HEAD, event_sort, task_partition
+from a2a_serverless.storage.finding import created_in, due_tasks, find_tasks
+from a2a_serverless.storage.layout import HEAD, HOUR_MS, event_sort, task_partition
 from a2a_serverless.storage.listing import FIRST_COMMITS, ListTasksQuery, list_tasks, newest_heads
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,

@@ -13,7 +13,8 @@ from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import Typed
-from a2a_serverless.storage.finding import HOUR_MS, created_in, find_tasks
+from a2a_serverless.storage.finding import created_in, find_tasks
+from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, TurnOpened, encode_entries
 from a2a_serverless.tasks.fold import Record

@@ -7,7 +7,8 @@ import pytest
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.finding import HOUR_MS, created_in, due_tasks
+from a2a_serverless.storage.finding import created_in, due_tasks
+from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock

@@ -222,7 +222,8 @@ async def _purge(options: Namespace) -> int:
     if not options.yes and typed(f"Type {name} to delete it for good: ") != name:
         return refuse(f"Nothing was deleted: type {name}, or say --yes.")
     journal = await Acts(inspector).journal()
-    entry = await journal.begin("purge", which=f"all that a caller has: {has}")  # names nobody
+    # The entry names no caller: what names this one is being deleted.
+    entry = await journal.begin("purge", which=f"all that a caller has: {has}")
     deleted = await _deleted(storage, owner, options, counted)
     gone = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
     await journal.end(entry, f"Deleted {gone}.")

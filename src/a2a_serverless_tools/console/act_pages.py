@@ -77,7 +77,9 @@ class ActPages:
         asked = request.query_params
         act, which = _act(asked.get("act", "")), TaskFilter.of(asked)
         if not which.fields:
-            raise InvalidArgumentError("Choose some tasks first: all of them are none.")
+            raise InvalidArgumentError(
+                "Choose tasks by a filter first: an act on all tasks of the place is not offered."
+            )
         plan = await self._acts.plan(act, which, most=_MOST, after=asked.get("after", ""))
         key = secrets.token_urlsafe(12)
         self._runs[key] = run = _Run(plan)

@@ -117,7 +117,7 @@ class Console:
     def _for_people(self, answer: _Endpoint) -> _Endpoint:
         """Answer only requests with the cookie; a write also has to come from our own page.
 
-        Whoever may only look gets pages without forms, and every write is refused.
+        A person who may only look gets pages without forms, and every write is refused.
         """
 
         async def guarded(request: Request) -> Response:

@@ -20,7 +20,6 @@ from a2a_serverless.storage.blobs import Inline
 from a2a_serverless.storage.conversation import line_of
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.storage.finding import (
-    HOUR_MS,
     Created,
     Due,
     NotedTasks,
@@ -33,6 +32,7 @@ from a2a_serverless.storage.finding import (
 )
 from a2a_serverless.storage.layout import (
     HEAD,
+    HOUR_MS,
     MAX_REASON,
     TROUBLES,
     WAIT_KINDS,

@@ -289,7 +289,7 @@ class Pages:
         storage = self._inspector.storage
         journal = await self._acts.journal()
         if whose.digest not in self._erasures:
-            # The entry names nobody: what does is being deleted.
+            # The entry names no caller: what names this one is being deleted.
             entry = await journal.begin("purge", which="all that a caller has in a tenant")
             self._erasures[whose.digest] = Erasure(storage, Owner(whose.digest)), entry
         erasure, entry = self._erasures[whose.digest]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from a2a_serverless.errors import A2AServerlessError
-from a2a_serverless.storage.activity import HOUR_MS, Hours, Process, activity, percentile
+from a2a_serverless.storage.activity import Hours, Process, activity, percentile
 from a2a_serverless.storage.finding import (
     Noted,
     NotedTasks,
@@ -17,6 +17,7 @@ from a2a_serverless.storage.finding import (
     tasks_in_trouble,
     waiting_tasks,
 )
+from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless_tools.console.asked import UNKNOWN, Asked

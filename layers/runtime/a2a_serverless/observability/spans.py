@@ -4,9 +4,9 @@ The ids of a trace travel as the fields of W3C Trace Context: with an operation 
 the commits of a task, with the job of a webhook, and out with its call. They do so in every
 process, and are on every line of the log (`trace_id`). A client that names no trace begins one.
 
-Spans are made by `opentelemetry-api` where the process has a provider: the one that `otel.start`
-sets up, that of `opentelemetry-instrument`, or an agent's own. What the agent and its libraries
-record by that provider are children of its attempt. Without a provider nothing is made.
+Spans are made by `opentelemetry-api` where the process has a provider: the one that `otel.set_up`
+makes, or one that was there before, such as that of `opentelemetry-instrument`. Spans of the agent
+and its libraries are children of its attempt. Without a provider nothing is made.
 
 The client chooses the ids of the trace that it continues, but not whether it is recorded: that is
 decided here, for each of its requests, by OTEL_TRACES_SAMPLER_ARG.
@@ -47,7 +47,8 @@ FLUSH_S: Final = 0.25
 ANSWER_S: Final = 0.005
 """Seconds that a client's answer waits for them."""
 PAUSE_S: Final = 60.0
-"""Seconds without an export after one that has failed, or a wait for one after one in vain."""
+"""Seconds without an export after one that failed. No invocation waits for so long, either, once
+one has waited in vain."""
 CLOSE_S: Final = 2.0
 """Seconds that a process waits at its end."""
 
@@ -72,7 +73,7 @@ _MEMBER: Final = re.compile(
 )
 _SAMPLED: Final = 1
 _CHANCE: Final = random.SystemRandom()
-"""Which an agent that seeds `random` does not change."""
+"""The system's random numbers: an agent may seed those of `random`."""
 
 _current: ContextVar[Carried] = ContextVar("a2a_serverless_trace", default=MappingProxyType({}))
 
@@ -95,7 +96,7 @@ def incoming(headers: Carried) -> dict[str, str]:
 def sampled_share(environment: Mapping[str, str] = os.environ) -> float:
     """Return the share of traces that are recorded, 0 to 1: OTEL_TRACES_SAMPLER_ARG, by default 1.
 
-    Of the samplers that OTEL_TRACES_SAMPLER can name, those that are always off count as well.
+    It is 0 where OTEL_TRACES_SAMPLER names a sampler that is always off; other names are ignored.
     """
     if "off" in environment.get("OTEL_TRACES_SAMPLER", ""):
         return 0.0
@@ -137,7 +138,7 @@ def trace_id(fields: Carried) -> str:
 
 
 def _well_formed(given: Carried) -> dict[str, str]:
-    """Return `given` without what is no field of a trace: other code puts it into headers."""
+    """Return the fields of `given` that are well-formed: they go into headers of requests."""
     parent, state = given.get(TRACEPARENT, ""), given.get(TRACESTATE, "")
     if _PARENT.fullmatch(parent) is None:
         return {}
@@ -320,7 +321,7 @@ class _Export:
         self._is_owed = self._is_owed or ended.get_span_context().trace_flags.sampled
 
     def hold_off(self, seconds: float) -> None:
-        """Wait for no export for so long."""
+        """Skip exports for so long."""
         self._waits_at = time.monotonic() + seconds
 
     def flush(self, within_s: float) -> None:
@@ -361,7 +362,7 @@ def flush(within_s: float = FLUSH_S) -> None:
 
 
 def hold_off(seconds: float) -> None:
-    """Let no invocation wait for its spans for so long: they are not taken."""
+    """Skip the exports at the ends of invocations for so long: the collector takes nothing."""
     _export.hold_off(seconds)
 
 
@@ -401,7 +402,7 @@ def _tracer_of(provider: TracerProvider) -> Tracer:
 
 
 def _api() -> Any:
-    """Return the module of the API if something has loaded it; else no one has set it up either."""
+    """Return the API's module; None if it is not loaded, so that there can be no provider."""
     return sys.modules.get("opentelemetry.trace")
 
 

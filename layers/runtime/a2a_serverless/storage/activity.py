@@ -24,6 +24,7 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import is_live, seconds
+from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.table import Added, Key, Range, Table, Update
 
 PARTITION: Final = "ACTIVITY"
@@ -33,7 +34,6 @@ SEEN_S: Final = 3600
 """Seconds for which a process is remembered after its last one."""
 HOURS_S: Final = 2 * 86_400
 """Seconds for which the counts of an hour are kept."""
-HOUR_MS: Final = 3_600_000
 STEPS_A_DECADE: Final = 10
 """Steps of a duration from one power of ten to the next: each is 26 % longer than the last."""
 

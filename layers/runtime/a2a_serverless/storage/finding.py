@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import is_live
@@ -17,8 +17,6 @@ from a2a_serverless.storage.durable import DurableStorage, readable_head
 from a2a_serverless.storage.table import Check, Item, Key, Range
 from a2a_serverless.tasks.head import Attention, Head, Wait
 from a2a_serverless.tasks.identity import Scope, TaskKey, is_task_id
-
-HOUR_MS: Final = 3_600_000
 
 Place: TypeAlias = tuple[int, str, str]
 """Due time, id and the scope's digest of a task that is due."""

@@ -20,6 +20,8 @@ SHARDS = 4
 """Partitions of a scope's listing, of the hours and of the due index, each good for 1,000 writes a
 second. A process takes the number from its settings (`A2A_SHARDS`). A larger one finds what was
 written with a smaller one, and not the other way round."""
+HOUR_MS: Final = 3_600_000
+"""The milliseconds of an hour, by which indexes and counters are parted."""
 LINES: Final = 4
 """Partitions of the line of those who wait for a share; a caller always waits in the same one."""
 
@@ -347,15 +349,12 @@ def hour_key(at_ms: int, shard: int) -> str:
 
 def hour_of(at_ms: int) -> str:
     """Return the hour of a time in UTC, such as `2026-11-27T19`, as text that sorts correctly."""
-    return _hour(at_ms // _HOUR_MS)
-
-
-_HOUR_MS: Final = 3_600_000
+    return _hour(at_ms // HOUR_MS)
 
 
 @lru_cache(maxsize=64)
 def _hour(number: int) -> str:
-    return datetime.fromtimestamp(number * _HOUR_MS / 1000, UTC).strftime("%Y-%m-%dT%H")
+    return datetime.fromtimestamp(number * HOUR_MS / 1000, UTC).strftime("%Y-%m-%dT%H")
 
 
 def status_key(status_at: int, task_id: str) -> str:
