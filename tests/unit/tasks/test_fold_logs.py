@@ -21,7 +21,7 @@ def test_random_logs_fold_to_what_the_reference_makes_of_them() -> None:
     tally = check_logs(LOGS)
     assert tally.logs >= LOGS
     assert tally.to_records >= LOGS // 20, tally
-    assert tally.snapshots >= LOGS // 4, tally
+    assert tally.snapshots >= LOGS // 8, tally
     assert tally.in_several_turns >= LOGS // 20, tally
 
 
