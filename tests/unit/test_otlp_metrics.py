@@ -131,7 +131,7 @@ def test_a_collector_that_takes_nothing(
         began = time.monotonic()
         sink.close()
         assert time.monotonic() - began < LAST_EXPORT_S + 1
-    assert slowest_s < 1  # of a thousand values
+    assert slowest_s < 20  # a thousand values: if each waited for a time-out, it were 200 s
     assert after - before < 1_000_000  # a hundred thousand values that were kept would be 3 MB
     (record,) = caplog.records
     assert record.__dict__["action"] == "metrics_not_sent"
