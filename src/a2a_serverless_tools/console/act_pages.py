@@ -104,8 +104,6 @@ class ActPages:
     def _page(self, key: str, run: _Run, *, said: str = "", has_begun: bool = False) -> Response:
         return page(
             "act.html",
-            place=self._inspector.place,
-            here="tasks",
             key=key,
             run=run,
             plan=run.plan,
@@ -121,8 +119,6 @@ class ActPages:
         older = found[-1].key.SK if len(found) == PAGE else ""
         return page(
             "journal.html",
-            place=self._inspector.place,
-            here="journal",
             entries=found,
             older=older,
             is_first="before" not in request.query_params,

@@ -22,7 +22,7 @@ from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
 from a2a_serverless.observability.logs import begun
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import Pages
-from a2a_serverless_tools.console.rendering import BASE, MAY_ACT, page
+from a2a_serverless_tools.console.rendering import BASE, MAY_ACT, PLACE, page
 
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -123,6 +123,7 @@ class Console:
         async def guarded(request: Request) -> Response:
             if not self.sessions.is_person(request.cookies):
                 return page("closed.html", status=403, was_used=False)
+            PLACE.set(self._inspector.place)
             MAY_ACT.set(self.sessions.may_act(request.cookies))  # of this request's task alone
             is_write = request.method not in ("GET", "HEAD")
             if is_write and not MAY_ACT.get():
@@ -134,7 +135,7 @@ class Console:
             except (A2AServerlessError, *aws.ERRORS) as error:
                 text = str(error) or type(error).__name__
                 status = 400 if isinstance(error, InvalidArgumentError) else 502
-                return page("problem.html", status=status, place=self._inspector.place, text=text)
+                return page("problem.html", status=status, text=text)
 
         return guarded
 

@@ -89,8 +89,6 @@ class Pages:
         is_live = bool(request.query_params.get("live"))
         return page(
             "numbers.html" if is_live else "status.html",
-            place=self._inspector.place,
-            here="status",
             s=await status_of(self._inspector),
         )
 
@@ -108,13 +106,11 @@ class Pages:
             described = await self._inspector.described(rows)
             counts = await self._inspector.counts(scope) if asked.get("counts") and scope else {}
         except A2AServerlessError as error:
-            return page("problem.html", status=400, place=self._inspector.place, text=str(error))
+            return page("problem.html", status=400, text=str(error))
         fixed = which.at(now).fields  # the place is one of the list since this time
         older = urlencode({**fixed, "page": rows.next_token}) if rows.next_token else ""
         return page(
             "rows.html" if asked.get("live") else "tasks.html",
-            place=self._inspector.place,
-            here="tasks",
             rows=described,
             looked=rows.looked,
             searched=rows.searched,
@@ -145,9 +141,7 @@ class Pages:
         if not found and task_id:
             which = TaskFilter(**{"scope" if is_scope(task_id) else "text": task_id})
             return RedirectResponse(f"{BASE}/tasks?{which.query}", 303)
-        return page(
-            "found.html", place=self._inspector.place, here="tasks", id=task_id, found=found
-        )
+        return page("found.html", id=task_id, found=found)
 
     # -- one task ----------------------------------------------------------------------------
 
@@ -188,8 +182,6 @@ class Pages:
             return page(
                 "found.html",
                 status=404,
-                place=self._inspector.place,
-                here="tasks",
                 id=task_id,
                 found=[],
             )
@@ -204,8 +196,6 @@ class Pages:
         is_owed = any(one.is_failing for one in shown.webhooks)
         return page(
             template,
-            place=self._inspector.place,
-            here="tasks",
             t=shown,
             view=view if view in VIEWS else VIEWS[0],
             views=VIEWS,
@@ -315,8 +305,7 @@ class Pages:
         return self._inspector.storage.for_scope(Scope(whose.digest))
 
     def _purge_page(self, whose: _Whose, **values: Any) -> Response:
-        place = self._inspector.place
-        return page("purge.html", place=place, here="tasks", whose=whose, **values)
+        return page("purge.html", whose=whose, **values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

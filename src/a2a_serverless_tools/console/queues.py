@@ -64,8 +64,6 @@ class Queues:
         depths = [one["depth"] for one in working if one["name"] != "push_queue"]
         return page(
             "queues.html",
-            place=self._inspector.place,
-            here="queues",
             working=working,
             turns=turns,
             waiting=waiting[:SHOWN],

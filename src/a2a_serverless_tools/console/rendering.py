@@ -27,6 +27,9 @@ Route: TypeAlias = tuple[str, str, Callable[[Request], Awaitable[Response]]]
 MAY_ACT: Final[ContextVar[bool]] = ContextVar("may_act", default=True)
 """False while a request is answered of a person who may look and not act."""
 
+PLACE: Final[ContextVar[str]] = ContextVar("place", default="")
+"""What the console of the request that is answered looks at, such as `the table tasks`."""
+
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
@@ -65,7 +68,7 @@ _TEMPLATES.globals |= {
 
 def page(template: str, *, status: int = 200, **values: Any) -> Response:
     """Return a template as an answer; every value in it is escaped."""
-    text = _TEMPLATES.get_template(template).render(**values)
+    text = _TEMPLATES.get_template(template).render(place=PLACE.get(), **values)
     return Response(text, status, media_type="text/html; charset=utf-8")
 
 

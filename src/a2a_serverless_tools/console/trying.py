@@ -113,8 +113,6 @@ class Trying:
         call = self._call(request)
         return page(
             "try.html",
-            place=self._inspector.place,
-            here="try",
             endpoint=self.endpoint,
             call=call,
             task=request.query_params.get("task", call.task_id if call else ""),
@@ -172,8 +170,6 @@ class Trying:
             card, text = await _fetched(self.endpoint)
         return page(
             "card.html",
-            place=self._inspector.place,
-            here="card",
             card=MessageToDict(card) if card is not None else None,
             raw=MessageToJson(card, indent=2, ensure_ascii=False) if card is not None else text,
             faults=list(_faults_of(card)) if card is not None else [text] if text else [],
