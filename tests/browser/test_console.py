@@ -7,8 +7,10 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -49,7 +51,10 @@ def test_a_task_is_followed_to_its_end(visit: Visit) -> None:
     visit.page.click("text=Open the task")
     expect(visit.page.locator(".now .state")).to_have_text("working")
     visit.page.evaluate("window.same = true")
+    name = visit.page.inner_text("h1")[:8]
+    expect(visit.page).to_have_title(f"working · {name} · a2a")
     expect(visit.page.locator(".now .state")).to_have_text("completed", timeout=20_000)
+    expect(visit.page).to_have_title(f"completed · {name} · a2a")
     expect(visit.page.locator(".artifact .bubble")).to_contain_text("0 1 2 3 4")
     expect(visit.page.locator(".artifact .bubble")).to_contain_text("18 19")
     expect(visit.page.locator(".talk li.agent").last).to_contain_text("All twenty.")
@@ -386,6 +391,97 @@ def test_the_keyboard_reaches_everything(visit: Visit, site: Site) -> None:
     ]
 
 
+def test_single_keys_lead_through_the_pages(visit: Visit, site: Site) -> None:
+    """To the search, the rows and the pages; never while a field is written in, or switched off."""
+    page, press = visit.page, visit.page.keyboard.press
+    site.scribe.open("keys-1", "One.")
+    site.scribe.wait(1)
+    site.scribe.open("keys-2", "Two.")
+    visit.go("/card")
+    press("/")
+    field = page.locator("#id")
+    expect(field).to_be_focused()
+    assert page.url.endswith("/tasks#search")
+    page.keyboard.type("g?/ju")
+    expect(field).to_have_value("g?/ju")
+    press("Escape")
+    expect(field).not_to_be_focused()
+    field.fill("keys-")
+    press("Enter")
+    page.wait_for_url("**/tasks?text=keys-")
+    for key, number in zip("jjjkk", (2, 1, 1, 2, 2), strict=True):
+        press(key)
+        expect(page.locator(f".list a:text-is('keys-{number}')")).to_be_focused()
+    press("Enter")
+    expect(page.locator("h1")).to_have_text("keys-2")
+    page.locator(".resend summary").click()
+    press("Tab")
+    press("Escape")
+    expect(page.locator(".resend summary")).to_be_focused()
+    expect(page.locator(".resend form")).to_be_hidden()
+    for path in ("queues", "status", "journal", "tasks"):
+        press("g")
+        press(path[0])
+        page.wait_for_url(f"**/{path}")
+    press("?")
+    expect(page.locator("#keys")).to_be_visible()
+    assert page.evaluate("document.activeElement.id") == "use-keys"
+    press("Space")
+    press("Escape")
+    expect(page.locator("#keys")).to_be_hidden()
+    page.reload()
+    press("?")
+    press("j")
+    assert page.evaluate("document.activeElement.tagName") == "BODY"
+    page.click("text=Keyboard")
+    expect(page.locator("#use-keys")).not_to_be_checked()
+    assert visit.said == []
+
+
+def test_times_are_those_of_the_reader(browser: Browser, site: Site, axe: Path) -> None:
+    """In the zone of the browser, named once, UTC beside it; a switch is kept; live parts, too."""
+    head = site.scribe.open("local-times", "When?")
+    site.scribe.claim(head, "a")
+    created_at = site.scribe.clock.now_ms() / 1000
+    there = datetime.fromtimestamp(created_at, ZoneInfo("Australia/Adelaide"))
+    utc = datetime.fromtimestamp(created_at, UTC)
+    options = {"timezone_id": "Australia/Adelaide", "bypass_csp": True}
+    with visiting(browser, site, **options) as visit:
+        visit.task(site, "local-times", "timeline")
+        first = visit.page.locator(".story time").first
+        expect(first).to_contain_text(f"{there:%Y-%m-%d %H:%M:%S}.")
+        title = first.get_attribute("title") or ""
+        assert f"{there:%Y-%m-%d %H:%M:%S}" in title
+        assert f"{utc:%Y-%m-%d %H:%M:%S}" in title
+        assert "Australia/Adelaide" in title
+        assert visit.page.inner_text("body").count("Australia/Adelaide") == 1
+        failed = seeds.said(TaskState.TASK_STATE_FAILED, "No.")
+        site.scribe.commit(head, failed, token="a")
+        end = visit.page.locator(".story .reached time")
+        expect(end).to_contain_text(f"{there:%Y-%m-%d %H:}")
+        visit.page.keyboard.press("?")
+        assert violations(visit.page, axe) == {}
+        visit.page.keyboard.press("Escape")
+        visit.page.click("text=Show UTC")
+        expect(end).to_contain_text(f"{utc:%Y-%m-%d %H:}")
+        visit.page.reload()
+        expect(first).to_contain_text(f"{utc:%Y-%m-%d %H:%M:%S}.")
+        assert visit.said == []
+        refuses = (
+            "Object.defineProperty(window, 'localStorage', {get() { throw new Error('no'); }})"
+        )
+        visit.page.add_init_script(refuses)
+        visit.page.reload()
+        expect(first).to_contain_text(f"{there:%Y-%m-%d %H:%M:%S}.")
+        visit.page.keyboard.press("u")
+        expect(first).to_contain_text(f"{utc:%Y-%m-%d %H:%M:%S}.")
+        assert visit.said == []
+    with visiting(browser, site, java_script_enabled=False, timezone_id="Asia/Tokyo") as visit:
+        visit.task(site, "local-times", "timeline")
+        assert f"{utc:%Y-%m-%d %H:%M:%S}." in visit.page.inner_text(".story time >> nth=0")
+        assert "Times are in UTC." in visit.page.inner_text("footer")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 1280, 2560])
 def test_status_and_lists_are_readable(
@@ -402,7 +498,16 @@ def test_status_and_lists_are_readable(
     viewport = {"width": width, "height": 900}
     options = {"viewport": viewport, "color_scheme": scheme, "bypass_csp": True}
     with visiting(browser, site, **options) as visit:
-        for path in ("/status", "/tasks", "/tasks?attention=failed", "/tasks?text=long"):
+        lists = ("/tasks", "/tasks?attention=failed", "/tasks?text=long")
+        others = (
+            "/queues",
+            "/journal",
+            "/card",
+            "/try",
+            "/purge?user=ann",
+            "/act?act=retry&since=day",
+        )
+        for path in ("/status", *lists, *others):
             visit.go(path)
             assert violations(visit.page, axe) == {}, path
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path

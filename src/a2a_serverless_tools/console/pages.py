@@ -47,6 +47,9 @@ MOST_OF_AN_EVENT: Final = 10_000
 OPEN_MS: Final = 10_000
 PAUSED_MS: Final = 60_000
 """How old the ages on a page about a task may get, in milliseconds: with an open turn, without."""
+_OFTEN_S: Final = 2
+_SELDOM_S: Final = 30
+"""Seconds after which a page is read again: seldom, if that looks at more than it shows."""
 _WAIT_S: Final = 2.0
 """The longest wait of one step of a deletion, for what an index may show late."""
 _COUNTS: Final = 10
@@ -125,7 +128,7 @@ class Pages:
             older=older,
             is_first=not asked.get("page") and rows.searched is None,
             same=urlencode({**which.fields, "page": asked.get("page", ""), "live": "1"}),
-            every="30s" if query.state and not scope else "2s",  # it looks at many to show a few
+            every_s=_SELDOM_S if (rows.looked and rows.looked.count > PAGE) else _OFTEN_S,
             now=now,
         )
 
@@ -193,15 +196,15 @@ class Pages:
         if view == "timeline":
             shown = await self._with_logs(shown, request)
         values = await self._view(view, shown, request)
-        is_owed = any(one.is_failing for one in shown.webhooks)
+        now = storage.clock.now_ms()
         return page(
             template,
             t=shown,
             view=view if view in VIEWS else VIEWS[0],
             views=VIEWS,
             mark=await self._mark(head, pushes) if head is not None else "",
-            is_live=head is not None and (not head.is_terminal or is_owed),
-            now=storage.clock.now_ms(),
+            every=_asked_every(head, shown, now),
+            now=now,
             late=LATE_MS,
             said=self._notes.get(request.query_params.get("said", "")),
             can_try=bool(self._trying.endpoint),
@@ -355,6 +358,23 @@ async def _head(storage: DurableStorage, task_id: str) -> Head | None:
         return await storage.head(task_id)
     except UnreadableTaskError:
         return None
+
+
+def _asked_every(head: Head | None, shown: Timeline, now_ms: int) -> str:
+    """Return after how long a task's page asks again, for htmx; empty: it does not.
+
+    An ended task is followed while a webhook is tried again: seldom, if that is not soon, and no
+    more if the time of its next try has passed and no delivery has come.
+    """
+    if head is None:
+        return ""
+    if not head.is_terminal:
+        return "700ms"
+    waits = [one.next_at for one in shown.webhooks if one.is_failing and one.next_at is not None]
+    waits = [at for at in waits if at + LATE_MS > now_ms]
+    if not waits:
+        return ""
+    return "700ms" if min(waits) < now_ms + LATE_MS else f"{_SELDOM_S}s"
 
 
 def _json(event: Mapping[str, Any]) -> tuple[str, bool]:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl
 
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -34,6 +34,11 @@ _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
 """Control characters, and those that turn the direction of what follows them."""
+_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d{3})Z")
+"""A time as `wording.iso` writes it."""
+_ELEMENT: Final = (
+    r'<time datetime="\g<0>" title="\g<0>">\1 <b>\2</b><span class="ms">\3</span></time>'
+)
 _KEPT: Final = 50
 """Notes that are remembered."""
 
@@ -47,6 +52,11 @@ def visible(value: object) -> object:
     if isinstance(value, str) and not isinstance(value, Markup):
         return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", value)
     return value
+
+
+def timed(text: str) -> Markup:
+    """Return a text with each of its times in UTC as an element, which a page shows as local."""
+    return Markup(_TIME.sub(_ELEMENT, str(escape(visible(text)))))  # noqa: S704 - escaped
 
 
 _TEMPLATES: Final = Environment(
@@ -64,6 +74,7 @@ _TEMPLATES.globals |= {
     "may_act": MAY_ACT.get,
     "plain": lambda state: state.replace("_", " "),
 }
+_TEMPLATES.filters["timed"] = timed
 
 
 def page(template: str, *, status: int = 200, **values: Any) -> Response:

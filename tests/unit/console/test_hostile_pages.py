@@ -16,10 +16,11 @@ from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusC
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.conversation import LEFT_OUT, MOST_OF_ALL, MOST_TEXT, _html_of
-from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.console.inspector import PAGE, Inspector
 from a2a_serverless_tools.console.pages import MOST_OF_AN_EVENT
 from a2a_serverless_tools.console.rendering import visible
 from a2a_serverless_tools.console.trying import Exchange
+from tests.support.messages import request
 from tests.unit.console.conftest import ANN, OWN, URL, Person, visited
 
 TURNED = "invoice\u202efdp.exe"
@@ -218,10 +219,23 @@ async def test_a_list_keeps_its_owner(person: Person) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "every"),
-    [("", "2s"), ("user=ann&state=failed", "2s"), ("state=failed", "30s")],
+    ("asked", "seconds"),
+    [
+        ("", 2),
+        ("user=ann&state=working", 2),
+        ("state=failed", 2),
+        ("attention=asleep", 2),
+        ("state=submitted", 2),
+        ("state=working", 30),
+        ("reason=ValueError", 30),
+    ],
 )
-async def test_a_search_is_repeated_seldom(person: Person, asked: str, every: str) -> None:
-    """A state over all callers is found by a look at 2,500 tasks, which costs money."""
+async def test_a_search_is_repeated_seldom(
+    storage: DurableStorage, person: Person, asked: str, seconds: int
+) -> None:
+    """A list that has looked at more tasks than it shows is read again every 30 s, and says so."""
+    for number in range(PAGE + 10):
+        await storage.open_task("c", request(), task_id=f"t-{number}")
     text = (await person.get(f"/_console/tasks?{asked}")).text
-    assert f'hx-trigger="every {every}"' in text
+    assert f'hx-trigger="every {seconds}s"' in text
+    assert f"The rows are read again every {seconds} seconds" in text

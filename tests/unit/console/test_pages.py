@@ -53,6 +53,31 @@ def console_of(
 # -- webhooks ----------------------------------------------------------------------------------
 
 
+async def test_an_ended_task_is_not_asked_about_for_ever(
+    storage: DurableStorage, person: Person, clock: ManualClock
+) -> None:
+    """Often while a notification is tried again soon, else seldom, and no more if it is late."""
+    await storage.open_task("c", request(), task_id="t")
+    path = f"/_console/task/{ANN.digest}/t"
+
+    async def every() -> list[str]:
+        return re.findall(r'hx-trigger="every (\w+)"', (await person.get(path)).text)
+
+    hook = TaskPushNotificationConfig(task_id="t", id="crm", url="https://crm.example/")
+    push = await storage.webhooks.put(hook)
+    assert await every() == ["700ms"]
+    await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
+    assert await every() == []
+    now = clock.now_ms()
+    fails = replace(push, failures=3, failing_since=now, answered_at=now, next_at=now + 600_000)
+    assert await storage.webhooks.move(push, fails)
+    assert await every() == ["30s"]
+    clock.advance(590)
+    assert await every() == ["700ms"]
+    clock.advance(200)
+    assert await every() == []
+
+
 async def test_webhooks_tell_of_refusals(storage: DurableStorage, person: Person) -> None:
     """Facts and timeline show a webhook's refusals and that its client has to set it again."""
     head = (await storage.open_task("c", request(), task_id="t")).head
@@ -323,7 +348,7 @@ async def test_a_list_shows_what_waits(
 
     async def notes() -> dict[str, list[str]]:
         text = (await person.get("/_console/tasks")).text
-        rows = re.findall(r'id="to-[^"]*-(\w+)".*?<td class="notes">(.*?)</td>', text, re.DOTALL)
+        rows = re.findall(r'id="to-[^"]*-(\w+)".*?class="notes">(.*?)</td>', text, re.DOTALL)
         return {name: re.findall(r'class="note">(.*?)<', cell) for name, cell in rows}
 
     waits = (await storage.open_task("c", request(), task_id="waits")).head
@@ -574,7 +599,7 @@ async def test_a_claim_is_shown_by_its_signs(clock: ManualClock) -> None:
     due_at = clock.now_ms() + 300_000
     assert await stack.backends.storage.renew(head, token="a", due_at=due_at)
     text = await stack.page(path)
-    assert re.search(r'last sign <span class="ago"[^>]*>0 s ago', text)
+    assert re.search(r'last sign <time class="ago"[^>]*>0 s ago', text)
     (width,) = re.findall(r'bar running"><title>.*?width="([\d.]+)"', text)
     assert float(width) > 800
     clock.advance(310)
@@ -652,7 +677,7 @@ async def test_a_page_grows_older_while_nothing_happens(clock: ManualClock) -> N
         clock.advance(10)
         answer = await person.get(live)
     assert answer.status_code == 200
-    assert re.search(r'last sign <span class="ago"[^>]*>10 s ago', answer.text)
+    assert re.search(r'last sign <time class="ago"[^>]*>10 s ago', answer.text)
 
 
 async def test_a_wait_is_no_part_of_an_attempt(clock: ManualClock) -> None:

@@ -1,7 +1,27 @@
-// Says that a page is out of date while the console does not answer its questions.
+// What a page does in a browser besides htmx: it says when it is out of date, shows times of the
+// reader's zone and the state in the tab's title, and takes keys.
 "use strict";
-const lost = document.getElementById("lost");
-const since = document.getElementById("lost-since");
+const byId = (id) => document.getElementById(id);
+
+// A browser may refuse to keep anything: then a choice lasts as long as its page.
+const kept = {
+  get(name) {
+    try {
+      return localStorage.getItem(name);
+    } catch {
+      return null;
+    }
+  },
+  set(name, value) {
+    try {
+      localStorage.setItem(name, value);
+    } catch {}
+  },
+};
+
+// -- out of date -----------------------------------------------------------------------------
+
+const lost = byId("lost");
 let answered = new Date();
 
 function ok() {
@@ -11,7 +31,7 @@ function ok() {
 }
 
 function failed() {
-  since.textContent = answered.toLocaleTimeString();
+  byId("lost-since").textContent = written(answered, isUtc)[1];
   lost.hidden = false;
   document.body.classList.add("lost");
 }
@@ -22,3 +42,123 @@ for (const name of ["htmx:sendError", "htmx:responseError", "htmx:timeout"]) {
 document.addEventListener("htmx:afterRequest", (event) => {
   if (event.detail.successful) ok();
 });
+
+// -- times and title -------------------------------------------------------------------------
+
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "your time zone";
+let isUtc = kept.get("times") === "UTC";
+
+/** Return day, time of day and milliseconds of a time, as texts. */
+function written(at, inUtc) {
+  const of = (name, width = 2) => String(at[`get${inUtc ? "UTC" : ""}${name}`]()).padStart(width, "0");
+  const month = String(Number(of("Month")) + 1).padStart(2, "0");
+  return [
+    `${of("FullYear", 4)}-${month}-${of("Date")}`,
+    `${of("Hours")}:${of("Minutes")}:${of("Seconds")}`,
+    `.${of("Milliseconds", 3)}`,
+  ];
+}
+
+function say(node, text) {
+  if (node && node.textContent !== text) node.textContent = text;
+}
+
+function show(time) {
+  const at = new Date(time.dateTime);
+  if (Number.isNaN(at.getTime())) return;
+  const inBoth = ([day, clock, part]) => `${day} ${clock}${part}`;
+  const title = `${inBoth(written(at, false))} ${zone}, ${inBoth(written(at, true))} UTC`;
+  if (time.title !== title) time.title = title;
+  if (time.classList.contains("ago")) return;
+  const [day, clock, part] = written(at, isUtc);
+  say(time.firstChild, `${day} `);
+  say(time.querySelector("b"), clock);
+  say(time.querySelector(".ms"), part);
+}
+
+function refresh() {
+  document.querySelectorAll("time[datetime]").forEach(show);
+  const titled = document.querySelector("[data-title]");
+  if (titled && document.title !== titled.dataset.title) document.title = titled.dataset.title;
+}
+
+function showZone() {
+  say(byId("zone"), isUtc ? "UTC" : zone);
+  say(byId("other-zone"), isUtc ? "Show local times" : "Show UTC");
+  refresh();
+}
+
+function switchZone() {
+  isUtc = !isUtc;
+  kept.set("times", isUtc ? "UTC" : "local");
+  showZone();
+}
+
+byId("other-zone").hidden = false;
+byId("other-zone").addEventListener("click", switchZone);
+showZone();
+// Before the next frame, so that no time of a new part is seen in UTC first.
+const observer = new MutationObserver(() => {
+  refresh();
+  observer.takeRecords();
+});
+observer.observe(byId("main"), { subtree: true, childList: true, characterData: true, attributes: true, attributeFilter: ["datetime", "data-title"] });
+
+// -- keys ------------------------------------------------------------------------------------
+
+const ROWS = "main .main-cell > a, main .choice a, main .journal a, main tbody th > a, main .boards td > a";
+const AFTER_G_MS = 1500;
+const keys = byId("keys");
+const useKeys = byId("use-keys");
+let gAt = -Infinity;
+
+function step(by) {
+  const rows = [...document.querySelectorAll(ROWS)].filter((row) => row.getClientRects().length);
+  const at = rows.indexOf(document.activeElement);
+  const next = at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by;
+  rows[Math.min(Math.max(next, 0), rows.length - 1)]?.focus();
+}
+
+function search() {
+  const field = document.querySelector(".find input");
+  if (field) field.select();
+  else location.assign(`${document.querySelector("nav [data-key=t]").href}#search`);
+}
+
+function escaped(on) {
+  const details = on.closest("details[open]");
+  if (on.matches("input, textarea, select")) on.blur();
+  else if (details) {
+    details.open = false;
+    details.querySelector("summary").focus();
+  }
+}
+
+const DOES = {
+  "/": search,
+  "?": () => keys.showModal(),
+  j: () => step(1),
+  k: () => step(-1),
+  u: switchZone,
+};
+
+document.addEventListener("keydown", (event) => {
+  const on = event.target;
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+  if (keys.open || !on.matches) return;
+  if (event.key === "Escape") return escaped(on);
+  if (!useKeys.checked || on.matches("input, textarea, select") || on.isContentEditable) return;
+  const leads = event.timeStamp - gAt < AFTER_G_MS && document.querySelector(`nav [data-key="${CSS.escape(event.key)}"]`);
+  gAt = event.key === "g" ? event.timeStamp : -Infinity;
+  const does = leads ? () => leads.click() : DOES[event.key];
+  if (!does) return;
+  event.preventDefault();
+  does();
+});
+
+useKeys.checked = kept.get("keys") !== "off";
+useKeys.addEventListener("change", () => kept.set("keys", useKeys.checked ? "on" : "off"));
+byId("show-keys").hidden = false;
+byId("show-keys").addEventListener("click", () => keys.showModal());
+byId("hide-keys").addEventListener("click", () => keys.close());
+if (location.hash === "#search") search();
