@@ -23,7 +23,7 @@ from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.observability.json_lines import json_handler
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, aws_backends, memory_backends
-from a2a_serverless_tools.cli import PlainLines
+from a2a_serverless_tools.cli.plain_lines import PlainLines
 from tests.support.a2a_calls import JSONRPC, REST, message, target
 from tests.support.gateway import rest_event
 from tests.support.messages import storyteller

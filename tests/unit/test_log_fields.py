@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import io
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.intake import Wait, cancel
+from a2a_serverless.observability.logs import begun
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.webhooks import Webhooks
@@ -16,14 +24,17 @@ from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, _ids_in
+from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, ids_in
+from a2a_serverless_tools.cli.plain_lines import WHICH, WHY, PlainLines, plain_handler
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
-from tests.support.observed import Line, logged
+from tests.support.observed import Line, logged, root_logger
 from tests.support.workers import params_of
 from tests.unit.push.receivers import Receiver, status
 from tests.unit.push.world import COMPLETED, INPUT_REQUIRED, WORKING, World
+from website.api import modules, tree
+from website.observed import _called, _own, _scopes, _texts
 
 IDS = ("task_id", "context_id", "turn")
 
@@ -133,8 +144,8 @@ async def test_what_an_unhandled_letter_is_about(backends: Backends) -> None:
     """The ids of an unhandled letter are its own, or none if it cannot be read."""
     head = await second_turn(backends)
     body = Operation.to_run(params_of(head)).model_dump_json()
-    assert _ids_in(body) == {"operation": "run", "task_id": head.task_id, "turn": head.turn}
-    assert _ids_in("poison") == {}
+    assert ids_in(body) == {"operation": "run", "task_id": head.task_id, "turn": head.turn}
+    assert ids_in("poison") == {}
 
 
 async def test_the_line_of_a_forced_cancel() -> None:
@@ -184,3 +195,127 @@ async def test_the_lines_of_a_delivery_that_failed(monkeypatch: pytest.MonkeyPat
     assert waited["reason"] == "status 503"
     assert 0 <= waited["wait_s"] <= 5
     assert fields(lines, "push_delivery_failed", "task_id", "context_id")[0] == common
+
+
+# -- plain lines -------------------------------------------------------------------------------
+
+
+@contextmanager
+def plain(level: int = logging.WARNING) -> Iterator[io.StringIO]:
+    """What `worker`, `sweep` and `push` print on a terminal, without the times."""
+    out = io.StringIO()
+    handler = plain_handler(out)
+    handler.setFormatter(PlainLines("%(levelname)s: %(message)s"))
+    with root_logger() as root:
+        root.handlers[:], root.level = [handler], level
+        yield out
+
+
+def lines_with(out: io.StringIO, text: str) -> list[str]:
+    """The lines that begin with a level and a text, without the id of the piece of work."""
+    found = [line for line in out.getvalue().splitlines() if text in line]
+    return [re.sub("; correlation id [0-9a-f]{16}$", "", line) for line in found]
+
+
+async def test_a_turn_that_is_sent_again_is_named(backends: Backends, clock: ManualClock) -> None:
+    """The sweeper's line says which turn it is, and why it was sent: a worker had it, or none."""
+    claimed = await second_turn(backends)
+    waits = (await backends.storage.open_task("another", request(), task_id="waits")).head
+    sweeper = Sweeper(backends.storage, backends.operations, clock=clock)
+    with plain() as out:
+        clock.advance(7200)
+        await sweeper.sweep()
+    said = "WARNING: An overdue turn was sent again; task"
+    lost = "turn 3; attempts 1; reason its worker has not renewed its lease; sends 1"
+    untaken = "turn 1; attempts 0; reason no worker has taken it; sends 1"
+    wanted = (f"{said} {claimed.task_id}; {lost}", f"{said} {waits.task_id}; {untaken}")
+    assert sorted(lines_with(out, "sent again")) == sorted(wanted)
+
+
+async def test_a_notification_is_named() -> None:
+    """The lines of `push` say task, turn, webhook, event and attempt, the answer, and the wait."""
+    world, answers = World(), iter((503,))
+    with plain() as out, Receiver() as receiver:
+        receiver.script = lambda _: status(next(answers, 403))
+        head = await world.open(receiver.url())
+        await world.say(head, COMPLETED)
+        await world.pump()
+        await world.run(seconds=20)
+    about = f"; task {head.task_id}; turn 1; attempt 1; webhook "
+    first = lines_with(out, "Receiver not told")[0]
+    assert first.startswith(f"WARNING: Receiver not told{about}"), first
+    assert re.search(r"; version \d; reason status 503; wait_s [\d.]+$", first)
+    (given_up,) = lines_with(out, "Notification given up")
+    assert f"; task {head.task_id}; turn 1; attempt " in given_up
+    assert given_up.endswith("; reason status 403")
+
+
+async def test_a_line_of_the_agent_names_its_task(backends: Backends) -> None:
+    """Fields of the work are on lines that others log in it; unprintable ones are escaped."""
+    with plain() as out, begun(task_id="t\x1b[31m", turn=3, attempt=2):
+        logging.getLogger("agent").warning("Slow")
+    (line,) = lines_with(out, "Slow")
+    assert line == "WARNING: Slow; task t\\x1b[31m; turn 3; attempt 2"
+
+
+ABOUT_NO_TASK = {
+    *("admitted", "agent_kept", "agent_not_loaded", "agent_reloaded", "agent_shared"),
+    *("card_kept", "card_reloaded", "damaged_group", "dead_letter_undecodable"),
+    *("ends_not_counted", "exit_in_callback", "give_back_failed", "jwk_skipped", "keeper"),
+    *("loop_stopped", "metrics_not_sent", "metrics_not_written", "otel_missing", "otel_not_used"),
+    *("protection_failed", "protection_refused", "replaced", "service_not_read"),
+    *("presence_failed", "pull_failed", "pump_failed", "push_undecodable", "receive_failed"),
+    *("refresh_failed", "refused", "restart_needed", "set_aside_failed", "shares_failed"),
+    *("signing_key_refused", "spans_dropped", "started_anew", "state_left", "stream_read"),
+    *("sweep_failed", "thread_ended", "undecodable", "unreadable_key", "wake_failed"),
+    *("[a-z_]+_not_counted", "[a-z_]+_not_given_back"),
+}
+"""Actions of lines about processes, queues, keys, requests or many tasks; of `sweep_failed` the
+line of a whole round."""
+NAMED_BY_ITS_WORK = {
+    *("attempt", "kept_in_memory", "not_compared", "pass_on_failed"),
+    *("spending_not_counted", "thread_left_behind"),
+}
+"""Actions of lines that are only logged within the delivery of a turn, whose fields they have."""
+NAMED_OTHERWISE = {"buried", "unreadable_task"}
+"""By the group of the message, or in the sentence."""
+NOT_TOLD = {
+    *("action", "context_id", "digest", "receives", "scope", "credential", "spans", "was_claimed"),
+    *("overdue", "pushed"),
+}
+"""Fields that plain lines leave out: their sentences say it, or programs alone need it."""
+
+
+def test_each_line_about_a_task_names_it() -> None:
+    """A line with an action has the task's id, or the action is one of those listed here."""
+    unnamed = {action for action, fields in given_fields() if not {"task_id", "**"} & fields}
+    assert unnamed == ABOUT_NO_TASK | NAMED_BY_ITS_WORK | NAMED_OTHERWISE
+
+
+def test_each_field_of_a_line_is_told() -> None:
+    """What a line's own fields say is in its plain form, or is listed here as left out."""
+    own = {name for _, fields in given_fields() for name in fields} - {"**"}
+    assert own - {*WHICH, *WHY, "correlation_id"} == NOT_TOLD
+
+
+def given_fields() -> Iterator[tuple[str, set[str]]]:
+    """Each action of the code with the fields of its line; `**`: those of a variable."""
+    for path in modules().values():
+        for scope in _scopes(tree(path)):
+            for node in _own(scope):
+                given = dict(_given(node))
+                if (action := given.get("action")) is not None:
+                    for text, _ in _texts(scope, action):
+                        yield text, {*given}
+
+
+def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield what a dictionary, or a call of a function that logs, gives to a line."""
+    if isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is None or isinstance(key, ast.Constant):
+                yield "**" if key is None else str(key.value), value
+    elif isinstance(node, ast.Call) and _called(node) not in {"add_argument", "LogLine"}:
+        for keyword in node.keywords:
+            if keyword.arg in {"action", "fields"}:
+                yield "**" if keyword.arg == "fields" else "action", keyword.value

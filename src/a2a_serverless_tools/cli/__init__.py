@@ -37,7 +37,8 @@ from a2a_serverless_tools.cli import (
     tasks,
 )
 from a2a_serverless_tools.cli.arguments import PROGRAM, Parser
-from a2a_serverless_tools.cli.text import escape_on_stdout, printable, refuse
+from a2a_serverless_tools.cli.plain_lines import plain_handler
+from a2a_serverless_tools.cli.text import escape_on_stdout, refuse
 
 _COMMANDS = (
     *("demo", "init", "dev", "send", "console", "lock", "upgrade", "secrets", "preflight"),
@@ -133,23 +134,7 @@ def _parser() -> Parser:
 
 
 def _log_to_stderr(*, verbose: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=level, handlers=[plain_handler(sys.stderr)])
     quiet_libraries(level)
     logging.captureWarnings(capture=True)  # for example that a coroutine was never awaited
-
-
-class PlainLines(logging.Formatter):
-    """Formats a record as one line, and a traceback below it, indented.
-
-    A client can neither forge nor colour a line: characters that do not print, such as those that
-    begin an escape sequence of a terminal, are shown as Python writes them in a string.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        return "\n  ".join(map(printable, super().format(record).split("\n")))
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        return printable(super().formatMessage(record))

@@ -24,7 +24,7 @@ from a2a_serverless.worker.adapter import Watch
 from a2a_serverless.worker.agents import SET_VARIABLE, missing_variable
 from a2a_serverless.worker.failures import AgentFailedError, own_lines
 from a2a_serverless.worker.services import Refusal, meaning_of
-from a2a_serverless_tools.cli import PlainLines
+from a2a_serverless_tools.cli.plain_lines import PlainLines, in_context
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.inspect.wording import duration, left_at_record
 
@@ -97,6 +97,7 @@ class _AuthorLines(logging.Handler, Watch):
         self._console = console
         self._verbose = verbose
         self._numbers: dict[tuple[object, object], int] = {}
+        self.addFilter(in_context)
         self._plain = PlainLines("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def began(self, log: Log) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.turns import Attempt, Turn
 from a2a_serverless.tasks.usage import total
+from a2a_serverless_tools.cli.plain_lines import WHY, named
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS, Change, Committed, Timeline
 from a2a_serverless_tools.inspect.webhooks import Webhook
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 View: TypeAlias = Literal["all", "story", "cost"]
 
 _LABEL: Final = 10
-_TOLD: Final = ("reason", "wait_s")
-"""Fields of a line of the log that are shown after its message."""
 _TIMES: Final = re.compile(r"(.+_)?(at|since|until)")
 """The names of fields that are times."""
 
@@ -106,8 +105,8 @@ def several(found: Sequence[Timeline], *, as_json: bool) -> str:
 
 def log_text(line: LogLine) -> str:
     """Return a line of the log, with the fields that say why and for how long."""
-    named = [f"{name} {line.fields[name]}" for name in _TOLD if line.fields.get(name) is not None]
-    said = "; ".join([f"{line.level:<8} {line.action:<20} {line.message}", *named])
+    why = named(line.fields, WHY)
+    said = "; ".join([f"{line.level:<8} {line.action:<20} {line.message}", *why])
     return printable(f"{iso(line.at)}  {said}")
 
 

@@ -11,7 +11,7 @@ from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, SweepReport
+from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, SweepReport, ids_in
 from a2a_serverless_tools.local.background import repeat
 
 logger = logging.getLogger(__name__)
@@ -117,5 +117,6 @@ class SweepRounds:
                 raise
             except A2AServerlessError:
                 # The letter comes again after its visibility, which may have ended meanwhile.
-                logger.exception("A dead letter stays.", extra={"action": "dead_letter_failed"})
+                extra = {"action": "dead_letter_error", **ids_in(record["body"])}
+                logger.exception("A dead letter stays.", extra=extra)
         return count

@@ -15,14 +15,16 @@ import pytest
 from rich.console import Console
 
 from a2a_serverless.worker.failures import AgentFailedError
-from a2a_serverless_tools.cli import PlainLines
 from a2a_serverless_tools.cli.author_lines import _AuthorLines, for_authors
+from a2a_serverless_tools.cli.plain_lines import PlainLines
 from tests.support.observed import root_logger
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.test_send import ours, task_of
 
 HERE = Path(__file__)
 TASK = {"task_id": "3a2ef00d", "turn": 1, "attempts": 2, "max_attempts": 3}
+ABOUT = "; task 3a2ef00d; turn 1; attempts 2; of 3"
+"""What a plain line says of it."""
 
 
 def record(
@@ -200,7 +202,7 @@ def test_an_exception_that_a_library_logs() -> None:
     made = record("", error=error, text="Node failed")
     made.name = "google_adk.node"
     line = f"test_author_lines.py, line {line_of('the line')}, in parse"
-    assert printed(made).splitlines()[0].endswith(" WARNING google_adk.node: Node failed")
+    assert printed(made).splitlines()[0].endswith(f" WARNING google_adk.node: Node failed{ABOUT}")
     assert line in printed(made)
     assert "Traceback" not in printed(made)
     for whole in (printed(made, verbose=True), printed(record("", error=error))):
@@ -237,7 +239,7 @@ def test_nothing_colours_the_terminal_but_this() -> None:
 def test_other_records_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """As every command prints them; sentences for the author without time and logger."""
     assert printed(record("sweep_failed", text="Odd")).endswith(
-        " WARNING a2a_serverless.worker: Odd\n"
+        f" WARNING a2a_serverless.worker: Odd{ABOUT}\n"
     )
     kept = record("agent_kept", text=f"{HERE} is broken.")
     del vars(kept)["task_id"]

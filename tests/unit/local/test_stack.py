@@ -209,7 +209,7 @@ async def test_a_letter_whose_receipt_has_expired_stays(
         done = await SweepRounds(aws_backends(settings), settings, source).once()
 
     assert done.dead_letters == 2
-    stayed = [line for line in caplog.records if vars(line).get("action") == "dead_letter_failed"]
+    stayed = [line for line in caplog.records if vars(line).get("action") == "dead_letter_error"]
     assert len(stayed) == 2
 
 

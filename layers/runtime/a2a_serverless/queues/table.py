@@ -465,7 +465,12 @@ class TableQueue(FifoQueue[M]):
             await self._table.write(*writes)
         except ConditionFailedError:  # the group is hidden, and is received again
             return
-        extra = {"action": "buried", "queue": self._name, "receives": self._max_receives}
+        extra = {
+            "action": "buried",
+            "queue": self._name,
+            "group": group.key.SK.removeprefix(GROUP),
+            "receives": self._max_receives,
+        }
         logger.warning("A message was delivered too often: it is a dead letter", extra=extra)
 
     async def _of_delivery(

@@ -183,7 +183,8 @@ async def show(blobs: Blobs | None, message: AnyMessage | None, inline: Inline) 
         except ConfigurationError as error:
             if not inline.tells_refusals:
                 raise
-            logger.error("%s", error, extra={"action": "blob_refused"})  # noqa: TRY400 - a sentence
+            extra = {"action": "blob_refused", "task_id": blob.owner.task_id}
+            logger.error("%s", error, extra=extra)  # noqa: TRY400 - a sentence
             _tell(part, blob, "cannot be read at the moment")
 
     await _all(partial(one, *each) for each in found)

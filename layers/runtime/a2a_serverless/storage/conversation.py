@@ -130,6 +130,7 @@ async def pass_on(storage: DurableStorage, context_id: str, *, waiting: Head | N
     except Exception:
         # The commit before it stands, whatever the table answers here.
         extra = {"action": "pass_on_failed", "context_id": context_id}
+        extra |= {"task_id": waiting.task_id} if waiting is not None else {}
         logger.exception("The next turn of a conversation was not woken", extra=extra)
 
 

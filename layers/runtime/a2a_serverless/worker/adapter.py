@@ -306,7 +306,8 @@ class WorkerAdapter:
 
         The event source removes it only when all messages of its batch are done.
         """
-        with going_on(logger, logging.WARNING, "Queue not told", action="broker_not_told"):
+        fields, action = handle.message.ids, "broker_not_told"
+        with going_on(logger, logging.WARNING, "Queue not told", action=action, fields=fields):
             await handle.remove()
 
     async def _conclude(self, handle: Handle[Operation], verdict: Verdict) -> bool:

@@ -371,7 +371,14 @@ class Sweeper:
         if resends >= STUCK_AFTER:
             metrics.count("StuckTurns")
         was_claimed = copy.head.token is not None
-        extra = {"action": "resend", "sends": resends, "was_claimed": was_claimed, **copy.fields}
+        why = "its worker has not renewed its lease" if was_claimed else "no worker has taken it"
+        extra = {
+            "action": "resend",
+            "sends": resends,
+            "was_claimed": was_claimed,
+            "reason": why,
+            **copy.fields,
+        }
         logger.warning("An overdue turn was sent again", extra=extra)
 
     async def _put_back(self, copy: _Copy, error: Exception) -> None:
@@ -476,7 +483,7 @@ class SweeperFunction(EventFunction):
             logging.ERROR,
             "A dead letter was not handled",
             action="dead_letter_error",
-            fields={"message_id": record["messageId"], **_ids_in(record["body"])},
+            fields={"message_id": record["messageId"], **ids_in(record["body"])},
         ):
             settled = await self._dead_letters.handle(record["body"])
         return settled is not None
@@ -656,7 +663,7 @@ async def _make_due(log: DurableStorage, head: Head) -> bool:
     return await log.postpone(head, due_at=now_ms, sends=head.sends)
 
 
-def _ids_in(body: str) -> dict[str, object]:
+def ids_in(body: str) -> dict[str, object]:
     """Return the task and turn that a dead letter is about, for a line of the log."""
     try:
         return decode_message(Operation, body).ids
