@@ -1,8 +1,4 @@
-"""The prices of AWS, and the bill for counted usage.
-
-Public list prices of us-east-1 in US dollars, November 2026, arm64, without free tiers, discounts
-and taxes. AWS's pricing pages are the reference; they change.
-"""
+"""The bill for counted usage, at the prices of `a2a_serverless_tools.inspect.prices`."""
 
 from __future__ import annotations
 
@@ -10,43 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import ceil
 
-MILLION = 1_000_000
-GB = 1_000_000_000
-SECONDS_OF_MONTH = 30 * 86_400
+from a2a_serverless_tools.inspect.prices import (
+    API_REQUEST,
+    BACKED_UP_GB_MONTH,
+    FARGATE_GB_HOUR,
+    FARGATE_VCPU_HOUR,
+    GB,
+    GB_SECOND,
+    INVOCATION,
+    LOGGED_GB,
+    PUBLIC_IPV4_HOUR,
+    READ_UNIT,
+    SENT_GB,
+    SQS_REQUEST,
+    STORED_GB_MONTH,
+    WRITE_UNIT,
+)
 
-# aws.amazon.com/dynamodb/pricing/on-demand
-WRITE_UNIT = 0.625 / MILLION
-READ_UNIT = 0.125 / MILLION
-STORED_GB_MONTH = 0.25
-BACKED_UP_GB_MONTH = 0.20  # point-in-time recovery
-# aws.amazon.com/lambda/pricing
-INVOCATION = 0.20 / MILLION
-GB_SECOND = 0.0000133334
-# aws.amazon.com/api-gateway/pricing, REST API
-API_REQUEST = 3.50 / MILLION
 STREAMED_REQUEST_BYTES = 10 * 1024 * 1024
 """The bytes of a streamed answer that cost one request; each further piece costs another one."""
-# aws.amazon.com/sqs/pricing, FIFO, up to 64 KB a request
-SQS_REQUEST = 0.50 / MILLION
-# aws.amazon.com/cloudwatch/pricing
-LOGGED_GB = 0.50
-LOGS_GB_MONTH = 0.03
-METRIC_MONTH = 0.30
-ALARM_METRIC_MONTH = 0.10
-DASHBOARD_MONTH = 3.00
-# aws.amazon.com/secrets-manager/pricing
-SECRET_MONTH = 0.40
-# aws.amazon.com/kms/pricing
-KEY_MONTH = 1.00
-# aws.amazon.com/waf/pricing: a web ACL, and each rule or group of rules in it
-WEB_ACL_MONTH, WEB_ACL_RULE_MONTH = 5.00, 1.00
-# aws.amazon.com/ec2/pricing/on-demand, data transfer out
-SENT_GB = 0.09
-# aws.amazon.com/fargate/pricing, Linux on arm64, on demand; spot is up to 70 % less, and varies
-FARGATE_VCPU_HOUR = 0.03238
-FARGATE_GB_HOUR = 0.00356
-# aws.amazon.com/vpc/pricing, a public address; a NAT gateway in its place is 0.045 and 0.045 a GB
-PUBLIC_IPV4_HOUR = 0.005
 
 
 @dataclass(kw_only=True)

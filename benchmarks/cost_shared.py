@@ -21,6 +21,7 @@ from statistics import fmean
 
 from samtranslator.yaml_helper import yaml_parse
 
+from a2a_serverless_tools.inspect.prices import MILLION
 from a2a_serverless_tools.local.template import find_template
 from benchmarks import cost
 from benchmarks.cost import (
@@ -33,7 +34,7 @@ from benchmarks.cost import (
     Profile,
     Run,
 )
-from benchmarks.cost_prices import MILLION, Counts, bill
+from benchmarks.cost_prices import Counts, bill
 from benchmarks.cost_system import DELIVERY_S, System, counted_system
 from benchmarks.cost_workers import PLACES, SETTINGS, SOURCE_POLL_S, Setting, workers
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from a2a_serverless_tools.inspect.prices import SECONDS_OF_MONTH
 from benchmarks.cost import at_rest, chosen, document
 from benchmarks.cost_prices import (
-    SECONDS_OF_MONTH,
     STREAMED_REQUEST_BYTES,
     Counts,
     bill,

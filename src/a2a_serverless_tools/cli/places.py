@@ -25,6 +25,7 @@ from a2a_serverless.wiring import (
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.lines import KeptLines, LogLine, Logs
+from a2a_serverless_tools.inspect.cost import Workers
 from a2a_serverless_tools.local import own_file
 
 _OUTPUTS: Final[Mapping[str, str]] = {
@@ -38,6 +39,7 @@ _OUTPUTS: Final[Mapping[str, str]] = {
     "Endpoint": "public_url",
 }
 """The settings that a stack's outputs name."""
+_PARAMETERS: Final = ("PushEvents", "WorkerMemory", "WorkerTimeout", "WorkerTurns")
 
 
 async def inspector_of(
@@ -61,7 +63,7 @@ async def inspector_of(
         ConfigurationError: no place is named, it cannot be used, or a change is meant for one of
             two places.
     """
-    settings, logs = await settings_of(options)
+    settings, logs, workers = await settings_of(options)
     if (file := file_of(options, settings, is_change=is_change)) is not None:
         return await in_file(file, settings)
     needs_queue = needs_queue or (may_lack_queue and bool(settings.queue))
@@ -73,11 +75,12 @@ async def inspector_of(
         place=f"the table {settings.table}",
         backends=open_backends(settings) if needs_queue else None,
         logs=logs,
+        workers=workers,
     )
 
 
-async def settings_of(options: Namespace) -> tuple[Settings, Logs | None]:
-    """Return the settings, with the names out of the stack if one is named, and its logs.
+async def settings_of(options: Namespace) -> tuple[Settings, Logs | None, Workers | None]:
+    """Return the settings, with the names out of the stack if one is named, its logs and workers.
 
     Raises:
         ConfigurationError: the stack cannot be read, or a file is named as well.
@@ -89,13 +92,23 @@ async def settings_of(options: Namespace) -> tuple[Settings, Logs | None]:
     if options.file and options.stack:
         raise ConfigurationError("--file and --stack name two places: leave one of them out.")
     if not options.stack:
-        return settings, None
+        return settings, None, None
     outputs = await _outputs_of(options.stack)
     names = {field: outputs.get(output, "") for output, field in _OUTPUTS.items()}
     if "PushEvents" in outputs:
         names["push_events"] = outputs["PushEvents"]
     logs = _StackLogs(options.stack, outputs.get("LogGroup", ""))
-    return settings.model_copy(update=names), logs
+    return settings.model_copy(update=names), logs, _workers_of(outputs)
+
+
+def _workers_of(outputs: Mapping[str, str]) -> Workers:
+    """Return what the parameters of a stack say of its workers; an old template has none."""
+    memory = outputs.get("WorkerMemory")
+    return Workers(
+        memory_mb=None if memory is None else int(memory),
+        turns=int(outputs.get("WorkerTurns", 1)),
+        timeout_s=float(outputs.get("WorkerTimeout", Workers().timeout_s)),
+    )
 
 
 def file_of(options: Namespace, settings: Settings, *, is_change: bool = False) -> Path | None:
@@ -158,7 +171,7 @@ async def in_file(file: Path, settings: Settings) -> Inspector:
 
 
 async def _outputs_of(name: str) -> Mapping[str, str]:
-    """Return the outputs of a stack of boto3's region, and its parameter `PushEvents`.
+    """Return the outputs of a stack of boto3's region, and some of its parameters.
 
     Raises:
         ConfigurationError: there is no stack of this name there, it cannot be read, or it was not
@@ -185,8 +198,8 @@ async def _outputs_of(name: str) -> Mapping[str, str]:
         one["OutputKey"]: one["OutputValue"] for one in stack.get("Outputs", ())
     }
     for one in stack.get("Parameters", ()):
-        if one["ParameterKey"] == "PushEvents":
-            outputs["PushEvents"] = one["ParameterValue"]
+        if one["ParameterKey"] in _PARAMETERS:
+            outputs[one["ParameterKey"]] = one["ParameterValue"]
     if not outputs.keys() >= {"Table", "Queue"}:
         msg = (
             f"The stack {name} in {region} has no outputs Table and Queue: name a stack that"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from a2a_serverless_tools.cli.task_text import View
     from a2a_serverless_tools.console.inspector import Inspector
     from a2a_serverless_tools.console.lines import LogLine, Logs
+    from a2a_serverless_tools.inspect.cost import Cost
     from a2a_serverless_tools.inspect.timeline import Timeline
 
 _SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{32}")
@@ -36,7 +37,9 @@ def _add(commands: Commands) -> None:
     shown.add_argument(
         "--events", action="store_true", help="its events as subscribers get them, one JSON a line"
     )
-    shown.add_argument("--cost", action="store_true", help="the write units of each version")
+    shown.add_argument(
+        "--cost", action="store_true", help="what it has cost so far, and what of it is not counted"
+    )
     shown.add_argument("--story", action="store_true", help="what happened, one sentence a line")
     task.add_argument(
         "--follow", action="store_true", help="go on with its events until the task has ended"
@@ -86,7 +89,8 @@ async def _show(options: Namespace) -> int:
         await _tell_events(inspector, shown, is_followed=options.follow)
     lines = await _lines(inspector.logs, shown) if options.logs and inspector.logs else []
     if not options.events and not options.follow:
-        _print(options, with_logs(shown, ((line.at, line.fields) for line in lines)), lines)
+        shown = with_logs(shown, ((line.at, line.fields) for line in lines))
+        _print(options, shown, inspector.cost(shown), lines)
     if options.logs and not options.json:
         print("\n".join(["", *map(log_text, lines)]))
     return refuse(_damage(shown)) if shown.unreadable else 0
@@ -102,15 +106,15 @@ def _not_one(options: Namespace, inspector: Inspector, found: Sequence[Timeline]
     return refuse(f"{len(found)} scopes have a task {options.id}: choose with --scope: {scopes}.")
 
 
-def _print(options: Namespace, shown: Timeline, lines: Sequence[LogLine]) -> None:
-    from a2a_serverless_tools.cli.task_text import as_json, lines_of, log_json
+def _print(options: Namespace, shown: Timeline, cost: Cost, lines: Sequence[LogLine]) -> None:
+    from a2a_serverless_tools.cli.task_text import as_json, cost_lines, lines_of, log_json
 
     if options.json:
         logs = {"logs": [log_json(line) for line in lines]} if options.logs else {}
-        print(json.dumps(as_json(shown) | logs))
+        print(json.dumps(as_json(shown, cost) | logs))
         return
-    view: View = "cost" if options.cost else "story" if options.story else "all"
-    print("\n".join(lines_of(shown, view)))
+    view: View = "story" if options.story else "all"
+    print("\n".join(cost_lines(shown, cost) if options.cost else lines_of(shown, view)))
 
 
 async def _tell_events(inspector: Inspector, shown: Timeline, *, is_followed: bool) -> None:

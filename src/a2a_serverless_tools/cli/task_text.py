@@ -16,7 +16,8 @@ from a2a_serverless.tasks.turns import Attempt, Turn
 from a2a_serverless.tasks.usage import total
 from a2a_serverless_tools.cli.plain_lines import WHY, named
 from a2a_serverless_tools.cli.text import printable
-from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS, Change, Committed, Timeline
+from a2a_serverless_tools.inspect.cost import Cost, dollars
+from a2a_serverless_tools.inspect.timeline import Change, Committed, Timeline
 from a2a_serverless_tools.inspect.webhooks import Webhook
 from a2a_serverless_tools.inspect.wording import (
     UNREADABLE,
@@ -37,7 +38,7 @@ from a2a_serverless_tools.inspect.words import step_text, usage_text
 if TYPE_CHECKING:
     from a2a_serverless_tools.console.lines import LogLine
 
-View: TypeAlias = Literal["all", "story", "cost"]
+View: TypeAlias = Literal["all", "story"]
 
 _LABEL: Final = 10
 _TIMES: Final = re.compile(r"(.+_)?(at|since|until)")
@@ -51,8 +52,8 @@ class _Node:
 
 
 def lines_of(shown: Timeline, view: View = "all") -> Iterator[str]:
-    """Return the lines of a task: its state, turns, attempts and versions, or another view."""
-    views = {"all": _all, "story": _story, "cost": _cost}
+    """Return the lines of a task: its state, turns, attempts and versions, or what happened."""
+    views = {"all": _all, "story": _story}
     return map(printable, views[view](shown))
 
 
@@ -76,17 +77,23 @@ def _story(shown: Timeline) -> Iterator[str]:
     return (f"{_time(one.at)}  {sentence(one)}" for one in shown.story)
 
 
-def _cost(shown: Timeline) -> Iterator[str]:
+def cost_lines(shown: Timeline, cost: Cost) -> Iterator[str]:
+    """Return what each version has cost in units, each part of the cost, and the sum in words."""
+    return map(printable, _cost(shown, cost))
+
+
+def _cost(shown: Timeline, cost: Cost) -> Iterator[str]:
     yield f"{'version':>9}{'bytes':>12}{'write units':>14}"
     for commit in shown.commits:
         yield f"{commit.version:>9}{commit.size:>12}{commit.units:>14}"
     size = sum(commit.size for commit in shown.commits)
     yield f"{'all':>9}{size:>12}{shown.units:>14}"
-    yield (
-        f"${shown.units * WRITE_UNIT_DOLLARS:.6f} for writing its commits, on demand in us-east-1:"
-        " only a part of its cost. The time of the functions or workers, the model, requests,"
-        " reads, leases, cancels and webhooks are not counted here: see `a2a-serverless docs cost`."
-    )
+    yield ""
+    for line in cost.lines:
+        price = dollars(line.least, line.most) or "no price in dollars"
+        yield f"{line.what}: {line.amount}, {price}; counted from {line.counted_from}"
+    yield ""
+    yield from cost.sentences()
 
 
 def several(found: Sequence[Timeline], *, as_json: bool) -> str:
@@ -204,9 +211,10 @@ def _known(value: str | int | None) -> str | int:
     return UNREADABLE if value is None else value
 
 
-def as_json(shown: Timeline) -> dict[str, Any]:
+def as_json(shown: Timeline, cost: Cost) -> dict[str, Any]:
     """Return what `a2a-serverless task --json` prints."""
     return _plain(shown, units="write_units") | {
+        "cost": asdict(cost) | {"least": cost.least, "most": cost.most},
         "progress": shown.progress and _plain(shown.progress),
         "spared": _plain(shown.spared, "waited"),
         "holder": shown.holder and _plain(shown.holder),

@@ -65,6 +65,7 @@ from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.console.asked import Requests
 from a2a_serverless_tools.console.lines import Logs
+from a2a_serverless_tools.inspect.cost import Cost, Workers, cost_of
 from a2a_serverless_tools.inspect.timeline import InLine, Timeline, timeline
 from a2a_serverless_tools.inspect.wording import IN_LINE, age, duration, left_at_record, times
 
@@ -296,6 +297,7 @@ class Inspector:
         place: what is looked at, for sentences, such as `the table tasks`.
         backends: the backends with the queue; None: only the table can be reached.
         logs: the logs of its functions; None: they cannot be reached.
+        workers: what is known of the function that runs the agent; None: nothing.
 
     Every method raises:
         ConfigurationError: one sentence says what cannot be reached, and what to do.
@@ -309,12 +311,14 @@ class Inspector:
         place: str,
         backends: Backends | None = None,
         logs: Logs | None = None,
+        workers: Workers | None = None,
     ) -> None:
         self.storage = storage
         self.settings = settings
         self.place = place
         self.logs = logs
         self.backends = backends
+        self._workers = workers or Workers()
         self.asked = Requests(storage.table)
         self._holders: dict[str, str] = {}
 
@@ -341,6 +345,10 @@ class Inspector:
             in_line=await in_line_of(storage, survey.head, survey.missing),
             push_events=self.settings.push_events,
         )
+
+    def cost(self, shown: Timeline) -> Cost:
+        """Return what a task has cost so far."""
+        return cost_of(shown, self._workers)
 
     async def log(self, task_id: str, scope: str) -> Log | None:
         """Return the whole log of a task as clients see it; None if there is none.

@@ -37,7 +37,8 @@ from a2a_serverless_tools.console.queues import Queues
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page, visible
 from a2a_serverless_tools.console.status import status_of
 from a2a_serverless_tools.console.trying import Trying
-from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS, Timeline, with_logs
+from a2a_serverless_tools.inspect.cost import dollars
+from a2a_serverless_tools.inspect.timeline import Timeline, with_logs
 
 VIEWS: Final = ("conversation", "timeline", "events", "cost")
 EVENTS: Final = 200
@@ -229,7 +230,7 @@ class Pages:
             drawn = picture(shown, self._inspector.storage.clock.now_ms())
             return {"picture": drawn}
         if view == "cost":
-            return {"dollars": shown.units * WRITE_UNIT_DOLLARS}
+            return {"cost": self._inspector.cost(shown), "dollars": dollars}
         try:
             log = await self._inspector.log(shown.task_id, shown.scope)
         except UnreadableTaskError as error:

@@ -70,9 +70,6 @@ _ChangeName: TypeAlias = Literal[
 ]
 
 
-WRITE_UNIT_DOLLARS: Final = 0.625 / 1_000_000
-"""The on-demand price in us-east-1, November 2026: aws.amazon.com/dynamodb/pricing/on-demand."""
-
 _INDEXES: Final = 5
 """Index entries that a creation puts: four of HEAD, and that of the first commit in by-id."""
 _MOVED: Final = 2

@@ -33,6 +33,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.usage import Usage
+from a2a_serverless_tools.inspect.prices import WRITE_UNIT
 from tests.support import pages
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
@@ -389,12 +390,21 @@ def test_what_happened_in_sentences(run: Run, storage: DurableStorage, clock: Ma
 
 
 def test_what_each_version_has_cost(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
-    """`--cost` prints bytes and write units of each version, and their sum in dollars."""
+    """`--cost` prints bytes and units of each version, each part with its source, and the sum."""
     restarted(storage, clock)
     lines = run(TASK, "--cost").out.splitlines()
     assert [int(line.split()[2]) for line in lines[1:6]] == [9, 8, 4, 8, 4]
     assert lines[6].split() == ["all", "193", "33"]
-    assert lines[7].startswith("$0.000021 for writing its commits")
+    assert lines[8] == (
+        "Storing its commits: 33 write units, $0.0000206; counted from the sizes of its 5 commits"
+    )
+    assert lines[9].startswith("Time of workers outside of Lambda: 10.0 s, no price in dollars; ")
+    assert lines[13].startswith("$0.0000258")
+    assert lines[-1].startswith("Not counted: reads and streams of clients; ")
+    printed = json.loads(run(TASK, "--json").out)["cost"]
+    assert printed["lines"][0]["least"] == 33 * WRITE_UNIT
+    assert printed["least"] == sum(one["least"] or 0 for one in printed["lines"])
+    assert printed["unpriced"] == ["10.0 s of workers that you pay by the hour"]
 
 
 @pytest.mark.parametrize("arguments", [("--events",), ("--follow",)])

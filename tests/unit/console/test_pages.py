@@ -30,7 +30,8 @@ from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.lines import LogLine, Logs
 from a2a_serverless_tools.contract import Storage
-from a2a_serverless_tools.inspect.timeline import WRITE_UNIT_DOLLARS, InLine
+from a2a_serverless_tools.inspect.prices import WRITE_UNIT
+from a2a_serverless_tools.inspect.timeline import InLine
 from a2a_serverless_tools.inspect.wording import what_holds
 from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, request
@@ -364,14 +365,16 @@ async def test_a_list_shows_what_waits(
 
 
 async def test_a_task_has_its_costs(storage: DurableStorage, person: Person) -> None:
-    """So far, of all versions and of each, in write units and dollars."""
+    """So far: a sum, its parts with what they were counted from, what is missing, each version."""
     await storage.open_task("c", request(), task_id="t")
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
     (shown,) = await Inspector(storage, Settings(), place="memory").timelines("t")
     text = (await person.get(f"/_console/task/{ANN.digest}/t?view=cost")).text
-    assert f"<b>{shown.units}</b> write units of its commits" in text
-    assert "Not in it: the time of the functions or workers, what models" in text
-    assert f"${shown.units * WRITE_UNIT_DOLLARS:.6f}" in text
+    assert f"<td>{shown.units} write units</td>" in text
+    assert f"${shown.units * WRITE_UNIT:.7f}" in text
+    cost = Inspector(storage, Settings(), place="memory").cost(shown)
+    assert f'<p class="big">${cost.least:.7f}, on demand' in text
+    assert "Not counted: reads and streams of clients; renewed leases" in text
     rows = re.findall(r'<tr><td class="number">(\d+)</td>.*?(\d+)</td></tr>', text)
     assert rows == [(str(one.version), str(one.units)) for one in reversed(shown.commits)]
 
@@ -649,7 +652,8 @@ async def test_a_turn_that_sleeps_is_neither_overdue_nor_lost(clock: ManualClock
         assert "attempts 0 since its last record, 1 record in all" in text
         assert "sleeps " in text
         rows, queues = await stack.page("/tasks"), await stack.page("/queues")
-        assert re.findall('class="note">(.*?)<', rows) == [until]
+        (note,) = re.findall('class="note">(.*?)</span></time></span>', rows)
+        assert re.sub(r"<.*?>", "", note) == "asleep until 2026-11-22 03:14:00.000"
         said = "1 open turns: 0 claimed by a worker, 1 asleep, to be woken within two hours, 0 "
         assert said in queues
         assert 'class="calm"' in queues

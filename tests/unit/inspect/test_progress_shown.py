@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import Any
 
 from a2a.types import StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
 
@@ -11,6 +12,7 @@ from a2a_serverless.tasks.entries import Entry, Restarted, StatusChanged
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless_tools.cli.task_text import as_json, lines_of
+from a2a_serverless_tools.inspect.cost import Workers, cost_of
 from a2a_serverless_tools.inspect.timeline import timeline
 from a2a_serverless_tools.local.demo import _Transcript
 from tests.support.messages import agent_message
@@ -46,11 +48,16 @@ def test_only_what_counts_now_is_at_the_top() -> None:
 
 def test_programs_get_the_numbers() -> None:
     """In the JSON of the task, and of each change that told them."""
-    printed = as_json(timeline(opened(), records(told(3), StatusChanged(WORKING))))
+
+    def printed_of(*entries: Entry) -> dict[str, Any]:
+        shown = timeline(opened(), records(*entries))
+        return as_json(shown, cost_of(shown, Workers()))
+
+    printed = printed_of(told(3), StatusChanged(WORKING))
     assert printed["progress"] is None
     assert printed["commits"][0]["changes"][0]["progress"] == {"done": 3, "total": 10}
     assert "progress" not in printed["commits"][1]["changes"][0]
-    assert as_json(timeline(opened(), records(told(3))))["progress"] == {"done": 3, "total": 10}
+    assert printed_of(told(3))["progress"] == {"done": 3, "total": 10}
 
 
 def test_the_transcript_of_a_stream_shows_a_bar() -> None:

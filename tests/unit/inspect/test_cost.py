@@ -1,0 +1,131 @@
+"""What a task has cost: bounds where a time is unknown, prices where there are some."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from a2a_serverless.tasks.entries import Caller, ModelsUsed, Restarted, TurnEnded, TurnOpened
+from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.head import LOST, AttemptEnd
+from a2a_serverless.tasks.usage import Usage
+from a2a_serverless_tools.inspect import prices
+from a2a_serverless_tools.inspect.cost import NOT_COUNTED, Cost, Workers, cost_of, dollars
+from a2a_serverless_tools.inspect.timeline import timeline
+from tests.support.messages import request
+from tests.unit.tasks.heads import opened
+
+FUNCTION = "agent-worker:12 2026/11/22/[12]4f1c"
+HOST = "host-a 17"
+NAMED = Workers(memory_mb=2048, timeout_s=120)
+
+
+def log(*, worker: str, last_s: int = 10, next_s: int = 70) -> list[Record]:
+    """A turn whose first attempt is lost after its last sign; the second one ends it in 4 s."""
+    end = AttemptEnd(token="a", reason=LOST)
+    opening = TurnOpened(request(), Caller("ann"))
+    return [
+        Record(version=1, entries=(opening,), at=0),
+        Record(version=2, entries=(), token="a", worker=worker, at=1_000),
+        Record(version=3, entries=(), token="a", at=last_s * 1000),
+        Record(
+            version=4,
+            entries=(Restarted(1),),
+            token="b",
+            worker=worker,
+            at=next_s * 1000,
+            ended=end,
+        ),
+        Record(version=5, entries=(TurnEnded(),), token="b", at=next_s * 1000 + 4_000),
+    ]
+
+
+def cost(records: list[Record], workers: Workers = NAMED, *models: Usage) -> Cost:
+    return cost_of(timeline(replace(opened(), usage=models), records), workers)
+
+
+def line(of: Cost, what: str) -> tuple[str, float | None, float | None]:
+    (found,) = [one for one in of.lines if one.what == what]
+    return found.amount, found.least, found.most
+
+
+def test_a_lost_attempt_has_bounds() -> None:
+    """It ran until its last sign at least, and until the next one began at most."""
+    of = cost(log(worker=FUNCTION))
+    second = 2 * prices.GB_SECOND
+    amount, least, most = line(of, "Time of the worker")
+    assert amount == "13.0 to 73.0 s of 2,048 MB"
+    assert [least, most] == pytest.approx([13 * second, 73 * second])
+    assert of.most - of.least == pytest.approx(60 * second)
+    assert dollars(of.least, of.most) == f"${of.least:.7f} to ${of.most:.7f}"
+
+
+def test_no_invocation_is_longer_than_its_timeout() -> None:
+    """The next attempt may come hours later: the lost one was cut off long before."""
+    amount, _, _ = line(cost(log(worker=FUNCTION, next_s=7_200)), "Time of the worker")
+    assert amount == "13.0 to 124.0 s of 2,048 MB"
+    (told,) = [one for one in cost(log(worker=FUNCTION)).lines if "Time" in one.what]
+    assert told.counted_from == (
+        "starts and ends of its attempts; of one whose end is unknown from the last sign up to"
+        " the next attempt or 120 s"
+    )
+
+
+def test_turns_that_share_a_worker_share_its_time() -> None:
+    """At least its part, at most all of it."""
+    shared = replace(NAMED, turns=4)
+    _, least, most = line(cost(log(worker=FUNCTION), shared), "Time of the worker")
+    second = 2 * prices.GB_SECOND
+    assert [least, most] == pytest.approx([13 / 4 * second, 73 * second])
+
+
+@pytest.mark.parametrize(
+    ("worker", "workers", "missing"),
+    [
+        (HOST, NAMED, "13.0 to 73.0 s of workers that you pay by the hour"),
+        (FUNCTION, Workers(), "13.0 to 73.0 s of the function, whose memory --stack NAME tells"),
+    ],
+)
+def test_time_without_a_price_is_not_in_the_sum(
+    worker: str, workers: Workers, missing: str
+) -> None:
+    """Its seconds are told, and the sum says that they are missing."""
+    of = cost(log(worker=worker), workers)
+    assert of.unpriced == (missing,)
+    assert of.least == of.most
+    assert f"Counted, and not in the sum: {missing}." in [*of.sentences()]
+
+
+def test_a_running_attempt_counts_up_to_its_last_sign() -> None:
+    """Whether its process still lives is not known."""
+    head = replace(opened(), token="a", attempts=1)
+    of = cost_of(timeline(head, log(worker=FUNCTION)[:3]), NAMED)
+    assert line(of, "Time of the worker")[0] == "9.0 s of 2,048 MB"
+
+
+def test_what_is_not_counted_is_told_with_the_sum() -> None:
+    """The sum is that of the lines; every line says what it was counted from."""
+    of = cost(log(worker=FUNCTION))
+    assert of.least == pytest.approx(sum(one.least or 0 for one in of.lines))
+    assert all(one.counted_from for one in of.lines)
+    *_, last = of.sentences()
+    assert last == f"Not counted: {'; '.join(NOT_COUNTED)}."
+    amount, least, _ = line(of, "Requests to the queue")
+    assert (amount, least) == ("4", 4 * prices.SQS_REQUEST)
+    units = timeline(opened(), log(worker=FUNCTION)).units
+    assert line(of, "Storing its commits")[1] == units * prices.WRITE_UNIT
+
+
+def test_models_have_the_owners_prices() -> None:
+    """Their money is no dollars: it is told beside the sum, with the calls that have no price."""
+    records = log(worker=FUNCTION)
+    used = (Usage("big", 2, 1_200, 300, cost=4_200), Usage("small", 1, 10, 0, unpriced=1))
+    records[4] = replace(records[4], entries=(ModelsUsed(used), *records[4].entries))
+    of = cost(records, NAMED, *used)
+    assert of.models == pytest.approx(0.0042)
+    assert of.unpriced == ("1 calls of models without a price",)
+    assert "Models: 0.0042 in the currency of your price list." in [*of.sentences()]
+    assert line(of, "Model big")[1] is None
+    none = cost(records, NAMED, Usage("big", 1, 100, 20))
+    assert (none.models, none.unpriced) == (None, ("120 tokens without a price",))
