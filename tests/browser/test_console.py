@@ -484,10 +484,13 @@ def test_times_are_those_of_the_reader(browser: Browser, site: Site, axe: Path) 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 1280, 2560])
-def test_status_and_lists_are_readable(
+def test_pages_are_readable(
     browser: Browser, site: Site, axe: Path, width: int, scheme: Literal["light", "dark"]
 ) -> None:
-    """The checker axe finds nothing, and nothing is wider than the window."""
+    """The checker axe finds nothing, and nothing is wider than the window.
+
+    Status and lists at each size, all other pages at a narrow and light, and a wide and dark one.
+    """
     for name in (f"one-{width}-{scheme}", f"two-{width}-{scheme}"):
         head = site.scribe.open(name, f"{'A long first line of a request. ' * 9}\nMore.")
         site.scribe.claim(head, name)
@@ -498,16 +501,19 @@ def test_status_and_lists_are_readable(
     viewport = {"width": width, "height": 900}
     options = {"viewport": viewport, "color_scheme": scheme, "bypass_csp": True}
     with visiting(browser, site, **options) as visit:
-        lists = ("/tasks", "/tasks?attention=failed", "/tasks?text=long")
+        task = f"/task/{site.storage.scope.digest}/asleep-{width}-{scheme}?view="
+        views = [task + view for view in ("conversation", "timeline", "events", "cost")]
         others = (
             "/queues",
             "/journal",
             "/card",
             "/try",
             "/purge?user=ann",
-            "/act?act=retry&since=day",
+            "/act?act=retry&since=1d",
         )
-        for path in ("/status", *lists, *others):
+        lists = ("/status", "/tasks", "/tasks?attention=failed", "/tasks?text=long")
+        is_whole = (width, scheme) in {(320, "light"), (1280, "dark")}
+        for path in (*lists, *others, *views) if is_whole else lists:
             visit.go(path)
             assert violations(visit.page, axe) == {}, path
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path

@@ -76,8 +76,13 @@ function show(time) {
   say(time.querySelector(".ms"), part);
 }
 
+/** Show the times in an element, or in a fragment before it becomes a part of the page. */
+function local(root) {
+  root.querySelectorAll("time[datetime]").forEach(show);
+}
+
 function refresh() {
-  document.querySelectorAll("time[datetime]").forEach(show);
+  local(document);
   const titled = document.querySelector("[data-title]");
   if (titled && document.title !== titled.dataset.title) document.title = titled.dataset.title;
 }
