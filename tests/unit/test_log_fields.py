@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import UnavailableError
@@ -30,7 +32,7 @@ from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.observed import Line, logged, root_logger
-from tests.support.workers import params_of
+from tests.support.workers import Agent, Bench, params_of
 from tests.unit.push.receivers import Receiver, status
 from tests.unit.push.world import COMPLETED, INPUT_REQUIRED, WORKING, World
 from website.api import modules, tree
@@ -230,6 +232,20 @@ async def test_a_turn_that_is_sent_again_is_named(backends: Backends, clock: Man
     untaken = "turn 1; attempts 0; reason no worker has taken it; sends 1"
     wanted = (f"{said} {claimed.task_id}; {lost}", f"{said} {waits.task_id}; {untaken}")
     assert sorted(lines_with(out, "sent again")) == sorted(wanted)
+
+
+async def test_a_failed_attempt_is_named() -> None:
+    """The worker's line says task, turn and attempt, the error's name, and the time until again."""
+
+    async def fail(_: RequestContext, __: EventQueue) -> None:
+        raise ValueError("secret")
+
+    bench = Bench(Agent(fail), max_attempts=2, retry_base_s=0)
+    with plain() as out:
+        task = await bench.send()
+        await bench.work()
+    about = f"task {task.task_id}; turn 1; attempt 1; attempts 1; of 2; reason ValueError; delay_s 0"
+    assert lines_with(out, "given back")[0].startswith(f"WARNING: Turn given back; {about}")
 
 
 async def test_a_notification_is_named() -> None:

@@ -423,6 +423,7 @@ class Attempt:
             "attempts": attempts,
             "max_attempts": retry.max_attempts,
             "correlation_id": reference,
+            "reason": end.reason,
         }
         if isinstance(meaning, Passing) and retry.window_s:
             passed = after_passing(head.spared, retry, asked_s=asked_s)
