@@ -167,13 +167,17 @@ class _AuthorLines(logging.Handler, Watch):
         return Text(self._plain.format(bare)).append_text(_block(error))
 
     def _about(self, known: Mapping[str, Any]) -> str:
-        """Return `task 3a2e… turn 1 attempt 2 of 3`, as far as it is known."""
+        """Return `task 3a2e… turn 1 attempt 2 of 3`, as far as it is known; of a webhook its id."""
         task = known.get("task_id", "")
         said = [f"task {printable(str(task))[:4]}…"]
         if "turn" in known:
             said.append(f"turn {self._numbers.get((task, known['turn']), known['turn'])}")
-        if "attempts" in known:
-            said.append(f"attempt {known['attempts']}")
+        tried = "attempts"
+        if "config_id" in known:
+            said.append(f"webhook {printable(str(known['config_id']))}")
+            tried = "attempt"
+        if tried in known:
+            said.append(f"attempt {known[tried]}")
         if "max_attempts" in known:
             said.append(f"of {known['max_attempts']}")
         return " ".join(said)
@@ -210,7 +214,7 @@ def _outcome(action: str, record: logging.LogRecord) -> str:
             return f": the task has failed, not tried again\n  {_short(printable(said))}"
         case "cancel_raised":
             return ": cancel() has raised, the task is canceled all the same"
-        case "push_failed" | "cancel_forced":
+        case "push_failed" | "push_given_up" | "push_receiver_given_up" | "cancel_forced":
             reason = f" ({vars(record)['reason']})" if hasattr(record, "reason") else ""
             return f": {printable(record.getMessage() + reason)}"
         case "error_after_end":
