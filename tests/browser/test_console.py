@@ -519,6 +519,17 @@ def test_pages_are_readable(
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
 
 
+FILLED = """() => [...document.querySelectorAll('.facts')].every(facts => {
+  const box = facts.getBoundingClientRect(), last = {};
+  for (const cell of facts.children) {
+    const at = cell.getBoundingClientRect();
+    last[Math.round(at.top)] = Math.max(last[Math.round(at.top)] ?? 0, at.right);
+  }
+  return Object.values(last).every(right => right > box.right - 4);
+})"""
+"""True if each row of facts ends at the end of its frame: there is no empty cell."""
+
+
 @pytest.mark.parametrize("width", [320, 400, 1280, 2560])
 def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: int) -> None:
     """From 320 px to 2,560: what does not fit scrolls in its own place."""
@@ -537,6 +548,8 @@ def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: i
         for path in ("/status", "/tasks", "/try", "/queues", "/card", f"/purge?{chosen}", *acts):
             visit.go(path)
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
+            assert visit.page.evaluate(FILLED), path
         for view in ("conversation", "timeline", "events", "cost"):
             visit.task(site, f"width-{width}", view)
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, view
+            assert visit.page.evaluate(FILLED), view

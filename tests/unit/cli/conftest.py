@@ -103,7 +103,7 @@ def opened(storage: DurableStorage, task_id: str, context: str = "c") -> Head:
     return head
 
 
-def answering(outputs: dict[str, str] | None) -> Stubber:
+def answering(outputs: dict[str, str] | None, **parameters: str) -> Stubber:
     """CloudFormation with one stack, or none."""
     stub = Stubber(aws.client("cloudformation"))
     if outputs is None:
@@ -115,6 +115,7 @@ def answering(outputs: dict[str, str] | None) -> Stubber:
         "CreationTime": datetime(2026, 11, 22, tzinfo=UTC),
         "StackStatus": "CREATE_COMPLETE",
         "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in outputs.items()],
+        "Parameters": [{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()],
     }
     stub.add_response("describe_stacks", {"Stacks": [stack]}, {"StackName": "mine"})
     return stub

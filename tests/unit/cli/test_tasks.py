@@ -375,6 +375,24 @@ def test_a_region_that_is_none(run: Run, command: tuple[str, ...]) -> None:
     assert "no region!" in err
 
 
+def test_the_time_of_a_stacks_worker_has_a_price(
+    run: Run, storage: DurableStorage, database: Database
+) -> None:
+    """Its parameters tell the memory, how many turns share it, and when an invocation ends."""
+    claim = Commit(token="a", claims=True, worker="agent:3 2026/11/22/[3]4f1c")
+    wait(storage.commit(opened(storage, "t"), claim))
+    outputs = {"Table": database.table, "Queue": "work.fifo"}
+    size = {"WorkerMemory": "2048", "WorkerTurns": "4", "WorkerTimeout": "300"}
+    with answering(outputs, **size):
+        out = run("task", "t", "--stack", "mine", "--region", "us-east-1", "--cost").out
+    assert re.search(
+        r"Time of the worker: 0\.0 s of 2,048 MB, \$0\.0+; .*up to 4 turns share it", out
+    )
+    with answering(outputs):
+        out = run("task", "t", "--stack", "mine", "--region", "us-east-1", "--cost").out
+    assert "Time of the worker: 0.0 s, no price in dollars" in out
+
+
 def test_a_stack_is_found_by_its_outputs(
     run: Run, storage: DurableStorage, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -213,6 +213,8 @@ async def test_each_number_leads_to_its_list(
     await storage.postpone(await asked(storage, "again"), due_at=clock.now_ms(), sends=1)
     await untold(storage, "again", clock.now_ms())
     text = (await person.get("/_console/status")).text
+    assert "<title>wrong: 1 open turn was sent again" in text
+    assert 'data-title="wrong: 1 open turn was sent again' in text
     links = re.findall(r'<a href="(/_console/tasks\?[^"]*attention[^"]*)">([\d,]+)</a>', text)
     assert len(links) > 8
     for link, number in links:
