@@ -333,9 +333,10 @@ async def test_what_processes_say_of_a_task(own_queues: dict[str, str], tmp_path
         started.commands["push"].wait_for("Receiver told")
         started.end()
     said = {name: command.said() for name, command in started.commands.items()}
-    assert "turn sent" in said["api"]
-    assert "Turn ended" in said["worker"]
-    assert "Receiver not told" in said["push"]
+    of_turn = f"; task {sent.task['id']}; turn 1; "
+    assert f"turn sent{of_turn}" in said["api"]
+    assert f"Turn ended{of_turn}attempt 1; attempts 1; state completed" in said["worker"]
+    assert re.search(f"Receiver not told{of_turn}attempt 1; webhook .*; reason ", said["push"])
     assert [spoken(text, PROBED) for text in said.values()] == [[]] * 3
 
 
