@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.storage.finding import find_tasks
-from a2a_serverless.storage.survey import _Survey, survey_task
+from a2a_serverless.storage.survey import Survey, survey_task
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import Head
@@ -42,11 +43,42 @@ async def test_a_whole_task_is_what_a_read_returns(
     head = await committed(storage)
     log = await storage.read(head.task_id)
     assert log is not None
-    assert await survey_task(storage, head.task_id) == _Survey(head=log.head, records=log.records)
+    assert await survey_task(storage, head.task_id) == Survey(head=log.head, records=log.records)
     assert await survey_task(storage, "unknown") is None
     assert await survey_task(storage, "no/id") is None
     clock.advance(101)
     assert await survey_task(storage, head.task_id) is None
+
+
+async def test_a_survey_goes_on_behind_an_earlier_one(
+    storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads only what was committed since; of a task that was made anew with the id, all."""
+    head = await committed(storage)
+    known = await survey_task(storage, head.task_id)
+    head = await storage.commit(head, Commit(entries=(MessageAppended(agent_message("y")),)))
+    read: list[list[str]] = []
+    items_of = storage.items_of
+
+    async def noted(task_id: str, start: str) -> list[Item]:
+        items = await items_of(task_id, start)
+        read.append([item["SK"].partition("#")[0] for item in items])
+        return items
+
+    monkeypatch.setattr(storage, "items_of", noted)
+    later = await survey_task(storage, head.task_id, known)
+    assert later == await survey_task(storage, head.task_id)
+    assert later is not None
+    assert ([r.version for r in later.records], read) == (
+        [1, 2, 3, 4],
+        [["EVENT", "HEAD"], ["EVENT"] * 5 + ["HEAD"]],
+    )
+    await delete_task(storage, head.task_id)
+    assert await survey_task(storage, head.task_id, later) is None
+    await storage.open_task("context", request(), task_id=head.task_id)
+    anew = await survey_task(storage, head.task_id, later)
+    assert anew is not None
+    assert (len(anew.records), anew.unreadable) == (1, ())
 
 
 async def test_half_a_transaction_is_no_damage(

@@ -22,7 +22,7 @@ from a2a_serverless.storage.codec import (
     misfits_of,
 )
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.layout import HEAD, event_position
+from a2a_serverless.storage.layout import EVENTS, HEAD, event_position, event_sort
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
@@ -44,7 +44,7 @@ _TIME_KEY: Final = re.compile(r"(?:[\w-]*#)?\d{1,15}#.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Survey:
+class Survey:
     """A task as far as it can be read, for a person who looks at it; nothing is decided from it."""
 
     head: Head
@@ -54,21 +54,31 @@ class _Survey:
     """Fields of `head` that could not be read: their values say nothing."""
     unreadable: tuple[str, ...] = ()
     """What could not be read, as clauses such as `HEAD has no turn`."""
+    damage: tuple[tuple[int, str], ...] = ()
+    """Those of `unreadable` that are about commits, each with the first version it is about."""
     pushes: tuple[Push, ...] = ()
     """The task's push configurations that can be read, by id."""
 
 
-async def survey_task(storage: DurableStorage, task_id: str) -> _Survey | None:
+async def survey_task(
+    storage: DurableStorage, task_id: str, known: Survey | None = None
+) -> Survey | None:
     """Return a task as far as it can be read; None when it does not exist or has expired.
 
-    Unlike for `read`, damage is no error.
+    Unlike for `read`, damage is no error. `known` is an earlier survey of the task: if all of it
+    could be read, and the task is still the same, only what was committed since is read.
     """
     if not is_task_id(task_id):
         return None
+    known = None if known is None or known.unreadable else known
     attempt = 1
     while True:
-        found = await storage.items_of(task_id)
-        seen = _survey_of(found)
+        start = EVENTS if known is None else _behind(known.head)
+        found = await storage.items_of(task_id, start)
+        if known is not None and not _goes_on(known.head, found):
+            known = None
+            continue
+        seen = _survey_of(found, known.records if known else ())
         if seen is None or not is_live(found[-1], storage.clock.now_ms()):
             return None
         if not seen.unreadable or attempt == SURVEYS:
@@ -78,10 +88,28 @@ async def survey_task(storage: DurableStorage, task_id: str) -> _Survey | None:
         attempt += 1
 
 
-def _survey_of(found: Sequence[Item]) -> _Survey | None:
+def _behind(head: Head) -> str:
+    """Return the sort key behind the commits up to HEAD's version."""
+    return event_sort(head.incarnation, head.version + 1)
+
+
+def _goes_on(known: Head, found: Sequence[Item]) -> bool:
+    """Return True if the last one of a task's items is a later HEAD of what is known, or its own.
+
+    Without any HEAD the task is gone, which is a later one, too.
+    """
+    if not found or found[-1]["SK"] != HEAD:
+        return True
+    version = found[-1].get("version")
+    is_same = found[-1].get("incarnation") == known.incarnation
+    return is_same and isinstance(version, int) and version >= known.version
+
+
+def _survey_of(found: Sequence[Item], known: tuple[Record, ...] = ()) -> Survey | None:
     """Return what a task's items say; None without a HEAD.
 
-    `found` has the task's EVENT items in the order of their keys, and HEAD as the last one.
+    `found` has the task's EVENT items in the order of their keys, and HEAD as the last one; of
+    those that `known` has, it need not have any.
     """
     if not found or found[-1]["SK"] != HEAD:
         return None
@@ -102,12 +130,13 @@ def _survey_of(found: Sequence[Item]) -> _Survey | None:
         if not incarnation:
             clauses.append("the commits cannot be told from those of an earlier task with the id")
             version = None
-    records, of_commits = _records(found, incarnation, version)
-    return _Survey(
+    records, damage = _records(found, incarnation, version, len(known))
+    return Survey(
         head=head,
-        records=records,
+        records=(*known, *records),
         missing=frozenset(missing),
-        unreadable=(*clauses, *of_commits),
+        unreadable=(*clauses, *(clause for _, clause in damage)),
+        damage=damage,
     )
 
 
@@ -128,12 +157,12 @@ def _only_incarnation(found: Iterable[Item]) -> str:
 
 
 def _records(
-    found: Iterable[Item], incarnation: str, newest: int | None
-) -> tuple[tuple[Record, ...], list[str]]:
+    found: Iterable[Item], incarnation: str, newest: int | None, after: int
+) -> tuple[tuple[Record, ...], tuple[tuple[int, str], ...]]:
     """Return the commits of an incarnation that can be read, and a clause for each other one.
 
     `newest` is HEAD's version: later commits were made after HEAD was read, and are left out. None:
-    all commits are returned.
+    all commits are returned. Those up to version `after` are known.
     """
     parts: defaultdict[int, list[Item]] = defaultdict(list)
     for item in found:
@@ -141,23 +170,23 @@ def _records(
         if place is not None and place[0] == incarnation and (newest is None or place[1] <= newest):
             parts[place[1]].append(item)
     records: list[Record] = []
-    clauses: list[str] = []
-    expected = 1
+    damage: list[tuple[int, str]] = []
+    expected = after + 1
     for version, items in sorted(parts.items()):
         if version > expected:
-            clauses.append(_not_there(expected, version - 1))
+            damage.append((expected, _not_there(expected, version - 1)))
         expected = version + 1
         commits = Commits(incarnation, version - 1)
         for item in items:
             readable, bad = _readable(item, EVENT_FORMS, f"version {version}")
-            clauses += bad
+            damage += [(version, clause) for clause in bad]
             commits.add([readable])
         records += commits.records
         if not commits.records:
-            clauses.append(f"version {version} is stored in part")
+            damage.append((version, f"version {version} is stored in part"))
     if newest is not None and newest >= expected:
-        clauses.append(_not_there(expected, newest))
-    return tuple(records), clauses
+        damage.append((expected, _not_there(expected, newest)))
+    return tuple(records), tuple(damage)
 
 
 def _not_there(first: int, last: int) -> str:

@@ -193,6 +193,10 @@ class Fold:
         """
         if record.version != self.version + 1:
             raise ValueError(f"record {record.version} does not follow version {self.version}")
+        self.add_later(record)
+
+    def add_later(self, record: Record) -> None:
+        """Apply a record after the newest one, for a reader who cannot have those between."""
         for entry in record.entries:
             self.apply(entry, record)
         self.newest = record
