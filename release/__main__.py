@@ -153,7 +153,7 @@ def bill_of_materials() -> str:
         *("--mc-type", "library", "--output-reproducible", "--of", "JSON", "-o", path),
     )
     bom = json.loads(path.read_text(encoding="utf-8"))
-    bom["components"].append(htmx())
+    bom["components"] += scripts()
     path.write_text(json.dumps(bom, indent=1), encoding="utf-8")
     (packages,) = folder.glob("lib/python3.*/site-packages")
     names = [checks.normal(each.name) for each in distributions(path=[str(packages)])]
@@ -165,19 +165,18 @@ def bill_of_materials() -> str:
     )
 
 
-def htmx() -> dict[str, Any]:
-    """Return the component that the wheel contains, as CycloneDX has it."""
-    file = one("src/a2a_serverless_tools/console/static/htmx-*.min.js")
-    version = file.name.removeprefix("htmx-").removesuffix(".min.js")
-    purl = f"pkg:npm/htmx.org@{version}"
-    return {
-        "bom-ref": purl,
-        "type": "library",
-        "name": "htmx.org",
-        "version": version,
-        "purl": purl,
-        "licenses": [{"license": {"id": "0BSD"}}],
-    }
+def scripts() -> list[dict[str, Any]]:
+    """Return the components that the wheel contains, as CycloneDX has them."""
+    names = {"htmx": "htmx.org", "idiomorph": "idiomorph"}
+    components: list[dict[str, Any]] = []
+    for begin, name in names.items():
+        file = one(f"src/a2a_serverless_tools/console/static/{begin}-*.min.js")
+        version = file.name.removeprefix(f"{begin}-").removesuffix(".min.js")
+        purl = f"pkg:npm/{name}@{version}"
+        licences = [{"license": {"id": "0BSD"}}]
+        known = {"bom-ref": purl, "type": "library", "name": name, "version": version}
+        components.append({**known, "purl": purl, "licenses": licences})
+    return components
 
 
 def audit() -> str:

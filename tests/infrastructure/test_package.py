@@ -169,8 +169,8 @@ def test_the_archives_have_what_they_should(archives: Path, project: Path) -> No
     assert metadata["Metadata-Version"] == "2.4", "the newest that twine uploads"
     assert metadata["Name"] == "a2a-serverless"
     assert metadata["License-Expression"] == "Apache-2.0"
-    licences = {"LICENSE", "NOTICE", f"src/{TOOLS}/console/static/htmx-LICENSE.txt"}
-    assert set(metadata.get_all("License-File", [])) == licences
+    scripts = (f"src/{TOOLS}/console/static/{name}-LICENSE.txt" for name in ("htmx", "idiomorph"))
+    assert set(metadata.get_all("License-File", [])) == {"LICENSE", "NOTICE", *scripts}
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["Summary"]
     assert metadata["Description-Content-Type"] == "text/markdown"

@@ -13,7 +13,7 @@ import yaml
 
 from release import __main__ as program
 from release import checks
-from release.__main__ import htmx, versions
+from release.__main__ import scripts, versions
 from release.checks import Wrong
 from tests.infrastructure.test_package import table
 
@@ -158,9 +158,12 @@ def test_what_a_bill_of_materials_leaves_out_is_found() -> None:
     assert checks.missing_components(bom, ["jinja2", "pydantic-core", "rich"]) == ["rich"]
 
 
-def test_the_bill_of_materials_has_the_file_that_is_in_the_wheel() -> None:
-    """Htmx is a component by the version of its file."""
-    assert htmx()["purl"] == "pkg:npm/htmx.org@2.0.11"
+def test_the_bill_of_materials_has_the_files_that_are_in_the_wheel() -> None:
+    """Each script of others is a component by the version of its file."""
+    assert [one["purl"] for one in scripts()] == [
+        "pkg:npm/htmx.org@2.0.11",
+        "pkg:npm/idiomorph@0.8.0",
+    ]
 
 
 def test_an_audit_tells_holes_and_what_it_did_not_do() -> None:

@@ -263,8 +263,16 @@ def test_a_token_is_sent_as_one(running: Dev, person: httpx.Client) -> None:
 # -- what is shipped ---------------------------------------------------------------------------
 
 
-def test_the_library_is_the_one_that_its_project_has_published() -> None:
-    """The file is htmx 2.0.11 as it is in the npm package, with its licence beside it."""
-    found = hashlib.sha256((STATIC / "htmx-2.0.11.min.js").read_bytes()).hexdigest()
-    assert found == "d6fdc75f204e6bdefa99b69bf1e6d4ac69b8a364f77929f45c13476b4000f717"
-    assert (STATIC / "htmx-LICENSE.txt").read_text(encoding="utf-8").startswith("Zero-Clause BSD")
+@pytest.mark.parametrize(
+    ("file", "digest"),
+    [
+        ("htmx-2.0.11", "d6fdc75f204e6bdefa99b69bf1e6d4ac69b8a364f77929f45c13476b4000f717"),
+        ("idiomorph-0.8.0", "4cbd535caf7663a51eda9bce6595371c384fc430d54b8d414e29a61167f19f96"),
+    ],
+)
+def test_a_library_is_the_one_that_its_project_has_published(file: str, digest: str) -> None:
+    """The file is as it is in the npm package, with its licence beside it."""
+    found = hashlib.sha256((STATIC / f"{file}.min.js").read_bytes()).hexdigest()
+    assert found == digest
+    licence = STATIC / f"{file.partition('-')[0]}-LICENSE.txt"
+    assert licence.read_text(encoding="utf-8").startswith("Zero-Clause BSD")
