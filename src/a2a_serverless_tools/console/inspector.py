@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState
 from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.errors import PageTokenError, TaskNotFoundError
 from a2a_serverless.settings import Settings
@@ -42,12 +43,20 @@ from a2a_serverless.storage.layout import (
 )
 from a2a_serverless.storage.listing import ListTasksQuery, count_states, newest_heads
 from a2a_serverless.storage.shares import ahead
-from a2a_serverless.storage.survey import survey_task
+from a2a_serverless.storage.survey import Survey, survey_task
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.attempts import overdue_cancel
 from a2a_serverless.tasks.conversation import Place
-from a2a_serverless.tasks.fold import Cursor, Event, Fold, Log, events_of, incarnation_tag
+from a2a_serverless.tasks.fold import (
+    Cursor,
+    Event,
+    Fold,
+    Log,
+    Record,
+    events_of,
+    incarnation_tag,
+)
 from a2a_serverless.tasks.head import (
     ASLEEP,
     HANDOVER,
@@ -62,6 +71,7 @@ from a2a_serverless.tasks.head import (
     state_name,
 )
 from a2a_serverless.tasks.identity import Scope, TaskKey
+from a2a_serverless.tasks.turns import Turn
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.console.asked import Requests
 from a2a_serverless_tools.console.lines import Logs
@@ -84,6 +94,9 @@ SEARCHED: Final = 1_000
 MOST_NOTED: Final = 4_000
 """The most entries of the index of what needs attention that one look reads."""
 
+_SURVEYS: Final = 16
+_SURVEYED_BYTES: Final = 64 * 1024 * 1024
+"""Tasks whose log is kept, and the bytes of all their entries."""
 _KEPT: Final = 5_000
 """Claims whose process is remembered."""
 _CLAIM: Final = ("token", "worker")
@@ -271,6 +284,28 @@ class _Rows:
     """The tasks among which a text was looked for; None: none was."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A task as far as it can be read, for a page about it."""
+
+    timeline: Timeline
+    head: Head
+    records: tuple[Record, ...]
+    """The commits that can be read, in order."""
+    damage: tuple[tuple[int, str], ...] = ()
+    """What of the log cannot be read: clauses, each with the first version that it is about."""
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """Return the task's turns, with their attempts."""
+        return self.timeline.turns
+
+    @property
+    def tag(self) -> str:
+        """Return what its cursors end with."""
+        return incarnation_tag(self.head.incarnation)
+
+
 _EventLine: TypeAlias = tuple[str, Mapping[str, Any]]
 """The cursor of an event, and the event as subscribers get it: a StreamResponse as JSON."""
 
@@ -321,21 +356,29 @@ class Inspector:
         self._workers = workers or Workers()
         self.asked = Requests(storage.table)
         self._holders: dict[str, str] = {}
+        self._surveys: dict[TaskKey, Survey] = {}
+        """The tasks that were seen last, for `seen` to go on from."""
 
     async def timelines(self, task_id: str, scope: str | None = None) -> list[Timeline]:
         """Return the task of `scope`; without a scope, all tasks with this id, ordered by scope."""
         scopes = (
             [scope] if scope else [digest for digest, _ in await find_tasks(self.storage, task_id)]
         )
-        found = [await self._timeline(digest, task_id) for digest in scopes]
-        return [one for one in found if one is not None]
+        found = [await self.seen(digest, task_id) for digest in scopes]
+        return [one.timeline for one in found if one is not None]
 
-    async def _timeline(self, scope: str, task_id: str) -> Timeline | None:
+    async def seen(self, scope: str, task_id: str) -> Seen | None:
+        """Return a task as far as it can be read; None if there is none.
+
+        Of a task that was seen a while ago, only what was committed since is read.
+        """
         storage = self.storage.for_scope(Scope(scope))
-        survey = await survey_task(storage, task_id)
+        survey = await survey_task(storage, task_id, self._surveys.pop((scope, task_id), None))
         if survey is None:
             return None
-        return timeline(
+        self._surveys[scope, task_id] = survey
+        self._forget()
+        shown = timeline(
             survey.head,
             survey.records,
             missing=survey.missing,
@@ -345,19 +388,23 @@ class Inspector:
             in_line=await in_line_of(storage, survey.head, survey.missing),
             push_events=self.settings.push_events,
         )
+        return Seen(timeline=shown, head=survey.head, records=survey.records, damage=survey.damage)
 
     def cost(self, shown: Timeline) -> Cost:
         """Return what a task has cost so far."""
         return cost_of(shown, self._workers)
 
-    async def log(self, task_id: str, scope: str) -> Log | None:
-        """Return the whole log of a task as clients see it; None if there is none.
+    def _forget(self) -> None:
+        """Forget the tasks that were seen longest ago, until the others are few and small."""
+        while self._surveys and (
+            len(self._surveys) > _SURVEYS
+            or sum(one.head.size for one in self._surveys.values()) > _SURVEYED_BYTES
+        ):
+            del self._surveys[next(iter(self._surveys))]
 
-        Raises:
-            UnreadableTaskError: it is damaged.
-        """
-        log = await self.storage.for_scope(Scope(scope)).read(task_id)
-        return None if log is None else await self.storage.shown(log, self._inline)
+    async def show(self, message: AnyMessage) -> None:
+        """Replace what a message refers to by contents or links, in place."""
+        await self.storage.show(message, self._inline)
 
     @property
     def _inline(self) -> Inline:
@@ -383,7 +430,7 @@ class Inspector:
         tail, _ = await Tail.resume(storage, task_id, last)
         async for told in tail.events(until=lambda head: head.is_terminal, deadline=math.inf):
             await storage.show(told.event, self._inline)
-            yield str(told.cursor), _as_response(told.event)
+            yield str(told.cursor), as_response(told.event)
 
     async def tasks(self, query: TaskQuery) -> _Rows:
         """Return one page of tasks; it looks at a bounded number, and may have fewer than asked.
@@ -644,10 +691,11 @@ def event_lines(log: Log) -> Iterable[_EventLine]:
     for record in log.records:
         fold.add(record)
         for index, event in enumerate(events_of(record, fold)):
-            yield str(Cursor(record.version, index, tag)), _as_response(event)
+            yield str(Cursor(record.version, index, tag)), as_response(event)
 
 
-def _as_response(event: Event) -> dict[str, Any]:
+def as_response(event: Event) -> dict[str, Any]:
+    """Return an event as subscribers get it."""
     match event:
         case Task():
             response = StreamResponse(task=event)

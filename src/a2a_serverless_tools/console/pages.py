@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -21,7 +20,13 @@ from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
 from a2a_serverless_tools.console.act_pages import ActPages
 from a2a_serverless_tools.console.acts import Acts
-from a2a_serverless_tools.console.conversation import IMAGES, conversation, media_type
+from a2a_serverless_tools.console.conversation import (
+    IMAGES,
+    artifacts_of,
+    conversation,
+    media_type,
+)
+from a2a_serverless_tools.console.events import KINDS, EventFilter, events
 from a2a_serverless_tools.console.filters import TaskFilter, is_scope
 from a2a_serverless_tools.console.inspector import (
     ATTENTIONS,
@@ -29,9 +34,10 @@ from a2a_serverless_tools.console.inspector import (
     PAGE,
     STATES,
     Inspector,
-    event_lines,
+    Seen,
 )
 from a2a_serverless_tools.console.journal import Entry, about
+from a2a_serverless_tools.console.paging import Place
 from a2a_serverless_tools.console.picture import picture
 from a2a_serverless_tools.console.queues import Queues
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page, visible
@@ -41,10 +47,6 @@ from a2a_serverless_tools.inspect.cost import dollars
 from a2a_serverless_tools.inspect.timeline import Timeline, with_logs
 
 VIEWS: Final = ("conversation", "timeline", "events", "cost")
-EVENTS: Final = 200
-"""Events of one page."""
-MOST_OF_AN_EVENT: Final = 10_000
-"""Characters of one event that a page shows: a chunk may have megabytes."""
 OPEN_MS: Final = 10_000
 PAUSED_MS: Final = 60_000
 """How old the ages on a page about a task may get, in milliseconds: with an open turn, without."""
@@ -180,38 +182,54 @@ class Pages:
         )
 
     async def _shown(self, request: Request, template: str) -> Response:
+        """Return a task's page or its live part: of that the browser has, alone the places."""
         task_id, scope = request.path_params["id"], request.path_params["scope"]
-        found = await self._inspector.timelines(task_id, scope) if is_task_id(task_id) else []
-        if not found:
+        storage = self._inspector.storage.for_scope(Scope(scope))
+        head = await _head(storage, task_id)
+        pushes = await storage.webhooks.all(task_id) if head is not None else []
+        seen = await self._inspector.seen(scope, task_id) if is_task_id(task_id) else None
+        if seen is None:
             return page(
                 "found.html",
                 status=404,
                 id=task_id,
                 found=[],
             )
-        shown = found[0]
-        storage = self._inspector.storage.for_scope(Scope(scope))
-        head = await _head(storage, task_id)
-        pushes = await storage.webhooks.all(task_id) if head is not None else []
-        view = request.query_params.get("view", VIEWS[0])
+        asked = request.query_params
+        view = asked.get("view", VIEWS[0])
+        view = view if view in VIEWS else VIEWS[0]
         if view == "timeline":
-            shown = await self._with_logs(shown, request)
-        values = await self._view(view, shown, request)
+            seen = replace(seen, timeline=await self._with_logs(seen.timeline, request))
+        shown = seen.timeline
+        tag, _, version = asked.get("since", "").partition(".")
+        since = int(version) if tag == seen.tag and version.isdecimal() else 0
+        place, which = Place.of(asked, _openings(seen)), EventFilter.of(asked)
+        values = await self._view(view, seen, place, which, since)
+        same = {"view": view, **place.fields, **which.fields}
         now = storage.clock.now_ms()
         return page(
             template,
             t=shown,
-            view=view if view in VIEWS else VIEWS[0],
+            view=view,
             views=VIEWS,
+            same=urlencode(same | ({"logs": "1"} if asked.get("logs") else {})),
+            at_end=urlencode({"view": view, **which.fields}),
+            which=which,
+            kinds=KINDS,
+            turns=len(_openings(seen)),
+            is_update=since > 0,
+            since=f"{seen.tag}.{seen.timeline.version or 0}",
             mark=await self._mark(head, pushes) if head is not None else "",
-            every=_asked_every(head, shown, now),
+            every=_asked_every(head, shown, now, often="3s" if which.text else "700ms"),
             now=now,
             late=LATE_MS,
-            said=self._notes.get(request.query_params.get("said", "")),
+            said=self._notes.get(asked.get("said", "")),
             can_try=bool(self._trying.endpoint),
-            acted=await about(self._inspector.storage, scope, task_id, limit=10),
+            acted=await about(self._inspector.storage, scope, task_id, limit=10)
+            if template == "task.html"
+            else [],
             may_join=self._inspector.logs is not None and not self._inspector.logs.is_at_hand,
-            logs=request.query_params.get("logs", ""),
+            logs=asked.get("logs", ""),
             **values,
         )
 
@@ -225,34 +243,29 @@ class Pages:
         about = logs.about(shown.task_id, shown.created_at or 0)
         return with_logs(shown, [(line.at, line.fields) async for line in about])
 
-    async def _view(self, view: str, shown: Timeline, request: Request) -> dict[str, Any]:
-        if view == "timeline":
-            drawn = picture(shown, self._inspector.storage.clock.now_ms())
-            return {"picture": drawn}
-        if view == "cost":
-            return {"cost": self._inspector.cost(shown), "dollars": dollars}
-        try:
-            log = await self._inspector.log(shown.task_id, shown.scope)
-        except UnreadableTaskError as error:
-            return {"lines": [], "talk": [], "older": None, "damage": str(error)}
-        if log is None:
-            return {"lines": [], "talk": [], "older": None, "damage": ""}
-        if view == "events":
-            lines = list(event_lines(log))
-            before = request.query_params.get("before", "")
-            end = int(before) if before.isdecimal() else len(lines)
-            start = max(0, end - EVENTS)
-            shown_lines = [(cursor, *_json(event)) for cursor, event in lines[start:end]]
-            return {"lines": shown_lines[::-1], "older": start or None, "damage": ""}
-        return {"talk": await asyncio.to_thread(conversation, log), "damage": ""}
+    async def _view(
+        self, view: str, seen: Seen, place: Place, which: EventFilter, since: int
+    ) -> dict[str, Any]:
+        show = self._inspector.show
+        match view:
+            case "timeline":
+                drawn = picture(seen.timeline, self._inspector.storage.clock.now_ms())
+                return {"picture": drawn}
+            case "cost":
+                return {"cost": self._inspector.cost(seen.timeline), "dollars": dollars}
+            case "events":
+                return {"shown": await events(seen, place, which, show, since=since)}
+            case _:
+                return {"shown": await conversation(seen, place, show, since=since)}
 
     async def _part(self, request: Request) -> Response:
         """Return the content of a file in an artifact: a safe image as such, others as download."""
         path = request.path_params
-        log = await self._inspector.log(path["id"], path["scope"])
-        artifacts = [] if log is None else list(log.fold().artifacts.values())
+        seen = await self._inspector.seen(path["scope"], path["id"])
+        artifacts = [] if seen is None else await asyncio.to_thread(artifacts_of, seen)
         if path["artifact"] >= len(artifacts):
             return Response(status_code=404)
+        await self._inspector.show(artifacts[path["artifact"]])
         parts = artifacts[path["artifact"]].parts
         if path["part"] >= len(parts) or parts[path["part"]].WhichOneof("content") != "raw":
             return Response(status_code=404)
@@ -361,7 +374,7 @@ async def _head(storage: DurableStorage, task_id: str) -> Head | None:
         return None
 
 
-def _asked_every(head: Head | None, shown: Timeline, now_ms: int) -> str:
+def _asked_every(head: Head | None, shown: Timeline, now_ms: int, *, often: str) -> str:
     """Return after how long a task's page asks again, for htmx; empty: it does not.
 
     An ended task is followed while a webhook is tried again: seldom, if that is not soon, and no
@@ -370,15 +383,14 @@ def _asked_every(head: Head | None, shown: Timeline, now_ms: int) -> str:
     if head is None:
         return ""
     if not head.is_terminal:
-        return "700ms"
+        return often
     waits = [one.next_at for one in shown.webhooks if one.is_failing and one.next_at is not None]
     waits = [at for at in waits if at + LATE_MS > now_ms]
     if not waits:
         return ""
-    return "700ms" if min(waits) < now_ms + LATE_MS else f"{_SELDOM_S}s"
+    return often if min(waits) < now_ms + LATE_MS else f"{_SELDOM_S}s"
 
 
-def _json(event: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the beginning of an event as JSON, and True if that is not all of it."""
-    text = json.dumps(event, indent=2, ensure_ascii=False)
-    return text[:MOST_OF_AN_EVENT], len(text) > MOST_OF_AN_EVENT
+def _openings(seen: Seen) -> dict[int, int]:
+    """Return the version that has opened each turn, by the turn's number."""
+    return {turn.number: turn.version for turn in seen.turns if turn.version}

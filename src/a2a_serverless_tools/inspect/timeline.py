@@ -306,7 +306,7 @@ def timeline(
         push_events: which events its webhooks are told of.
     """
     left = head.left if head.turn_is_open else ""
-    discards, turns = _discards(records), turns_of(head, records)
+    discards, turns = discards_of(records), turns_of(head, records)
     commits = tuple(_commits(records, discards))
     webhooks = webhooks_of(pushes, records, push_events)
     released = head.released if head.turn_is_open and head.was_released else None
@@ -400,7 +400,7 @@ def _commits(
         )
 
 
-def _discards(records: Iterable[Record]) -> dict[int, tuple[int, ...]]:
+def discards_of(records: Iterable[Record]) -> dict[int, tuple[int, ...]]:
     """Return, by the version of a restart, the versions of attempts whose changes it takes back."""
     standing: list[int] = []
     found: dict[int, tuple[int, ...]] = {}
@@ -441,7 +441,7 @@ def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
         case ModelsUsed(used):
             return change(name="usage", subject=usage_text(used))
         case Unknown(kind):
-            subject = _kind_name(kind)
+            subject = kind_name(kind)
             return change(name="unknown", subject=subject, is_critical=entry.is_critical)
         case _:
             return change(name="turn ended")
@@ -456,7 +456,7 @@ def _unreadable(records: Iterable[Record]) -> Iterator[str]:
     for record in records:
         for entry in record.entries:
             if isinstance(entry, Unknown) and entry.is_critical:
-                kind = _kind_name(entry.kind)
+                kind = kind_name(entry.kind)
                 yield f"version {record.version} has an unknown entry of kind {kind!r}"
 
 
@@ -467,7 +467,7 @@ def _story(
     discards: dict[int, tuple[int, ...]],
     webhooks: Iterable[Webhook],
 ) -> tuple[Happening, ...]:
-    """Return what happened, in the order of the log; `discards` as `_discards` returns it."""
+    """Return what happened, in the order of the log; `discards` as `discards_of` returns it."""
     told = [one for turn in turns for one in _of_turn(head, turn, discards)]
     told += _of_entries(records)
     told += _holes(records)
@@ -558,7 +558,7 @@ def _of_entries(records: Iterable[Record]) -> Iterator[Happening]:
                 )
                 yield of_entry(what=what, state=plain_state(entry.status.state))
             elif isinstance(entry, Unknown):
-                yield of_entry(what="unknown entry", reason=_kind_name(entry.kind))
+                yield of_entry(what="unknown entry", reason=kind_name(entry.kind))
 
 
 def _holes(records: Iterable[Record]) -> Iterator[Happening]:
@@ -577,7 +577,7 @@ def _place(told: list[Happening], at: int) -> int:
     )
 
 
-def _kind_name(kind: bytes) -> str:
+def kind_name(kind: bytes) -> str:
     """Return the kind of an entry as a character, or as `0x…` if it is not ASCII."""
     return kind.decode() if kind.isascii() else f"0x{kind.hex()}"
 

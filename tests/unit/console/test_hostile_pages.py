@@ -15,9 +15,10 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusChanged
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.conversation import LEFT_OUT, MOST_OF_ALL, MOST_TEXT, _html_of
+from a2a_serverless_tools.console.conversation import MOST_TEXT, _html_of
+from a2a_serverless_tools.console.events import MOST_OF_AN_EVENT
 from a2a_serverless_tools.console.inspector import PAGE, Inspector
-from a2a_serverless_tools.console.pages import MOST_OF_AN_EVENT
+from a2a_serverless_tools.console.paging import MOST_OF_ALL
 from a2a_serverless_tools.console.rendering import visible
 from a2a_serverless_tools.console.trying import Exchange
 from tests.support.messages import request
@@ -120,7 +121,10 @@ async def test_a_long_conversation_is_shown_from_its_end(
     assert len(text) < MOST_OF_ALL + 2 * MOST_TEXT
     assert "message 19 x" in text
     assert "message 9 x" not in text
-    assert LEFT_OUT in text
+    (older,) = set(re.findall(r'href="([^"]*)" rel="prev"', text))
+    before = (await person.get(f"{path}{older.replace('&amp;', '&')}")).text
+    assert "message 12 x" in before
+    assert "message 13 x" not in before
 
 
 async def test_an_artifact_of_many_parts_is_shown_in_part(
@@ -133,7 +137,8 @@ async def test_an_artifact_of_many_parts_is_shown_in_part(
     assert "file-2000" in text
     assert "file-5000" not in text
     assert "The rest is not shown here: the page is long." in text
-    assert LEFT_OUT in text
+    assert "before</div>" not in text
+    assert 'rel="prev"' in text
 
 
 async def test_a_short_conversation_is_whole(storage: DurableStorage, person: Person) -> None:
@@ -141,7 +146,7 @@ async def test_a_short_conversation_is_whole(storage: DurableStorage, person: Pe
     path = await written(storage, told("one"), artifact(Part(text="two"), Part(raw=b"three")))
     text = (await person.get(path)).text
     assert "not shown" not in text
-    assert LEFT_OUT not in text
+    assert 'class="jumps"' not in text
 
 
 async def test_a_long_name_is_cut(storage: DurableStorage, person: Person) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from a2a.types import AgentCard, TaskPushNotificationConfig, TaskState, TaskStatus
 
-from a2a_serverless.errors import UnreadableTaskError, UnsupportedOperationError
+from a2a_serverless.errors import UnsupportedOperationError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import listing
@@ -726,25 +726,6 @@ async def test_the_mark_of_an_end_is_that_of_its_state(
     assert (rules["completed"], "li.failed::before" in sheet) == ("--good", True)
     greens = re.findall(r"([^{}]*){ background: var\(--good\); }", sheet)
     assert not [rule for rule in greens if "failed" in rule or "reached" in rule]
-
-
-async def test_a_damaged_log_is_not_an_empty_one(
-    storage: DurableStorage, person: Person, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where something was said that cannot be read, the page does not say that nothing was."""
-    await storage.open_task("c", request(), task_id="t")
-
-    async def damaged(*_: object, **__: object) -> None:
-        raise UnreadableTaskError("version 2 is not there")
-
-    monkeypatch.setattr(Inspector, "log", damaged)
-    path = f"/_console/task/{ANN.digest}/t"
-    text = (await person.get(path)).text
-    assert "Nothing was said yet" not in text
-    assert "What was said cannot be shown, as a part of the log is damaged." in text
-    events = (await person.get(f"{path}?view=events")).text
-    assert "There are none" not in events
-    assert "They cannot be shown, as a part of the log is damaged." in events
 
 
 # -- all of a caller -----------------------------------------------------------------------------

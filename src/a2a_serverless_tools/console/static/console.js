@@ -37,7 +37,10 @@ function failed() {
 }
 
 for (const name of ["htmx:sendError", "htmx:responseError", "htmx:timeout"]) {
-  document.addEventListener(name, failed);
+  document.addEventListener(name, (event) => {
+    if (event.detail.xhr?.status === 404) location.reload(); // what it follows is gone
+    else failed();
+  });
 }
 document.addEventListener("htmx:afterRequest", (event) => {
   if (event.detail.successful) ok();
@@ -167,3 +170,33 @@ byId("show-keys").hidden = false;
 byId("show-keys").addEventListener("click", () => keys.showModal());
 byId("hide-keys").addEventListener("click", () => keys.close());
 if (location.hash === "#search") search();
+
+// -- live parts ------------------------------------------------------------------------------
+
+// What is live is changed in place: what is selected, open, focused or scrolled stays so.
+const inPlace = {
+  ignoreActiveValue: true,
+  callbacks: {
+    beforeNodeMorphed(old, now) {
+      if (now.nodeType === Node.ELEMENT_NODE) return !now.hasAttribute("data-same");
+      const grows = now.nodeType === Node.TEXT_NODE && now.data.startsWith(old.data);
+      if (grows && now.data !== old.data) old.appendData(now.data.slice(old.length));
+      return !grows;
+    },
+    beforeAttributeUpdated: (name, node) => !(name === "open" && node.tagName === "DETAILS"),
+  },
+};
+
+htmx.defineExtension("morph", {
+  isInlineSwap: (style) => style === "morph",
+  handleSwap(style, target, fragment) {
+    if (style !== "morph") return false;
+    local(fragment); // so that no time is another one than on the page
+    const same = [...fragment.querySelectorAll("[data-same]")];
+    if (same.every((one) => document.getElementById(one.id) !== null)) {
+      return Idiomorph.morph(target, fragment.children, inPlace);
+    }
+    target.setAttribute("hx-get", target.dataset.whole); // the page lacks what it was to keep
+    return [target];
+  },
+});

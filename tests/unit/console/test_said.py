@@ -1,0 +1,576 @@
+"""What the pages about a task say of its log: attempts, places, filters, damage, updates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from html import unescape
+
+import pytest
+from a2a.types import Artifact, Part, TaskState
+
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.blobs import MemoryBlobs
+from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.layout import event_position
+from a2a_serverless.storage.snapshots import take_snapshot
+from a2a_serverless.tasks import rules
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Caller,
+    Entry,
+    Recorded,
+    StepId,
+    TurnOpened,
+    Unknown,
+)
+from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.console import inspector, paging
+from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.conversation import BLOCK
+from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.console.paging import MOST_ENTRIES
+from tests.browser.seeds import chunk, said
+from tests.support.clocks import ManualClock
+from tests.support.memory import items_of
+from tests.support.messages import request
+from tests.unit.console.conftest import ANN, URL, Person, visited
+
+WORKING = TaskState.TASK_STATE_WORKING
+COMPLETED = TaskState.TASK_STATE_COMPLETED
+ASKS = TaskState.TASK_STATE_INPUT_REQUIRED
+PATH = f"/_console/task/{ANN.digest}/t"
+
+
+@pytest.fixture
+async def person(storage: DurableStorage) -> AsyncIterator[Person]:
+    console = Console(Inspector(storage, Settings(), place="memory"), url=URL)
+    async with visited(console) as one:
+        yield one
+
+
+class Writer:
+    """Writes the log of the task `t`."""
+
+    def __init__(self, storage: DurableStorage, clock: ManualClock) -> None:
+        self.storage = storage
+        self.clock = clock
+
+    async def open(self) -> None:
+        await self.storage.open_task("c", request(), task_id="t")
+
+    async def commit(self, *entries: Entry, **options: object) -> int:
+        """Commit entries a second later; return the version."""
+        self.clock.advance(1)
+        commit = Commit(entries=entries, **options)  # type: ignore[arg-type]
+        return (await self.storage.commit(await self.head(), commit)).version
+
+    async def head(self) -> Head:
+        head = await self.storage.head("t")
+        assert head is not None
+        return head
+
+    async def claim(self, token: str) -> int:
+        log = await self.storage.read("t")
+        assert log is not None
+        restores = 0 if log.head.token is None or not log.head.turn_is_open else log.restores()
+        worker = f"worker {token}"
+        return await self.commit(token=token, claims=True, worker=worker, restores=restores)
+
+    async def give_back(self, token: str, reason: str) -> None:
+        now_ms = self.clock.now_ms()
+        end = AttemptEnd(token=token, reason=reason, correlation_id=f"c-{token}", at=now_ms)
+        assert await self.storage.release(await self.head(), end)
+
+    async def drop(self, version: int) -> None:
+        """Lose a commit."""
+        items = items_of(self.storage)
+        (lost,) = (
+            key
+            for key in items
+            if (place := event_position(key.SK)) is not None and place[1] == version
+        )
+        await self.storage.table.delete([lost])
+
+
+@pytest.fixture
+def writer(storage: DurableStorage, clock: ManualClock) -> Writer:
+    return Writer(storage, clock)
+
+
+def plain(html: str) -> str:
+    """The text of a page, or of a part of it, as it reads, with the marks of a difference."""
+    marked = re.sub(r"<time[^>]*>.*?</time>", "TIME", html)
+    marked = re.sub(r"<(/?)(del|ins)>", r"{\1\2}", marked)
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", marked)).split())
+
+
+def folds(html: str) -> list[str]:
+    """The text of each discarded attempt, as it reads."""
+    found = re.findall(r'class="discarded"><details>(.*?)</details>', html.replace("\n", " "))
+    return [plain(one) for one in found]
+
+
+def without_folds(html: str) -> str:
+    """A page without its discarded attempts."""
+    return re.sub(r'class="discarded"><details>.*?</details>', "", html.replace("\n", " "))
+
+
+# -- attempts ------------------------------------------------------------------------------------
+
+
+async def test_what_a_restart_takes_back_is_a_fold(writer: Writer, person: Person) -> None:
+    """It has the attempt, its end and what it said; each with what the next attempt said instead.
+
+    Nothing of it stands in the conversation as if it were valid.
+    """
+    await writer.open()
+    await writer.claim("a")
+    await writer.commit(said(WORKING, "It is 999 EUR."), token="a")
+    await writer.commit(chunk("one two", append=False), said(WORKING, "Done soon."), token="a")
+    await writer.give_back("a", "RuntimeError")
+    await writer.claim("b")
+    await writer.commit(said(WORKING, "Done soon."), said(WORKING, "It is 120 EUR."), token="b")
+    text = (await person.get(PATH)).text
+    (fold,) = folds(text)
+    assert fold == (
+        "Attempt 1, discarded (RuntimeError) worker a · TIME to TIME · correlation id c-a"
+        " Agent TIME · version 3 It is 999 EUR. Attempt 2 says it differently so far:"
+        " It is {del}999{/del}{ins}120{/ins} EUR."
+        " Artifact notes TIME · version 4 one two Attempt 2 has not said it so far."
+        " Agent TIME · version 4 Done soon. Attempt 2 said the same again."
+    )
+    assert "999" not in plain(without_folds(text))
+    await writer.commit(chunk("one 2", append=False), said(COMPLETED), token="b", ends_turn=True)
+    (fold,) = folds((await person.get(PATH)).text)
+    assert "Attempt 2 said it differently: one {del}two{/del}{ins}2{/ins}" in fold
+
+
+async def test_a_restart_at_a_record_takes_back_what_stands_behind_it(
+    writer: Writer, person: Person
+) -> None:
+    """What came with the record stays; the artifact of both stands as it was at the record."""
+    await writer.open()
+    await writer.claim("a")
+    step = Recorded(StepId("plan", "", 1), "json", b"1")
+    await writer.commit(said(WORKING, "Planned."), chunk("one ", append=False), step, token="a")
+    await writer.commit(chunk("lost "), said(WORKING, "Half of it."), token="a")
+    await writer.claim("b")
+    await writer.commit(chunk("two "), token="b")
+    text = (await person.get(PATH)).text
+    (fold,) = folds(text)
+    assert "Attempt 1, discarded (lost)" in fold
+    assert "Planned." not in fold
+    assert "Half of it. Attempt 2 has not said it so far." in fold
+    assert (
+        "one lost Attempt 2 says it differently so far: one {del}lost{/del}{ins}two{/ins}" in fold
+    )
+    standing = plain(without_folds(text))
+    assert "Planned." in standing
+    assert "one two" in standing
+    assert "lost" not in standing
+
+
+async def test_each_of_three_attempts_is_compared_with_the_next(
+    writer: Writer, person: Person
+) -> None:
+    """Also where the next one was discarded itself: with what it had said until then."""
+    await writer.open()
+    for token, text in (("a", "x1"), ("b", "x2"), ("c", "x3")):
+        await writer.claim(token)
+        await writer.commit(chunk(text, append=False), said(WORKING, f"by {token}"), token=token)
+    await writer.commit(said(COMPLETED), token="c", ends_turn=True)
+    first, second = folds((await person.get(PATH)).text)
+    assert "Attempt 2 said it differently: {del}x1{/del}{ins}x2{/ins}" in first
+    assert "Attempt 2 said it differently: by {del}a{/del}{ins}b{/ins}" in first
+    assert "Attempt 3 said it differently: {del}x2{/del}{ins}x3{/ins}" in second
+    assert "Attempt 3 said it differently: by {del}b{/del}{ins}c{/ins}" in second
+
+
+async def test_an_attempt_that_said_nothing(writer: Writer, person: Person) -> None:
+    """A line says that it is over, and why; an attempt that has slept has no line.
+
+    What was discarded before it is compared with the next attempt that says something.
+    """
+    await writer.open()
+    await writer.claim("a")
+    await writer.give_back("a", "asleep")
+    await writer.claim("b")
+    assert "is over" not in (await person.get(PATH)).text
+    await writer.commit(said(WORKING, "Hm."), token="b")
+    await writer.claim("c")
+    assert "Attempt 3 has said nothing so far." in folds((await person.get(PATH)).text)[0]
+    await writer.claim("d")
+    text = (await person.get(PATH)).text
+    assert "attempt 3 is over (lost): nothing of it was discarded" in plain(text)
+    assert "Attempt 4 has said nothing so far." in folds(text)[0]
+    await writer.commit(said(WORKING, "Aha."), token="d")
+    (fold,) = folds((await person.get(live_of(text))).text)
+    assert "Attempt 4 says it differently so far: {del}Hm{/del}{ins}Aha{/ins}." in fold
+
+
+async def test_a_difference_shows_what_hides(writer: Writer, person: Person) -> None:
+    """Markup is text, and a character that turns the line is shown as it is written."""
+    await writer.open()
+    for token, text in (("a", "pay <b>1</b> fdp.exe"), ("b", "pay <b>1</b> \u202efdp.exe")):
+        await writer.claim(token)
+        await writer.commit(said(WORKING, text), token=token)
+    text = (await person.get(PATH)).text
+    (shown,) = re.findall(r'<div class="diff">(.*?)</div>', text)
+    assert shown == "pay &lt;b&gt;1&lt;/b&gt; <ins>\\u202e</ins>fdp.exe"
+
+
+async def test_a_snapshot_changes_nothing(
+    writer: Writer, person: Person, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pages read the whole log, also where a snapshot stands for the first turn of a reader."""
+    storage.table.blobs = MemoryBlobs(storage.clock)
+    monkeypatch.setattr(rules, "SNAPSHOT_BYTES", 1)
+    await writer.open()
+    for token in ("a", "b"):
+        await writer.claim(token)
+        await writer.commit(chunk(f"by {token}", append=False), token=token)
+    await writer.commit(said(ASKS, "Which?"), token="b", ends_turn=True)
+    views = [f"{PATH}?view={view}" for view in ("conversation", "events")]
+    before = [(await person.get(view)).text for view in views]
+    await take_snapshot(storage, await writer.head())
+    assert (await writer.head()).snapshot_at == 6
+    assert [(await person.get(view)).text for view in views] == before
+    fresh = Console(Inspector(storage, Settings(), place="memory"), url=URL)
+    async with visited(fresh) as other:
+        assert [(await other.get(view)).text for view in views] == before
+        await writer.commit(TurnOpened(request("more"), Caller()))
+        for token in ("c", "d"):
+            await writer.claim(token)
+            await writer.commit(chunk(f"by {token}", append=False), token=token)
+        first, second = folds((await other.get(PATH)).text)
+    assert "{del}a{/del}{ins}b{/ins}" in first
+    assert "{del}c{/del}{ins}d{/ins}" in second
+
+
+async def test_an_artifact_stands_before_the_end_of_its_commit(
+    writer: Writer, person: Person
+) -> None:
+    """Entries of one commit stand in their order."""
+    await writer.open()
+    await writer.claim("a")
+    last = (chunk("result", append=False), said(COMPLETED, "Ready."))
+    await writer.commit(*last, token="a", ends_turn=True)
+    text = (await person.get(PATH)).text.partition('<ol class="talk">')[2]
+    places = [text.index(one) for one in ("result", "Ready.", "completed")]
+    assert places == sorted(places)
+
+
+async def test_a_file_of_a_discarded_attempt_has_no_link(writer: Writer, person: Person) -> None:
+    """Its name and size are shown; that of the next attempt is a link to its own content."""
+    await writer.open()
+    for token in ("a", "b"):
+        await writer.claim(token)
+        file = Part(raw=token.encode(), filename=f"{token}.bin")
+        await writer.commit(
+            chunk("x", "other", append=False),
+            ArtifactWritten(Artifact(artifact_id="f", parts=[file])),
+            token=token,
+        )
+    text = (await person.get(PATH)).text
+    (link,) = re.findall(r'href="([^"]*/part/[^"]*)"', text)
+    assert (await person.get(link)).content == b"b"
+    (fold,) = folds(text)
+    assert "a.bin 1 bytes" in fold
+    assert "{del}a{/del}{ins}b{/ins}.bin" in fold
+
+
+# -- events --------------------------------------------------------------------------------------
+
+
+async def test_events_have_borders_between_attempts(writer: Writer, person: Person) -> None:
+    """A border names the attempt, its worker and what it discards; each event has its time."""
+    await writer.open()
+    await writer.claim("a")
+    await writer.commit(chunk("one", append=False), said(WORKING, "two"), token="a")
+    await writer.claim("b")
+    await writer.commit(chunk("three", append=False), token="b")
+    text = (await person.get(f"{PATH}?view=events")).text
+    borders = [plain(one) for one in re.findall(r'class="border"><span>(.*?)</span></li>', text)]
+    assert [border.partition(" · ")[0] for border in borders] == [
+        "Attempt 2 on worker b , discards 3 events, 2.0 to 3.1",
+        "Attempt 1 on worker a",
+    ]
+    rows = re.findall(r'<li id="(\S+)"( class="discarded")?><div><code class="cursor">', text)
+    assert [(row, bool(gone)) for row, gone in rows] == [
+        *(("v5-0", False), ("v4-0", False)),
+        *(("v3-1", True), ("v3-0", True), ("v2-0", True)),
+        ("v1-0", False),
+    ]
+    assert len(re.findall(r"</code><p class=\"dim\"><time", text)) == len(rows)
+
+
+async def test_events_are_filtered(writer: Writer, person: Person) -> None:
+    """By kind and by a text, whatever the case; what an update sends is of the same filter."""
+    await writer.open()
+    await writer.claim("a")
+    for number in range(3):
+        await writer.commit(
+            chunk(f"piece {number}", append=number > 0), said(WORKING, f"Said {number}"), token="a"
+        )
+
+    async def found(asked: str) -> list[str]:
+        text = (await person.get(f"{PATH}?view=events&{asked}")).text
+        return re.findall(r'class="cursor">([\d.]+)\.', text)
+
+    assert await found("kind=artifact") == ["5.0", "4.0", "3.0"]
+    assert await found("kind=message") == ["5.1", "4.1", "3.1"]
+    assert await found("kind=status") == ["2.0", "1.0"]
+    assert await found("text=said+1") == ["4.1"]
+    assert await found("kind=artifact&text=said") == []
+    text = (await person.get(f"{PATH}?view=events&kind=message&text=SAID")).text
+    await writer.commit(said(WORKING, "said 3"), chunk("said in a chunk"), token="a")
+    update = (await person.get(live_of(text))).text
+    assert re.findall(r'class="cursor">([\d.]+)\.', update) == ["6.0"]
+    assert re.findall(r'<li id="(\S+)" data-same>', update) == ["v5-1", "v4-1", "v3-1"]
+    assert "kind=message&amp;text=SAID" in update
+
+
+# -- long tasks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", ["conversation", "events"])
+async def test_a_long_task_is_paged_through(
+    writer: Writer, person: Person, clock: ManualClock, view: str
+) -> None:
+    """It opens at its end; older pages up to the first, and back, have each entry once.
+
+    A turn is found by its number.
+    """
+    await writer.open()
+    await writer.claim("a")
+    for number in range(5):
+        entries = (said(WORKING, f"number {number * 50 + n};") for n in range(50))
+        await writer.commit(*entries, token="a")
+    await writer.commit(said(ASKS), token="a", ends_turn=True)
+    await writer.commit(TurnOpened(request("again"), Caller()))
+    await writer.claim("b")
+    for number in range(5, 10):
+        entries = (said(WORKING, f"number {number * 50 + n};") for n in range(50))
+        await writer.commit(*entries, token="b")
+
+    async def walked(rel: str, path: str) -> list[set[int]]:
+        pages: list[set[int]] = []
+        while path:
+            text = (await person.get(path)).text
+            pages.append({int(n) for n in re.findall(r"number (\d+);", text)})
+            links = re.findall(rf'href="([^"]*)" rel="{rel}"', text)
+            path = PATH + unescape(links[0]) if links else ""
+        return pages
+
+    back = await walked("prev", f"{PATH}?view={view}")
+    assert max(map(len, back)) <= MOST_ENTRIES
+    assert max(back[0]) == 499
+    assert sorted(n for page in back for n in page) == list(range(500))
+    forth = await walked("next", f"{PATH}?view={view}&after=0.0")
+    assert min(forth[0]) == 0
+    assert sorted(n for page in forth for n in page) == list(range(500))
+    second = (await person.get(f"{PATH}?view={view}&turn=2")).text
+    assert min(int(n) for n in re.findall(r"number (\d+);", second)) == 250
+    assert '<input name="turn" type="number" min="1" max="2"' in second
+
+
+@pytest.mark.parametrize(
+    "asked", ["before=x", "after=9.9.9", "turn=99", "turn=-1", "before=" + "9" * 40]
+)
+async def test_a_place_that_is_none_is_the_end(writer: Writer, person: Person, asked: str) -> None:
+    """A link that was cut, or typed, leads to the newest entries."""
+    await writer.open()
+    for view in ("conversation", "events"):
+        answer = await person.get(f"{PATH}?view={view}&{asked}")
+        assert (answer.status_code, "hello" in answer.text or "v1-0" in answer.text) == (200, True)
+
+
+async def test_a_search_says_how_far_it_has_looked(
+    writer: Writer, person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page looks among a bounded number of events; a link leads to where it has ended."""
+    monkeypatch.setattr(paging, "SEARCHED", 40)
+    await writer.open()
+    await writer.claim("a")
+    for number in range(6):
+        await writer.commit(*(said(WORKING, f"n{number}-{n}.") for n in range(10)), token="a")
+    text = (await person.get(f"{PATH}?view=events&text=n0-3.")).text
+    assert "None of these events matches." in text
+    assert "Lines 24 to 63 of 63 were looked at" in text
+    (older, _) = re.findall(r'href="([^"]*)" rel="prev"', text)
+    assert "n0-3." in (await person.get(PATH + unescape(older))).text
+
+
+# -- live ------------------------------------------------------------------------------------------
+
+
+def live_of(text: str) -> str:
+    """The path with which a page asks for its next update."""
+    (path,) = re.findall(r'hx-get="([^"]*)"', text)
+    return unescape(path)
+
+
+async def test_an_update_of_a_text_that_grows_sends_its_end(writer: Writer, person: Person) -> None:
+    """What the page has of it is a place without content."""
+    await writer.open()
+    await writer.claim("a")
+    await writer.commit(chunk("<" * 50_000, append=False), token="a")
+    text = (await person.get(PATH)).text
+    for number in range(3):
+        await writer.commit(chunk(f"{number}" * 3_000), token="a")
+        text = (await person.get(live_of(text))).text
+        assert str(number) * 3_000 in re.sub("<[^>]*>", "", text)
+        assert len(text) < 20_000
+        assert text.count("&lt;") <= BLOCK
+
+
+@pytest.mark.parametrize("view", ["conversation", "events"])
+async def test_an_update_sends_what_has_changed(
+    writer: Writer, person: Person, storage: DurableStorage, view: str
+) -> None:
+    """What the page has is a place without content; only new commits are read from the table."""
+    await writer.open()
+    await writer.claim("a")
+    await writer.commit(chunk("x" * 90_000, append=False), token="a")
+    text = (await person.get(f"{PATH}?view={view}")).text
+    sent = 0
+    for number in range(10):
+        await writer.commit(said(WORKING, f"status {number}"), token="a")
+        text = (await person.get(live_of(text))).text
+        assert f"status {number}" in text
+        assert f"status {number - 1}" not in text
+        assert text.count("data-same") >= number + 1
+        sent += len(text)
+    assert sent < 60_000
+    whole = (await person.get(live_of(text).partition("&mark")[0])).text
+    assert "data-same" not in whole
+    assert "status 3" in whole
+
+
+async def test_an_update_sends_what_a_restart_has_changed(writer: Writer, person: Person) -> None:
+    """What was said becomes the content of a fold, and its old place is sent no more.
+
+    Later updates send of the fold what the next attempt has said since.
+    """
+    await writer.open()
+    await writer.claim("a")
+    await writer.commit(chunk("one", "n", append=False), said(WORKING, "Hm."), token="a")
+    text = (await person.get(PATH)).text
+    assert 'id="e3-0"' in text
+    await writer.claim("b")
+    text = (await person.get(live_of(text))).text
+    assert 'id="e3-0"' not in text
+    assert "one" in folds(text)[0]
+    await writer.commit(chunk("two", "n", append=False), token="b")
+    text = (await person.get(live_of(text))).text
+    assert '<div id="e4-1-3-0-what" data-same>' in text
+    assert '<div id="e4-1-3-1000-what" data-same>' in text
+    assert "<del>one</del><ins>two</ins>" in text
+    await writer.commit(said(WORKING, "unlike"), token="b")
+    text = (await person.get(live_of(text))).text
+    assert '<li id="e4-1-3-0" data-same>' in text
+    assert '<div id="e4-1-3-1000-what" data-same>' in text
+    assert "<del>Hm.</del><ins>unlike</ins>" in text
+
+
+async def test_an_update_of_another_task_with_the_id_is_whole(
+    writer: Writer, person: Person, storage: DurableStorage
+) -> None:
+    """A page of a task that was deleted and made anew gets all of the new one."""
+    await writer.open()
+    await writer.claim("a")
+    await writer.commit(said(WORKING, "of the first"), token="a")
+    text = (await person.get(PATH)).text
+    await delete_task(storage, "t")
+    assert (await person.get(live_of(text))).status_code == 404
+    await writer.open()
+    await writer.claim("b")
+    update = (await person.get(live_of(text))).text
+    assert "data-same" not in update
+    assert "hello" in update
+    assert "of the first" not in update
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", range(1, 6))
+async def test_a_lost_commit_hides_nothing_else(writer: Writer, person: Person, lost: int) -> None:
+    """Whichever it is, all others are shown, and one sentence stands in its place."""
+    await writer.open()
+    await writer.claim("a")
+    await writer.commit(said(WORKING, "It is 999."), token="a")
+    await writer.claim("b")
+    await writer.commit(
+        chunk("result", append=False), said(COMPLETED, "Ready."), token="b", ends_turn=True
+    )
+    await writer.drop(lost)
+    text = (await person.get(PATH)).text
+    expected = {1: "hello", 3: "It is 999.", 5: "Ready."}
+    assert {v for v, said in expected.items() if said in plain(text)} == expected.keys() - {lost}
+    sentence = f"Here something is missing: version {lost} is not there."
+    assert plain(text).count(sentence) == 1
+    events = (await person.get(f"{PATH}?view=events")).text
+    assert plain(events).count(sentence) == 1
+    assert {int(v) for v in re.findall(r'class="cursor">(\d+)', events)} == {1, 2, 3, 4, 5} - {lost}
+
+
+async def test_an_entry_of_a_newer_release_hides_nothing_else(
+    writer: Writer, person: Person
+) -> None:
+    """It is named in its place, in the conversation and among the events."""
+    await writer.open()
+    await writer.claim("a")
+    await writer.commit(said(WORKING, "before"), Unknown(b"Z", 0, b"?"), token="a")
+    await writer.commit(said(WORKING, "after"), token="a")
+    sentence = "Here something is missing: version 3 has an entry of kind 'Z', which this release"
+    for view in ("conversation", "events"):
+        text = plain((await person.get(f"{PATH}?view={view}")).text)
+        assert text.count(sentence) == 1
+        assert "before" in text
+        assert "after" in text
+
+
+async def test_an_artifact_that_lacks_a_chunk_is_shown(writer: Writer, person: Person) -> None:
+    """With the chunks that are there; its files can be loaded."""
+    await writer.open()
+    await writer.claim("a")
+    for number in range(3):
+        await writer.commit(chunk(f"chunk {number};", append=number > 0), token="a")
+    file = Part(raw=b"GPX", media_type="application/gpx+xml", filename="route.gpx")
+    await writer.commit(ArtifactWritten(Artifact(artifact_id="f", parts=[file])), token="a")
+    await writer.drop(4)
+    text = (await person.get(PATH)).text
+    assert "chunk 0;chunk 2;" in text
+    (link,) = re.findall(r'href="([^"]*/part/[^"]*)"', text)
+    assert (await person.get(link)).content == b"GPX"
+
+
+async def test_a_head_of_a_newer_release_hides_nothing_else(
+    writer: Writer, person: Person, storage: DurableStorage
+) -> None:
+    """The log is shown, although the task is in a state that this release does not know."""
+    await writer.open()
+    await writer.claim("a")
+    await writer.commit(said(WORKING, "It is 120."), token="a")
+    (head,) = (item for key, item in items_of(storage).items() if key.SK == "HEAD")
+    head["state"] = "TASK_STATE_DREAMING"
+    for view in ("conversation", "events"):
+        text = (await person.get(f"{PATH}?view={view}")).text
+        assert "It is 120." in text
+        assert "HEAD has the state TASK_STATE_DREAMING" in text
+
+
+async def test_a_task_that_is_not_kept_is_read_again(
+    writer: Writer, person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs beyond what the process keeps are read whole for each page, which is the same."""
+    await writer.open()
+    await writer.claim("a")
+    await writer.commit(said(WORKING, "It is 120."), token="a")
+    kept = (await person.get(PATH)).text
+    monkeypatch.setattr(inspector, "_SURVEYED_BYTES", 1)
+    assert [(await person.get(PATH)).text for _ in range(2)] == [kept] * 2

@@ -1,0 +1,169 @@
+"""The pages about a task over random logs: updates, damage and places agree with the whole page."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import AsyncIterator, Iterator
+from html.parser import HTMLParser
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.tasks.entries import Caller, Entry, Recorded, StepId, TurnOpened
+from a2a_serverless_tools.console import conversation
+from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.inspector import Inspector
+from tests.browser.seeds import chunk, said
+from tests.support.clocks import ManualClock
+from tests.support.messages import request
+from tests.unit.console.conftest import URL, Person, visited
+from tests.unit.console.test_said import PATH, Writer, live_of
+
+STATES = TaskState
+VOID = frozenset({"br", "hr", "img", "input", "link", "meta"})
+VIEWS = ("conversation", "events")
+
+
+@pytest.fixture
+async def person(storage: DurableStorage) -> AsyncIterator[Person]:
+    console = Console(Inspector(storage, Settings(), place="memory"), url=URL)
+    async with visited(console) as one:
+        yield one
+
+
+@pytest.fixture
+def writer(storage: DurableStorage, clock: ManualClock) -> Writer:
+    return Writer(storage, clock)
+
+
+class Elements(HTMLParser):
+    """The source of each element with an id, and the places of those that are placeholders."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=False)
+        self.sources: dict[str, str] = {}
+        self.same: list[tuple[int, int, str]] = []
+        self._lines = [0]
+        for line in html.splitlines(keepends=True):
+            self._lines.append(self._lines[-1] + len(line))
+        self._html = html
+        self._open: list[tuple[str, int, str, bool]] = []
+        self.feed(html)
+
+    def _place(self) -> int:
+        line, column = self.getpos()
+        return self._lines[line - 1] + column
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            named = dict(attrs)
+            self._open.append((tag, self._place(), named.get("id") or "", "data-same" in named))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in VOID:
+            return
+        opened, start, name, is_same = self._open.pop()
+        assert opened == tag
+        end = self._place() + len(f"</{tag}>")
+        if is_same:
+            self.same.append((start, end, name))
+        if name:
+            assert name not in self.sources, "an id is there twice"
+            self.sources[name] = self._html[start:end]
+
+
+def updated(before: str, update: str) -> str:
+    """The page that a browser has after an update."""
+    known, new = Elements(before).sources, Elements(update)
+    for start, end, name in sorted(new.same, reverse=True):
+        update = update[:start] + known[name] + update[end:]
+    return update
+
+
+def content(html: str) -> str:
+    """The entries of a page."""
+    return html[html.index("<ol") : html.rindex("</ol>")]
+
+
+class Story:
+    """Commits at random, as an agent, its attempts and its caller may make them."""
+
+    def __init__(self, writer: Writer, seed: int) -> None:
+        self.writer = writer
+        self.chosen = random.Random(seed)  # noqa: S311 - the same story each time
+        self.token = ""
+        self.number = 0
+
+    async def go_on(self) -> None:
+        self.number += 1
+        head = await self.writer.head()
+        if not head.turn_is_open:
+            self.token = ""
+            await self.writer.commit(TurnOpened(request("more"), Caller()))
+        elif not self.token or self.chosen.random() < 0.25:
+            if self.token and self.chosen.random() < 0.5:
+                await self.writer.give_back(self.token, "RuntimeError")
+            self.token = f"t{self.number}"
+            await self.writer.claim(self.token)
+        elif self.chosen.random() < 0.08:
+            asks = said(STATES.TASK_STATE_INPUT_REQUIRED, "Which?")
+            await self.writer.commit(asks, token=self.token, ends_turn=True)
+        else:
+            await self.writer.commit(*self._entries(), token=self.token)
+
+    def _entries(self) -> Iterator[Entry]:
+        for _ in range(self.chosen.randrange(1, 4)):
+            word = self.chosen.choice(("one ", "two ", "<b>three</b> "))
+            match self.chosen.randrange(5):
+                case 0 | 1:
+                    yield said(STATES.TASK_STATE_WORKING, word)
+                case 4:
+                    yield Recorded(StepId("step", "", self.number), "json", b"1")
+                case _:
+                    name, append = self.chosen.choice("xy"), self.chosen.random() < 0.7
+                    yield chunk(word, name, append=append)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_updates_lead_to_the_whole_page(
+    writer: Writer, person: Person, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """After each update, and after some that were missed, a browser has what a new page shows."""
+    monkeypatch.setattr(conversation, "BLOCK", 3)
+    story = Story(writer, seed)
+    await writer.open()
+    pages = {view: (await person.get(f"{PATH}?view={view}")).text for view in VIEWS}
+    for _ in range(14):
+        for _ in range(story.chosen.randrange(1, 3)):
+            await story.go_on()
+        for view, page in pages.items():
+            update = (await person.get(live_of(page))).text
+            pages[view] = updated(page, update)
+            whole = (await person.get(f"{PATH}?view={view}")).text
+            assert content(pages[view]) == content(whole)
+            assert "data-same" not in whole
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_any_commit_may_be_lost(writer: Writer, person: Person, seed: int) -> None:
+    """Each other one is shown, and the lost one has a sentence in its place in both views."""
+    story = Story(writer, seed)
+    await writer.open()
+    for _ in range(25):
+        await story.go_on()
+    version = (await writer.head()).version
+    before = (await person.get(f"{PATH}?view=events")).text
+    lost = story.chosen.randrange(1, version + 1)
+    await writer.drop(lost)
+    console = Console(Inspector(writer.storage, Settings(), place="memory"), url=URL)
+    async with visited(console) as other:
+        shown = {view: (await other.get(f"{PATH}?view={view}")).text for view in VIEWS}
+    for text in shown.values():
+        assert text.count(f"Here something is missing: version {lost} is not there.") == 1
+    first, second = (
+        set(re.findall(r'class="cursor">(\d+)\.', text)) for text in (before, shown["events"])
+    )
+    assert second == first - {str(lost)}
