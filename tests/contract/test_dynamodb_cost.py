@@ -48,6 +48,7 @@ from a2a_serverless.tasks.pace import PART_BYTES, commit_units
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.failures import MOST_OF_ERROR, MOST_PLACE
 from a2a_serverless_tools.console.inspector import Inspector, TaskQuery
 from a2a_serverless_tools.console.status import status_of
 from a2a_serverless_tools.contract import Storage
@@ -752,7 +753,8 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(bench: Bench, observer:
     """HEAD and commits of a short task leave 200 bytes of the first KB free, for longer content.
 
     Through a failed attempt, a restart, a cancel and the end, with all that is stored about them on
-    Lambda: the process's name, the trace, the user who cancels.
+    Lambda: the process's name, the trace, the user who cancels. The place and the text of an error
+    take that room and no more.
     """
     trace = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
     worker = f"{'f' * 64}:$LATEST 2026/11/22/[$LATEST]{'0' * 32}"
@@ -768,6 +770,9 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(bench: Bench, observer:
         )
         assert await storage.release(head, end)
         assert max(map(item_bytes, items_of(observer, storage, head))) < 824
+        error = {"place": "p" * MOST_PLACE, "message": "m" * (MOST_OF_ERROR - MOST_PLACE)}
+        assert await storage.release(head, replace(end, at=storage.clock.now_ms(), **error))
+        assert max(map(item_bytes, items_of(observer, storage, head))) < 1024
         released = await storage.head(head.task_id)
         assert released is not None
         head = released
@@ -777,7 +782,7 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(bench: Bench, observer:
     assert marked.cancel is not None
     ended = replace(echo_commit("hello"), token=new_token(), worker=worker, restores=0)
     await storage.commit(marked, ended)
-    assert max(map(item_bytes, items_of(observer, storage, head))) < 824
+    assert max(map(item_bytes, items_of(observer, storage, head))) < 1024
 
 
 async def test_the_rule_agrees_with_plain_requests(bench: Bench, observer: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from a2a.types import Task, TaskState, TaskStatus
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
@@ -18,7 +20,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
 )
 from a2a_serverless.tasks.fold import Cursor, Log, incarnation_tag
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.turn import TurnInput, turn_of
 from tests.support.messages import agent_message, artifact, request, said, texts
@@ -97,6 +99,29 @@ async def test_an_attempt_sees_what_earlier_turns_have_left(storage: DurableStor
     told = turn.cancel_context().current_task
     assert told is not None
     is_as_it_should_be(told)
+
+
+async def test_a_claim_takes_the_error_of_its_own_attempt_into_the_log(
+    storage: DurableStorage,
+) -> None:
+    """With place and text; a later end that has none does not take those of an earlier one."""
+    head = (await storage.open_task("ctx", request("u1"))).head
+    head = await claim(storage, head, "1")
+    end = AttemptEnd(token="1", reason="ValueError", correlation_id="c1", at=1)
+    end = replace(end, place="agent.py, line 3, in handle", message="no customer")
+    assert await storage.release(head, end)
+    # As a worker does that has read HEAD before: the attributes of the release stay.
+    head = await claim(storage, head, "2")
+    seen = await read(storage, head)
+    assert seen.records[-1].ended == AttemptEnd(token="1", reason="lost")
+    shutdown = AttemptEnd(token="2", reason="shutdown", correlation_id="c2", at=2)
+    assert await storage.release(head, shutdown)
+    assert (await read(storage, head)).head.released == shutdown
+    assert await storage.release(head, replace(end, token="2"))
+    head = await claim(storage, (await read(storage, head)).head, "3")
+    head = await claim(storage, head, "4")
+    ends = [record.ended for record in (await read(storage, head)).records[3:]]
+    assert ends == [replace(end, token="2"), AttemptEnd(token="3", reason="lost")]
 
 
 async def test_a_subscriber_is_shown_what_a_restart_restores(storage: DurableStorage) -> None:

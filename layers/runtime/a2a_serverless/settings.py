@@ -126,6 +126,8 @@ class Settings(BaseModel):
     """The most bytes of one part as stored; 3 million are 4 million in base64, a whole body."""
     max_history: int = Field(default=1000, ge=1)
     """The most messages of a task's history in one answer."""
+    keep_error_texts: bool = False
+    """True to store the beginning of its error's text with each failed attempt, for operators."""
     prices: str = "prices.json"
     """The file beside the agent with the prices of models; without it no money is counted."""
     task_tokens: int = Field(default=0, ge=0)

@@ -197,6 +197,7 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     head = await storage.commit(head, Commit(token="next", claims=True, worker="w"))
     assert await storage.renew(head, token="next", due_at=2)
     failed = AttemptEnd(token="next", reason="ValueError", correlation_id="c1", at=1, until=1)
+    failed = replace(failed, place="agent.py, line 3, in handle", message="no customer")
     assert await storage.release(head, failed, due_at=1, spared=Spared(faults=1, waited=1))
     written.look()
     assert await storage.postpone(await newest(storage, head), due_at=3, sends=1)

@@ -682,7 +682,7 @@ async def test_a_head_without_its_generation_is_only_read(world: World) -> None:
         await world.storage.commit(await world.newest("claimed"), Commit(token="t"))
 
 
-INFORMING = ("size", "cancel_by", "released_reason", "released_id")
+INFORMING = ("size", "cancel_by", "released_reason", "released_id", "released_error")
 
 
 @pytest.mark.parametrize("name", [*INFORMING, "released", "status", "metadata"])
@@ -693,7 +693,7 @@ async def test_a_head_with_an_informing_value_of_another_form_is_read_and_writte
     """A damaged informing value counts as missing: the task is shown, and its turn is done."""
     head = world.heads["claimed"]
     await world.storage.request_cancel("claimed", by="someone")
-    end = AttemptEnd(token="t", reason="ValueError", correlation_id="0")
+    end = AttemptEnd(token="t", reason="ValueError", correlation_id="0", place="agent.py, line 3")
     assert await world.storage.release(head, end)
     world.set_head(head, {name: ODD})
     await world.show_all()

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
-from a2a.server.agent_execution import RequestContext
+from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 
+from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.storage.activity import process_name
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import SHUTDOWN, AttemptEnd
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker import attempt
+from a2a_serverless.worker import TaskContext, Worker, attempt
 from a2a_serverless.worker.adapter import RELEASE_S
+from a2a_serverless.worker.agents import executor_of
+from a2a_serverless.worker.failures import (
+    MOST_OF_ERROR,
+    MOST_PLACE,
+    AgentFailedError,
+    DeadlineError,
+    raised_at,
+    text_of,
+)
 from tests.support.clocks import ManualClock
+from tests.support.memory import items_of
 from tests.support.workers import (
     Agent,
     Bench,
@@ -56,7 +70,7 @@ async def test_a_failed_attempt_leaves_its_end_on_head(caplog: pytest.LogCapture
     assert head.released.at is not None
     assert head.status_at <= head.released.at <= clock.now_ms()
     end = AttemptEnd(token=head.token, reason="ValueError", correlation_id=correlation_id)
-    assert replace(head.released, at=None) == end
+    assert replace(head.released, at=None, place="") == end
     assert head.was_released
     claim = (await bench.records(task))[-1]
     assert claim.worker == process_name()
@@ -107,6 +121,163 @@ async def test_a_fault_of_the_agent_has_a_correlation_id(caplog: pytest.LogCaptu
     text = status_text(await bench.task(task))
     assert text.startswith("The agent returned without ending its turn")
     assert ended.correlation_id not in text
+
+
+# -- the place and the text of an error --------------------------------------------------------
+
+
+class UnsayableError(Exception):
+    """An error that cannot be shown as text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def deeper() -> None:
+    raise LookupError("customer 4711")
+
+
+def of_library() -> None:
+    json.loads("{")
+
+
+async def raising(context: RequestContext, queue: EventQueue) -> None:
+    deeper()
+
+
+async def in_a_library(context: RequestContext, queue: EventQueue) -> None:
+    of_library()
+
+
+async def in_a_thread(context: RequestContext, queue: EventQueue) -> None:
+    await asyncio.to_thread(deeper)
+
+
+async def in_a_group(context: RequestContext, queue: EventQueue) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(raising(context, queue))
+
+
+async def of_a_cause(context: RequestContext, queue: EventQueue) -> None:
+    try:
+        deeper()
+    except LookupError as error:
+        raise ValueError("wrapped") from error
+
+
+async def unsayable(context: RequestContext, queue: EventQueue) -> None:
+    raise UnsayableError
+
+
+async def long(context: RequestContext, queue: EventQueue) -> None:
+    raise ValueError("ü" * 1_000_000)
+
+
+async def hidden(context: RequestContext, queue: EventQueue) -> None:
+    raise ValueError("a\nb\x1b[31m\u202ecd\x00")
+
+
+class Stepping(Worker):
+    """An agent whose step fails."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.step("look up", deeper)
+
+
+FILE = "tests/unit/worker/test_ends_of_attempts.py"
+
+
+async def end_of(agent: AgentExecutor, **settings: Any) -> AttemptEnd:
+    """How an attempt has failed, by HEAD as it is stored."""
+    bench = Bench(agent, max_attempts=2, retry_base_s=0, **settings)
+    task = await bench.send()
+    await bench.work()
+    end = (await bench.head(task)).released
+    assert end is not None
+    return end
+
+
+@pytest.mark.parametrize(
+    ("execute", "function", "message"),
+    [
+        (raising, "deeper", "customer 4711"),
+        (in_a_library, "of_library", "Expecting property name enclosed in double quotes"),
+        (in_a_thread, "deeper", "customer 4711"),
+        (in_a_group, "deeper", "LookupError: customer 4711"),
+        (of_a_cause, "of_a_cause", "wrapped"),
+        (unsayable, "unsayable", ""),
+        (hidden, "hidden", "a b [31m cd"),
+    ],
+)
+async def test_an_end_has_the_authors_innermost_line(
+    execute: Any, function: str, message: str
+) -> None:
+    """File relative to the agent's folder, line and function; and the text if it is kept.
+
+    Whether the error comes from a function, a library, a thread or a group of tasks. The text is
+    one line without hidden characters, and an error without a text has none.
+    """
+    found = await end_of(Agent(execute), keep_error_texts=True)
+    assert re.fullmatch(rf"{FILE}, line \d+, in {function}", found.place)
+    assert found.message.startswith(message)
+    assert bool(found.message) is bool(message)
+    assert (await end_of(Agent(execute))) == replace(
+        found, message="", token=ANY, correlation_id=ANY, at=ANY
+    )
+
+
+async def test_the_line_of_a_step_is_the_authors() -> None:
+    """A step that fails ends its attempt: its function's line is the place."""
+    executor = executor_of(Stepping())
+    assert executor is not None
+    assert (await end_of(executor)).place.endswith("in deeper")
+
+
+def test_without_a_line_of_the_authors_it_is_the_librarys() -> None:
+    """An agent that is all a package's, such as a framework's graph, has no line of its author."""
+    error = AgentFailedError()
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        json.loads("{")
+    assert raised.tb.tb_next is not None
+    error.__cause__ = raised.value.with_traceback(raised.tb.tb_next)
+    assert re.fullmatch(r"json/decoder\.py, line \d+, in raw_decode", raised_at(error))
+    assert raised_at(DeadlineError()) == ""
+
+
+def test_a_text_with_half_a_character_is_stored_without_it() -> None:
+    """A table takes no text that is not UTF-8."""
+    error = AgentFailedError()
+    error.__cause__ = ValueError("a\ud800b")
+    assert text_of(error, 10) == "a b"
+    error.__cause__ = ValueError("€€€€")
+    assert text_of(error, 10) == "€€€"
+
+
+async def test_place_and_text_are_bounded_together() -> None:
+    """A megabyte of text, and a path that is long: its end stays."""
+    found = await end_of(Agent(long), keep_error_texts=True)
+    assert len(found.place.encode()) + len(found.message.encode()) <= MOST_OF_ERROR
+    assert len(found.message) > 30
+    assert set(found.message) == {"ü"}
+    far = "/nowhere/" + "ä/" * 100 + "agent.py, line 7"
+    shown = raised_at(InvalidAgentEventError(place=far))
+    assert shown.endswith("ä/agent.py, line 7")
+    assert len(shown.encode()) <= MOST_PLACE
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+async def test_a_text_is_stored_by_the_setting_alone(*, keeps: bool) -> None:
+    """Without it no item of the task has it, while it waits and after it has failed."""
+    bench = Bench(Agent(raising), max_attempts=2, retry_base_s=0, keep_error_texts=keeps)
+    task = await bench.send()
+    for _ in range(2):
+        await bench.work()
+        items = repr(items_of(bench.storage))
+        assert ("customer 4711" in items) is keeps
+        assert "in deeper" in items
+    ends = [record.ended for record in await bench.records(task) if record.ended]
+    assert [end.message for end in ends] == [("customer 4711" if keeps else "")] * 2
+    assert "4711" not in str(await bench.task(task))
 
 
 async def test_an_attempt_is_released_by_its_own_token() -> None:

@@ -167,6 +167,8 @@ def _end_values(end: AttemptEnd, name: str) -> dict[str, str | int]:
         values[f"{name}_at"] = end.at
     if end.until:
         values[f"{name}_until"] = end.until
+    if end.place or end.message:
+        values[f"{name}_error"] = f"{end.correlation_id}\n{end.place}\n{end.message}"
     return values
 
 
@@ -305,12 +307,17 @@ def _end_of(values: Mapping[str, Any], name: str) -> AttemptEnd | None:
     """Return the attempt's end in the attributes `<name>`, `<name>_reason` and so on."""
     if name not in values:
         return None
+    reference = values.get(f"{name}_id", "")
+    of, place, message = f"{values.get(f'{name}_error', '')}\n\n".split("\n", 2)
+    is_its = of == reference  # else it was left by an earlier attempt
     return AttemptEnd(
         token=values[name],
         reason=values.get(f"{name}_reason", ""),
-        correlation_id=values.get(f"{name}_id", ""),
+        correlation_id=reference,
         at=values.get(f"{name}_at"),
         until=values.get(f"{name}_until", 0),
+        place=place if is_its else "",
+        message=message.strip("\n") if is_its else "",
     )
 
 
@@ -358,6 +365,7 @@ HEAD_FORMS: Final[Forms] = {
     "released_id": str,
     "released_at": int,
     "released_until": int,
+    "released_error": str,
     "spared_for": int,
     "spared_faults": int,
     "spared_waited": int,
@@ -380,6 +388,7 @@ _INFORMING: Final = frozenset(
     {"size", "cancel_by", "parked", "usage"}
     | {"snapshot_at", "snapshot", "snapshot_bytes", "snapshot_size"}
     | {"released", "released_reason", "released_id", "released_at", "released_until"}
+    | {"released_error"}
     | {"spared_for", "spared_faults", "spared_waited", "spared_interruptions"}
     | {"alone_for", "serial_from", "left", "left_turn", "left_at", "line_key", "wakes"}
     | {"attention_at", "started_at"}
@@ -628,6 +637,7 @@ EVENT_FORMS: Final[Forms] = {
     "ended_id": str,
     "ended_at": int,
     "ended_until": int,
+    "ended_error": str,
 }
 """The forms of attributes. An attribute of another form counts as missing, except `parts`."""
 

@@ -59,7 +59,7 @@ class AttemptEnd:
     """How an attempt came to an end without ending its turn.
 
     `reason` is the name of an error, one of a few fixed words, or what the turn waits for. The log
-    of the process says more under `correlation_id`.
+    of the process says more under `correlation_id`. Texts have no control characters.
     """
 
     token: str
@@ -70,6 +70,10 @@ class AttemptEnd:
     """The time at which it ended, in milliseconds; None: it was lost, or its time is unknown."""
     until: int = 0
     """The time before which the turn does not start again, in milliseconds; 0: at once."""
+    place: str = ""
+    """`FILE, line N, in FUNCTION` from which its error came; empty: from no line that is known."""
+    message: str = ""
+    """The beginning of the error's text, if the settings keep it."""
 
 
 class FailedBy(StrEnum):

@@ -651,6 +651,7 @@ class _Delivery:
             retry=adapter.retry,
             cancel_timeout_s=adapter.settings.cancel_timeout_s,
             flush_after_s=adapter.settings.flush_ms / 1000,
+            keeps_texts=adapter.settings.keep_error_texts,
             stop_at=self._stop_at(),
             meter=Meter(
                 budgets=adapter.budgets,

@@ -45,6 +45,7 @@ from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.context import enter_turn
 from a2a_serverless.worker.executor import TurnQueue, TurnWriter
 from a2a_serverless.worker.failures import (
+    MOST_OF_ERROR,
     AgentFailedError,
     AgentNotLoadedError,
     DeadlineError,
@@ -55,7 +56,9 @@ from a2a_serverless.worker.failures import (
     is_final,
     members,
     place_of_function,
+    raised_at,
     reason_of,
+    text_of,
     where,
 )
 from a2a_serverless.worker.guard import Guard
@@ -140,6 +143,8 @@ class Attempt:
     flush_after_s: float
     stop_at: float = math.inf
     meter: Meter = field(default_factory=Meter)
+    keeps_texts: bool = False
+    """True: the text of the error with which the attempt fails is stored."""
     drains: Callable[[], bool] = lambda: False
     """Returns True once the process is to end: the turn leaves it at its next record."""
     failure: AttemptEnd | None = field(default=None, init=False)
@@ -417,7 +422,10 @@ class Attempt:
             if retry.is_exhausted(attempts):
                 why = DIFFERS % (error.what, error.otherwise)
         asked_s = meaning.asked_s if isinstance(meaning, Passing) else 0
-        end = self.failure = self.guard.ended(reason_of(error))
+        place = raised_at(error)
+        left = MOST_OF_ERROR - len(place.encode())
+        said = text_of(error, left) if self.keeps_texts else ""
+        end = self.failure = self.guard.ended(reason_of(error), place=place, message=said)
         reference = end.correlation_id
         fields: dict[str, Any] = {
             "attempts": attempts,
@@ -440,8 +448,8 @@ class Attempt:
             case Failed.AGAIN:
                 return await self._give_back(error, end, fields, asked_s, spared)
             case Failed.AT_FAULT:
-                text, place = "Task failed: %s%s", where(error)
-                self._log(logging.ERROR, "agent_at_fault", text, error, place, **fields)
+                text = "Task failed: %s%s"
+                self._log(logging.ERROR, "agent_at_fault", text, error, where(error), **fields)
                 last = ending(head, TaskState.TASK_STATE_FAILED, str(error))
                 last = replace(last, failed_by=FailedBy.AT_FAULT)
             case Failed.GAVE_UP:

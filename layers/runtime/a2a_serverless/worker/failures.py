@@ -25,13 +25,13 @@ from a2a_serverless.errors import (
     InvalidArgumentError,
 )
 
+_RUNTIME: Final = (f"{Path(__file__).parents[1]}/", "<frozen")
 _LIBRARIES: Final = (
     *(sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    f"{Path(__file__).parents[1]}/",
+    *_RUNTIME,
     "/opt/python/",  # Lambda's layers
     "/var/runtime/",
     "/var/lang/",
-    "<frozen",
 )
 _TOOLS: Final = "/a2a_serverless_tools/"
 """The folder of the commands, wherever they are installed."""
@@ -47,6 +47,67 @@ def own_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def raised_at(error: BaseException) -> str:
+    """Return `FILE, line N, in FUNCTION`, the author's innermost line of what ended an attempt.
+
+    Without a line of the author's it is a package's or Python's; empty if there is none either.
+    FILE has no folder from which modules are imported, as the agent's own is. Of a group it is the
+    line of its first exception. At most `MOST_PLACE` bytes, the last ones.
+    """
+    if known := getattr(error, "place", ""):
+        return _in_its_folder(known)
+    cause = error.__cause__ or error
+    first = _first_in(cause)
+    is_ours = type(first).__module__.startswith("a2a_serverless.")  # such as the error of a step
+    inner = first.__cause__ if is_ours else None
+    lines = [
+        (frame.f_code.co_filename, number, frame.f_code.co_name)
+        for raised in (inner, first, cause)
+        if raised is not None
+        for frame, number in reversed([*traceback.walk_tb(raised.__traceback__)])
+    ]
+    foreign = [line for line in lines if not line[0].startswith(_RUNTIME) and _TOOLS not in line[0]]
+    own = (line for line in foreign if not is_library(line[0]))
+    for file, number, function in (*own, *foreign):
+        return _in_its_folder(f"{place(file, number)}, in {function}")
+    return ""
+
+
+def text_of(error: BaseException, most: int) -> str:
+    """Return the beginning of the text of what ended an attempt, at most `most` bytes.
+
+    Of a group it is that of its first exception, with its name. Empty for an exception that cannot
+    be shown as text.
+    """
+    cause = error.__cause__ or error
+    one = _first_in(cause)
+    try:
+        text = str(one)
+    except Exception:  # noqa: BLE001 - the author's code, in the way of ending the attempt
+        return ""
+    named = text if one is cause else f"{type(one).__name__}: {text}"
+    return _plain(named[:most])[:most].decode(errors="ignore")
+
+
+def _first_in(error: BaseException) -> BaseException:
+    """Return the first exception of a group and of its inner groups; another one itself."""
+    each = (one for one in members(error) if not isinstance(one, BaseExceptionGroup))
+    return next(each, error)
+
+
+def _in_its_folder(line: str) -> str:
+    """Return a line's place without the folder from which its file is imported."""
+    folders = [f"{folder.rstrip('/')}/" for folder in sys.path if folder.startswith("/")]
+    line = line.removeprefix(max(filter(line.startswith, folders), key=len, default=""))
+    return _plain(line)[-MOST_PLACE:].decode(errors="ignore")
+
+
+def _plain(text: str) -> bytes:
+    """Return a text in one line, without control and hidden characters, as it can be stored."""
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(shown.split()).encode()
 
 
 def own_lines(error: BaseException) -> list[traceback.FrameSummary]:
@@ -100,6 +161,10 @@ The SDK's other errors report a fault that may pass, mostly of another agent tha
 
 MOST_REASON = 200
 """The most characters of a reason that are stored and shown."""
+MOST_PLACE: Final = 88
+MOST_OF_ERROR: Final = 168
+"""The most bytes of an error's place, and of its place and text together, that are stored with the
+end of an attempt: with them HEAD stays below a KB."""
 MOST_CLIENT_TEXT = 1000
 """The most characters of a final exception's text for the client."""
 MOST_MEMBERS = 10_000

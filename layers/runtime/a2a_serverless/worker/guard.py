@@ -317,13 +317,15 @@ class Guard:
             spans.current().event("claimed", {"a2a.commit": committed.version})
             faults.point("after-claim")
 
-    def ended(self, reason: str) -> AttemptEnd:
+    def ended(self, reason: str, *, place: str = "", message: str = "") -> AttemptEnd:
         """Return the end of this attempt, with the correlation id of its lines in the log."""
         return AttemptEnd(
             token=self.token or "",
             reason=reason,
             correlation_id=correlation_id(),
             at=self.clock.now_ms(),
+            place=place,
+            message=message,
         )
 
     async def state(self, *, anew: bool = False) -> State:
