@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, CDPSession, expect
 
 from a2a_serverless.storage.deletion import count_data
 from a2a_serverless.tasks.entries import ArtifactWritten
+from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.identity import Scope
 from tests.browser import seeds
 from tests.browser.conftest import Site, Visit, violations, visiting
@@ -184,7 +185,7 @@ def test_a_killed_attempt_is_shown_as_such(visit: Visit, site: Site) -> None:
         f"turn 1, attempt 1 on {seeds.WORKER}: lost"
     )
     expect(visit.page.locator(".picture .bar.running title")).to_contain_text(seeds.NEXT_WORKER)
-    story = visit.page.locator(".story")
+    story = visit.page.locator(".story:not(.attempts)")
     expect(story).to_contain_text(f"attempt 1 on {seeds.WORKER} was lost")
     expect(story).to_contain_text(f"attempt 2 took over on {seeds.NEXT_WORKER}, 1 min 2 s after")
     expect(visit.page.locator(".holder")).to_contain_text(seeds.NEXT_WORKER)
@@ -199,7 +200,9 @@ def test_a_turn_that_sleeps_is_shown_as_such(visit: Visit, site: Site) -> None:
     bars = visit.page.locator(".picture .bar")
     expect(bars.locator("text").filter(has_text="sleeps ")).to_be_visible()
     expect(visit.page.locator(".story .recorded")).to_contain_text("recorded plan, ctx.sleep")
-    expect(visit.page.locator(".story .gave-back")).to_contain_text("attempt 1 asleep until ")
+    expect(visit.page.locator(".story:not(.attempts) .gave-back")).to_contain_text(
+        "attempt 1 asleep until "
+    )
 
 
 def test_a_failed_task_has_no_green_mark_and_nothing_pulses(visit: Visit, site: Site) -> None:
@@ -261,7 +264,8 @@ def test_a_failed_webhook_is_shown_with_its_waits(browser: Browser, telling_site
         expect(attempts).to_have_count(3, timeout=20_000)
         expect(attempts.last).to_contain_text("attempt 3: told, status 200")
         expect(visit.page.locator(".facts")).to_contain_text("last answer status 200")
-        waits = visit.page.locator(".picture .bar.waiting title").all_text_contents()
+        bars = visit.page.locator(".picture .bar.waiting title").all_text_contents()
+        waits = [bar for bar in bars if not bar.endswith("for a worker")]
         assert [re.sub(r"^version \d+, ", "", wait) for wait in waits] == [
             "attempt 1: status 503, waits 2.0 s",
             "attempt 2: status 503, waits 2.0 s",
@@ -495,7 +499,9 @@ def test_pages_are_readable(
         head = site.scribe.open(name, f"{'A long first line of a request. ' * 9}\nMore.")
         site.scribe.claim(head, name)
         failed = seeds.said(TaskState.TASK_STATE_FAILED, "No.")
-        site.scribe.commit(head, failed, token=name)
+        place = f"{'a_long_folder/' * 4}agent.py, line 28, in handle"
+        end = AttemptEnd(token=name, reason="ValueError", correlation_id="0" * 16, place=place)
+        site.scribe.commit(head, failed, token=name, failed=end)
     seeds.asleep(site.scribe, f"asleep-{width}-{scheme}")
     seeds.failing_webhook(site.scribe, f"hook-{width}-{scheme}")
     viewport = {"width": width, "height": 900}
@@ -517,6 +523,11 @@ def test_pages_are_readable(
             visit.go(path)
             assert violations(visit.page, axe) == {}, path
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
+        visit.task(site, f"one-{width}-{scheme}", "timeline")
+        visit.page.locator("details[id^=attempt] > summary").first.click()
+        expect(visit.page.locator("dl.attempt").first).to_contain_text("agent.py, line 28")
+        assert violations(visit.page, axe) == {}
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 FILLED = """() => [...document.querySelectorAll('.facts')].every(facts => {

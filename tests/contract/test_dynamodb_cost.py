@@ -770,8 +770,8 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(bench: Bench, observer:
         )
         assert await storage.release(head, end)
         assert max(map(item_bytes, items_of(observer, storage, head))) < 824
-        error = {"place": "p" * MOST_PLACE, "message": "m" * (MOST_OF_ERROR - MOST_PLACE)}
-        assert await storage.release(head, replace(end, at=storage.clock.now_ms(), **error))
+        end = replace(end, place="p" * MOST_PLACE, message="m" * (MOST_OF_ERROR - MOST_PLACE))
+        assert await storage.release(head, replace(end, at=storage.clock.now_ms()))
         assert max(map(item_bytes, items_of(observer, storage, head))) < 1024
         released = await storage.head(head.task_id)
         assert released is not None

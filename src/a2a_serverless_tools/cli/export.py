@@ -97,7 +97,7 @@ async def _exported(storage: DurableStorage, owner: Owner) -> AsyncIterator[dict
                     yield {
                         "kind": "task",
                         **named,
-                        **_task(await own.shown(log)),
+                        **_task(await own.shown(log), own.clock.now_ms()),
                         "records": records,
                     }
                 else:
@@ -111,17 +111,17 @@ async def _exported(storage: DurableStorage, owner: Owner) -> AsyncIterator[dict
                     yield {**line, **named}
 
 
-def _task(log: Log) -> dict[str, Any]:
+def _task(log: Log, now_ms: int) -> dict[str, Any]:
     """Return a task as the protocol shows it, who has sent its messages, as they came.
 
-    Each turn has the trace of its request, and those of the attempts at it.
+    Each turn has the trace of its request, its attempts and its waits.
     """
     from google.protobuf.json_format import MessageToDict
 
     from a2a_serverless.tasks.entries import TurnOpened
     from a2a_serverless_tools.inspect.wording import iso
 
-    traces = _traces(log)
+    attempts = _attempts(log, now_ms)
     turns = [
         {
             "turn": record.version,
@@ -129,7 +129,7 @@ def _task(log: Log) -> dict[str, Any]:
             "tenant": entry.caller.tenant,
             "extensions": list(entry.caller.extensions),
             "variables": entry.caller.variables,
-            **traces[record.version],
+            **attempts[record.version],
         }
         for record in log.records
         for entry in record.entries
@@ -142,18 +142,18 @@ def _task(log: Log) -> dict[str, Any]:
     return {**times, "turns": turns, "task": task, "usage": usage}
 
 
-def _traces(log: Log) -> dict[int, dict[str, Any]]:
-    """Return the trace of each turn's request and those of its attempts, by the turn's version."""
-    from a2a_serverless.observability.spans import loaded, trace_id
+def _attempts(log: Log, now_ms: int) -> dict[int, dict[str, Any]]:
+    """Return the trace of each turn's request, its attempts and its waits, by its version."""
+    from a2a_serverless.observability.spans import kept_trace_id
     from a2a_serverless.tasks.turns import turns_of
+    from a2a_serverless_tools.cli.task_text import attempt_json, wait_json
 
-    ids = {record.version: trace_id(loaded(record.trace)) for record in log.records}
+    traces = {record.version: record.trace for record in log.records}
     return {
         turn.version: {
-            "trace_id": ids[turn.version],
-            "attempts": [
-                {"attempt": one.number, "trace_id": ids[one.first]} for one in turn.attempts
-            ],
+            "trace_id": kept_trace_id(traces[turn.version]),
+            "attempts": [attempt_json(one, now_ms) for one in turn.attempts],
+            "wait": wait_json(turn.wait, now_ms),
         }
         for turn in turns_of(log.head, log.records)
         if turn.version

@@ -80,7 +80,10 @@ async def _show(options: Namespace) -> int:
         return refuse(fault)
     inspector = await inspector_of(options)
     if options.logs and inspector.logs is None:
-        return refuse("--logs reads the logs of a deployment: name it with --stack.")
+        return refuse(
+            "--logs reads the logs of a deployment: name it with --stack. A table alone has none:"
+            " look for a correlation id where your workers write their log."
+        )
     found = await inspector.timelines(options.id, options.scope)
     if len(found) != 1:
         return _not_one(options, inspector, found)
@@ -89,10 +92,12 @@ async def _show(options: Namespace) -> int:
         await _tell_events(inspector, shown, is_followed=options.follow)
     lines = await _lines(inspector.logs, shown) if options.logs and inspector.logs else []
     if not options.events and not options.follow:
-        shown = with_logs(shown, ((line.at, line.fields) for line in lines))
+        shown = with_logs(shown, lines)
         _print(options, shown, inspector.cost(shown), lines)
     if options.logs and not options.json:
-        print("\n".join(["", *map(log_text, lines)]))
+        is_tree = not (options.events or options.follow or options.story or options.cost)
+        rest = shown.lines.get(0, ()) if is_tree else lines
+        print("\n".join(["", *map(log_text, rest)]))
     return refuse(_damage(shown)) if shown.unreadable else 0
 
 

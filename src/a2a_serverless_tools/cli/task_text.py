@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from a2a_serverless.observability.spans import kept_trace_id
 from a2a_serverless.tasks.head import AttemptEnd
-from a2a_serverless.tasks.turns import Attempt, Turn
-from a2a_serverless.tasks.usage import total
+from a2a_serverless.tasks.turns import Attempt, Turn, Wait
 from a2a_serverless_tools.cli.plain_lines import WHY, named
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.inspect.cost import Cost, dollars
@@ -30,13 +30,16 @@ from a2a_serverless_tools.inspect.wording import (
     sentence,
     starts,
     times,
+    took_text,
+    wait_text,
     webhook,
     what_holds,
+    why,
 )
 from a2a_serverless_tools.inspect.words import step_text, usage_text
 
 if TYPE_CHECKING:
-    from a2a_serverless_tools.console.lines import LogLine
+    from a2a_serverless_tools.inspect.lines import Line
 
 View: TypeAlias = Literal["all", "story"]
 
@@ -110,14 +113,14 @@ def several(found: Sequence[Timeline], *, as_json: bool) -> str:
     )
 
 
-def log_text(line: LogLine) -> str:
+def log_text(line: Line) -> str:
     """Return a line of the log, with the fields that say why and for how long."""
     why = named(line.fields, WHY)
     said = "; ".join([f"{line.level:<8} {line.action:<20} {line.message}", *why])
     return printable(f"{iso(line.at)}  {said}")
 
 
-def log_json(line: LogLine) -> dict[str, Any]:
+def log_json(line: Line) -> dict[str, Any]:
     """Return the fields of a line of the log, with its time in UTC."""
     own = {"at": iso(line.at), "level": line.level, "action": line.action, "message": line.message}
     return {**line.fields, **own}
@@ -125,9 +128,16 @@ def log_json(line: LogLine) -> dict[str, Any]:
 
 def _fields(shown: Timeline) -> Iterator[tuple[str, object]]:
     yield "task", shown.task_id
+    took = "" if shown.took_ms is None else duration(shown.took_ms)
+    after = f" after {took}" if shown.has_ended else f", for {took}"
+    yield "state", f"{_known(shown.state)}{after if took else ''}"
+    if reason := why(shown):
+        yield "why", reason
+    yield "caller", shown.asked.by or f"not named: owner {shown.scope}"
+    if shown.asked.line:
+        yield "asked", repr(shown.asked.line)
     yield "scope", shown.scope
     yield "context", _known(shown.context_id)
-    yield "state", _known(shown.state)
     if shown.progress is not None:
         yield "progress", shown.progress
     yield "created", _known(iso(shown.created_at))
@@ -136,15 +146,15 @@ def _fields(shown: Timeline) -> Iterator[tuple[str, object]]:
     turn = _known(shown.turn)
     sent = f", sent again {times(shown.sends)}" if shown.sends else ""
     yield "turn", f"{turn} ({'open' if shown.turn_is_open else 'over'}), {starts(shown)}{sent}"
-    yield "worker", what_holds(shown)
-    yield "due", due(shown)
+    if shown.turn_is_open:
+        yield "worker", what_holds(shown)
+    if shown.due_at is not None:
+        yield "due", due(shown)
     size, version = _known(shown.size), _known(shown.version)
     yield "size", f"{size} bytes, version {version}, {shown.units} write units"
     for used in shown.usage:
         yield "model", f"{used.model}: {usage_text((used,))}"
-    if shown.cancel is None:
-        yield "cancel", "not asked for"
-    else:
+    if shown.cancel is not None:
         by = shown.cancel.by or "an unnamed user"
         at = iso(shown.cancel.at or None) or "an unknown time"
         yield "cancel", f"asked for by {by} at {at}"
@@ -158,7 +168,7 @@ def _tree(shown: Timeline) -> list[_Node]:
         version: (node, attempt, own)
         for turn, node in turns
         for attempt in turn.attempts
-        for own in [_Node(_attempt_text(attempt))]
+        for own in [_Node(_attempt_text(attempt, shown.looked_at))]
         for version in attempt.versions
     }
     roots = [node for _, node in turns]
@@ -168,14 +178,22 @@ def _tree(shown: Timeline) -> list[_Node]:
         if commit.version in of_attempt:
             parent, attempt, own = of_attempt[commit.version]
             if not own.below:
-                waited = attempt.waited_ms
-                parent.below += [_Node(f"waited {duration(waited)}")] if waited is not None else []
-                parent.below.append(own)
+                parent.below += [*_wait(attempt.wait, shown), own]
             own.below.append(line)
             continue
         under = [node for turn, node in turns if turn.version <= commit.version]
         (under[-1].below if under else roots).append(line)
+    for turn, node in turns:
+        node.below += _wait(turn.wait, shown) if turn.wait is not None and turn.wait.is_open else []
+        for attempt in turn.attempts:
+            _, _, own = of_attempt[attempt.first]
+            own.below += [_Node(log_text(line)) for line in shown.lines.get(attempt.first, ())]
     return roots + [_deliveries(hook) for hook in shown.webhooks if hook.deliveries]
+
+
+def _wait(wait: Wait, shown: Timeline) -> list[_Node]:
+    """Return a wait as a line; none if it took no time that is known."""
+    return [_Node(wait_text(wait, shown.looked_at))] if wait.took_ms(shown.looked_at) else []
 
 
 def _deliveries(hook: Webhook) -> _Node:
@@ -195,12 +213,15 @@ def _turn_text(turn: Turn) -> str:
     return f"turn {turn.number}{by}: over after {took}"
 
 
-def _attempt_text(attempt: Attempt) -> str:
+def _attempt_text(attempt: Attempt, now_ms: int) -> str:
     worker = f" on {attempt.worker}" if attempt.worker else ""
-    took = "" if attempt.took_ms is None else f", {duration(attempt.took_ms)}"
+    took = took_text(attempt, now_ms)
     kept = f", went on after record {attempt.kept}" if attempt.kept else ""
-    used = f", {total(attempt.usage).tokens:,} tokens" if attempt.usage else ""
-    return f"attempt {attempt.number}{worker}{kept}{took}{used}: {outcome(attempt)}"
+    used = f", {usage_text(attempt.usage)}" if attempt.usage else ""
+    trace_id = kept_trace_id(attempt.trace)
+    trace = f", trace {trace_id}" if trace_id else ""
+    took = f", {took}" if took else ""
+    return f"attempt {attempt.number}{worker}{kept}{took}{used}{trace}: {outcome(attempt)}"
 
 
 def _time(at_ms: int | None) -> str:
@@ -213,8 +234,14 @@ def _known(value: str | int | None) -> str | int:
 
 def as_json(shown: Timeline, cost: Cost) -> dict[str, Any]:
     """Return what `a2a-serverless task --json` prints."""
-    return _plain(shown, units="write_units") | {
+    return _plain(shown, "asked", "failure", "lines", "turn_version", units="write_units") | {
         "cost": asdict(cost) | {"least": cost.least, "most": cost.most},
+        "why": why(shown),
+        "took_ms": shown.took_ms,
+        "caller": shown.asked.caller,
+        "tenant": shown.asked.tenant,
+        "first_line": shown.asked.line,
+        "correlation_id": shown.failure.correlation_id,
         "progress": shown.progress and _plain(shown.progress),
         "spared": _plain(shown.spared, "waited"),
         "holder": shown.holder and _plain(shown.holder),
@@ -233,7 +260,13 @@ def as_json(shown: Timeline, cost: Cost) -> dict[str, Any]:
         ],
         "turns": [
             _plain(turn, "records", number="turn")
-            | {"attempts": [_attempt(one) for one in turn.attempts]}
+            | {
+                "attempts": [
+                    attempt_json(one, shown.looked_at) | _lines_of(one, shown)
+                    for one in turn.attempts
+                ],
+                "wait": wait_json(turn.wait, shown.looked_at),
+            }
             for turn in shown.turns
         ],
         "webhooks": [_webhook(one) for one in shown.webhooks],
@@ -251,10 +284,30 @@ def _plain(one: Any, *left_out: str, **named: str) -> dict[str, Any]:
     }
 
 
-def _attempt(one: Attempt) -> dict[str, Any]:
-    recorded = [step_text(step) for step in one.recorded]
-    used = [asdict(each) for each in one.usage]
-    return _plain(one, "after", "recorded_at") | {"recorded": recorded, "usage": used}
+def _lines_of(one: Attempt, shown: Timeline) -> dict[str, Any]:
+    lines = shown.lines.get(one.first, ())
+    return {"logs": [log_json(line) for line in lines]} if shown.lines else {}
+
+
+def attempt_json(one: Attempt, now_ms: int) -> dict[str, Any]:
+    """Return an attempt with the wait before it, as `task --json` and exports have it."""
+    return _plain(one, "after", "recorded_at", "trace", number="attempt") | {
+        "wait": wait_json(one.wait, now_ms),
+        "took_ms": one.took_ms,
+        "trace_id": kept_trace_id(one.trace),
+        "recorded": [
+            {"step": step_text(step), "version": version} for step, version in one.recorded.items()
+        ],
+        "usage": [asdict(each) for each in one.usage],
+    }
+
+
+def wait_json(wait: Wait | None, now_ms: int) -> dict[str, Any] | None:
+    """Return a wait with its length, which grows until now while it is open."""
+    if wait is None:
+        return None
+    exact = {"is_exact": wait.is_exact, "took_ms": wait.took_ms(now_ms)}
+    return _plain(wait, what="for") | exact
 
 
 def _webhook(one: Webhook) -> dict[str, Any]:
@@ -285,6 +338,8 @@ def _end(end: AttemptEnd | None) -> dict[str, str | None] | None:
         "at": iso(end.at),
         "reason": end.reason,
         "correlation_id": end.correlation_id,
+        "place": end.place,
+        "message": end.message,
         "until": iso(end.until or None),
     }
 

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Key, Table
-from a2a_serverless.tasks.entries import TurnOpened, decode_entries
+from a2a_serverless.tasks.entries import decode_entries
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
+from a2a_serverless_tools.inspect.words import UNKNOWN, Asked, asked_in
 
-MOST_OF_A_LINE: Final = 200
-"""Characters of a request that a list shows."""
 _KEPT: Final = 5_000
 """Tasks that are remembered: what was asked never changes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Who has asked for a task, and the first line of what was asked."""
-
-    caller: str = ""
-    """Empty: it is not known, or there was no authentication."""
-    tenant: str = ""
-    line: str = ""
-    """Empty: the request has no text, or it cannot be read."""
-
-
-UNKNOWN: Final = Asked()
 
 
 class Requests:
@@ -68,10 +52,4 @@ def _asked(item: Mapping[str, Any] | None) -> Asked:
         entries = decode_entries(body) if isinstance(body, bytes) else ()
     except (A2AServerlessError, ValueError):
         return UNKNOWN
-    opened = next((entry for entry in entries if isinstance(entry, TurnOpened)), None)
-    if opened is None:
-        return UNKNOWN
-    texts = [part.text for part in opened.request.message.parts if part.HasField("text")]
-    lines = (line.strip() for text in texts for line in text.splitlines())
-    line = next(filter(None, lines), "")
-    return Asked(caller=opened.caller.user, tenant=opened.caller.tenant, line=line[:MOST_OF_A_LINE])
+    return asked_in(entries)

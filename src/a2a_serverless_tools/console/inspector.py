@@ -388,7 +388,12 @@ class Inspector:
             in_line=await in_line_of(storage, survey.head, survey.missing),
             push_events=self.settings.push_events,
         )
-        return Seen(timeline=shown, head=survey.head, records=survey.records, damage=survey.damage)
+        return Seen(
+            timeline=replace(shown, looked_at=storage.clock.now_ms()),
+            head=survey.head,
+            records=survey.records,
+            damage=survey.damage,
+        )
 
     def cost(self, shown: Timeline) -> Cost:
         """Return what a task has cost so far."""

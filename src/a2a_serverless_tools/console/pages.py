@@ -160,12 +160,13 @@ class Pages:
         storage = self._inspector.storage.for_scope(Scope(scope))
         head = await _head(storage, task_id)
         if head is not None:
-            mark = await self._mark(head, await storage.webhooks.all(task_id))
+            view = request.query_params.get("view", "")
+            mark = await self._mark(head, await storage.webhooks.all(task_id), view)
             if mark == request.query_params.get("mark"):
                 return Response(status_code=204)
         return await self._shown(request, "live.html")
 
-    async def _mark(self, head: Head, pushes: list[Push]) -> str:
+    async def _mark(self, head: Head, pushes: list[Push], view: str) -> str:
         """Return a text that changes whenever something on a task's page changes.
 
         It also changes with time, so that `1 min ago` is not said for hours.
@@ -174,7 +175,7 @@ class Pages:
         ages = self._inspector.storage.clock.now_ms() // every_ms
         moved = [f"{one.version}.{one.index}.{one.failures}.{one.refusals}" for one in pushes]
         logs = self._inspector.logs
-        if pushes and logs is not None and logs.is_at_hand:
+        if view == "timeline" and logs is not None and logs.is_at_hand:
             about = logs.about(head.task_id, head.created_at)
             moved.append(str(len([line async for line in about])))
         return "-".join(
@@ -219,7 +220,7 @@ class Pages:
             turns=len(_openings(seen)),
             is_update=since > 0,
             since=f"{seen.tag}.{seen.timeline.version or 0}",
-            mark=await self._mark(head, pushes) if head is not None else "",
+            mark=await self._mark(head, pushes, view) if head is not None else "",
             every=_asked_every(head, shown, now, often="3s" if which.text else "700ms"),
             now=now,
             late=LATE_MS,
@@ -228,20 +229,19 @@ class Pages:
             acted=await about(self._inspector.storage, scope, task_id, limit=10)
             if template == "task.html"
             else [],
+            can_log=self._inspector.logs is not None,
             may_join=self._inspector.logs is not None and not self._inspector.logs.is_at_hand,
             logs=asked.get("logs", ""),
             **values,
         )
 
     async def _with_logs(self, shown: Timeline, request: Request) -> Timeline:
-        """Add the deliveries from the logs, if these are at hand or the person asks for them."""
+        """Add what the logs tell, if these are at hand or the person asks for them."""
         logs = self._inspector.logs
-        if logs is None or not shown.webhooks:
-            return shown
-        if not logs.is_at_hand and not request.query_params.get("logs"):
+        if logs is None or not (logs.is_at_hand or request.query_params.get("logs")):
             return shown
         about = logs.about(shown.task_id, shown.created_at or 0)
-        return with_logs(shown, [(line.at, line.fields) async for line in about])
+        return with_logs(shown, [line async for line in about])
 
     async def _view(
         self, view: str, seen: Seen, place: Place, which: EventFilter, since: int

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from a2a_serverless.tasks.head import ASLEEP
+from a2a_serverless.tasks.turns import Wait
 from a2a_serverless_tools.inspect.timeline import Timeline
 from a2a_serverless_tools.inspect.webhooks import DeliveryLine, Webhook
-from a2a_serverless_tools.inspect.wording import delivery, duration, outcome, sentence, webhook
+from a2a_serverless_tools.inspect.wording import (
+    delivery,
+    duration,
+    outcome,
+    sentence,
+    wait_text,
+    webhook,
+)
 
 _WIDTH: Final = 960
 _LEFT: Final = 96
@@ -53,7 +60,6 @@ def picture(shown: Timeline, now_ms: int) -> Mapping[str, Any] | None:
         "bars": [
             *_turns(shown, scale, end),
             *_attempts(shown, scale, end),
-            *_wait_for_the_next(shown, scale, end),
             *_webhooks(shown, scale, end),
         ],
         "marks": [
@@ -92,16 +98,11 @@ def _turns(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Shape]:
 
 def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Shape]:
     for turn in shown.turns:
-        for before, attempt in zip((None, *turn.attempts), turn.attempts, strict=False):
+        for wait in (*(attempt.wait for attempt in turn.attempts), turn.wait):
+            yield from _wait(wait, scale, end)
+        for attempt in turn.attempts:
             if attempt.started_at is None:
                 continue
-            if attempt.waited_ms is not None:
-                start, label = attempt.started_at - attempt.waited_ms, duration(attempt.waited_ms)
-                slept = "slept" if before is not None and before.reason == ASLEEP else "waited"
-                title = f"{slept} {label} before attempt {attempt.number}"
-                yield _bar(
-                    scale, 1, start, attempt.started_at, "waiting", title, f"{slept} {label}"
-                )
             seen = shown.holder.seen_at if shown.holder is not None else None
             known = seen if attempt.outcome == "running" else None
             over = attempt.over_at or known or attempt.last_at
@@ -115,14 +116,13 @@ def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Shape]:
                 yield _bar(scale, 1, attempt.started_at, last, "was-alive", title, "")
 
 
-def _wait_for_the_next(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Shape]:
-    """Yield a bar from the end of an attempt that has given the open turn back, up to now."""
-    given_back = shown.given_back
-    if given_back is not None and given_back.at is not None:
-        waits = "waits" if shown.asleep_until is None else "sleeps"
-        label = f"{waits} {duration(max(0, end - given_back.at))}"
-        title = f"{label} before the next attempt"
-        yield _bar(scale, 1, given_back.at, end, "waiting", title, label)
+def _wait(wait: Wait | None, scale: _Scale, end: int) -> Iterator[_Shape]:
+    """Yield the bar of a wait of which the beginning is known."""
+    if wait is None or not wait.is_exact or wait.since is None or not wait.took_ms(end):
+        return
+    title = wait_text(wait, end)
+    until = end if wait.is_open or wait.over_at is None else wait.over_at
+    yield _bar(scale, 1, wait.since, until, "waiting", title, title.partition(",")[0])
 
 
 def _webhooks(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Shape]:

@@ -15,8 +15,9 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
+from a2a_serverless.observability.spans import kept_trace_id
 from a2a_serverless_tools.inspect import wording
-from a2a_serverless_tools.inspect.words import usage_text
+from a2a_serverless_tools.inspect.words import step_text, usage_text
 
 BASE: Final = "/_console"
 """The path of the console; no agent has a tenant of this name."""
@@ -70,6 +71,8 @@ _TEMPLATES: Final = Environment(
 _TEMPLATES.globals |= {
     "base": BASE,
     "w": wording,
+    "kept_trace_id": kept_trace_id,
+    "step_text": step_text,
     "usage_text": usage_text,
     "may_act": MAY_ACT.get,
     "plain": lambda state: state.replace("_", " "),

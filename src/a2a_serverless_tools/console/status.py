@@ -20,10 +20,10 @@ from a2a_serverless.storage.finding import (
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
-from a2a_serverless_tools.console.asked import UNKNOWN, Asked
 from a2a_serverless_tools.console.inspector import MOST_NOTED, Inspector
 from a2a_serverless_tools.console.letters import ASIDE, QUEUES, WORKING, Aside, Working, depth_of
 from a2a_serverless_tools.inspect.wording import duration
+from a2a_serverless_tools.inspect.words import UNKNOWN, Asked
 
 SEEN_MS: Final = 180_000
 """A process that has told of itself since then works: it tells each minute, and clocks differ."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from a2a.types import TaskState
 
@@ -42,6 +42,7 @@ from a2a_serverless.tasks.head import (
     TERMINAL,
     AttemptEnd,
     CancelMark,
+    Failure,
     Head,
     Reason,
     Spared,
@@ -50,10 +51,11 @@ from a2a_serverless.tasks.head import (
 from a2a_serverless.tasks.pace import commit_units
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.push import GivenUp, Push, PushEvents
-from a2a_serverless.tasks.turns import Attempt, Turn, turns_of
+from a2a_serverless.tasks.turns import Attempt, Turn, Wait, turns_of
 from a2a_serverless.tasks.usage import Used
+from a2a_serverless_tools.inspect.lines import Line, by_attempt
 from a2a_serverless_tools.inspect.webhooks import Webhook, webhooks_of, with_deliveries
-from a2a_serverless_tools.inspect.words import step_text, usage_text
+from a2a_serverless_tools.inspect.words import Asked, asked_in, step_text, usage_text
 
 _ChangeName: TypeAlias = Literal[
     "message",
@@ -88,6 +90,7 @@ _MAY_LACK: Final = (
 """Fields of HEAD that are shown as they are, and that may be unreadable."""
 
 
+_ENDS: Final = frozenset(map(plain_state, TERMINAL))
 _What: TypeAlias = Literal[
     "accepted",  # a message, which opened a turn
     "waited for its turn",  # ... and became the current turn later
@@ -127,6 +130,9 @@ class Happening:
     """True if `after_ms` counts from the end of the attempt before."""
     reason: str = ""
     correlation_id: str = ""
+    place: str = ""
+    message: str = ""
+    """The place and the text of an error, as an attempt has them."""
     until: int | None = None
     """The time until which the turn waits or sleeps."""
     steps: tuple[StepId, ...] = ()
@@ -234,15 +240,23 @@ class Timeline:
 
     task_id: str
     scope: str
+    looked_at: int
+    """The time at which it was read, until which grows what has no end; 0: it is not known."""
+    asked: Asked
+    """Who has asked for what."""
     context_id: str | None
     state: str | None
     """The state's name as in logs and metrics, such as `working`."""
+    failure: Failure
+    """Why it has failed or was rejected."""
     created_at: int | None
     changed_at: int | None
     """The time of the newest commit."""
     expires_at: int | None
     version: int | None
     turn: int | None
+    turn_version: int
+    """The version that has opened the current turn."""
     turn_is_open: bool
     progress: Progress | None
     """The progress in the last status of the open turn; None: it has none, or no turn is open."""
@@ -280,6 +294,32 @@ class Timeline:
     commits: tuple[Committed, ...]
     unreadable: tuple[str, ...]
     """What could not be read, as clauses."""
+    lines: Mapping[int, tuple[Line, ...]]
+    """Lines of the log by the claim of their attempt; 0: of none."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True if nothing more happens to it."""
+        return self.state in _ENDS
+
+    @property
+    def took_ms(self) -> int | None:
+        """Return the milliseconds to its end, or so far; None: a time could not be read."""
+        until = self.changed_at if self.has_ended else self.looked_at
+        if self.created_at is None or until is None:
+            return None
+        return max(0, until - self.created_at)
+
+    @property
+    def last(self) -> Attempt | None:
+        """Return the newest attempt; None: there is none."""
+        return next((turn.attempts[-1] for turn in reversed(self.turns) if turn.attempts), None)
+
+    @property
+    def wait(self) -> Wait | None:
+        """Return the wait of the open turn; None: an attempt has it, or no turn is open."""
+        waits = (turn.wait for turn in self.turns if turn.version == self.turn_version)
+        return next((one for one in waits if one is not None and one.is_open), None)
 
 
 def timeline(
@@ -317,6 +357,11 @@ def timeline(
     return Timeline(
         task_id=head.task_id,
         scope=head.scope,
+        looked_at=0,
+        lines={},
+        asked=asked_in(entry for record in records for entry in record.entries),
+        failure=head.failure,
+        turn_version=head.turn,
         state=None if "state" in missing else plain_state(head.state),
         changed_at=times[-1] if times else None if "status_at" in missing else head.status_at,
         turn_is_open=head.turn_is_open,
@@ -342,12 +387,11 @@ def timeline(
     )
 
 
-def with_logs(shown: Timeline, lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Timeline:
-    """Return a timeline whose webhooks have the deliveries that lines of the log report.
-
-    Each of `lines` is its time in milliseconds since the epoch, and its fields.
-    """
-    return replace(shown, webhooks=with_deliveries(shown.webhooks, lines))
+def with_logs(shown: Timeline, lines: Iterable[Line]) -> Timeline:
+    """Return a timeline with the lines of each attempt, and each delivery to its webhooks."""
+    listed = [*lines]
+    told = with_deliveries(shown.webhooks, ((line.at, line.fields) for line in listed))
+    return replace(shown, webhooks=told, lines=by_attempt(shown.turns, listed))
 
 
 def _holder(head: Head, records: Iterable[Record], lease_s: float | None) -> _Holder | None:
@@ -537,6 +581,8 @@ def _end_of(turn: Turn, attempt: Attempt, version: int) -> Happening:
         worker=attempt.worker,
         reason=attempt.reason,
         correlation_id=attempt.correlation_id,
+        place=attempt.place,
+        message=attempt.message,
         until=attempt.until,
     )
 

@@ -6,12 +6,14 @@ The sentences contain texts of clients and agents as they are: the caller has to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from a2a_serverless.tasks.head import ASLEEP, HANDOVER, Trouble, Wait
+from a2a_serverless.tasks.head import ASLEEP, HANDOVER, LOST, NOT_STARTED, AttemptEnd, Trouble
+from a2a_serverless.tasks.head import Wait as Reason
 from a2a_serverless.tasks.push import GivenUp
-from a2a_serverless.tasks.turns import Attempt, Outcome
+from a2a_serverless.tasks.turns import Attempt, Outcome, Wait, WaitsFor
 from a2a_serverless_tools.inspect.timeline import Change, Happening, InLine, Timeline
 from a2a_serverless_tools.inspect.webhooks import DeliveryLine, Webhook
 from a2a_serverless_tools.inspect.words import step_text
@@ -24,7 +26,7 @@ IN_LINE: Final[Mapping[str, str]] = {
     "conversation": "waits for another turn of its conversation",
 }
 """What a turn that is left waits for."""
-ATTENTION: Final[Mapping[Trouble | Wait, str]] = {
+ATTENTION: Final[Mapping[Trouble | Reason, str]] = {
     "failed": "failed",
     "rejected": "rejected",
     "untold": "webhook given up",
@@ -102,11 +104,15 @@ def _of_attempt(one: Happening) -> str:
         case "lost":
             return f"{worker} was lost: its process died or was cut off".lstrip()
         case _:
-            return left_at_record(one.reason, one.until) or f"ended: {_reason(one)}"
+            return left_at_record(one.reason, one.until) or f"ended: {reason_text(one)}"
 
 
-def _reason(one: Happening | Attempt) -> str:
-    return reason_text(one.reason, one.correlation_id)
+def reason_text(one: Happening | Attempt | AttemptEnd) -> str:
+    """Return why an attempt ended, where, and the id that leads to the line of the log."""
+    text = one.reason or "no reason given"
+    text += f" at {one.place}" if one.place else ""
+    text += f": {one.message}" if one.message else ""
+    return f"{text} (correlation id {one.correlation_id})" if one.correlation_id else text
 
 
 def left_at_record(reason: str, until: int | None) -> str:
@@ -128,7 +134,7 @@ def outcome(attempt: Attempt) -> str:
     """Return the outcome of an attempt so far, such as `gave back: TimeoutError`."""
     text = _OUTCOMES.get(attempt.outcome, attempt.outcome)
     if attempt.outcome in ("gave back", "failed"):
-        return left_at_record(attempt.reason, attempt.until) or f"{text}: {_reason(attempt)}"
+        return left_at_record(attempt.reason, attempt.until) or f"{text}: {reason_text(attempt)}"
     return text
 
 
@@ -138,6 +144,81 @@ _OUTCOMES: Final[dict[Outcome, str]] = {
     "unknown": "another attempt took over",
 }
 """Outcomes that are told by other words than their names."""
+
+
+def took_text(attempt: Attempt, now_ms: int) -> str:
+    """Return how long an attempt took, or has the turn so far; empty: it is not known."""
+    if attempt.outcome == "running" and attempt.started_at is not None:
+        return f"{duration(max(0, now_ms - attempt.started_at))} so far"
+    return "" if attempt.took_ms is None else duration(attempt.took_ms)
+
+
+def wait_text(wait: Wait, now_ms: int) -> str:
+    """Return how long a turn had no attempt until now, and for what it waited."""
+    took, late = wait.took_ms(now_ms), wait.late_ms(now_ms)
+    verbs = ("sleeps", "slept") if wait.what == ASLEEP else ("waits", "waited")
+    verb = verbs[0] if wait.is_open else verbs[1]
+    about = "" if wait.is_exact or took is None else "at most "
+    length = "a time that is not known" if took is None else about + duration(took)
+    so_far = " so far" if wait.is_open else ""
+    until = f", not before {iso(wait.until)}" if wait.until and wait.what == "retry" else ""
+    until = f", until {iso(wait.until)}" if wait.what == ASLEEP and wait.until else until
+    is_late = wait.until and late >= _LONG_WAIT_MS
+    then = f", of which {duration(late)} for a worker" if is_late else ""
+    return f"{verb} {length}{so_far}{_FOR[wait.what].format(wait.reason)}{until}{then}"
+
+
+_FOR: Final[Mapping[WaitsFor, str]] = {
+    "turn": " for the end of the turn before it",
+    "line": " in line for a place of the workers or its conversation, and for a worker",
+    "worker": " for a worker",
+    "retry": " for the next try after {}",
+    "asleep": "",
+    "handover": " for the process to which it was handed over",
+    "shutdown": " for another worker, as its own was told to stop",
+    "lost": " for its message to come again, as its attempt said nothing after its last commit",
+    "unknown": ", as the record of the attempt before is damaged",
+}
+
+
+def why(shown: Timeline) -> str:
+    """Return in a sentence why a task has ended so, or what it waits for; empty: it needs none."""
+    asked = "; a cancel was asked for" if shown.cancel is not None else ""
+    if shown.has_ended:
+        return _why_over(shown)
+    if not shown.turn_is_open:
+        return f"it waits for an answer of its caller{asked}"
+    if shown.in_line is not None:
+        return in_line(shown.in_line) + asked
+    if shown.wait is not None:
+        last = shown.given_back
+        is_error = last is not None and not left_at_record(last.reason, None)
+        ended = f"; the last attempt ended with {reason_text(last)}" if last and is_error else ""
+        return wait_text(shown.wait, shown.looked_at) + ended + asked
+    running = shown.last
+    if running is None or running.outcome != "running":
+        return f"no attempt at it is known{asked}"
+    took = took_text(running, shown.looked_at)
+    return f"attempt {running.number} has it{took and f', {took}'}{asked}"
+
+
+def _why_over(shown: Timeline) -> str:
+    if shown.state == "canceled":
+        return f"asked for by {shown.cancel.by or 'an unnamed user'}" if shown.cancel else ""
+    if shown.state not in ("failed", "rejected"):
+        return ""
+    failure, last = shown.failure, shown.last
+    if not failure.reason:
+        return "its agent has ended it so"
+    if failure.reason == NOT_STARTED or last is None:
+        return "no attempt could start it"
+    known = failure.correlation_id or last.correlation_id
+    end = AttemptEnd(token="", reason=failure.reason, correlation_id=known)
+    if failure.reason == LOST:
+        end = replace(end, reason="no word: its process died or was cut off")
+    elif last.reason.startswith(failure.reason):
+        end = replace(end, place=last.place, message=last.message)
+    return f"attempt {last.number} ended with {reason_text(end)}"
 
 
 def what_holds(shown: Timeline) -> str:
@@ -152,7 +233,7 @@ def what_holds(shown: Timeline) -> str:
             last = "woken from its sleep" if end.reason == ASLEEP else "handed over"
             return f"no worker; {last}, and waits for one"
         at = f" at {iso(end.at)}" if end.at is not None else ""
-        text = f"no worker; given back{at}: {reason_text(end.reason, end.correlation_id)}"
+        text = f"no worker; given back{at}: {reason_text(end)}"
         return f"{text}; starts again at {iso(end.until)}" if end.until else text
     if shown.holder is None:
         return "no worker; the turn waits for one" if shown.turn_is_open else "none"
@@ -317,12 +398,6 @@ def _ranges(versions: Sequence[int]) -> str:
         else:
             spans.append([version])
     return ", ".join("-".join(map(str, span)) for span in spans)
-
-
-def reason_text(reason: str, correlation_id: str) -> str:
-    """Return why an attempt ended, with the id that leads to the line of the log."""
-    text = reason or "no reason given"
-    return f"{text} (correlation id {correlation_id})" if correlation_id else text
 
 
 def duration(ms: int) -> str:

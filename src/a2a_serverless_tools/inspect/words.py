@@ -1,9 +1,46 @@
-"""A step, and what models have used, in words. Pure."""
+"""A request, a step, and what models have used, in words. Pure."""
 
 from __future__ import annotations
 
-from a2a_serverless.tasks.entries import StepId
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from a2a_serverless.tasks.entries import Entry, StepId, TurnOpened
 from a2a_serverless.tasks.usage import MILLION, Used, total
+
+MOST_OF_A_LINE: Final = 200
+"""Characters of a request that are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Who has asked for a task, and the first line of what was asked."""
+
+    caller: str = ""
+    """Empty: it is not known, or there was no authentication."""
+    tenant: str = ""
+    line: str = ""
+    """Empty: the request has no text, or it cannot be read."""
+
+    @property
+    def by(self) -> str:
+        """Return the caller, with the tenant if there is one; empty as `caller`."""
+        return f"{self.caller} ({self.tenant})" if self.caller and self.tenant else self.caller
+
+
+UNKNOWN: Final = Asked()
+
+
+def asked_in(entries: Iterable[Entry]) -> Asked:
+    """Return what the first message among the entries of a log says."""
+    opened = next((entry for entry in entries if isinstance(entry, TurnOpened)), None)
+    if opened is None:
+        return UNKNOWN
+    texts = [part.text for part in opened.request.message.parts if part.HasField("text")]
+    lines = (line.strip() for text in texts for line in text.splitlines())
+    line = next(filter(None, lines), "")
+    return Asked(caller=opened.caller.user, tenant=opened.caller.tenant, line=line[:MOST_OF_A_LINE])
 
 
 def step_text(step: StepId) -> str:

@@ -199,6 +199,8 @@ def test_the_traces_of_turns_and_attempts(
     _, out, _ = run("export", "--user", "ann", "--file", str(file))
     turns = {one["task"]["contextId"]: one["turns"] for one in lines_of(out)["task"]}
     (of_first,), (of_second,) = turns["talk"], turns["talk of nobody"]
-    attempts = [{"attempt": n, "trace_id": each} for n, each in enumerate(ids, start=1)]
-    assert (of_first["trace_id"], of_first["attempts"]) == (ids[0], attempts)
+    attempts = [(one["attempt"], one["trace_id"]) for one in of_first["attempts"]]
+    assert (of_first["trace_id"], attempts) == (ids[0], [*enumerate(ids, start=1)])
+    first, second = of_first["attempts"]
+    assert (first["wait"]["for"], second["wait"]["for"]) == ("worker", "lost")
     assert (of_second["trace_id"], of_second["attempts"]) == ("", [])

@@ -65,7 +65,8 @@ def run(database: Database, run: Run) -> Run:
 
 def opened(storage: DurableStorage) -> Head:
     """A task with its first message."""
-    said = SendMessageRequest(message=Message(message_id="m-1", parts=[Part(text="Secret")]))
+    text = Part(text="\nPlan a day\nSecret")
+    said = SendMessageRequest(message=Message(message_id="m-1", parts=[text]))
     opening = storage.open_task("conversation-7", said, task_id=TASK, caller=Caller("ann"))
     head: Head = wait(opening).head
     return head
@@ -93,6 +94,7 @@ def restarted(storage: DurableStorage, clock: ManualClock) -> Head:
     head = committed(storage, head, chunk("two"), token="a")
     clock.advance(1)
     end = AttemptEnd(token="a", reason="TimeoutError", correlation_id="1f7a9c02", at=clock.now_ms())
+    end = replace(end, place="agent.py, line 28, in handle")
     wait(storage.release(head, end))
     clock.advance(2)
     head = claimed(storage, wait(storage.head(TASK)), "b")
@@ -145,8 +147,8 @@ def test_tokens_and_money_are_shown(run: Run, storage: DurableStorage) -> None:
     )
     attempts = [line.partition(":")[0] for line in tree_of(said) if line.startswith("attempt")]
     assert attempts == [
-        "attempt 1 on host-a 17, 1,500 tokens",
-        "attempt 2 on host-b 17, 10 tokens",
+        ("attempt 1 on host-a 17, 2 calls, 1,200 tokens in (1,000 cached), 300 out, cost 0.0042"),
+        "attempt 2 on host-b 17, 0 ms so far, 1 call, 10 tokens in, 0 out, 1 without a price",
     ]
     assert "models: 1 call, 10 tokens in, 0 out, 1 without a price" in said
     shown = json.loads(run(TASK, "--json").out)
@@ -156,9 +158,11 @@ def test_tokens_and_money_are_shown(run: Run, storage: DurableStorage) -> None:
 
 
 def test_contents_are_not_shown(run: Run, storage: DurableStorage) -> None:
-    """A message's text is the client's."""
+    """Of a message's text the first line, as in lists, and no more."""
     opened(storage)
-    assert "Secret" not in run(TASK).out + run(TASK, "--json").out
+    for said in (run(TASK).out, run(TASK, "--json").out):
+        assert "Plan a day" in said
+        assert "Secret" not in said
 
 
 def test_json_says_the_same(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
@@ -177,10 +181,18 @@ def test_json_says_the_same(run: Run, storage: DurableStorage, clock: ManualCloc
     assert (said["size"], said["version"]) == (head.size, 5)
     fourth = said["commits"][3]
     ended_at = "2026-11-22T02:14:04.250Z"
-    end = {"at": ended_at, "reason": "TimeoutError", "correlation_id": "1f7a9c02"}
+    place = {"place": "agent.py, line 28, in handle", "message": ""}
+    end = {"at": ended_at, "reason": "TimeoutError", "correlation_id": "1f7a9c02"} | place
     assert fourth["ended"] == {**end, "until": None}
     before, after = said["turns"][0]["attempts"]
-    assert (before["over_at"], after["waited_ms"]) == (ended_at, 2_000)
+    assert (before["over_at"], before["place"]) == (ended_at, place["place"])
+    assert (before["took_ms"], after["took_ms"], before["trace_id"]) == (4_000, None, "")
+    began = "2026-11-22T02:14:06.250Z"
+    times = {"since": ended_at, "until": None, "over_at": began, "took_ms": 2_000}
+    is_over = {"is_open": False, "is_exact": True}
+    assert after["wait"] == {"for": "retry", "reason": "TimeoutError", **times, **is_over}
+    assert (said["caller"], said["first_line"]) == ("ann", "Plan a day")
+    assert said["why"] == "attempt 2 has it, 6.0 s so far; a cancel was asked for"
     assert fourth["changes"][0]["discards"] == [2, 3]
     assert said["unreadable"] == []
 
@@ -247,7 +259,7 @@ def test_a_turn_that_no_worker_has(run: Run, storage: DurableStorage) -> None:
     assert lines_of(run(TASK).out)["worker"] == "no worker; given back: ValueError"
     committed(storage, wait(storage.head(TASK)), COMPLETED, token="a")
     fields = lines_of(run(TASK).out)
-    assert (fields["worker"], fields["due"]) == ("none", "never")
+    assert fields.keys().isdisjoint({"worker", "due", "cancel"})
 
 
 @pytest.mark.parametrize(("sends", "said"), [(1, "once"), (2, "2 times")])
@@ -299,7 +311,10 @@ def test_a_turn_that_sleeps(run: Run, storage: DurableStorage) -> None:
     shown = run(TASK, "--json").json
     assert (shown["asleep_until"], shown["records"], shown["in_line"]) == (until, 2, None)
     (turn,) = shown["turns"]
-    assert turn["attempts"][0]["recorded"] == ["plan [Oslo]", "ctx.sleep"]
+    assert turn["attempts"][0]["recorded"] == [
+        {"step": "plan [Oslo]", "version": 2},
+        {"step": "ctx.sleep", "version": 3},
+    ]
     head = claimed(storage, head, "b", plan)
     handed = AttemptEnd(token="b", reason="handover", at=head.created_at)
     committed(storage, head, slept, token="b", leaves=handed)
@@ -380,7 +395,10 @@ def test_what_happened_in_sentences(run: Run, storage: DurableStorage, clock: Ma
     assert run(TASK, "--story").out.splitlines() == [
         "2026-11-22T02:14:00.000Z  turn 1: message accepted from ann",
         "2026-11-22T02:14:00.250Z  turn 1, attempt 1 started on host-a 17",
-        "2026-11-22T02:14:04.250Z  turn 1, attempt 1 ended: TimeoutError (correlation id 1f7a9c02)",
+        (
+            "2026-11-22T02:14:04.250Z  turn 1, attempt 1 ended: TimeoutError at agent.py, line 28,"
+            " in handle (correlation id 1f7a9c02)"
+        ),
         (
             "2026-11-22T02:14:06.250Z  turn 1, attempt 2 took over on host-b 17, 2.0 s after"
             " the end of the one before, discarding 2-3"
@@ -394,7 +412,7 @@ def test_what_each_version_has_cost(run: Run, storage: DurableStorage, clock: Ma
     restarted(storage, clock)
     lines = run(TASK, "--cost").out.splitlines()
     assert [int(line.split()[2]) for line in lines[1:6]] == [9, 8, 4, 8, 4]
-    assert lines[6].split() == ["all", "193", "33"]
+    assert lines[6].split() == ["all", "205", "33"]
     assert lines[8] == (
         "Storing its commits: 33 write units, $0.0000206; counted from the sizes of its 5 commits"
     )
@@ -483,7 +501,7 @@ def test_a_head_that_was_stored_in_part(
     fields = lines_of(said.out)
     assert said.code == 2
     assert fields["context"] == fields["created"] == "unreadable"
-    assert (fields["state"], fields["worker"]) == ("working", "none")
+    assert fields["state"] == "working"
     assert len(versions_of(said.out)) == 5
     assert "HEAD has no context_id and no version and no created_key" in said.err
     assert "HEAD has a value in due_at that no release writes" in said.err

@@ -89,6 +89,9 @@ def test_a_notification_that_was_given_up(running: Dev, run: Run) -> None:
     assert (code, "(id crm)" in tree) == (0, True)
     assert tree.rstrip().endswith("attempt 1: given up, status 410")
     assert "push_given_up        Notification given up; reason status 410" in logged
+    attempt = tree.partition("└─ attempt 1")[2].partition("deliveries to")[0]
+    assert re.findall(r"INFO +(\w+)", attempt) == ["attempt", "turn_ended"]
+    assert "Attempt begins" not in logged
     said = json.loads(run("task", task_id, "--json", "--logs")[1])
     (hook,) = said["webhooks"]
     assert [(one["result"], one["answer"]) for one in hook["deliveries"]] == [
@@ -96,6 +99,8 @@ def test_a_notification_that_was_given_up(running: Dev, run: Run) -> None:
     ]
     assert (hook["answer"], hook["next_at"]) == ("status 410", None)
     assert {line["task_id"] for line in said["logs"]} == {task_id}
+    (own,) = said["turns"][0]["attempts"]
+    assert [line["action"] for line in own["logs"]] == ["attempt", "turn_ended"]
     assert "logs" not in json.loads(run("task", task_id, "--json")[1])
 
     assert run("notifications", "delete", letter["message_id"])[0] == 2

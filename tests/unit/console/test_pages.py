@@ -17,12 +17,13 @@ from a2a_serverless.storage.conversation import give_up
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.conversation import Place
-from a2a_serverless.tasks.entries import Recorded, StatusChanged, StepId
+from a2a_serverless.tasks.entries import Caller, ModelsUsed, Recorded, StatusChanged, StepId
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams, Spared
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.usage import Usage
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 from a2a_serverless_tools.console.acts import Acts
@@ -212,7 +213,12 @@ async def test_a_stacks_logs_are_read_when_a_person_asks(
             ("failed", "version 1, attempt 2: ReadTimeout, waits 9.0 s"),
             ("told", "version 1, attempt 3: told, status 200"),
         ]
-        assert len(re.findall(r'class="bar waiting"', text)) == 2
+        bars = re.findall(r'<g class="bar waiting"><title>(.*?)</title>', text)
+        assert bars == [
+            "waits 1 min 0 s so far for a worker",
+            "version 1, attempt 1: status 503, waits 4.0 s",
+            "version 1, attempt 2: ReadTimeout, waits 9.0 s",
+        ]
         assert re.findall(r'class="mark (delivered|undelivered)"', text) == [
             *("undelivered",) * 2,
             "delivered",
@@ -625,7 +631,8 @@ async def test_a_turn_that_waits_for_a_service_says_so(clock: ManualClock) -> No
     clock.advance(30)
     path = f"/task/{head.scope}/t"
     text = " ".join(re.sub(r"<.*?>", " ", await stack.page(path)).split())
-    assert "given back 30 s ago : ConnectError: no connection starts again in 1 min" in text
+    assert "given back 30 s ago starts again in 1 min" in text
+    assert "Now waits 30.0 s so far for the next try after ConnectError: no connection, " in text
     assert "attempts 0, 1 start met a fault that passes" in text
     assert "waits 1 min: ConnectError: no connection" in await stack.page("/tasks")
     clock.advance(100)
@@ -704,6 +711,120 @@ async def test_a_wait_is_no_part_of_an_attempt(clock: ManualClock) -> None:
     assert current is not None
     await storage.commit(current, Commit(token="b", claims=True))
     assert (await bars("gave-back"), await bars("waiting")) == ([1], [9])
+
+
+END = AttemptEnd(token="a", reason="ValueError", correlation_id="c0ffee", until=0)
+END = replace(END, place="agent.py, line 28, in handle", message="no <b>customer</b>")
+
+
+async def failed_twice(storage: DurableStorage, clock: ManualClock) -> Head:
+    """A task of ann's that has failed after its second attempt, which had recorded a step."""
+    caller = Caller("ann", "acme")
+    head = (await storage.open_task("c", request("Two days"), task_id="t", caller=caller)).head
+    clock.advance(1)
+    head = await storage.commit(head, Commit(token="a", claims=True, worker="vm 1"))
+    clock.advance(2)
+    until = clock.now_ms() + 4_000
+    assert await storage.release(head, replace(END, at=clock.now_ms(), until=until))
+    clock.advance(5)
+    record = Recorded(StepId("plan", "Oslo", 1), "json", b"1")
+    used = ModelsUsed((Usage("big", 1, 10, 5, cost=4_200),))
+    again = Commit(entries=(record, used), token="b", claims=True, worker="vm 2")
+    released = await storage.head("t")
+    assert released is not None
+    head = await storage.commit(released, again)
+    clock.advance(3)
+    last = replace(END, token="b", correlation_id="decade", at=clock.now_ms())
+    failed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
+    return await storage.commit(head, Commit(entries=(failed,), token="b", failed=last))
+
+
+def words(text: str) -> str:
+    return " ".join(re.sub(r"<.*?>", " ", text).split())
+
+
+async def test_a_tasks_page_leads_with_reason_and_caller(
+    storage: DurableStorage, person: Person, clock: ManualClock
+) -> None:
+    """Then how long it took; what says `none` of an ended task is not there."""
+    await failed_twice(storage, clock)
+    text = (await person.get(f"/_console/task/{ANN.digest}/t")).text
+    facts = re.findall(r"<dt>(.*?)</dt>", text.partition('<nav class="tabs"')[0])
+    assert facts == ["Why", "Asked by", "Took", "Changed"]
+    shown = words(text)
+    assert (
+        "Why attempt 2 ended with ValueError at agent.py, line 28, in handle: no"
+        " &lt;b&gt;customer&lt;/b&gt; (correlation id decade) decade Asked by ann (acme) Two days"
+        " Took 11.0 s"
+    ) in shown
+    assert re.search(r'<code class="copy"[^>]*>decade</code>', text)
+    assert "none needed" not in text
+
+
+async def test_each_attempt_has_a_fold_with_all_that_is_known_of_it(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """And the waits stand between them. Lines that are at hand are below their attempt."""
+    logs = Asked()
+    head = await failed_twice(storage, clock)
+    ids = {"task_id": "t", "turn": 1, "correlation_id": "c0ffee", "exception": "Traceback <i>"}
+    about = {"level": "WARNING", "action": "retry", "message": "Turn given back"}
+    logs.lines = [
+        LogLine(at=head.created_at + 3_000, fields=ids, **about),
+        LogLine(at=head.created_at + 100, fields={"task_id": "t"}, **about | {"message": "Sent"}),
+    ]
+    path = f"/_console/task/{ANN.digest}/t?view=timeline"
+    async with visited(console_of(storage)) as person:
+        alone = (await person.get(path)).text
+    async with visited(console_of(storage, logs=logs)) as person:
+        text = (await person.get(f"{path}&logs=1")).text
+        assert "Read the lines of each attempt from the logs" in (await person.get(path)).text
+    list_of = text.partition("<h2>Attempts</h2>")[2].partition("<h2>What happened</h2>")[0]
+    items = [words(item) for item in re.split(r"<li class=\"(?:wait|gave-back|failed)", list_of)]
+    assert [re.sub(r"^\"> [\d-]+ [\d:]+ ", "", item) for item in items[1:]] == [
+        "waited 1.0 s for a worker",
+        (
+            "Attempt 1, 2.0 s: gave back: ValueError at agent.py, line 28, in handle:"
+            " no &lt;b&gt;customer&lt;/b&gt; (correlation id c0ffee) Worker vm 1 Ended 2026-11-22"
+            " 02:14:03 Place agent.py, line 28, in handle Text no &lt;b&gt;customer&lt;/b&gt;"
+            " Correlation id c0ffee Commits 2 2026-11-22 02:14:03 WARNING Turn given back"
+            " Traceback &lt;i&gt;"
+        ),
+        (
+            "waited 5.0 s for the next try after ValueError, not before 2026-11-22T02:14:07.000Z,"
+            " of which 1.0 s for a worker"
+        ),
+        (
+            "Attempt 2, 3.0 s: failed: ValueError at agent.py, line 28, in handle:"
+            " no &lt;b&gt;customer&lt;/b&gt; (correlation id decade) Worker vm 2 Ended 2026-11-22"
+            " 02:14:11 Place agent.py, line 28, in handle Text no &lt;b&gt;customer&lt;/b&gt;"
+            " Correlation id decade Steps plan [Oslo] in version 3 big 1 call, 10 tokens in, 5 out,"
+            " cost 0.0042 Commits 3 to 4 Lines of the log that are of no attempt"
+            " 2026-11-22 02:14:00 WARNING Sent"
+        ),
+    ]
+    assert "A table alone has no lines of the log." in alone
+    assert "Turn given back" not in alone
+
+
+async def test_a_new_line_of_the_log_is_shown_at_once(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """Where reading costs nothing; a task needs no webhook for it."""
+    logs = Asked()
+    logs.is_at_hand = True
+    head = (await storage.open_task("c", request(), task_id="t")).head
+    path = f"/_console/task/{ANN.digest}/t?view=timeline"
+    async with visited(console_of(storage, logs=logs)) as person:
+        text = (await person.get(path)).text
+        assert "The logs have no line about this task any more." in text
+        (live,) = re.findall(r'hx-get="([^"]*)"', text)
+        live = live.replace("&amp;", "&")
+        assert (await person.get(live)).status_code == 204
+        fields = {"task_id": "t", "turn": 1}
+        said = {"level": "INFO", "action": "send_turn", "message": "turn sent"}
+        logs.lines = [LogLine(at=head.created_at, fields=fields, **said)]
+        assert "turn sent" in (await person.get(live)).text
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, Head
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import NewTask, Timing, open_task
+from a2a_serverless_tools.console.lines import LogLine
 from a2a_serverless_tools.inspect.timeline import Timeline, _Holder, timeline, with_logs
 from a2a_serverless_tools.inspect.wording import (
     changed,
@@ -438,7 +439,10 @@ def test_the_logs_tell_of_each_delivery() -> None:
         (70, {"action": "push_failed", "config_id": 7}),
         (80, {"action": ["push_failed"]}),
     ]
-    shown = with_logs(timeline(opened(), [], pushes=[push]), lines)
+    logged = [
+        LogLine(at=at, level="INFO", action="", message="", fields=fields) for at, fields in lines
+    ]
+    shown = with_logs(timeline(opened(), [], pushes=[push]), logged)
     assert [[(one.at, delivery(one)) for one in hook.deliveries] for hook in shown.webhooks] == [
         [
             (10, "version 2, attempt 1: status 503, waits 4.5 s"),

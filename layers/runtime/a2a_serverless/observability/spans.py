@@ -127,6 +127,11 @@ def loaded(text: str | None) -> dict[str, str]:
     return _well_formed({TRACEPARENT: parent, TRACESTATE: state})
 
 
+def kept_trace_id(text: str | None) -> str:
+    """Return the id of the trace in what a commit keeps; empty as `loaded`."""
+    return trace_id(loaded(text))
+
+
 def current_trace_id() -> str:
     """Return the id of the trace that the calling code belongs to; empty outside a trace."""
     return trace_id(_current.get())

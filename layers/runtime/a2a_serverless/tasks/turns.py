@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from a2a_serverless.tasks.entries import (
@@ -39,7 +40,55 @@ Outcome: TypeAlias = Literal[
     "unknown",  # its record is damaged
 ]
 
+WaitsFor: TypeAlias = Literal[
+    "turn",  # the end of the turn before it, and then a worker
+    "line",  # its place in the line of its caller or its conversation, and then a worker
+    "worker",
+    "retry",  # the next try, after an error
+    "asleep",  # the end of its sleep
+    "handover",  # the process to which it was handed over
+    "shutdown",  # another worker, as its own was told to stop
+    "lost",  # its message, which comes again after its process has said nothing
+    "unknown",  # the record of the attempt before is damaged
+]
+
 _FIXED: Final = frozenset({ASLEEP, HANDOVER, LOST, SHUTDOWN})
+_BEFORE_ALL: Final = frozenset({"turn", "line", "worker"})
+_AFTER: Final[Mapping[str, WaitsFor]] = {
+    ASLEEP: "asleep",
+    HANDOVER: "handover",
+    SHUTDOWN: "shutdown",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """A time in which no attempt had an open turn. Times are milliseconds since the epoch."""
+
+    what: WaitsFor
+    reason: str = ""
+    """Why the attempt before has ended."""
+    since: int | None
+    """The end of the attempt before; of a lost one its last commit. None: it is not known."""
+    until: int | None = None
+    """The time before which the next attempt could not start; None: it could at once."""
+    over_at: int | None = None
+    """The time of the next attempt or of the turn's end. None: the turn waits, or unknown."""
+    is_open: bool = False
+    """True: the turn waits."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Return False if the attempt before may have worked for a part of it."""
+        return self.what not in ("lost", "unknown")
+
+    def took_ms(self, now_ms: int) -> int | None:
+        """Return the milliseconds of it so far; None: a time is not known."""
+        return _length(self.since, now_ms if self.is_open else self.over_at)
+
+    def late_ms(self, now_ms: int) -> int:
+        """Return the milliseconds of it in which the next attempt could have started."""
+        return _length(self.until, now_ms if self.is_open else self.over_at) or 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,9 +99,8 @@ class Attempt:
     """From 1, within its turn."""
     worker: str
     """Its process; empty: it is lost."""
-    waited_ms: int | None = None
-    """The milliseconds since the end of the attempt before it; None: that is not known, or there
-    was none."""
+    wait: Wait
+    """The wait before it."""
     started_at: int | None
     """The time of its claim."""
     last_at: int | None
@@ -66,6 +114,12 @@ class Attempt:
     reason: str = ""
     correlation_id: str = ""
     """Leads to the line of the worker's log that says why it ended; empty: unknown."""
+    place: str = ""
+    """`FILE, line N, in FUNCTION` from which its error came; empty: unknown, or no error."""
+    message: str = ""
+    """The beginning of its error's text; empty: it was not kept."""
+    trace: str | None = None
+    """The trace context of its claim, as it is stored."""
     until: int | None = None
     """The time until which the turn waits or sleeps after it; None: it does not."""
     kept: int = 0
@@ -92,9 +146,17 @@ class Attempt:
     @property
     def took_ms(self) -> int | None:
         """Return the milliseconds from its claim to its end; None: it has the turn, or unknown."""
-        if self.outcome in ("lost", "unknown") or self.started_at is None or self.over_at is None:
-            return None
-        return max(0, self.over_at - self.started_at)
+        is_known = self.outcome not in ("lost", "unknown")
+        return _length(self.started_at, self.over_at) if is_known else None
+
+    @property
+    def waited_ms(self) -> int | None:
+        """Return the milliseconds since the end of the attempt before it.
+
+        None: that is not known, or there was none.
+        """
+        is_first = self.wait.what in _BEFORE_ALL
+        return None if is_first or not self.wait.is_exact else self.wait.took_ms(0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,6 +178,8 @@ class Turn:
     attempts: list[Attempt] = field(default_factory=list)
     records: dict[StepId, int] = field(default_factory=dict)
     """Its records that were not taken back, in order, and the version of each."""
+    wait: Wait | None = None
+    """The wait after its last attempt, or without any; None: there is none."""
 
     @property
     def waited_ms(self) -> int | None:
@@ -134,8 +198,9 @@ class Turn:
 
     @property
     def paused_ms(self) -> int | None:
-        """Return the sum of the waits between its attempts; None: the end of one is unknown."""
-        return _sum(attempt.waited_ms for attempt in self.attempts[1:])
+        """Return the sum of the waits after its attempts; None: the end of one is unknown."""
+        last = [self.wait.took_ms(0)] if self.wait is not None and self.attempts else []
+        return _sum([*(attempt.waited_ms for attempt in self.attempts[1:]), *last])
 
     @property
     def waits(self) -> dict[str, int]:
@@ -147,8 +212,12 @@ class Turn:
         return dict(Counter(end if end in _FIXED else "retry" for end in ends))
 
     def _until_first(self, since: int | None) -> int | None:
-        start = self.attempts[0].started_at if self.attempts else None
-        return None if start is None or since is None else max(0, start - since)
+        return _length(since, self.attempts[0].started_at if self.attempts else None)
+
+
+def _length(since: int | None, until: int | None) -> int | None:
+    """Return the milliseconds between two times, at least 0, as clocks differ; None: unknown."""
+    return None if since is None or until is None else max(0, until - since)
 
 
 def _sum(times: Iterable[int | None]) -> int | None:
@@ -185,11 +254,61 @@ def turns_of(head: Head, records: Iterable[Record]) -> tuple[Turn, ...]:
     walk = _Walk()
     for record in records:
         walk.add(record)
-    last = _running(walk.current)
-    released = head.released if head.was_released else None
-    if last is not None and released is not None and released.token == walk.token:
-        _give_back(last, released)
+    current, released = walk.current, head.released
+    if released is not None and released.token == walk.token and current and current.attempts:
+        last = current.attempts[-1]
+        if last.outcome in ("running", "cut short"):  # a cancel may have come while it waited
+            _give_back(last, released)
+    for turn in walk.turns:
+        turn.wait = _wait_of(turn, is_over=head.is_terminal, is_behind=turn is walk.waiting)
+    if current is not None and current.version == head.turn:
+        _mark_line(head, current)
     return tuple(walk.turns)
+
+
+def _wait_of(turn: Turn, *, is_over: bool, is_behind: bool) -> Wait | None:
+    """Return the wait of a turn after its last attempt, or without any; None: there is none."""
+    last = turn.attempts[-1] if turn.attempts else None
+    is_open = turn.ended is None and not is_over
+    is_idle = last is None or last.outcome == "gave back" or last.over_at != turn.ended_at
+    has_gone = last is not None and last.outcome in ("running", "lost", "unknown")
+    if has_gone or not is_idle or (last is None and not turn.version):
+        return None
+    wait = replace(_wait_after(turn, last, turn.ended_at), is_open=is_open)
+    return replace(wait, what="turn") if is_behind else wait
+
+
+def _wait_after(turn: Turn, before: Attempt | None, at: int | None) -> Wait:
+    """Return the wait after an attempt, or for the first one, until `at`."""
+    made = partial(Wait, over_at=at)
+    if before is None:
+        began = None if turn.began_at == turn.opened_at else turn.began_at
+        what: WaitsFor = "worker" if began is None else "turn"
+        return made(what=what, since=turn.opened_at, until=began)
+    if before.outcome in ("lost", "unknown"):
+        return made(what=before.outcome, since=before.last_at)
+    since = before.over_at
+    return made(
+        what="unknown" if since is None else _AFTER.get(before.reason, "retry"),
+        reason=before.reason,
+        since=before.last_at if since is None else since,
+        until=before.until,
+    )
+
+
+def _mark_line(head: Head, turn: Turn) -> None:
+    """Say of the first wait of the current turn that it was in line, as far as HEAD shows it."""
+    wait = turn.attempts[0].wait if turn.attempts else turn.wait
+    is_left = not turn.attempts and head.left != ""
+    woken = len(turn.attempts) <= 1 and not turn.records and head.wakes > 0
+    slept = any(one.reason in _FIXED for one in turn.attempts)
+    if wait is None or not (is_left or (woken and not slept)):
+        return
+    marked = replace(wait, what="line")
+    if turn.attempts:
+        turn.attempts[0].wait = marked
+    else:
+        turn.wait = marked
 
 
 class _Walk:
@@ -200,7 +319,8 @@ class _Walk:
         self.current: Turn | None = None
         self.token: str | None = None
         """The token of the last attempt at the current turn."""
-        self._waiting: Turn | None = None
+        self.waiting: Turn | None = None
+        """The turn that waits for the end of the current one."""
 
     def add(self, record: Record) -> None:
         if record.token is not None:
@@ -218,7 +338,7 @@ class _Walk:
     def _opened(self, record: Record, by: str) -> None:
         turn = self._add(Turn(version=record.version, by=by, opened_at=record.at))
         if self.current is not None and self.current.ended is None:
-            self._waiting = turn
+            self.waiting = turn
         else:
             turn.began_at = record.at
             self.current = turn
@@ -246,12 +366,12 @@ class _Walk:
         attempt = Attempt(
             number=len(turn.attempts) + 1,
             worker=claim.worker,
+            wait=_wait_after(turn, before, claim.at),
+            trace=claim.trace,
             started_at=claim.at,
             last_at=claim.at,
             versions=[claim.version],
         )
-        if before is not None and before.took_ms is not None and claim.at:
-            attempt.waited_ms = max(0, claim.at - (before.over_at or 0))
         for entry in claim.entries:
             if isinstance(entry, Restarted):
                 kept = {step: at for step, at in turn.records.items() if at <= entry.base}
@@ -288,13 +408,14 @@ class _Walk:
         turn.ended, turn.ended_at = record.version, record.at
         if (running := _running(turn)) is not None:
             end = record.ended
+            own = record.token == self.token
             if end is not None and end.token == self.token:
-                _close(running, "lost" if end.reason == LOST else "failed", record.at, end)
+                at = record.at if own or end.at is None else end.at
+                _close(running, "lost" if end.reason == LOST else "failed", at, end)
             else:
-                own = record.token == self.token
                 _close(running, "ended the turn" if own else "cut short", record.at)
-        if self._waiting is not None and not _is_end(record.entries):
-            self.current, self._waiting = self._waiting, None
+        if self.waiting is not None and not _is_end(record.entries):
+            self.current, self.waiting = self.waiting, None
             self.current.began_at = record.at
 
 
@@ -309,6 +430,7 @@ def _close(
     attempt.outcome, attempt.over_at = outcome, at
     if end is not None:
         attempt.reason, attempt.correlation_id = end.reason, end.correlation_id
+        attempt.place, attempt.message = end.place, end.message
         attempt.until = end.until or None
 
 

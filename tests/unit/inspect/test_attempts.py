@@ -1,0 +1,401 @@
+"""What a task's page says of attempts and of the waits between them, after real lives of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import SendMessageRequest, TaskState, TaskStatus
+
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.entries import Restarted, StatusChanged, TurnEnded, TurnOpened
+from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.head import ASLEEP, LOST, SHUTDOWN, AttemptEnd, Head
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.turns import Wait, turns_of
+from a2a_serverless.worker import RetryLater, TaskContext, Worker
+from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.console.picture import picture
+from a2a_serverless_tools.inspect.timeline import Timeline, timeline
+from a2a_serverless_tools.inspect.wording import outcome, wait_text, why
+from a2a_serverless_tools.testing import AgentBench
+from a2a_serverless_tools.testing.clock import PacedClock
+from tests.support.workers import Agent, Bench
+from tests.unit.tasks.heads import claimed, opened
+from tests.unit.worker.test_ends_of_attempts import begin, serving, told_to_end
+from tests.unit.worker.test_steps import Handle, Stand
+
+TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+ANN = Scope.of("", "ann")
+
+
+def life(handle: Handle, *, passed_s: float = 0, **how: Any) -> Timeline:
+    """A task of ann's as it is shown after its turn; `how`: of `send`, else settings."""
+    agent = type("Own", (Worker,), {"handle": lambda _, ctx: handle(ctx)})
+    sending = {name: how.pop(name) for name in ("cancel_after", "kill_after") if name in how}
+    with AgentBench(agent, **how) as bench:
+        run = bench.send("Two days\nin Lisbon", user="ann", **sending)
+        bench.pass_time(passed_s)
+        inspector = Inspector(bench._backends.storage, Settings(), place="here")
+        (shown,) = bench._process.run(inspector.timelines(run.head.task_id, ANN.digest))
+    return shown
+
+
+def told(shown: Timeline) -> list[str]:
+    """The attempts of a task's only turn with the waits before and after, without times."""
+    (turn,) = shown.turns
+    said: list[str] = []
+    for attempt in turn.attempts:
+        said += [wait_text(attempt.wait, shown.looked_at)] if attempt.number > 1 else []
+        said.append(re.sub(r" \(correlation id .*\)", "", outcome(attempt)))
+    said += [wait_text(turn.wait, shown.looked_at)] if turn.wait else []
+    return [TIMES.sub("TIME", text) for text in said]
+
+
+# -- lives ---------------------------------------------------------------------------------------
+
+
+def failing_once(error: Exception) -> Handle:
+    """An agent whose first attempt raises."""
+    errors = [error]
+
+    async def handle(ctx: TaskContext) -> None:
+        if errors:
+            raise errors.pop()
+        await ctx.complete("done")
+
+    return handle
+
+
+def test_an_error_is_followed_by_the_wait_for_the_next_try() -> None:
+    """With the place of the error, and the time before which the next attempt could not start."""
+    shown = life(failing_once(TimeoutError()), retry_base_s=30)
+    first, wait, last = told(shown)
+    assert re.fullmatch(
+        r"gave back: TimeoutError at tests/unit/inspect/test_attempts.py, line \d+,"
+        r" in handle",
+        first,
+    )
+    assert re.fullmatch(
+        r"waited [\d.]+ m?s for the next try after TimeoutError, not before TIME", wait
+    )
+    assert last == "ended the turn"
+    assert (shown.asked.caller, shown.asked.line) == ("ann", "Two days")
+    assert why(shown) == ""
+
+
+def test_a_lost_attempt_may_have_worked_on_after_its_last_commit() -> None:
+    """The wait after it is at most the time since; its own length is not known."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_artifact("half", text="half")
+        await ctx.complete("done")
+
+    shown = life(handle, kill_after=1, visibility_s=30)
+    (lost, _) = shown.turns[0].attempts
+    assert told(shown) == [
+        "lost",
+        (
+            "waited at most 30.0 s for its message to come again, as its attempt said nothing"
+            " after its last commit"
+        ),
+        "ended the turn",
+    ]
+    assert (lost.outcome, lost.took_ms) == ("lost", None)
+
+
+def test_a_sleep_is_a_wait_and_no_time_of_an_attempt() -> None:
+    """With its end; the sweeper wakes the turn up to a minute late."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.sleep(600)
+        await ctx.complete("done")
+
+    shown = life(handle)
+    asleep, slept, _ = told(shown)
+    assert asleep == "asleep until TIME"
+    assert re.fullmatch(r"slept 1[01] min \d+ s, until TIME(, of which .* for a worker)?", slept)
+    assert sum(one.took_ms or 0 for one in shown.turns[0].attempts) < 5_000
+
+
+async def shown_of(bench: Bench, task: Head) -> Timeline:
+    """A task as it is shown after what a test has done with it."""
+    inspector = Inspector(bench.storage, Settings(), place="here")
+    (shown,) = await inspector.timelines(task.task_id, task.scope)
+    return shown
+
+
+async def test_a_turn_that_is_handed_over_waits_for_the_next_process() -> None:
+    """Each step that does not fit into its process any more begins in the next one."""
+
+    async def handle(ctx: TaskContext) -> None:
+        for number in range(3):
+            await ctx.step(f"part {number}", stand.last, 100)
+        await ctx.complete("done")
+
+    stand = Stand(handle, clock=PacedClock())
+    await stand.send()
+    await stand.work(deadline_s=150)
+    shown = await shown_of(stand.bench, stand.task)
+    handed = "handed over to the next process"
+    wait = "waited 0 ms for the process to which it was handed over"
+    assert told(shown) == [*(handed, wait) * 3, "ended the turn"]
+    attempts = shown.turns[0].attempts
+    recorded = [[step.name for step in one.recorded] for one in attempts]
+    assert recorded == [["part 0"], ["part 1"], ["part 2"], []]
+    assert [one.kept for one in attempts] == [0, 1, 2, 3]
+
+
+async def test_an_attempt_beyond_its_time_is_given_back() -> None:
+    """Its name is that of the deadline, and it has no line of the author's."""
+    clock = PacedClock()
+
+    async def slow(_: RequestContext, __: EventQueue) -> None:
+        await clock.sleep(1_000)
+
+    bench = Bench(Agent(slow), clock=clock)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work(deadline=clock.monotonic() + 100))
+    await clock.pass_time(101)
+    assert await working is False
+    await clock.pass_time(30)
+    shown = await shown_of(bench, task)
+    (first,) = shown.turns[0].attempts
+    assert (first.outcome, first.reason, first.place) == ("gave back", "DeadlineError", "")
+    assert 85_000 <= (first.took_ms or 0) <= 100_000
+    assert re.fullmatch(
+        r"waits [34]\d\.\d s so far for the next try after DeadlineError; the last attempt ended"
+        r" with DeadlineError \(correlation id \w+\)",
+        why(shown),
+    )
+
+
+async def test_a_worker_that_is_told_to_stop_ends_its_attempt_then() -> None:
+    """What follows is the wait for another worker."""
+    clock = PacedClock()
+    bench = Bench(Agent(begin), clock=clock)
+    task = await bench.send()
+    worker = await serving(bench, clock)
+    await told_to_end(bench, worker)
+    await clock.pass_time(20)
+    shown = await shown_of(bench, task)
+    (attempt,) = shown.turns[0].attempts
+    assert (attempt.outcome, attempt.reason) == ("gave back", SHUTDOWN)
+    assert attempt.took_ms is not None
+    assert why(shown).startswith(
+        "waits 20.0 s so far for another worker, as its own was told to stop"
+    )
+
+
+def test_a_cancel_during_an_attempt_is_its_end() -> None:
+    """The attempt itself ends the turn, and nobody waits after it."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_artifact("half", text="half")
+        await asyncio.sleep(3_600)
+
+    shown = life(handle, cancel_after=1)
+    assert (told(shown), shown.state) == (["ended the turn"], "canceled")
+    assert why(shown) == "asked for by an unnamed user"
+
+
+def test_a_service_that_is_away_is_waited_for() -> None:
+    """The reason has what the turn waits for, and no attempt is charged with the wait."""
+    shown = life(failing_once(RetryLater(120, "the index is built")))
+    first, wait, _ = told(shown)
+    assert first.startswith("gave back: RetryLater: the index is built at tests/")
+    assert re.fullmatch(
+        r"waited 2 min \d+ s for the next try after RetryLater: the index is built,"
+        r" not before TIME",
+        wait,
+    )
+    assert sum(one.took_ms or 0 for one in shown.turns[0].attempts) < 5_000
+
+
+def test_a_failed_task_says_why_and_where() -> None:
+    """Of its last attempt, with the id that its client was given; the text by the setting alone."""
+
+    async def handle(ctx: TaskContext) -> None:
+        raise LookupError("customer 4711")
+
+    for keeps, text in ((False, ""), (True, ": customer 4711")):
+        shown = life(handle, max_attempts=2, keep_error_texts=keeps)
+        assert re.fullmatch(
+            r"attempt 2 ended with LookupError at tests/unit/inspect/test_attempts.py, line \d+,"
+            rf" in handle{text} \(correlation id {shown.failure.correlation_id}\)",
+            why(shown),
+        )
+        assert ("4711" in repr(shown)) is keeps
+
+
+# -- what only the log tells ---------------------------------------------------------------------
+
+OPENING = TurnOpened(SendMessageRequest())
+CANCELED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_CANCELED))
+FAILED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
+END = AttemptEnd(token="A", reason="ValueError", correlation_id="c", at=2_000, until=12_000)
+
+
+def of(*records: Record, head: Head | None = None, now_ms: int = 60_000) -> Timeline:
+    return replace(timeline(head or opened(), records), looked_at=now_ms)
+
+
+def opening(at: int | None = 0) -> Record:
+    return Record(version=1, entries=(OPENING,), at=at)
+
+
+def claim(version: int, token: str, at: int | None, end: AttemptEnd | None = None) -> Record:
+    entries = (Restarted(1),) if end else ()
+    return Record(version=version, entries=entries, token=token, at=at, ended=end, worker="w")
+
+
+def released(end: AttemptEnd) -> Head:
+    return replace(claimed(token=end.token), released=end)
+
+
+def waits(shown: Timeline) -> list[str]:
+    (turn,) = shown.turns
+    return [wait_text(one.wait, shown.looked_at) for one in turn.attempts] + (
+        [wait_text(turn.wait, shown.looked_at)] if turn.wait else []
+    )
+
+
+def test_an_open_wait_grows_until_now() -> None:
+    """That of a turn which was given back, with the part in which a worker could have had it."""
+    records = (opening(), claim(2, "A", 1_000))
+    shown = of(*records, head=released(END), now_ms=9_000)
+    assert waits(shown) == [
+        "waited 1.0 s for a worker",
+        (
+            "waits 7.0 s so far for the next try after ValueError,"
+            " not before 1970-01-01T00:00:12.000Z"
+        ),
+    ]
+    late = waits(of(*records, head=released(END), now_ms=32_000))[1]
+    assert late.startswith("waits 30.0 s so far")
+    assert late.endswith(", of which 20.0 s for a worker")
+    assert why(shown).endswith("; the last attempt ended with ValueError (correlation id c)")
+
+
+def test_a_cancel_while_a_turn_waits_changes_no_attempt() -> None:
+    """The attempt has ended before, with its reason; the wait ends with the turn."""
+    head = replace(released(END), state=TaskState.TASK_STATE_CANCELED, finished_turn=1, token=None)
+    end = Record(version=3, entries=(CANCELED, TurnEnded()), at=7_000)
+    (turn,) = of(opening(), claim(2, "A", 1_000), end, head=head).turns
+    (attempt,) = turn.attempts
+    assert (attempt.outcome, attempt.over_at, attempt.took_ms) == ("gave back", 2_000, 1_000)
+    assert turn.wait is not None
+    assert (turn.wait.is_open, turn.wait.took_ms(0), turn.paused_ms) == (False, 5_000, 5_000)
+
+
+def test_a_failure_by_another_writer_is_no_time_of_the_attempt() -> None:
+    """The sweeper fails a turn that was given back: the attempt has ended when it said so."""
+    end = Record(version=3, entries=(FAILED, TurnEnded()), at=90_000, ended=END)
+    (turn,) = of(opening(), claim(2, "A", 1_000), end).turns
+    (attempt,) = turn.attempts
+    assert (attempt.outcome, attempt.took_ms) == ("failed", 1_000)
+    assert turn.wait is not None
+    assert turn.wait.took_ms(0) == 88_000
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        (
+            AttemptEnd(token="A", reason=SHUTDOWN, at=2_000),
+            "waited 3.0 s for another worker, as its own was told to stop",
+        ),
+        (
+            AttemptEnd(token="A", reason=ASLEEP, at=2_000, until=4_000),
+            "slept 3.0 s, until 1970-01-01T00:00:04.000Z, of which 1.0 s for a worker",
+        ),
+        (
+            AttemptEnd(token="A", reason=LOST),
+            (
+                "waited at most 4.0 s for its message to come again, as its attempt said nothing"
+                " after its last commit"
+            ),
+        ),
+        (
+            AttemptEnd(token="A", reason="ValueError"),
+            "waited at most 4.0 s, as the record of the attempt before is damaged",
+        ),
+        (
+            AttemptEnd(token="another", reason="ValueError"),
+            "waited at most 4.0 s, as the record of the attempt before is damaged",
+        ),
+    ],
+)
+def test_each_end_has_a_wait_of_its_own(end: AttemptEnd, text: str) -> None:
+    """A shutdown, a sleep, a lost process, and an end whose time or record is damaged."""
+    records = (opening(), claim(2, "A", 1_000), claim(3, "B", 5_000, end))
+    assert waits(of(*records, head=claimed(token="B")))[1] == text
+
+
+def test_a_first_attempt_waited_in_line_or_behind_a_turn() -> None:
+    """In line as far as HEAD shows it; behind the turn before until that had ended."""
+    left = replace(opened(), left="share", left_at=5)
+    shown = of(opening(), head=left, now_ms=3_000)
+    text = "in line for a place of the workers or its conversation, and for a worker"
+    assert waits(shown) == [f"waits 3.0 s so far {text}"]
+    assert why(shown) == "in line for a place of the workers"
+    woken = replace(claimed(token="A"), sends=1, wakes=1)
+    assert waits(of(opening(), claim(2, "A", 4_000), head=woken)) == [f"waited 4.0 s {text}"]
+    ended = Record(version=4, entries=(TurnEnded(),), token="A", at=5_000)
+    second = Record(version=3, entries=(OPENING,), at=2_000)
+    behind = turns_of(replace(opened(), turn=3), (opening(), claim(2, "A", 1_000), second, ended))[
+        1
+    ].wait
+    assert behind is not None
+    assert wait_text(behind, 9_000) == (
+        "waits 7.0 s so far for the end of the turn before it, of which 4.0 s for a worker"
+    )
+
+
+def test_clocks_that_differ_give_no_negative_time() -> None:
+    """Each writer stores the time of its own clock: what seems to go back takes no time."""
+    early = AttemptEnd(token="A", reason="ValueError", at=50_000, until=60_000)
+    records = (
+        opening(at=100_000),
+        claim(2, "A", 40_000),
+        claim(3, "B", 30_000, early),
+        Record(version=4, entries=(FAILED, TurnEnded()), token="B", at=20_000),
+    )
+    shown = of(*records, head=replace(claimed(token="B"), created_at=50), now_ms=10)
+    (turn,) = shown.turns
+    lengths = [one.took_ms for one in turn.attempts] + [turn.queued_ms, turn.paused_ms]
+    assert lengths == [10_000, 0, 0, 0]
+    assert [one.wait.took_ms(10) for one in turn.attempts] == [0, 0]
+    assert shown.took_ms == 0
+    drawn = picture(shown, 10)
+    assert drawn is not None
+    assert all(bar["width"] > 0 for bar in drawn["bars"])
+
+
+def test_times_that_are_lost_leave_the_rest() -> None:
+    """A damaged commit has no time: its attempts and waits are named, without a length."""
+    records = (opening(at=None), claim(2, "A", None), claim(3, "B", None, END))
+    shown = of(*records, head=claimed(token="B"))
+    unknown = "a time that is not known"
+    assert waits(shown) == [
+        f"waited {unknown} for a worker",
+        (
+            f"waited {unknown} for the next try after ValueError,"
+            " not before 1970-01-01T00:00:12.000Z"
+        ),
+    ]
+    assert why(shown) == "attempt 2 has it"
+    nothing = of(head=claimed(token="B"))
+    assert (nothing.turns, why(nothing)) == ((), "no attempt at it is known")
+
+
+def test_a_wait_without_a_beginning_has_no_length() -> None:
+    """Neither has one whose end is not known."""
+    wait = Wait(what="worker", since=None, is_open=True)
+    assert (wait.took_ms(5), wait.late_ms(5)) == (None, 0)
+    assert replace(wait, since=1, is_open=False).took_ms(5) is None
