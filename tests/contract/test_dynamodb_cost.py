@@ -43,7 +43,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
 )
 from a2a_serverless.tasks.head import AttemptEnd, Head
-from a2a_serverless.tasks.identity import first_task_id, new_token
+from a2a_serverless.tasks.identity import first_task_id, new_id, new_token
 from a2a_serverless.tasks.pace import PART_BYTES, commit_units
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
@@ -386,6 +386,30 @@ async def test_a_failed_attempt_is_one_update(bench: Bench) -> None:
     with bench.meter.measure() as usage:
         await storage.release(head, end, due_at=head.due_at + 60_000)
     assert cost(usage) == (1, 3, 0)
+
+
+async def test_what_is_stored_of_an_error_costs_no_unit(bench: Bench) -> None:
+    """Neither the end of an attempt, nor the next claim, nor the end that fails the task."""
+    storage, costs = bench.storage, []
+    plain = AttemptEnd(token="first", reason="ValueError", correlation_id="0123456789abcdef")
+    place, message = "p" * MOST_PLACE, "m" * (MOST_OF_ERROR - MOST_PLACE)
+    for kind in (plain, replace(plain, place=place, message=message)):
+        head = (await storage.open_task(new_id(), request())).head
+        head = await storage.commit(head, Commit(token="first", claims=True))
+        end = replace(kind, at=storage.clock.now_ms())
+        with bench.meter.measure() as ended:
+            await storage.release(head, end)
+        released = await storage.head(head.task_id)
+        assert released is not None
+        with bench.meter.measure() as claimed:
+            head = await storage.commit(released, Commit(token="second", claims=True))
+        failed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
+        last = Commit(entries=(failed,), token="second", failed=replace(end, token="second"))
+        with bench.meter.measure() as over:
+            await storage.commit(head, last)
+        costs.append([cost(usage) for usage in (ended, claimed, over)])
+    assert costs[0] == costs[1]
+    assert costs[0][0] == (1, 1, 0)
 
 
 async def test_a_conversation_has_an_entry_in_the_index_by_scope(bench: Bench) -> None:
