@@ -747,8 +747,9 @@ async def test_a_tasks_page_leads_with_reason_and_caller(
     storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
     """Then how long it took; what says `none` of an ended task is not there."""
+    path = f"/_console/task/{ANN.digest}/t"
     await failed_twice(storage, clock)
-    text = (await person.get(f"/_console/task/{ANN.digest}/t")).text
+    text = (await person.get(path)).text
     facts = re.findall(r"<dt>(.*?)</dt>", text.partition('<nav class="tabs"')[0])
     assert facts == ["Why", "Asked by", "Took", "Changed"]
     shown = words(text)
@@ -759,6 +760,23 @@ async def test_a_tasks_page_leads_with_reason_and_caller(
     ) in shown
     assert re.search(r'<code class="copy"[^>]*>decade</code>', text)
     assert "none needed" not in text
+
+
+async def test_a_turn_that_waits_says_for_what_it_does(
+    storage: DurableStorage, person: Person, clock: ManualClock
+) -> None:
+    """And why its last attempt has ended, with the id of that attempt's lines."""
+    head = (await storage.open_task("c", request(), task_id="t")).head
+    head = await storage.commit(head, Commit(token="a", claims=True, worker="vm 1"))
+    end = replace(END, at=clock.now_ms(), until=clock.now_ms() + 60_000, message="")
+    assert await storage.release(head, end)
+    clock.advance(20)
+    text = (await person.get(f"/_console/task/{ANN.digest}/t")).text
+    assert (
+        "Now waits 20.0 s so far for the next try after ValueError, not before"
+        " 2026-11-22T02:15:00.000Z; the last attempt ended with ValueError at agent.py, line 28,"
+        " in handle (correlation id c0ffee) c0ffee Asked by not named: owner"
+    ) in words(text)
 
 
 async def test_each_attempt_has_a_fold_with_all_that_is_known_of_it(
