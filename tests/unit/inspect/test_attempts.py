@@ -17,6 +17,7 @@ from a2a_serverless.tasks.entries import Restarted, StatusChanged, TurnEnded, Tu
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import ASLEEP, LOST, SHUTDOWN, AttemptEnd, Head
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.turns import Wait, turns_of
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless_tools.console.inspector import Inspector
@@ -25,6 +26,9 @@ from a2a_serverless_tools.inspect.timeline import Timeline, timeline
 from a2a_serverless_tools.inspect.wording import outcome, wait_text, why
 from a2a_serverless_tools.testing import AgentBench
 from a2a_serverless_tools.testing.clock import PacedClock
+from tests.support.clocks import ManualClock
+from tests.support.memory import memory_storage
+from tests.support.messages import request
 from tests.support.workers import Agent, Bench
 from tests.unit.tasks.heads import claimed, opened
 from tests.unit.worker.test_ends_of_attempts import begin, serving, told_to_end
@@ -231,6 +235,37 @@ def test_a_failed_task_says_why_and_where() -> None:
             why(shown),
         )
         assert ("4711" in repr(shown)) is keeps
+
+
+async def test_a_turn_stood_in_line_and_then_ran_alone() -> None:
+    """First for a share of the workers, then, after its worker had died, in the quarantine queue.
+
+    The second wait is that of any lost attempt.
+    """
+    clock = ManualClock(1_795_313_640_000)
+    storage = memory_storage(clock=clock)
+    inspector = Inspector(storage, Settings(), place="here")
+    head = (await storage.open_task("c", request())).head
+    clock.advance(2)
+    assert await storage.leave(head, "share")
+    (shown,) = await inspector.timelines(head.task_id, head.scope)
+    assert why(shown) == "in line for a place of the workers: no turns of this caller before it"
+    clock.advance(3)
+    left = await storage.head(head.task_id)
+    assert left is not None
+    woken = await storage.wake(left)
+    assert woken is not None
+    first = await storage.commit(woken, Commit(token="a", claims=True, worker="vm 1"))
+    (shown,) = await inspector.timelines(head.task_id, head.scope)
+    in_line = "in line for a place of the workers or its conversation, and for a worker"
+    assert waits(shown) == [f"waited 5.0 s {in_line}"]
+    clock.advance(60)
+    second = await storage.commit(first, Commit(token="b", claims=True, worker="vm 2"))
+    assert second.alone
+    (shown,) = await inspector.timelines(head.task_id, head.scope)
+    assert [one.outcome for one in shown.turns[0].attempts] == ["lost", "running"]
+    assert waits(shown)[1].startswith("waited at most 1 min 0 s for its message to come again")
+    assert why(shown) == "attempt 2 has it, 0 ms so far"
 
 
 # -- what only the log tells ---------------------------------------------------------------------
