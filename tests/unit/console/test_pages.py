@@ -799,7 +799,8 @@ async def test_each_attempt_has_a_fold_with_all_that_is_known_of_it(
         assert "Read the lines of each attempt from the logs" in (await person.get(path)).text
     list_of = text.partition("<h2>Attempts</h2>")[2].partition("<h2>What happened</h2>")[0]
     items = [words(item) for item in re.split(r"<li class=\"(?:wait|gave-back|failed)", list_of)]
-    assert [re.sub(r"^\"> [\d-]+ [\d:]+ ", "", item) for item in items[1:]] == [
+    items = [re.sub(r"(:\d\d) ?\.\d{3} ", r"\1 ", item) for item in items[1:]]
+    assert [re.sub(r"^\"> [\d-]+ [\d:]+ ", "", item) for item in items] == [
         "waited 1.0 s for a worker",
         (
             "Attempt 1, 2.0 s: gave back: ValueError at agent.py, line 28, in handle:"
