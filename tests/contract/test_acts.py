@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from a2a.types import Part, TaskPushNotificationConfig, TaskState, TaskStatus
+from a2a.types import Part, TaskState, TaskStatus
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import (
@@ -18,31 +19,34 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from a2a_serverless.http.intake import Intake
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.waiting import wake_due
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage import shares
 from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.deletion import Erasure, Owner, count_data, stored_in
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import task_partition
 from a2a_serverless.storage.table import Range
 from a2a_serverless.tasks.entries import Caller, StatusChanged, TurnOpened
-from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, plain_state
+from a2a_serverless.tasks.head import Head, Operation, plain_state
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import OBSERVER, Backends
 from a2a_serverless_tools.console.acts import Acts, Done
 from a2a_serverless_tools.console.filters import TaskFilter
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.journal import KEPT_S, Entry, about, newest
-from a2a_serverless_tools.inspect.acting import ACTS, Act
+from a2a_serverless_tools.inspect.acting import ACTS, Act, retry_id
 from tests.support.clocks import ManualClock
+from tests.support.failures import failed_task
 from tests.support.messages import message, request
 from tests.support.queues import MemoryQueue, left
 
 S = TaskState
 ANN = Caller(user="ann", tenant="acme", extensions=("urn:x",), variables='{"a:B": 1}')
 CONTEXT = "talk"
-HOOK = TaskPushNotificationConfig(id="hook", url="https://receiver.example/")
+HOOK = "https://receiver.example/"
 
 
 class KilledError(BaseException):
@@ -73,31 +77,22 @@ class Desk:
         ticking = DurableStorage(
             storage.table, scope=storage.scope, observer=OBSERVER, clock=Ticking(clock.now_ms())
         )
-        self._canceling = Acts(self._over(ticking, settings), by="pat")
+        self.canceling = Acts(self._over(ticking, settings), by="pat")
         self.owner = TaskFilter(scope=storage.scope.digest)
 
     def _over(self, storage: DurableStorage, settings: Settings) -> Inspector:
         backends = Backends(storage=storage, operations=self.queue)
         return Inspector(storage, settings, place="the table", backends=backends)
 
-    async def open(self, task_id: str, *, push: bool = False, text: str = "go") -> Head:
-        said = request(text)
-        hook = HOOK if push else None
-        opened = await self.storage.open_task(CONTEXT, said, task_id=task_id, caller=ANN, push=hook)
+    async def open(self, task_id: str, *, text: str = "go") -> Head:
+        opened = await self.storage.open_task(CONTEXT, request(text), task_id=task_id, caller=ANN)
         return opened.head
 
     async def failed(self, task_id: str, reason: str = "ValueError") -> Head:
         """A task whose only attempt has failed, and whose webhook was not told of its statuses."""
-        head = await self.open(task_id, push=True)
-        head = await self.storage.commit(head, Commit(token="a", claims=True, worker="w"))
-        failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
-        end = AttemptEnd(token="a", reason=reason, correlation_id="c")
-        head = await self.storage.commit(head, Commit(entries=(failed,), token="a", failed=end))
-        push = (await self.storage.webhooks.all(task_id))[0]
-        lost = push.settled((1, 0), "status 503", 1, is_told=False)
-        told = lost.settled((head.version, 0), "status 200", 2, is_told=True)
-        assert await self.storage.webhooks.move(push, told, closes=True)
-        return head
+        return await failed_task(
+            self.storage, task_id, url=HOOK, caller=ANN, context_id=CONTEXT, reason=reason
+        )
 
     async def for_act(self, act: Act, task_id: str) -> Head:
         """A task to which an act fits."""
@@ -105,7 +100,7 @@ class Desk:
         return await (self.open(task_id) if is_open else self.failed(task_id))
 
     async def do(self, act: Act, task_id: str) -> str:
-        acts = self._canceling if act == "cancel" else self.acts
+        acts = self.canceling if act == "cancel" else self.acts
         return await acts.on_one(act, task_id, self.storage.scope.digest)
 
     async def ids(self) -> set[str]:
@@ -118,8 +113,8 @@ class Desk:
         found = await newest(self.storage, limit=1000)
         return [one for one in reversed(found) if one.scope == self.storage.scope.digest]
 
-    async def effect(self, act: Act, head: Head) -> None:
-        """Assert that an act was done, once."""
+    async def effect(self, act: Act, head: Head, *, of: int = 1) -> None:
+        """Assert that an act was done, once, on one of so many tasks."""
         now = await self.storage.head(head.task_id)
         if act == "delete":
             partition = task_partition(head.scope, head.task_id)
@@ -147,7 +142,7 @@ class Desk:
                     None,
                     0,
                 )
-                assert await self.storage.webhooks.count_open() == 1
+                assert await self.storage.webhooks.count_open() == of
                 await wake_due(self.storage, self.jobs, math.inf)
                 own = [job for job in left(self.jobs) if job.task_id == head.task_id]
                 assert len(own) == 1
@@ -316,6 +311,52 @@ async def test_a_retry_without_its_file_is_refused(desk: Desk) -> None:
     assert entry.outcome.startswith("not done: A part's link names a file that is not stored")
 
 
+async def test_the_callers_own_key_stays_with_the_failed_task(desk: Desk) -> None:
+    """A client that repeats its message gets the failed task again, and not the operator's one."""
+    intake = Intake(Backends(storage=desk.storage, operations=desk.queue), None)
+
+    async def sent() -> Head:
+        opened = await intake.create(
+            desk.storage, request("go"), CONTEXT, caller=ANN, idempotency_key="the client's"
+        )
+        return opened.head
+
+    head = await sent()
+    status = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
+    head = await desk.storage.commit(head, Commit(entries=(status,)))
+    await desk.do("retry", head.task_id)
+    assert await sent() == head
+    assert await desk.ids() == {head.task_id, retry_id(head)}
+
+
+async def test_retries_stand_in_the_line_of_their_caller(desk: Desk) -> None:
+    """An operator who tries a crowd again takes no other caller's share of the workers."""
+    for number in range(3):
+        head = await desk.failed(f"t-{number}")
+        await desk.do("retry", head.task_id)
+        new = await desk.storage.head(retry_id(head))
+        assert new is not None
+        assert await desk.storage.leave(new, "share")
+        desk.clock.advance(1)
+    waiting = await shares.waiting(desk.storage, desk.storage.scope.person, 1)
+    assert len(waiting[desk.storage.scope.person]) == 3
+
+
+@pytest.mark.parametrize("context", ["", CONTEXT], ids=["the caller", "the context"])
+async def test_nothing_is_tried_again_of_what_is_deleted(desk: Desk, context: str) -> None:
+    """While the deletion runs it is refused, and afterwards there is no task."""
+    await desk.failed("t")
+    erasure = Erasure(desk.storage, Owner(desk.storage.scope.digest, context or None), lag_s=0)
+    await erasure._renew()
+    with pytest.raises(BeingDeletedError):
+        await desk.do("retry", "t")
+    while not (await erasure.step()).is_done:
+        desk.clock.advance(erasure.pause_s)
+    with pytest.raises(TaskNotFoundError):
+        await desk.do("retry", "t")
+    assert await desk.ids() == set()
+
+
 # -- beside others ---------------------------------------------------------------------------
 
 
@@ -328,6 +369,73 @@ async def test_a_worker_that_runs_writes_nothing_more(desk: Desk, act: Act) -> N
     ends = Commit(entries=(StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED)),), token="a")
     with pytest.raises((ConcurrencyError, TaskNotFoundError)):
         await desk.storage.commit(head, ends)
+
+
+async def test_a_cancel_of_many_leaves_those_that_end_meanwhile(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that ended after the preview is skipped; one that ends during the cancel keeps its end.
+
+    The journal says how it ended.
+    """
+    for task_id in ("before", "during", "open"):
+        await desk.open(task_id)
+    plan, done = await desk.canceling.plan("cancel", desk.owner), Done()
+    assert len(plan.rows) == 3
+    send = desk.queue.send
+
+    async def completed(task_id: str) -> None:
+        head = await desk.storage.head(task_id)
+        assert head is not None
+        status = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
+        await desk.storage.commit(head, Commit(entries=(status,)))
+
+    async def ending(operation: Operation) -> None:
+        await send(operation)
+        if operation.params.task_id == "during":
+            await completed("during")
+
+    await completed("before")
+    monkeypatch.setattr(desk.queue, "send", ending)
+    await desk.canceling.run(plan, plan.rows, done)
+    assert (done.done, dict(done.skipped), done.failed.total()) == (
+        2,
+        {"It has ended: nothing is left to cancel.": 1},
+        0,
+    )
+    assert {one.task_id: one.outcome for one in await desk.journal()} == {
+        "during": "The task is completed.",
+        "open": "The task is canceled.",
+    }
+
+
+@pytest.mark.parametrize("act", ACTS)
+async def test_two_operators_who_do_the_same_do_it_once(desk: Desk, act: Act) -> None:
+    """At the same time, on a crowd that both have seen; neither reads that something has failed.
+
+    Each entry of the journal has an end.
+    """
+    heads = [await desk.for_act(act, f"t-{number}") for number in range(6)]
+    acts = desk.canceling if act == "cancel" else desk.acts
+    other = Acts(acts._inspector, by="kim")
+    plans = [(one, await one.plan(act, desk.owner), Done()) for one in (acts, other)]
+    assert all(len(plan.rows) == len(heads) for _, plan, _ in plans)
+    await asyncio.gather(*(one.run(plan, plan.rows, done) for one, plan, done in plans))
+    for _, _, done in plans:
+        assert done.failed.total() == 0
+        assert done.done + done.skipped.total() == len(heads)
+    assert sum(done.done for *_, done in plans) >= len(heads)
+    if act == "retry":
+        assert await desk.ids() == {name for h in heads for name in (h.task_id, retry_id(h))}
+    elif act != "cancel":
+        for head in heads:
+            await desk.effect(act, head, of=len(heads))
+    else:
+        states = [await desk.storage.head(head.task_id) for head in heads]
+        assert [plain_state(one.state) for one in states if one] == ["canceled"] * len(heads)
+    entries = await desk.journal()
+    assert {one.task_id for one in entries} == {head.task_id for head in heads}
+    assert all(one.outcome for one in entries)
 
 
 async def test_a_turn_in_line_is_canceled_and_not_sent(desk: Desk) -> None:
@@ -355,7 +463,7 @@ async def test_a_deleted_webhook_is_not_redelivered_to(desk: Desk) -> None:
 
 
 async def test_a_deletion_of_the_caller_takes_the_journal(desk: Desk) -> None:
-    """What names the caller goes, and is not exported; while it runs, nothing is tried again."""
+    """What names the caller goes, and is not exported."""
     await desk.failed("t")
     await desk.do("redeliver", "t")
     scope = desk.storage.scope
@@ -363,9 +471,6 @@ async def test_a_deletion_of_the_caller_takes_the_journal(desk: Desk) -> None:
     assert (await count_data(desk.storage)).acts == 1
     assert [one async for one in stored_in(desk.storage)] == [{"task_id": "t"}]
     erasure = Erasure(desk.storage, Owner(scope.digest), lag_s=0)
-    await erasure._renew()
-    with pytest.raises(BeingDeletedError):
-        await desk.do("retry", "t")
     while not (await erasure.step()).is_done:
         desk.clock.advance(erasure.pause_s)
     assert await desk.journal() == []

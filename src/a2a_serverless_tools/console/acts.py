@@ -16,6 +16,7 @@ from a2a_serverless.errors import (
     A2AServerlessError,
     ConcurrencyError,
     ConfigurationError,
+    TaskNotCancelableError,
     TaskNotFoundError,
     UnavailableError,
     UnsupportedOperationError,
@@ -226,7 +227,7 @@ class Acts:
 
     async def _resend(self, storage: DurableStorage, head: Head) -> str:
         if not await storage.postpone(head, due_at=storage.clock.now_ms(), sends=head.sends):
-            raise ConcurrencyError("It has moved on meanwhile: look at it again.")
+            raise UnsupportedOperationError("It has moved on meanwhile: look at it again.")
         return "Its turn is due: the sweeper's next run sends it."
 
     async def _retry(self, storage: DurableStorage, head: Head) -> str:
@@ -260,7 +261,7 @@ class Acts:
         for push in undelivered(await storage.webhooks.all(head.task_id), config_id):
             told += await self._put_back(storage, push, events)
         if not told:
-            raise TaskNotFoundError
+            raise UnsupportedOperationError(_NOTHING_GIVEN_UP)  # others were faster
         hooks = "Its webhook is" if told == 1 else f"{told} of its webhooks are"
         return f"{hooks} told again, from what was given up on: the sweeper's next run sends it."
 
@@ -323,7 +324,8 @@ class Acts:
     async def run(self, plan: Plan, rows: Sequence[TaskRow], done: Done) -> None:
         """Act on some of the tasks of a plan, and add to `done` what came of it.
 
-        A task that has changed since, so that it is none of them any more, is skipped.
+        A task that has changed since, so that it is none of them any more, is skipped. The errors
+        of the class end the run.
         """
         journal = await self.journal()  # once, and not in each of what follows
         if plan.act == "delete" and done == Done():
@@ -353,10 +355,10 @@ class Acts:
             done.done += 1
         except TaskNotFoundError:
             done.skipped["It has gone meanwhile."] += 1
-        except UnsupportedOperationError as error:
+        except (TaskNotCancelableError, UnsupportedOperationError) as error:
             done.skipped[str(error)] += 1
-        except UnavailableError:
-            raise
+        except (ConfigurationError, UnavailableError):
+            raise  # the next task meets it, too
         except A2AServerlessError as error:
             done.failed[str(error)] += 1
 

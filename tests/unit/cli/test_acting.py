@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
 from botocore.client import BaseClient
+from botocore.exceptions import ClientError
 
 from a2a_serverless import aws
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.console.acts import AT_ONCE
 from a2a_serverless_tools.inspect.acting import ACTS
 from tests.support import pages
 from tests.support.clocks import ManualClock
@@ -127,6 +129,48 @@ def test_what_no_act_understands(
     code, out, err = run("tasks", *arguments, "--yes")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert named in err or "A2A_QUEUE is not set" in err
+
+
+@pytest.mark.parametrize(
+    ("refused", "is_noted"),
+    [("PutItem", False), ("UpdateItem", True)],
+    ids=["no write at all", "none but the note"],
+)
+def test_a_table_that_may_only_be_read(
+    run: Run,
+    storage: DurableStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    refused: str,
+    is_noted: bool,
+) -> None:
+    """One sentence has the missing right and the table; no task changes, and the run stops.
+
+    A note of an act that could not be ended has no end. A preview needs no right to write.
+    """
+    heads = [failed(storage, f"t-{number}") for number in range(20)]
+    call, asked = BaseClient._make_api_call, list[str]()  # type: ignore[attr-defined]
+
+    def reading(client: BaseClient, operation: str, request: Any) -> Any:
+        if operation != refused:
+            return call(client, operation, request)
+        asked.append(operation)
+        why = f"User: {WHO} is not authorized to perform: dynamodb:{operation}"
+        raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": why}}, operation)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", reading)
+    one, many = ("tasks", "redeliver", "t-0"), ("tasks", "redeliver", "--user", "ann")
+    assert run(*one, "--dry-run").out == "t-0: It can be done.\n"
+    assert "redeliver the notifications of: 20 tasks" in run(*many, "--dry-run").out
+    for arguments in (one, many):
+        code, out, err = run(*arguments, "--yes")
+        assert code == 2
+        assert "The table tasks cannot be used: " in err.splitlines()[-1]
+        assert f"{WHO} is not authorized to perform: dynamodb:{refused}" in err
+        assert ("Done: 0 of 20." in out) is (arguments == many)
+    assert len(asked) <= 2 * (1 + AT_ONCE)
+    assert [wait(storage.head(head.task_id)) for head in heads] == heads
+    assert ("its end was not noted" in run("journal").out) is is_noted
 
 
 # -- rights ----------------------------------------------------------------------------------

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from a2a_serverless_tools.console.acts import Acts
-from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.console.inspector import Inspector, TaskQuery
 from a2a_serverless_tools.inspect.webhooks import Webhook
-from tests.unit.push.receivers import OK, Receiver, status
+from tests.unit.push.receivers import OK, Receiver, Request, status
 from tests.unit.push.world import COMPLETED, INPUT_REQUIRED, WORKING, World, config
 
 
@@ -37,6 +38,10 @@ class Desk:
 @pytest.fixture
 def desk() -> Desk:
     return Desk()
+
+
+def _refused(code: int, _: Request) -> bytes:
+    return status(code)
 
 
 def ids(receiver: Receiver) -> list[str]:
@@ -68,6 +73,27 @@ async def test_what_was_given_up_is_told_again_in_order(desk: Desk, receiver: Re
     assert ids(receiver) == before
     assert await desk.numbers(head.task_id) == (4, 0, 0)
     assert await world.storage.webhooks.count_open() == 0
+
+
+async def test_what_is_refused_again_is_given_up_again(desk: Desk, receiver: Receiver) -> None:
+    """It is counted anew, needs attention again with its new reason, and may be told once more."""
+    world = desk.world
+    receiver.script = lambda _: status(404)
+    head = await world.open(receiver.url(), states=[WORKING, COMPLETED])
+    await world.pump()
+    query = TaskQuery(attention="untold")
+    for code in (410, 403):
+        receiver.script = partial(_refused, code)
+        await desk.acts.on_one("redeliver", head.task_id, head.scope)
+        assert (await desk.inspector.tasks(query)).rows == ()
+        await world.run(seconds=7200, step=600)  # the host may be called again by then
+        assert await desk.numbers(head.task_id) == (0, 2, 0)
+        (row,) = (await desk.inspector.tasks(query)).rows
+        assert row.reason == f"status {code}"
+    receiver.script = lambda _: OK
+    await desk.acts.on_one("redeliver", head.task_id, head.scope)
+    await world.run(seconds=7200, step=600)
+    assert await desk.numbers(head.task_id) == (2, 0, 0)
 
 
 async def test_a_url_that_refuses_no_more_is_called_again(desk: Desk, receiver: Receiver) -> None:

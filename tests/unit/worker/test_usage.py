@@ -29,6 +29,9 @@ from a2a_serverless.worker.context import queue_of
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.meter import BudgetError, Budgets, Meter
 from a2a_serverless_tools.cli.author_lines import _AuthorLines
+from a2a_serverless_tools.console.acts import Acts
+from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.inspect.acting import retry_id
 from a2a_serverless_tools.local.stack import Options, Stack
 from tests.support.observed import recorded
 from tests.support.workers import S, artifact_texts
@@ -521,3 +524,33 @@ async def test_the_line_of_a_turn_has_its_tokens() -> None:
     await stand.work()
     used = re.findall(r"turn (\d): .*, ([\d,]+) tokens, \"", out.getvalue())
     assert used == [("1", "2,000"), ("2", "1,000")]
+
+
+async def test_a_retry_of_an_operator_is_paid_by_its_caller() -> None:
+    """It fails before its agent starts while the day's budget is used up; the next day it runs.
+
+    The budget of a task begins anew with it.
+    """
+
+    async def handle(ctx: TaskContext) -> None:
+        ctx.usage("m", input_tokens=100)
+        await (ctx.complete() if stand.script.starts > 1 else ctx.fail("no"))
+
+    stand = Stand(handle, caller_tokens_per_day=100, task_tokens=101)
+    bench = stand.bench
+    inspector = Inspector(bench.storage, Settings(), place="the table", backends=bench.backends)
+
+    async def again(head: Head) -> Head:
+        await Acts(inspector, by="pat").on_one("retry", head.task_id, head.scope)
+        found = await bench.storage_of(head).head(retry_id(head))
+        assert found is not None
+        stand.task = found
+        return await stand.work()
+
+    await stand.send()
+    failed = await again(await stand.work())
+    assert (failed.state, stand.script.starts) == (S.TASK_STATE_FAILED, 1)
+    assert "The budget of today is used up: 100 of 100 tokens." in await stand.text()
+    await stand.last(86_400)
+    done = await again(failed)
+    assert (done.state, total(done.usage).tokens) == (S.TASK_STATE_COMPLETED, 100)

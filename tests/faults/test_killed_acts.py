@@ -1,0 +1,266 @@
+"""Operators' commands on many tasks, which die at random times and are run again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pytest
+from a2a.types import TaskState
+
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.layout import task_partition
+from a2a_serverless.storage.listing import ListTasksQuery, newest_heads
+from a2a_serverless.storage.sqlite import SqliteTable
+from a2a_serverless.storage.table import Range
+from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.wiring import open_backends
+from a2a_serverless_tools.console.acts import AT_ONCE
+from a2a_serverless_tools.console.journal import Entry, newest
+from a2a_serverless_tools.inspect.acting import ACTS, Act, retry_id
+from tests.faults import processes
+from tests.faults.harness import AGENT, IS_LONG, SETTLE_S, SHORT, Emulators, until
+from tests.faults.ledger import VARIABLE
+from tests.faults.processes import Running
+from tests.faults.webhooks import SETTINGS
+from tests.support.failures import failed_task
+from tests.support.messages import request
+from tests.unit.push.receivers import Receiver
+
+TASKS: Final = 300 if IS_LONG else 30
+KILLS: Final = 40 if IS_LONG else 4
+"""Kills that a run is made to survive, if it does not end before."""
+OWNER: Final = Scope.of("", "ann")
+ANN: Final = Caller(user="ann")
+OPEN: Final[tuple[Act, ...]] = ("cancel", "resend")
+DONE: Final[dict[Act, str]] = {
+    "cancel": "The task is canceled.",
+    "resend": "Its turn is due",
+    "retry": "It is tried again as ",
+    "redeliver": "Its webhook is told again",
+    "delete": "The task is deleted.",
+}
+"""How the outcome of each act that was done begins."""
+LATE: Final = "It was cut off, and finished later."
+MUST_KILL: Final = 2
+"""Of fewer kills a run has shown nothing."""
+
+
+@dataclass
+class Desk:
+    """Tasks of one owner, and the processes of an operator who acts on them."""
+
+    storage: DurableStorage
+    variables: dict[str, str]
+    folder: Path
+    chance: random.Random
+    running: list[Running] = field(default_factory=list)
+    kills: int = 0
+
+    def start(self, *arguments: str) -> Running:
+        """Start a process of the deployment, or a command."""
+        name = f"{arguments[0]}-{len(self.running)}"
+        output = self.folder / f"{name}.log"
+        started = processes.start(name, list(arguments), self.variables, output)
+        self.running.append(started)
+        return started
+
+    async def made(self, act: Act, url: str) -> dict[str, Head]:
+        """The tasks that an act fits, by their ids."""
+
+        async def one(task_id: str) -> Head:
+            if act not in OPEN:
+                path = f"{url}/{task_id}"
+                return await failed_task(
+                    self.storage, task_id, url=path, caller=ANN, text="chunks 2 0"
+                )
+            said = request("chunks 2 0")
+            return (await self.storage.open_task("talk", said, task_id=task_id, caller=ANN)).head
+
+        heads = [await one(f"t-{number}") for number in range(TASKS)]
+        return {head.task_id: head for head in heads}
+
+    async def act(self, act: Act) -> None:
+        """Run the command until it has done all; kill it at random times before."""
+        while True:
+            command = self.start("tasks", act, "--user", "ann", "--yes")
+            if self.kills < KILLS and await self._is_killed(command):
+                self.kills += 1
+                continue
+            assert await command.ended(SETTLE_S) == 0, command.said()
+            assert "Failed" not in command.said()
+            return
+
+    async def _is_killed(self, command: Running) -> bool:
+        """Whether a command has died of a kill, a while after it began some more acts."""
+        wanted = len(await self.journal()) + self.chance.randrange(2 * AT_ONCE)
+        deadline = time.monotonic() + SETTLE_S
+        while not command.has_ended and len(await self.journal()) < wanted:
+            assert time.monotonic() < deadline, f"nothing is done: {command.said()}"
+            await asyncio.sleep(0.002)
+        await asyncio.sleep(self.chance.uniform(0, 0.02))
+        command.process.kill()
+        return await command.ended() == -9
+
+    async def journal(self) -> list[Entry]:
+        """What was noted of acts, the oldest first."""
+        return list(reversed(await newest(self.storage, limit=100_000)))
+
+    async def heads(self) -> dict[str, Head]:
+        """The tasks that exist, by their ids."""
+        found, token = list[Head](), ""
+        while True:
+            query = ListTasksQuery(page_size=100, page_token=token or None)
+            page, token = await newest_heads(self.storage, query)
+            found += page
+            if not token:
+                return {head.task_id: head for head in found}
+
+    async def works(self, *kinds: str) -> None:
+        """Start processes of the deployment."""
+        for kind in kinds:
+            options = ["--agent", AGENT] if kind == "worker" else []
+            self.start(kind, *options)
+
+    async def all_are(self, state: TaskState, wanted: Collection[str]) -> dict[str, Head]:
+        """The tasks of these ids, once they have a state; those that no worker sees get one."""
+
+        async def found() -> dict[str, Head] | None:
+            heads = await asyncio.gather(*map(self.storage.head, wanted))
+            known = {head.task_id: head for head in heads if head is not None}
+            assert known.keys() == set(wanted)
+            return known if {head.state for head in known.values()} == {state} else None
+
+        return await until(found, f"all are {state}")
+
+    async def close(self) -> None:
+        """End what runs."""
+        for running in self.running:
+            running.process.kill()
+            await running.ended()
+            running.process.close()
+
+
+@pytest.fixture(params=["file", pytest.param("dynamodb", marks=pytest.mark.emulators)])
+async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
+    """An operator's desk, on a file and, at length, on the emulators."""
+    variables = {**SETTINGS, "A2A_AUTH": "none", "A2A_CANCEL_TIMEOUT_S": "0.1"}
+    variables |= {VARIABLE: str(tmp_path / "ledger"), "A2A_MAX_ATTEMPTS": "1"}
+    chance = random.Random(f"{request.node.name} {os.getpid()}")  # noqa: S311 - a kill's time
+    async with AsyncExitStack() as stack:
+        if request.param == "file":
+            table = f"file:{tmp_path / 'tasks.db'}"
+            storage = open_backends(Settings(table=table)).storage
+            assert isinstance(storage.table, SqliteTable)
+            stack.enter_context(closing(storage.table))
+            variables = {**SHORT, **variables, "A2A_TABLE": table, "A2A_PUSH_QUEUE": "push"}
+        else:
+            if not IS_LONG:
+                pytest.skip("takes a minute: `make faults`")
+            emulators: Emulators = request.getfixturevalue("emulators")
+            world = await stack.enter_async_context(emulators.world(tmp_path, **variables))
+            storage, variables = world.storage, world.variables
+        one = Desk(storage.for_scope(OWNER), variables, tmp_path, chance)
+        stack.push_async_callback(one.close)
+        yield one
+
+
+@pytest.mark.timeout(1200 if IS_LONG else 120)
+@pytest.mark.parametrize("act", ACTS)
+async def test_a_killed_act_is_done_once(
+    desk: Desk, act: Act, record_property: Callable[[str, object], None]
+) -> None:
+    """Run again until it ends, it has acted on each task once, and nothing is lost.
+
+    The journal has an entry of each task's act. One without an end was begun by a process that was
+    killed; the one with an end says what was done.
+    """
+    with Receiver() as receiver:
+        made = await desk.made(act, receiver.url())
+        await desk.act(act)
+        await EFFECTS[act](desk, made, receiver)
+    assert desk.kills >= MUST_KILL
+    begun, done, late = Counter[str](), Counter[str](), Counter[str]()
+    for entry in await desk.journal():
+        assert (entry.act, entry.scope) == (act, OWNER.digest)
+        assert entry.task_id in made
+        if not entry.outcome:
+            begun[entry.task_id] += 1
+            continue
+        assert entry.outcome.startswith((DONE[act], LATE)), entry
+        assert entry.at <= (entry.ended_at or 0)
+        (late if entry.outcome == LATE else done)[entry.task_id] += 1
+    assert (begun + done + late).keys() == made.keys()
+    assert begun.total() <= desk.kills * AT_ONCE
+    assert act == "resend" or max(done.values()) == 1
+    record_property("kills", {"killed": desk.kills, "cut off": begun.total()})
+
+
+# -- what each act has to have done ----------------------------------------------------------
+
+
+async def canceled(desk: Desk, made: Mapping[str, Head], _: Receiver) -> None:
+    heads = await desk.heads()
+    assert heads.keys() == made.keys()
+    for head in heads.values():
+        assert head.state == TaskState.TASK_STATE_CANCELED
+        assert head.cancel is not None
+        assert head.cancel.by.startswith("operator ")
+
+
+async def resent(desk: Desk, made: Mapping[str, Head], _: Receiver) -> None:
+    await desk.works("worker", "sweep")
+    heads = await desk.all_are(TaskState.TASK_STATE_COMPLETED, made.keys())
+    assert {head.attempts for head in heads.values()} == {1}
+
+
+async def retried(desk: Desk, made: Mapping[str, Head], _: Receiver) -> None:
+    await desk.works("worker", "sweep")
+    new = {retry_id(head): head for head in made.values()}
+    heads = await desk.all_are(TaskState.TASK_STATE_COMPLETED, new.keys())
+    assert {head.attempts for head in heads.values()} == {1}
+    assert {one: head for one, head in (await desk.heads()).items() if one not in new} == made
+    for task_id, old in new.items():
+        task = await desk.storage.load_task(task_id)
+        assert task is not None
+        assert list(task.history[0].reference_task_ids) == [old.task_id]
+
+
+async def redelivered(desk: Desk, made: Mapping[str, Head], receiver: Receiver) -> None:
+    """Each receiver gets all from the first one that was given up, in order and once."""
+    await desk.works("sweep", "push")
+
+    async def are_told() -> bool:
+        return await desk.storage.webhooks.count_open() == 0
+
+    await until(are_told, "all are told")
+    told: dict[str, list[str]] = {}
+    for one in receiver.requests:
+        told.setdefault(one.target.rsplit("/", 1)[-1], []).append(one.state)
+    assert told == {one: ["SUBMITTED", "WORKING", "FAILED"] for one in made}
+
+
+async def deleted(desk: Desk, made: Mapping[str, Head], _: Receiver) -> None:
+    for head in made.values():
+        partition = task_partition(head.scope, head.task_id)
+        assert await desk.storage.table.all(Range(partition=partition)) == []
+
+
+EFFECTS: Final[Mapping[Act, Callable[[Desk, Mapping[str, Head], Receiver], Awaitable[None]]]] = {
+    "cancel": canceled,
+    "resend": resent,
+    "retry": retried,
+    "redeliver": redelivered,
+    "delete": deleted,
+}
