@@ -38,9 +38,10 @@ from tests.support.failures import failed_task
 from tests.support.messages import request
 from tests.unit.push.receivers import Receiver
 
-TASKS: Final = 300 if IS_LONG else 30
-KILLS: Final = 40 if IS_LONG else 4
+TASKS: Final = 120 if IS_LONG else 30
+KILLS: Final = 20 if IS_LONG else 4
 """Kills that a run is made to survive, if it does not end before."""
+WITHIN_S: Final = 300 if IS_LONG else SETTLE_S
 OWNER: Final = Scope.of("", "ann")
 ANN: Final = Caller(user="ann")
 OPEN: Final[tuple[Act, ...]] = ("cancel", "resend")
@@ -142,7 +143,7 @@ class Desk:
             assert known.keys() == set(wanted)
             return known if {head.state for head in known.values()} == {state} else None
 
-        return await until(found, f"all are {state}")
+        return await until(found, f"all are {state}", WITHIN_S)
 
     async def close(self) -> None:
         """End what runs."""
@@ -168,8 +169,8 @@ async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         else:
             if not IS_LONG:
                 pytest.skip("takes a minute: `make faults`")
-            emulators: Emulators = request.getfixturevalue("emulators")
-            world = await stack.enter_async_context(emulators.world(tmp_path, **variables))
+            emulators: Emulators = request.getfixturevalue("push_emulators")
+            world = await stack.enter_async_context(emulators.pushing_world(tmp_path, **variables))
             storage, variables = world.storage, world.variables
         one = Desk(storage.for_scope(OWNER), variables, tmp_path, chance)
         stack.push_async_callback(one.close)
@@ -244,7 +245,7 @@ async def redelivered(desk: Desk, made: Mapping[str, Head], receiver: Receiver) 
     async def are_told() -> bool:
         return await desk.storage.webhooks.count_open() == 0
 
-    await until(are_told, "all are told")
+    await until(are_told, "all are told", WITHIN_S)
     told: dict[str, list[str]] = {}
     for one in receiver.requests:
         told.setdefault(one.target.rsplit("/", 1)[-1], []).append(one.state)
