@@ -195,6 +195,11 @@ def error_code(error: Exception) -> str:
     return response.get("Error", {}).get("Code") or type(error).__name__
 
 
+def is_aws(*clients: Any) -> bool:
+    """Return True if clients ask AWS itself, and no emulator."""
+    return all(".amazonaws." in one.meta.endpoint_url for one in clients)
+
+
 class SecretText:
     """The text of a secret in Secrets Manager, in its current version; it is read at each call.
 

@@ -83,7 +83,8 @@ def _queues(queues: Sequence[Queue], now: int) -> Iterator[Sequence[str]]:
     from a2a_serverless_tools.inspect.wording import age
 
     for one in queues:
-        oldest = "" if one.oldest_at is None else age(max(0, now - one.oldest_at))
+        unknown = "unknown" if one.waiting else ""
+        oldest = unknown if one.oldest_at is None else age(max(0, now - one.oldest_at))
         yield one.what, _number(one.waiting), _number(one.received), oldest
 
 

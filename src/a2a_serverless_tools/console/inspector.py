@@ -104,6 +104,8 @@ _CLAIMS: Final = 30
 """The first commits of a turn, among which its claim is looked for."""
 _ENDS: Final = frozenset(map(plain_state, TERMINAL))
 _DAY_MS: Final = 24 * HOUR_MS
+_AHEAD_MS: Final = 300_000
+"""How far the clock that a task was created by may be ahead of this one."""
 _STEPS: Final = 50
 """The most reads for one page of all tasks; each looks at as many tasks as the page shows."""
 _PLACE: Final = re.compile(
@@ -593,7 +595,7 @@ class Inspector:
         """
         now, floor = self.storage.clock.now_ms(), query.created_ms
         place = _place_in(query.token)
-        hour, before = place or (now // HOUR_MS, "")
+        hour, before = place or ((now + _AHEAD_MS) // HOUR_MS, "")
         newest = _oldest_looked_at(hour, before) if place else now
         oldest = max(0, now - int(self.storage.timing.ttl_s * 1000))
         first = now - _DAY_MS if query.since_ms is None else min(now - _DAY_MS, query.since_ms)

@@ -22,7 +22,6 @@ KEPT_S: Final = 90 * 86_400
 """Seconds for which an act is kept."""
 MOST_CHARS: Final = 500
 """The most characters of each text of an act."""
-_AWS: Final = ".amazonaws."
 _FORMS: Final = {
     "at": int,
     "by": str,
@@ -62,7 +61,7 @@ async def person(storage: DurableStorage) -> str:
         return local
     try:
         sts = aws.client("sts")
-        if not all(_AWS in one.meta.endpoint_url for one in (sts, aws.client("dynamodb"))):
+        if not aws.is_aws(sts, aws.client("dynamodb")):
             return local
         answer = await aws.call(sts.get_caller_identity)
     except aws.ERRORS as error:

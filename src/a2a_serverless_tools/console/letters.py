@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
 
 from a2a_serverless import aws
@@ -36,6 +38,8 @@ WORKING: Final[Mapping[Working, str]] = {
 
 QUEUES: Final[Mapping[Working | Aside, str]] = dict((*WORKING.items(), *ASIDE.items()))
 
+AGES_S: Final = 600
+"""Seconds within which a figure about the oldest message counts."""
 _HELD_S: Final = 20
 """Seconds for which a look hides the messages from other looks."""
 _AT_ONCE: Final = 10
@@ -43,6 +47,8 @@ WAIT_S: Final = 1
 """Seconds that a look may wait: only then does SQS ask all of its servers."""
 _MOST: Final = 1_000
 """The most messages that a look takes."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +74,7 @@ class Depth:
     them, has died, or has given them back for a later try."""
     oldest_at: int | None = None
     """When the oldest of those that wait was sent, in milliseconds since the epoch; None: none
-    waits, or it is unknown, as SQS does not tell."""
+    waits, or it is unknown, as SQS does not tell: see `oldest_of`."""
 
 
 class Letters(ABC):
@@ -115,6 +121,56 @@ async def depth_of(
         return Depth(waiting=waiting, received=received, oldest_at=oldest_at)
     name: str = getattr(settings, queue)
     return await SqsLetters(name, QUEUES[queue]).depth() if name else None
+
+
+async def oldest_of(queues: Collection[str], now_ms: int) -> dict[str, int]:
+    """Return when the oldest message of each queue was sent, in milliseconds since the epoch.
+
+    One request asks CloudWatch, whose newest figure is a minute or more old. It is about messages
+    that are not deleted, also those that a worker has received. A queue without a figure within
+    `AGES_S` is left out, and so are all if CloudWatch does not answer: a line of the log says so.
+
+    Args:
+        queues: their URLs or names; none: nothing is asked.
+        now_ms: the time.
+    """
+    asked = list(dict.fromkeys(queues))
+    if not asked or not aws.is_aws(aws.client("sqs")):
+        return {}
+    metric = {"Namespace": "AWS/SQS", "MetricName": "ApproximateAgeOfOldestMessage"}
+    queries = [
+        {
+            "Id": f"q{number}",
+            "MetricStat": {
+                "Metric": metric
+                | {"Dimensions": [{"Name": "QueueName", "Value": queue.rpartition("/")[2]}]},
+                "Period": 60,
+                "Stat": "Maximum",
+            },
+        }
+        for number, queue in enumerate(asked)
+    ]
+    try:
+        answer = await aws.call(
+            aws.client("cloudwatch").get_metric_data,
+            MetricDataQueries=queries,
+            StartTime=datetime.fromtimestamp(now_ms / 1000 - AGES_S, UTC),
+            EndTime=datetime.fromtimestamp(now_ms / 1000, UTC),
+            ScanBy="TimestampDescending",
+        )
+    except (ConfigurationError, *aws.ERRORS) as error:
+        logger.warning(
+            "How old the oldest messages are is unknown (%s): it needs cloudwatch:GetMetricData.",
+            aws.error_code(error),
+        )
+        return {}
+    return {
+        asked[int(one["Id"][1:])]: round(
+            (one["Timestamps"][0].timestamp() - one["Values"][0]) * 1000
+        )
+        for one in answer["MetricDataResults"]
+        if one["Values"]
+    }
 
 
 def _on_table(

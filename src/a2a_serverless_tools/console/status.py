@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from a2a_serverless.errors import A2AServerlessError
@@ -21,7 +21,15 @@ from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless_tools.console.inspector import MOST_NOTED, Inspector
-from a2a_serverless_tools.console.letters import ASIDE, QUEUES, WORKING, Aside, Working, depth_of
+from a2a_serverless_tools.console.letters import (
+    ASIDE,
+    QUEUES,
+    WORKING,
+    Aside,
+    Working,
+    depth_of,
+    oldest_of,
+)
 from a2a_serverless_tools.inspect.wording import duration
 from a2a_serverless_tools.inspect.words import UNKNOWN, Asked
 
@@ -157,7 +165,8 @@ class Status:
 async def status_of(inspector: Inspector) -> Status:
     """Return the numbers of a place's first page.
 
-    On a stack that is at most twelve requests, five of them to queues.
+    On a stack that is at most twelve requests, five of them to queues, and one to CloudWatch where
+    messages wait.
 
     Raises:
         ConfigurationError, UnavailableError: the table did not answer.
@@ -168,9 +177,8 @@ async def status_of(inspector: Inspector) -> Status:
         tasks_in_trouble(storage, since_ms=now - 24 * HOUR_MS, limit=MOST_NOTED),
         waiting_tasks(storage, limit=MOST_NOTED),
         activity(storage.table, now),
-        asyncio.gather(*(_queue(inspector, name) for name in QUEUES)),
+        _queues(inspector, now),
     )
-    known = [queue for queue in queues if queue.waiting is not None or queue.fault]
     top = _Top.of(trouble.found)
     shown = [*trouble.found[:TAIL], *top.callers.values()]
     heads = await load_noted(storage, shown)
@@ -180,8 +188,8 @@ async def status_of(inspector: Inspector) -> Status:
     return Status(
         place=inspector.place,
         at=now,
-        wrong=tuple(_wrong(known, hour, waits, working)),
-        queues=tuple(known),
+        wrong=tuple(_wrong(queues, hour, waits, working)),
+        queues=tuple(queues),
         processes=active.processes,
         working=working,
         waiting=_waiting(waits),
@@ -191,6 +199,21 @@ async def status_of(inspector: Inspector) -> Status:
         last_day=Times.of(active.last_day),
         tail=tuple(_happened(one, asked, heads) for one in trouble.found[:TAIL]),
     )
+
+
+async def _queues(inspector: Inspector, now_ms: int) -> list[Queue]:
+    """Return how full the queues are that are named here."""
+    found = await asyncio.gather(*(_queue(inspector, name) for name in QUEUES))
+    known = [queue for queue in found if queue.waiting is not None or queue.fault]
+    named = {
+        one.name: str(getattr(inspector.settings, one.name))
+        for one in known
+        if one.waiting and one.oldest_at is None
+    }
+    oldest = await oldest_of(named.values(), now_ms)
+    return [
+        replace(one, oldest_at=oldest.get(named.get(one.name, ""), one.oldest_at)) for one in known
+    ]
 
 
 async def _queue(inspector: Inspector, name: Working | Aside) -> Queue:

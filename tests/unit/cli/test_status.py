@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from a2a.types import TaskState, TaskStatus
+from botocore.exceptions import ClientError
 
 from a2a_serverless import aws
 from a2a_serverless.storage.durable import DurableStorage
@@ -56,6 +59,61 @@ def test_a_set_aside_message_needs_a_person(
     monkeypatch.setenv("A2A_UNDECODABLE_QUEUE", "nowhere.fifo")
     code, out, _ = run("status")
     assert (code, "cannot be used" in out, "unknown" in out) == (1, True, True)
+
+
+@pytest.mark.parametrize(
+    ("ages", "shown"),
+    [
+        ({"push.fifo": [], "work.fifo": [125.0, 65.0]}, {"operations": "3 min", "push": "unknown"}),
+        ("AccessDenied", {"operations": "unknown", "push": "unknown"}),
+    ],
+    ids=["one has a figure", "no right"],
+)
+def test_how_old_the_oldest_message_is(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    ages: dict[str, list[float]] | str,
+    shown: dict[str, str],
+) -> None:
+    """CloudWatch's newest figure, by one request for the queues whose messages wait; else unknown.
+
+    A queue that holds nothing is not asked about, and its age is no number.
+    """
+    sqs, fifo = aws.client("sqs"), {"FifoQueue": "true"}
+    for setting, name in (("QUEUE", "work"), ("PUSH_QUEUE", "push"), ("DEAD_LETTER_QUEUE", "dead")):
+        url = sqs.create_queue(QueueName=f"{name}.fifo", Attributes=fifo)["QueueUrl"]
+        monkeypatch.setenv(f"A2A_{setting}", url)
+        if name != "dead":
+            given = {"MessageGroupId": "g", "MessageDeduplicationId": "d"}
+            sqs.send_message(QueueUrl=url, MessageBody="x", **given)
+    asked: list[Any] = []
+
+    def answer(**request: Any) -> Any:
+        asked.append(request)
+        names = {
+            one["MetricStat"]["Metric"]["Dimensions"][0]["Value"]: one["Id"]
+            for one in request["MetricDataQueries"]
+        }
+        assert names.keys() == {"work.fifo", "push.fifo"}
+        if isinstance(ages, str):
+            raise ClientError({"Error": {"Code": ages}}, "GetMetricData")
+        at = datetime.fromtimestamp(clock.now_ms() / 1000, UTC) - timedelta(seconds=60)
+        found = [
+            {"Id": names[name], "Values": of, "Timestamps": [at, at - timedelta(60)][: len(of)]}
+            for name, of in ages.items()
+        ]
+        return {"MetricDataResults": found}
+
+    monkeypatch.setattr(aws.client("cloudwatch"), "get_metric_data", answer)
+    _, out, _ = run("status")
+    for what, age in shown.items():
+        assert re.search(rf"^{what}.* 1 +0 +{age}$", out, re.MULTILINE), out
+    assert re.search(r"^operations whose deliveries ran out +0 +0$", out, re.MULTILINE), out
+    assert (len(asked), asked[0]["ScanBy"]) == (1, "TimestampDescending")
+    assert ("it needs cloudwatch:GetMetricData" in caplog.text) is isinstance(ages, str)
 
 
 def test_an_unknown_kind_is_refused(run: Run) -> None:
