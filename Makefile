@@ -142,6 +142,10 @@ bench-cost: $(VENV)/.stamp emulators ## what tasks cost, from counted calls: doc
 bench-load: $(VENV)/.stamp emulators ## how many tasks a second the emulators take: docs/operate/load.md
 	$(BIN)/python -m benchmarks.load $(BENCH_ARGS)
 
+.PHONY: bench-status
+bench-status: $(VENV)/.stamp emulators ## the operators' first page beside 100,000 tasks: docs/operate/status.md
+	$(BIN)/python -m benchmarks.status $(BENCH_ARGS)
+
 .PHONY: bench-push
 bench-push: $(VENV)/.stamp emulators ## what a slow webhook costs its task
 	$(BIN)/python -m benchmarks.push

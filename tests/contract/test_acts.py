@@ -16,7 +16,9 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import (
     BeingDeletedError,
     ConcurrencyError,
+    NewerReleaseError,
     TaskNotFoundError,
+    UnreadableTaskError,
     UnsupportedOperationError,
 )
 from a2a_serverless.http.intake import Intake
@@ -27,8 +29,8 @@ from a2a_serverless.storage import shares
 from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.deletion import Erasure, Owner, count_data, stored_in
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.layout import task_partition
-from a2a_serverless.storage.table import Range
+from a2a_serverless.storage.layout import head_key, task_partition
+from a2a_serverless.storage.table import Range, Update
 from a2a_serverless.tasks.entries import Caller, StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head, Operation, plain_state
 from a2a_serverless.tasks.rules import Commit
@@ -621,6 +623,54 @@ async def test_what_no_longer_needs_attention_is_skipped(desk: Desk) -> None:
     await desk.storage.commit(now, Commit(entries=(finished,)))
     await desk.acts.run(plan, plan.rows, done)
     assert (done.done, done.skipped.total()) == (0, 1)
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(
+    "values", [{"version": "x"}, {"needs": 99}], ids=["damaged", "of a newer release"]
+)
+async def test_what_cannot_be_acted_on_hides_nothing(
+    desk: Desk, act: Act, values: dict[str, Any]
+) -> None:
+    """The others of a crowd are acted on; a sentence is about that one, and it stays as it is.
+
+    A newer release alone can change the log of its task: a cancel is refused, and noted so. The
+    other acts do not change it.
+    """
+    heads = [await desk.for_act(act, name) for name in ("fine", "odd")]
+    key = head_key(heads[1].scope, "odd")
+    await desk.storage.table.write(Update(key=key, values=values))
+    before = await desk.storage.table.get(key)
+    acts = desk.canceling if act == "cancel" else desk.acts
+    plan, done = await acts.plan(act, desk.owner), Done()
+    await acts.run(plan, plan.rows, done)
+    is_done = "needs" in values and act != "cancel"
+    assert (done.done, done.skipped.total()) == (1 + is_done, 0)
+    assert done.failed.total() == len(plan.rows) - done.done
+    if not is_done:
+        with pytest.raises((UnreadableTaskError, NewerReleaseError), match=r"odd|newer release"):
+            await desk.do(act, "odd")
+        assert await desk.storage.table.get(key) == before
+    entries = [one.outcome for one in await desk.journal() if one.task_id == "odd"]
+    assert [one.startswith("not done: ") for one in entries] == (
+        [False] if is_done else [True] * 2 * ("needs" in values)
+    )
+
+
+@pytest.mark.parametrize("ahead_s", [-3600, 3600])
+async def test_an_operators_clock_may_differ(desk: Desk, ahead_s: int) -> None:
+    """An hour ahead or behind: acts fit, the journal is in the order of its own times."""
+    for number in range(3):
+        await desk.failed(f"t-{number}")
+    desk.clock.advance(ahead_s)
+    for act in ("retry", "redeliver"):
+        plan, done = await desk.acts.plan(act, desk.owner), Done()
+        await desk.acts.run(plan, plan.rows, done)
+        assert (done.done, done.skipped.total(), done.failed.total()) == (3, 0, 0)
+        desk.clock.advance(1)
+    entries = await desk.journal()
+    assert [one.act for one in entries] == ["retry"] * 3 + ["redeliver"] * 3
+    assert all(one.at <= (one.ended_at or 0) for one in entries)
 
 
 async def test_the_first_of_several_messages_is_tried_again(desk: Desk) -> None:

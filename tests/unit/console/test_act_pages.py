@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.table import Update
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
@@ -18,6 +20,7 @@ from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless_tools.console import act_pages
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.console.journal import Journal
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.unit.console.conftest import ANN, OWN, URL, Person, visited
@@ -127,3 +130,58 @@ async def test_a_deletion_of_a_caller_is_noted_without_a_name(
     assert "nothing is left." in text
     assert ANN.digest not in text
     assert " ann" not in text
+
+
+async def test_markup_is_text_in_previews_and_in_the_journal(
+    backends: Backends, clock: ManualClock
+) -> None:
+    """Of a filter, of the person who acts, of a reason, and in what came of an act."""
+    hostile = "<img src=x onerror=alert(1)>"
+    inspector = Inspector(backends.storage, Settings(), place="memory", backends=backends)
+    journal = Journal(backends.storage, hostile)
+    entry = await journal.begin("<b>act", scope=ANN.digest, task_id="t", which=f"reason {hostile}")
+    await journal.end(entry, f"not done: {hostile}")
+    head = await failed(backends, "t")
+    async with visited(Console(inspector, url=URL)) as person:
+        asked = urlencode({"act": "retry", "reason": hostile, "text": hostile})
+        for path in (f"act?{asked}", "journal", f"task/{head.scope}/t"):
+            text = (await person.get(f"/_console/{path}")).text
+            assert "<img" not in text
+            assert "<b>act" not in text
+            assert text.count("&lt;img src=x onerror=alert(1)&gt;") >= 2
+
+
+async def test_what_can_be_read_of_the_journal_is_shown(
+    backends: Backends, person: Person, clock: ManualClock
+) -> None:
+    """Damage in an entry costs what is damaged; what a newer release adds is left out."""
+    journal = Journal(backends.storage, "pat")
+    damage: list[dict[str, Any]] = [
+        {"at": "soon", "scope": 7},
+        {"outcome": ["a"]},
+        {"by": b"x", "later": "kind"},
+        {"later": 1},
+    ]
+    for number, values in enumerate(damage):
+        entry = await journal.begin("retry", scope=ANN.digest, task_id=f"t-{number}")
+        await journal.end(entry, f"outcome {number}")
+        await backends.storage.table.write(Update(key=entry.key, values=values))
+        clock.advance(1)
+    text = (await person.get("/_console/journal")).text
+    for shown in ("t-0", "outcome 0", "t-1", "t-2", "outcome 2", "t-3", "outcome 3"):
+        assert shown in text
+    assert "outcome 1" not in text
+
+
+async def test_an_act_from_another_clock_has_no_age_below_zero(
+    backends: Backends, person: Person, clock: ManualClock
+) -> None:
+    """The operator who has acted is an hour ahead: task and journal are shown all the same."""
+    head = await failed(backends, "t")
+    clock.advance(3600)
+    await Journal(backends.storage, "pat").begin("retry", scope=ANN.digest, task_id="t")
+    clock.advance(-3600)
+    for path in ("journal", f"task/{head.scope}/t"):
+        answer = await person.get(f"/_console/{path}")
+        assert (answer.status_code, "<b>retry</b>" in answer.text) == (200, True)
+        assert not re.search(r"[>\s]-\d+ (s|min|h)\b", answer.text)

@@ -167,7 +167,7 @@ async def test_a_process_tells_once_a_minute(storage: DurableStorage, clock: Man
     told: list[int] = []
     presence = Presence(storage.table, clock)
     for step in (0, 30, 29, 1, 60, -600):
-        clock.advance(step) if step >= 0 else setattr(clock, "_ms", clock.now_ms() + step * 1000)
+        clock.advance(step)
         await presence.tell()
         (one,) = (await activity(storage.table, clock.now_ms())).processes
         told.append(clock.now_ms() - one.at)
@@ -257,6 +257,29 @@ async def test_what_can_be_read_is_shown(
     assert "about bare" not in text
     listed = (await person.get("/_console/tasks?attention=failed")).text
     assert set(re.findall(r'id="to-[^"]*-(\w+)"', listed)) == {"fine", "bare"}
+
+
+async def test_clocks_that_differ_hide_nothing(
+    storage: DurableStorage, inspector: Inspector, person: Person, clock: ManualClock
+) -> None:
+    """Processes two minutes ahead, in the next hour, are seen, and no age is below zero."""
+    clock.advance(45 * 60 + 120)
+    await failed(storage, await asked(storage, "ahead"))
+    await Presence(storage.table, clock).tell()
+    await count_ended(
+        storage.table,
+        [Ended(at=clock.now_ms(), state="failed", took_ms=5, waited_ms=1)],
+        clock.now_ms(),
+    )
+    clock.advance(-120)
+    found = await status_of(inspector)
+    assert (found.hour.failed, found.working, found.last_hour.ended) == (1, 1, {"failed": 1})
+    for path in ("status", "tasks", "tasks?attention=failed&since=hour", "tasks?state=failed"):
+        text = (await person.get(f"/_console/{path}")).text
+        assert ("ahead" in text, bool(re.search(r"[>\s]-\d+ (s|min|h)\b", text))) == (
+            True,
+            False,
+        )
 
 
 # -- search ------------------------------------------------------------------------------------
