@@ -72,8 +72,8 @@ def add_filter(parser: Parser, *, is_verb: bool = False) -> None:
         "retry, share",
         "reason": "only those that failed with this error, such as TimeoutError, or whose open "
         "turn waits for this; none: no reason is known",
-        "find": "only those whose caller, context, reason, correlation id or request's first line "
-        "has this text, or whose id begins with it; a list looks at its newest 1,000",
+        "find": "only those whose caller, context, reason, holder, correlation id or request's "
+        "first line has this text, or whose id begins with it; a list looks at its newest 1,000",
         "context": "only those of this context",
         "since": "only those changed since: 30m, 1h, 7d ago, or a time such as 2026-11-27T08:00Z",
         "until": "only those changed before then",

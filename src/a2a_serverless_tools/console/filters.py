@@ -48,7 +48,8 @@ class TaskFilter:
     reason: str = ""
     """The error of a failure, or what an open turn waits for; `NO_REASON`: none is known."""
     text: str = ""
-    """What caller, context, reason, correlation id or first line contain, or the id begins with."""
+    """What caller, context, reason, holder, correlation id or first line contain, or the id begins
+    with."""
     context: str = ""
     since: str = ""
     until: str = ""

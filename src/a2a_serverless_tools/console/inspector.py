@@ -179,7 +179,8 @@ class TaskRow:
 
     def mentions(self, text: str) -> bool:
         """Return True if the row, with what is known of it, contains a casefolded text."""
-        shown = (self.caller, self.tenant, self.context_id, self.reason, self.first_line)
+        asked = (self.caller, self.tenant, self.context_id, self.first_line)
+        shown = (*asked, self.reason, self.holder)
         exact = (self.correlation_id, self.scope)
         begins = self.task_id.casefold().startswith(text)
         return begins or any(text in one.casefold() for one in (*shown, *exact))
@@ -241,8 +242,9 @@ class TaskQuery:
     """Only tasks that need attention for this: the newest trouble first, the longest wait first.
     Their times and reasons are then those of that, and not of the status."""
     text: str = ""
-    """Only tasks of which caller, tenant, context, reason, correlation id or the request's first
-    line contain this, whatever the case, or whose id begins with it: among `SEARCHED`."""
+    """Only tasks of which caller, tenant, context, reason, correlation id, the holder of the open
+    turn or the request's first line contain this, whatever the case, or whose id begins with it:
+    among `SEARCHED`."""
     is_whole: bool = False
     """Without a scope: the first page, too, looks back to the oldest task."""
 

@@ -294,20 +294,28 @@ async def test_clocks_that_differ_hide_nothing(
         ("BOB", {"other"}),
         ("valueerror", {"other", "old"}),
         (REFERENCE, {"other", "old"}),
+        ("worker:12 ", {"held"}),
         ("nothing", set()),
     ],
 )
 async def test_tasks_are_found_by_what_one_knows(
     storage: DurableStorage, person: Person, clock: ManualClock, text: str, found: set[str]
 ) -> None:
-    """An id's beginning, a context, a line, a caller, a reason, a correlation id of any age."""
+    """An id's beginning, a context, a line, a caller, a reason, a correlation id of any age.
+
+    And who holds an open turn, which on Lambda has the version of the agent's function.
+    """
     await failed(storage, await asked(storage, "old"))
     await asked(storage, "abc-123", "An invoice\nand more", context="talk-7")
     of_bob = storage.for_scope(BOB)
     await failed(of_bob, await asked(of_bob, "other", caller="bob"))
+    for name, version in (("held", 12), ("older", 11)):
+        worker = f"worker:{version} 2026/11/22/[{version}]4f1c"
+        claim = Commit(entries=(WORKING,), token=name, claims=True, worker=worker)
+        await storage.commit(await asked(storage, name), claim)
     answer = await person.get(f"/_console/find?id={text}", follow_redirects=True)
     assert set(re.findall(r'id="to-[^"]{32}-([\w-]+)"', answer.text)) == found
-    assert "Looked for the text in 3 tasks" in answer.text
+    assert "Looked for the text in 5 tasks" in answer.text
 
 
 async def test_a_correlation_id_is_found_however_long_ago(
