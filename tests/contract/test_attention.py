@@ -103,7 +103,7 @@ class World:
         await self.storage.postpone(head, due_at=self.clock.now_ms() + 1, sends=head.sends + 1)
 
     async def ended(self, head: Head) -> None:
-        done = self.random.choice([TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_REJECTED])
+        done = self.random.choice(sorted(TERMINAL - {TaskState.TASK_STATE_FAILED}))
         await self.storage.commit(head, to(done, token=head.token))
 
     async def failed(self, head: Head) -> None:
@@ -130,6 +130,16 @@ class World:
             if push.may_redeliver:
                 assert await self.storage.webhooks.move(push, push.redelivered([]), wakes=True)
                 self.untold.discard(head.task_id)
+
+    async def life(self) -> None:
+        """Open a task, and let one writer act on it, or on the attempt that has claimed it."""
+        await self.opened(None)
+        if self.random.random() < 0.7:
+            await self.claimed(self.seen[-1])
+            on_attempt = [self.ended, self.ended, self.failed, self.released, self.slept, self.told]
+            await self.random.choice(on_attempt)(self.seen[-1])
+        else:
+            await self.random.choice([self.left, self.sent])(self.seen[-1])
 
     async def by_scan(self) -> list[tuple[str, str, str]]:
         """What HEAD of each task says that it is in the index for."""
@@ -247,7 +257,7 @@ class Lists:
         found: list[tuple[str, str]] = []
         token = ""
         while True:
-            limit = 50 if which.state else 3  # a list by creation looks at each hour of a day
+            limit = 50 if which.state else 5  # a list by creation looks at each hour of a day
             query = which.listed(self._clock.now_ms(), limit=limit, token=token)
             page = await self._inspector.tasks(query)
             found += [(row.scope, row.task_id) for row in page.rows if row.scope in self._scopes]
@@ -283,9 +293,11 @@ async def test_each_list_of_the_first_page_is_what_a_scan_finds(
     other = storage.for_scope(new_scope())
     worlds = [World(one, clock, 10 * seed + n) for n, one in enumerate((storage, other))]
     lists = Lists(worlds)
-    for number in range(STEPS // 2):
+    for number in range(STEPS // 4):
         for world in worlds:
+            await world.life()
             await world.step()
-        clock.advance(180)
+        clock.advance(900)
         if number % 15 == 14:
-            await lists.check("day" if number % 2 else "hour")
+            await lists.check("hour")
+    await lists.check("day")

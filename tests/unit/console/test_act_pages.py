@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from a2a.types import TaskState, TaskStatus
 
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.table import Update
@@ -112,6 +113,26 @@ async def test_an_act_that_chooses_nothing_is_refused(person: Person, asked: str
     assert (answer.status_code, "This cannot be shown" in answer.text) == (400, True)
     answer = await person.post("/_console/act", headers=OWN, data={"plan": "guessed"})
     assert (answer.status_code, "look at it again" in answer.text) == (400, True)
+
+
+async def test_a_table_that_may_only_be_read_says_so(
+    backends: Backends, person: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a task's page and on that of a run, which ends; the previews are shown."""
+    head = await failed(backends, "t")
+
+    async def refused(*_: object, **__: object) -> None:
+        raise ConfigurationError("The table tasks cannot be used: no dynamodb:PutItem.")
+
+    monkeypatch.setattr(backends.storage.table, "write", refused)
+    path = f"/_console/task/{head.scope}/t"
+    done = await person.post(f"{path}/retry", headers=OWN, data={"confirmed": "yes"})
+    assert "no dynamodb:PutItem" in (await person.get(done.headers["location"])).text
+    preview = await person.get("/_console/act?act=retry&state=failed")
+    data = {"plan": field(preview.text, "plan"), "confirmed": "yes"}
+    answer = await person.post("/_console/act", headers=OWN, data=data)
+    assert (answer.status_code, "no dynamodb:PutItem" in answer.text) == (502, True)
+    assert await backends.storage.for_scope(ANN).head("t") == head
 
 
 async def test_a_deletion_of_a_caller_is_noted_without_a_name(
