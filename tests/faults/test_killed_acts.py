@@ -38,8 +38,8 @@ from tests.support.failures import failed_task
 from tests.support.messages import request
 from tests.unit.push.receivers import Receiver
 
-TASKS: Final = 120 if IS_LONG else 30
-KILLS: Final = 20 if IS_LONG else 4
+TASKS: Final = 80 if IS_LONG else 30
+KILLS: Final = 12 if IS_LONG else 4
 """Kills that a run is made to survive, if it does not end before."""
 WITHIN_S: Final = 300 if IS_LONG else SETTLE_S
 OWNER: Final = Scope.of("", "ann")

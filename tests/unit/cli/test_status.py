@@ -15,6 +15,7 @@ from a2a_serverless import aws
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.console.letters import oldest_of
 from tests.support.clocks import ManualClock
 from tests.unit.cli.conftest import Run, opened, wait
 
@@ -114,6 +115,14 @@ def test_how_old_the_oldest_message_is(
     assert re.search(r"^operations whose deliveries ran out +0 +0$", out, re.MULTILINE), out
     assert (len(asked), asked[0]["ScanBy"]) == (1, "TimestampDescending")
     assert ("it needs cloudwatch:GetMetricData" in caplog.text) is isinstance(ages, str)
+
+
+def test_an_emulator_has_no_ages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CloudWatch is not asked about a queue of another place."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", "http://127.0.0.1:1")
+    aws.forget_clients()
+    monkeypatch.setattr(aws.client("cloudwatch"), "get_metric_data", pytest.fail)
+    assert wait(oldest_of(["http://127.0.0.1:1/work.fifo"], 0)) == {}
 
 
 def test_an_unknown_kind_is_refused(run: Run) -> None:
