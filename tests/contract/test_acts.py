@@ -295,8 +295,18 @@ async def test_a_retry_has_its_own_copy_of_the_files(desk: Desk) -> None:
     assert blobs._contents == {}
 
 
-async def test_a_retry_without_its_file_is_refused(desk: Desk) -> None:
-    """A sentence says so, in the journal too, and there is no task."""
+@pytest.mark.parametrize(
+    ("is_elsewhere", "why"),
+    [(False, "names a file that is not stored"), (True, "set A2A_BLOBS as its workers have it")],
+    ids=["gone", "elsewhere"],
+)
+async def test_a_retry_without_its_file_is_refused(
+    desk: Desk, *, is_elsewhere: bool, why: str
+) -> None:
+    """A sentence says so, in the journal too, and there is no task.
+
+    Where this process knows no place of files, it says which setting names it.
+    """
     blobs = desk.storage.table.blobs = MemoryBlobs(desk.clock)
     said = request("go")
     said.message.parts.append(Part(raw=b"x" * 40_000))
@@ -305,12 +315,14 @@ async def test_a_retry_without_its_file_is_refused(desk: Desk) -> None:
         head, Commit(entries=(StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED)),))
     )
     blobs._contents.clear()
+    desk.storage.table.blobs = None if is_elsewhere else blobs
     done, plan = Done(), await desk.acts.plan("retry", desk.owner)
     await desk.acts.run(plan, plan.rows, done)
     assert (done.done, len(done.failed)) == (0, 1)
     assert await desk.ids() == {"t"}
     (entry,) = await desk.journal()
-    assert entry.outcome.startswith("not done: A part's link names a file that is not stored")
+    assert entry.outcome.startswith("not done: ")
+    assert why in entry.outcome
 
 
 async def test_the_callers_own_key_stays_with_the_failed_task(desk: Desk) -> None:

@@ -16,6 +16,7 @@ from a2a_serverless.errors import (
     A2AServerlessError,
     ConcurrencyError,
     ConfigurationError,
+    InvalidArgumentError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnavailableError,
@@ -237,14 +238,19 @@ class Acts:
         opening = opening_of(log.records)
         if opening is None:
             raise UnsupportedOperationError("Its first message cannot be read.")
-        opened = await Intake(self._backends("retry"), None).create(
-            storage,
-            retried(head, opening),
-            head.context_id,
-            caller=opening.caller,
-            idempotency_key=retry_key(head),
-            ttl_s=(head.expires_at - head.created_at) / 1000,
-        )
+        try:
+            opened = await Intake(self._backends("retry"), None).create(
+                storage,
+                retried(head, opening),
+                head.context_id,
+                caller=opening.caller,
+                idempotency_key=retry_key(head),
+                ttl_s=(head.expires_at - head.created_at) / 1000,
+            )
+        except InvalidArgumentError as error:
+            if storage.table.blobs is None:  # else the sentence is about a file that is gone
+                raise InvalidArgumentError(_FILES_ELSEWHERE.format(error)) from error
+            raise
         pushes = len(await storage.webhooks.all(head.task_id))
         hooks = f"; its {pushes} webhooks are not told of it" if pushes else ""
         turns = sum(isinstance(e, TurnOpened) for r in log.records for e in r.entries)
@@ -364,3 +370,7 @@ class Acts:
 
 
 _NOTHING_GIVEN_UP: Final = "No notification of it was given up: there is nothing to redeliver."
+_FILES_ELSEWHERE: Final = (
+    "Its message cannot be sent again from here: {} If its files are stored beside the table, set"
+    " A2A_BLOBS as its workers have it, or name the stack."
+)
