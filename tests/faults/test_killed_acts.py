@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, closing
@@ -33,6 +32,7 @@ from tests.faults import processes
 from tests.faults.harness import AGENT, IS_LONG, SETTLE_S, SHORT, Emulators, until
 from tests.faults.ledger import VARIABLE
 from tests.faults.processes import Running
+from tests.faults.traps import WRITE_VARIABLE
 from tests.faults.webhooks import SETTINGS
 from tests.support.failures import failed_task
 from tests.support.messages import request
@@ -40,10 +40,12 @@ from tests.unit.push.receivers import Receiver
 
 TASKS: Final = 80 if IS_LONG else 30
 KILLS: Final = 12 if IS_LONG else 4
-"""Kills that a run is made to survive, if it does not end before."""
+"""Kills that a command is made to survive, if it does not end before."""
 WITHIN_S: Final = 300 if IS_LONG else SETTLE_S
 OWNER: Final = Scope.of("", "ann")
 ANN: Final = Caller(user="ann")
+WRITES: Final = 2 * AT_ONCE
+"""Writes of a run until it dies, at most: an act on a task takes three."""
 OPEN: Final[tuple[Act, ...]] = ("cancel", "resend")
 DONE: Final[dict[Act, str]] = {
     "cancel": "The task is canceled.",
@@ -69,11 +71,11 @@ class Desk:
     running: list[Running] = field(default_factory=list)
     kills: int = 0
 
-    def start(self, *arguments: str) -> Running:
+    def start(self, *arguments: str, **variables: str) -> Running:
         """Start a process of the deployment, or a command."""
         name = f"{arguments[0]}-{len(self.running)}"
         output = self.folder / f"{name}.log"
-        started = processes.start(name, list(arguments), self.variables, output)
+        started = processes.start(name, list(arguments), self.variables | variables, output)
         self.running.append(started)
         return started
 
@@ -93,26 +95,17 @@ class Desk:
         return {head.task_id: head for head in heads}
 
     async def act(self, act: Act) -> None:
-        """Run the command until it has done all; kill it at random times before."""
+        """Run the command until it has done all; let it die at random writes before."""
         while True:
-            command = self.start("tasks", act, "--user", "ann", "--yes")
-            if self.kills < KILLS and await self._is_killed(command):
+            at = {WRITE_VARIABLE: str(self.chance.randint(1, WRITES))} if self.kills < KILLS else {}
+            command = self.start("tasks", act, "--user", "ann", "--yes", **at)
+            code = await command.ended(SETTLE_S)
+            if at and code == -9:
                 self.kills += 1
                 continue
-            assert await command.ended(SETTLE_S) == 0, command.said()
+            assert code == 0, command.said()
             assert "Failed" not in command.said()
             return
-
-    async def _is_killed(self, command: Running) -> bool:
-        """Whether a command has died of a kill, a while after it began some more acts."""
-        wanted = len(await self.journal()) + self.chance.randrange(2 * AT_ONCE)
-        deadline = time.monotonic() + SETTLE_S
-        while not command.has_ended and len(await self.journal()) < wanted:
-            assert time.monotonic() < deadline, f"nothing is done: {command.said()}"
-            await asyncio.sleep(0.002)
-        await asyncio.sleep(self.chance.uniform(0, 0.02))
-        command.process.kill()
-        return await command.ended() == -9
 
     async def journal(self) -> list[Entry]:
         """What was noted of acts, the oldest first."""

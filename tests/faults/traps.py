@@ -2,22 +2,31 @@
 
     A2A_FAULT_POINT=between-commits:2    die at the second passage of that point
     A2A_FAULT_MARK=/path/of/a/file       written, to the disk, before the end
+    A2A_FAULT_WRITE=12                   die within milliseconds of the twelfth write to the table
 
 The end is SIGKILL: nothing is flushed, no handler runs, no connection is closed in order.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
+import random
 import signal
 import threading
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final
 
 from a2a_serverless import faults
+from a2a_serverless.storage.dynamodb import DynamoTable
+from a2a_serverless.storage.sqlite import SqliteTable
 
 POINT_VARIABLE: Final = "A2A_FAULT_POINT"
 MARK_VARIABLE: Final = "A2A_FAULT_MARK"
+WRITE_VARIABLE: Final = "A2A_FAULT_WRITE"
+WITHIN_S: Final = 0.01
+"""The longest time between the beginning of that write and the end."""
 
 POINTS: Final = frozenset(
     {
@@ -99,6 +108,25 @@ def arm(variables: Mapping[str, str]) -> None:
     """Set the trap that the variables ask for, if they do, in this process."""
     if wanted := variables.get(POINT_VARIABLE, ""):
         faults.point = Trap(wanted, variables.get(MARK_VARIABLE))
+    if wanted := variables.get(WRITE_VARIABLE, ""):
+        numbers = itertools.count(1)
+        for table in (DynamoTable, SqliteTable):
+            setattr(table, "write", _deadly(table.write, numbers, int(wanted)))  # noqa: B010 - a trap
+
+
+def _deadly(
+    write: Callable[..., Awaitable[None]], numbers: Iterator[int], wanted: int
+) -> Callable[..., Awaitable[None]]:
+    """Return a table's write; when the wanted one begins, the end comes at a random time."""
+
+    async def counted(*args: Any, **options: Any) -> None:
+        if next(numbers) == wanted:
+            after_s = random.uniform(0, WITHIN_S)  # noqa: S311 - a kill's time
+            loop = asyncio.get_running_loop()
+            loop.call_later(after_s, os.kill, os.getpid(), signal.SIGKILL)
+        await write(*args, **options)
+
+    return counted
 
 
 def names() -> str:
