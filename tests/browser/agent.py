@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from tempfile import gettempdir
 
 from a2a_serverless.worker import TaskContext, Worker
 
@@ -23,6 +25,9 @@ More at [the harbour](https://harbour.example/times).
 """
 
 
+OFFERS, INVOICE, ORDER = "Compare the three offers.", "Who pays invoice 4711?", "Place the order."
+
+
 class Scripted(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         told = ctx.user_text
@@ -33,12 +38,44 @@ class Scripted(Worker):
         elif told == "wait":
             await ctx.send_status("Waiting until it is canceled.")
             await asyncio.Event().wait()
+        elif told == OFFERS:
+            await self._compare(ctx)
+        elif told == INVOICE:
+            await ctx.complete(f"It is paid by {customer('4711')}.")
+        elif told == ORDER:
+            await ctx.complete("The order is placed.")
         else:
             await ctx.send_status("Looking at the tables.")
             for number in range(20):
                 await ctx.emit_text_artifact(f"{number} ", artifact_id="count", append=number > 0)
                 await asyncio.sleep(0.15)
             await ctx.respond("All twenty.")
+
+    async def _compare(self, ctx: TaskContext) -> None:
+        """Lose the shop in the middle of the first attempt; the second one has another price."""
+        await ctx.send_status("Asking three shops.")
+        is_first = begins(ctx.task_id)
+        price = "999 EUR" if is_first else "120 EUR"
+        await ctx.emit_text_artifact(f"The best price is {price}.", artifact_id="offers")
+        if is_first:
+            await asyncio.sleep(0.3)  # what was said is stored
+            raise TimeoutError("the shop does not answer")
+        await ctx.respond("Compared.")
+
+
+def begins(task_id: str) -> bool:
+    """Return True once for each task: each worker has an agent of its own, so a file knows."""
+    begun = Path(gettempdir(), f"offers-{task_id}")
+    if begun.exists():
+        begun.unlink()
+        return False
+    begun.touch()
+    return True
+
+
+def customer(number: str) -> str:
+    """Return the customer of an invoice; there is none."""
+    return {"4710": "Ann"}[number]
 
 
 agent = Scripted()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
@@ -72,21 +73,24 @@ UNSWEPT = Timing(waiting_s=86_400, lease_s=86_400)
 
 @contextmanager
 def site_of(
-    timing: Timing = UNSWEPT, *, push: bool = False, agent: Path = HERE / "agent.py"
+    timing: Timing = UNSWEPT,
+    *,
+    push: bool = False,
+    agent: Path = HERE / "agent.py",
+    **options: Any,
 ) -> Iterator[Site]:
-    """A `dev` on a free port; tasks are written in its past, up to now."""
+    """A `dev` on a free port, with settings; tasks are written in its past, up to now."""
     consoles: list[Console] = []
-    settings = Settings(
-        auth="none", cancel_timeout_s=1, push_allowed_hosts="127.0.0.1", push_retry_base_s=1
-    )
+    given = {"cancel_timeout_s": 1, "push_allowed_hosts": "127.0.0.1", "push_retry_base_s": 1}
+    settings = Settings(auth="none", **(given | options))
     with TemporaryDirectory() as folder, kept_lines(Path(folder, "dev.log")) as lines:
-        options = Options(
+        stack_options = Options(
             agent=f"{agent}:agent",
             card=CARD,
             beside=partial(dev.beside, consoles, lines),
             push=push,
         )
-        with Stack(settings, options) as stack:
+        with Stack(settings, stack_options) as stack:
             yield _site(stack, consoles[0], timing)
 
 

@@ -8,11 +8,12 @@ from typing import Final, Literal
 
 import httpx
 from a2a.types import TaskState
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 from a2a_serverless.tasks.rules import Timing
 from tests.browser import seeds
 from tests.browser.conftest import CHROMIUM, Site, Visit, site_of, visiting
+from tests.browser.questions import QUESTIONS, asked_site
 
 FOLDER: Final = Path(__file__).parents[2] / "docs/pictures"
 SIZES: Final = {"wide": (1280, 860), "narrow": (400, 860)}
@@ -39,9 +40,22 @@ def main() -> None:
                     for page in PAGES:
                         _open(visit, site, page)
                         visit.page.screenshot(path=FOLDER / f"{page}-{name}-{scheme}.png")
+        _questions(browser)
         browser.close()
     for name, said in EXAMPLES.items():
         _example(name, said)
+
+
+def _questions(browser: Browser) -> None:
+    """Write a picture of the answer to each of an operator's questions."""
+    viewport = {"width": 1280, "height": 860}
+    with (
+        asked_site() as site,
+        visiting(browser, site, viewport=viewport, color_scheme="light") as visit,
+    ):
+        for question in QUESTIONS:
+            question.answer(visit)
+            visit.page.screenshot(path=FOLDER / f"question-{question.name}.png")
 
 
 def _example(name: str, said: tuple[str, ...]) -> None:

@@ -1,0 +1,36 @@
+"""An operator's ten questions: each is answered by the console in three steps at most."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from tests.browser.conftest import CHROMIUM, visiting
+from tests.browser.questions import MOST_STEPS, QUESTIONS, asked_site
+from tests.support import pages
+
+
+@pytest.mark.browser
+@pytest.mark.timeout(300)
+def test_each_question_is_answered() -> None:
+    """By real tasks: one that failed, one whose attempt was discarded, a webhook, a stuck turn."""
+    with asked_site() as site, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        with visiting(browser, site) as visit:
+            for question in QUESTIONS:
+                question.answer(visit)
+            assert visit.said == []
+        browser.close()
+
+
+def test_the_page_has_these_steps() -> None:
+    """Each question is a section of the page `questions`, with its steps and its picture."""
+    sections = pages.text("questions").split("\n## ")[1:]
+    assert len(QUESTIONS) == len(sections) == 10
+    for question, section in zip(QUESTIONS, sections, strict=True):
+        title, _, text = section.partition("\n")
+        assert title == question.asks
+        told = [line[3:] for line in text.splitlines() if line[:1].isdigit() and line[1:3] == ". "]
+        assert told == [step.text for step in question.steps]
+        assert 0 < len(told) <= MOST_STEPS
+        assert f"question-{question.name}.png" in text
