@@ -157,7 +157,7 @@ QUESTIONS = (
         "What is slow?",
         (
             Step(
-                "On the first page, follow the number of completed tasks",
+                "On the first page, follow the number of completed tasks.",
                 _click("#numbers a[href*='state=completed']"),
             ),
             _row(OFFERS),

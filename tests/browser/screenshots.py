@@ -30,7 +30,11 @@ PAGES: Final = ("tasks", "conversation", "timeline", "try", "card")
 def main() -> None:
     """Write a picture of each page, at each width, in each scheme."""
     FOLDER.mkdir(exist_ok=True)
-    with site_of(Timing(cancel_s=3600)) as site, sync_playwright() as playwright:
+    with (
+        site_of(Timing(cancel_s=3600)) as site,
+        asked_site() as asked,
+        sync_playwright() as playwright,
+    ):
         _fill(site)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for name, (width, height) in SIZES.items():
@@ -40,19 +44,16 @@ def main() -> None:
                     for page in PAGES:
                         _open(visit, site, page)
                         visit.page.screenshot(path=FOLDER / f"{page}-{name}-{scheme}.png")
-        _questions(browser)
+        _questions(browser, asked)
         browser.close()
     for name, said in EXAMPLES.items():
         _example(name, said)
 
 
-def _questions(browser: Browser) -> None:
+def _questions(browser: Browser, site: Site) -> None:
     """Write a picture of the answer to each of an operator's questions."""
     viewport = {"width": 1280, "height": 860}
-    with (
-        asked_site() as site,
-        visiting(browser, site, viewport=viewport, color_scheme="light") as visit,
-    ):
+    with visiting(browser, site, viewport=viewport, color_scheme="light") as visit:
         for question in QUESTIONS:
             question.answer(visit)
             visit.page.screenshot(path=FOLDER / f"question-{question.name}.png")
