@@ -103,7 +103,7 @@ def test_units_that_aws_would_refuse(document: Json, units: str) -> None:
         (
             "by-attention",
             ["attention_key", "attention_at"],
-            {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["state", "expires_at"]},
+            {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["incarnation", "expires_at"]},
         ),
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.storage.finding import Noted
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Key, Table
 from a2a_serverless.tasks.entries import decode_entries
@@ -28,9 +29,9 @@ class Requests:
         self._table = table
         self._known: dict[Key, Asked] = {}
 
-    async def of(self, heads: Iterable[Head]) -> Mapping[TaskKey, Asked]:
+    async def of(self, tasks: Iterable[Head | Noted]) -> Mapping[TaskKey, Asked]:
         """Return what tasks were asked; one request reads those of a hundred that are not known."""
-        keys = {(head.scope, head.task_id): _first(head) for head in heads}
+        keys = {(one.scope, one.task_id): _first(one) for one in tasks}
         missing = list(dict.fromkeys(key for key in keys.values() if key not in self._known))
         if missing:
             found = await self._table.load(missing, consistent=False, only=("body",))
@@ -40,9 +41,9 @@ class Requests:
         return {task: self._known.get(key, UNKNOWN) for task, key in keys.items()}
 
 
-def _first(head: Head) -> Key:
-    partition = task_partition(head.scope, head.task_id)
-    return Key(partition, event_sort(head.incarnation, 1, 0))
+def _first(task: Head | Noted) -> Key:
+    partition = task_partition(task.scope, task.task_id)
+    return Key(partition, event_sort(task.incarnation, 1, 0))
 
 
 def _asked(item: Mapping[str, Any] | None) -> Asked:

@@ -13,12 +13,10 @@ from a2a_serverless.storage.activity import Hours, Process, activity, percentile
 from a2a_serverless.storage.finding import (
     Noted,
     NotedTasks,
-    load_noted,
     tasks_in_trouble,
     waiting_tasks,
 )
 from a2a_serverless.storage.layout import HOUR_MS
-from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless_tools.console.inspector import MOST_NOTED, Inspector
 from a2a_serverless_tools.console.letters import (
@@ -31,7 +29,7 @@ from a2a_serverless_tools.console.letters import (
     oldest_of,
 )
 from a2a_serverless_tools.inspect.wording import duration
-from a2a_serverless_tools.inspect.words import UNKNOWN, Asked
+from a2a_serverless_tools.inspect.words import Asked
 
 SEEN_MS: Final = 180_000
 """A process that has told of itself since then works: it tells each minute, and clocks differ."""
@@ -165,8 +163,8 @@ class Status:
 async def status_of(inspector: Inspector) -> Status:
     """Return the numbers of a place's first page.
 
-    On a stack that is at most twelve requests, five of them to queues, and one to CloudWatch where
-    messages wait.
+    On a stack that is at most twelve requests: six of the table, five of queues, and one of
+    CloudWatch where messages wait.
 
     Raises:
         ConfigurationError, UnavailableError: the table did not answer.
@@ -181,9 +179,8 @@ async def status_of(inspector: Inspector) -> Status:
     )
     top = _Top.of(trouble.found)
     shown = [*trouble.found[:TAIL], *top.callers.values()]
-    heads = await load_noted(storage, shown)
-    asked = await inspector.asked.of(heads.values())
-    hour, day = (_troubles(trouble, now - hours * HOUR_MS, top, asked, heads) for hours in (1, 24))
+    asked = await inspector.asked.of(shown)
+    hour, day = (_troubles(trouble, now - hours * HOUR_MS, top, asked) for hours in (1, 24))
     working = sum(now - one.at < SEEN_MS for one in active.processes)
     return Status(
         place=inspector.place,
@@ -197,7 +194,7 @@ async def status_of(inspector: Inspector) -> Status:
         day=day,
         last_hour=Times.of(active.last_hour),
         last_day=Times.of(active.last_day),
-        tail=tuple(_happened(one, asked, heads) for one in trouble.found[:TAIL]),
+        tail=tuple(_happened(one, asked) for one in trouble.found[:TAIL]),
     )
 
 
@@ -257,12 +254,11 @@ def _troubles(
     since: int,
     top: _Top,
     asked: Mapping[TaskKey, Asked],
-    heads: Mapping[TaskKey, Head],
 ) -> Troubles:
     found = [one for one in trouble.found if one.why.at >= since]
     kinds = Counter(one.why.kind for one in found)
     failed = [one for one in found if one.why.kind == "failed"]
-    names = {head.scope: asked.get(key, UNKNOWN) for key, head in heads.items()}
+    names = {scope: asked[scope, one.task_id] for scope, one in top.callers.items()}
     reasons, callers = (Counter(one.why.reason for one in failed), Counter(o.scope for o in failed))
     is_cut = not trouble.is_all and len(found) == len(trouble.found)
     return Troubles(
@@ -274,8 +270,8 @@ def _troubles(
         callers=tuple(
             Caller(
                 scope=scope,
-                name=names.get(scope, UNKNOWN).caller,
-                tenant=names.get(scope, UNKNOWN).tenant,
+                name=names[scope].caller,
+                tenant=names[scope].tenant,
                 tasks=callers[scope],
             )
             for scope in top.callers
@@ -293,11 +289,8 @@ def _waiting(waits: NotedTasks) -> Waiting:
     )
 
 
-def _happened(
-    one: Noted, asked: Mapping[TaskKey, Asked], heads: Mapping[TaskKey, Head]
-) -> Happened:
-    key = (one.scope, one.task_id)
-    said = asked.get(key, UNKNOWN) if key in heads else UNKNOWN
+def _happened(one: Noted, asked: Mapping[TaskKey, Asked]) -> Happened:
+    said = asked[one.scope, one.task_id]
     return Happened(
         at=one.why.at,
         what=one.why.kind,

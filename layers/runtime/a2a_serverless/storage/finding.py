@@ -143,6 +143,7 @@ class Noted:
     scope: str
     task_id: str
     why: Attention
+    incarnation: str
     config_id: str
     """The webhook of which a notification was given up; empty: it is about the task itself."""
     place: str
@@ -245,8 +246,16 @@ def _noted_of(entry: Item) -> Noted | None:
     if why is None or not entry["PK"].startswith("TASK#"):
         return None
     scope, task_id = layout.owner_of(entry["PK"])
-    config_id = "" if entry["SK"] == layout.HEAD else layout.push_names(entry["SK"])[1]
-    return Noted(scope=scope, task_id=task_id, why=why, config_id=config_id, place=_noted_at(entry))
+    is_head = entry["SK"] == layout.HEAD
+    names = (entry.get("incarnation", ""), "") if is_head else layout.push_names(entry["SK"])
+    return Noted(
+        scope=scope,
+        task_id=task_id,
+        why=why,
+        incarnation=str(names[0]),
+        config_id=names[1],
+        place=_noted_at(entry),
+    )
 
 
 async def opened_at(log: DurableStorage, head: Head) -> int | None:

@@ -38,7 +38,7 @@ INDEXES: Final[Mapping[str, Index]] = {
     BY_DUE: Index("due_key", "due_at", frozenset({"expires_at"})),
     BY_ID: Index("id_key", "created_key"),
     BY_LINE: Index("line_key", "line_at", frozenset({"due_at", "expires_at"})),
-    BY_ATTENTION: Index("attention_key", "attention_at", frozenset({"state", "expires_at"})),
+    BY_ATTENTION: Index("attention_key", "attention_at", frozenset({"incarnation", "expires_at"})),
 }
 """The indexes of the table, as template.yaml has them.
 
