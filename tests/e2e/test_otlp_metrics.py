@@ -146,10 +146,10 @@ def test_a_worker_elsewhere_counts_as_a_function_does(
 def test_no_task_waits_for_a_collector(folder: Path, how: str) -> None:
     """Tasks are as fast, processes end as they should, and the worker warns once.
 
-    200 pairs of tasks, one of each pair beside a collector that does not take the metrics, which
+    60 pairs of tasks, one of each pair beside a collector that does not take the metrics, which
     are sent each tenth of a second, nor the spans.
     """
-    pairs = 200
+    pairs = 60
     for name in ("with", "without"):
         shutil.copytree(folder, folder / name, ignore=lambda *_: ["with", "without"])
     holds = threading.Event() if how == "slow" else None
@@ -172,7 +172,7 @@ def test_no_task_waits_for_a_collector(folder: Path, how: str) -> None:
     medians = [1000 * median(each) for each in zip(*seconds, strict=True)]
     slower_ms = 1000 * median(one - other for one, other in seconds)
     logger.info("%s: p50 %.2f and %.2f ms, %+.2f ms in pairs", how, *medians, slower_ms)
-    assert slower_ms < 5
+    assert slower_ms < max(5, medians[1] / 2)  # a wait would be 100 ms and more
     assert bool(taking.asked) is (how != "away")
     said = (folder / "with" / "worker.log").read_text(encoding="utf-8")
     assert said.count("The collector does not take the metrics") == 1
