@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from typing import get_args
 
@@ -46,6 +47,7 @@ def texts_of(keyword: str) -> set[str]:
     }
 
 
+@functools.cache
 def values() -> dict[str, set[str]]:
     """All values of the dimension of each metric that has one."""
     refusals = first_words(*REFUSING) | {*_REASONS.values(), _OTHER_HTTP_ERROR[1]}
