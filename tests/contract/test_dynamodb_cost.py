@@ -274,7 +274,7 @@ async def test_a_failure_costs_one_unit_more(bench: Bench) -> None:
 async def test_what_the_first_page_needs_costs_little(bench: Bench) -> None:
     """A worker writes 1 unit a minute, and the ends in a batch of the stream 1 unit together.
 
-    The page itself takes 7 requests of the table, and a read unit for each forty entries of the
+    The page itself takes 6 requests of the table, and a read unit for each forty entries of the
     last day.
     """
     storage, clock = bench.storage, ManualClock(bench.storage.clock.now_ms())
@@ -297,7 +297,7 @@ async def test_what_the_first_page_needs_costs_little(bench: Bench) -> None:
         status = await status_of(inspector)
     assert status.day.failed >= 100
     assert (cost(telling), cost(counting)) == ((1, 1, 0), (1, 1, 0))
-    assert (looking.requests, looking.read_units < 40) == (7, True)
+    assert (looking.requests, looking.read_units < 40) == (6, True)
 
 
 async def test_a_cancel_before_the_start_costs_no_read_more(bench: Bench) -> None:
