@@ -77,24 +77,30 @@ async def _look(options: Namespace) -> int:
 
 
 async def _letters(options: Namespace) -> Letters:
-    """Return the messages of the queue that stack or environment names, else of the file of `dev`.
+    """Return the messages of the queue that stack or environment names, or that is in their file.
 
     Raises:
         ConfigurationError: none of them has the queue.
     """
+    from a2a_serverless.wiring import open_backends, table_file
     from a2a_serverless_tools.cli.places import file_of, in_file, settings_of
     from a2a_serverless_tools.console.letters import SqsLetters, letters_of
 
     settings = (await settings_of(options))[0]
     field, what = _QUEUES[options.queue], _WHAT[options.queue]
     queue: str = getattr(settings, field)
-    if queue and not options.file:
+    is_in_file = table_file(settings.table) is not None
+    if queue and not options.file and not is_in_file:
         return SqsLetters(queue, what)
+    backends = None
     if (file := file_of(options, settings, is_change=options.verb == "delete")) is not None:
         inspector = await in_file(file, settings)
-        letters = letters_of(field, inspector.settings, inspector.backends)
-        if letters is not None:
-            return letters
+        settings, backends = inspector.settings, inspector.backends
+    elif is_in_file:
+        backends = open_backends(settings)
+    letters = letters_of(field, settings, backends)
+    if letters is not None:
+        return letters
     msg = f"A2A_{field.upper()} is not set, and no --stack is named: it has the {what}."
     raise ConfigurationError(msg)
 

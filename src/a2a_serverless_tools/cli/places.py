@@ -66,7 +66,8 @@ async def inspector_of(
     settings, logs, workers = await settings_of(options)
     if (file := file_of(options, settings, is_change=is_change)) is not None:
         return await in_file(file, settings)
-    needs_queue = needs_queue or (may_lack_queue and bool(settings.queue))
+    has_queues = table_file(settings.table) is not None  # in the file itself
+    needs_queue = needs_queue or has_queues or (may_lack_queue and bool(settings.queue))
     storage = open_storage(settings)
     await check_storage(storage, settings)
     return Inspector(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,15 @@ from a2a.types import TaskState, TaskStatus
 from botocore.exceptions import ClientError
 
 from a2a_serverless import aws
+from a2a_serverless.settings import load_settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.wiring import open_backends
 from a2a_serverless_tools.console.letters import oldest_of
 from tests.support.clocks import ManualClock
 from tests.unit.cli.conftest import Run, opened, wait
+from tests.unit.push.test_jobs import LETTER
 
 pytestmark = pytest.mark.usefixtures("database")
 FAILED = Commit(entries=(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED)),))
@@ -60,6 +64,23 @@ def test_a_set_aside_message_needs_a_person(
     monkeypatch.setenv("A2A_UNDECODABLE_QUEUE", "nowhere.fifo")
     code, out, _ = run("status")
     assert (code, "cannot be used" in out, "unknown" in out) == (1, True, True)
+
+
+def test_the_queues_of_a_table_in_a_file(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They are in the file, under the names of the settings, and SQS is not asked for them."""
+    monkeypatch.setenv("A2A_TABLE", f"file:{tmp_path / 'tasks.db'}")
+    monkeypatch.setenv("A2A_PUSH_QUEUE", "jobs")
+    monkeypatch.setenv("A2A_PUSH_DEAD_LETTER_QUEUE", "unsent")
+    wait(open_backends(load_settings()).pushing().queue.dead_letter(LETTER))
+    code, out, _ = run("status")
+    assert (code, "1 message is set aside: notifications that were given up." in out) == (1, True)
+    assert re.search(r"^operations, which are turns and cancels +0 +0$", out, re.MULTILINE)
+    assert re.search(r"^push jobs +0 +0$", out, re.MULTILINE)
+    assert "unknown" not in out
+    assert LETTER.job.task_id in run("notifications")[1]
+    assert run("undecodable")[:2] == (0, "")
 
 
 @pytest.mark.parametrize(
