@@ -212,7 +212,7 @@ def _print_plan(plan: Plan) -> None:
     print(
         printable(
             f"{plan.which.sentence()}: looked at {plan.looked:,}. To {ACTS[plan.act]}:"
-            f" {len(plan.rows):,} tasks."
+            f" {len(plan.rows):,} task{'' if len(plan.rows) == 1 else 's'}."
         )
     )
     for row in plan.rows[:_SHOWN]:

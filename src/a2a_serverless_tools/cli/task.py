@@ -67,6 +67,12 @@ def fault_of(task_id: str, scope: str | None) -> str | None:
     return None
 
 
+_NO_LOGS: Final = (
+    "--logs reads the logs of a deployment: name it with --stack. A table alone has none:"
+    " look for a correlation id where your workers write their log."
+)
+
+
 async def _show(options: Namespace) -> int:
     """Print the task to stdout; if a part or all of it is not shown, say why and return 2."""
     from a2a_serverless_tools.cli.places import inspector_of
@@ -79,11 +85,6 @@ async def _show(options: Namespace) -> int:
     if fault is not None:
         return refuse(fault)
     inspector = await inspector_of(options)
-    if options.logs and inspector.logs is None:
-        return refuse(
-            "--logs reads the logs of a deployment: name it with --stack. A table alone has none:"
-            " look for a correlation id where your workers write their log."
-        )
     found = await inspector.timelines(options.id, options.scope)
     if len(found) != 1:
         return _not_one(options, inspector, found)
@@ -94,11 +95,13 @@ async def _show(options: Namespace) -> int:
     if not options.events and not options.follow:
         shown = with_logs(shown, lines)
         _print(options, shown, inspector.cost(shown), lines)
-    if options.logs and not options.json:
+    if inspector.logs is not None and options.logs and not options.json:
         is_tree = not (options.events or options.follow or options.story or options.cost)
         rest = shown.lines.get(0, ()) if is_tree else lines
         print("\n".join(["", *map(log_text, rest)]))
-    return refuse(_damage(shown)) if shown.unreadable else 0
+    missing = [_NO_LOGS] if options.logs and inspector.logs is None else []
+    missing += [_damage(shown)] if shown.unreadable else []
+    return refuse(" ".join(missing)) if missing else 0
 
 
 def _not_one(options: Namespace, inspector: Inspector, found: Sequence[Timeline]) -> int:

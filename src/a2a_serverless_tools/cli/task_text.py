@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from a2a_serverless.observability.spans import kept_trace_id
@@ -173,7 +174,8 @@ def _tree(shown: Timeline) -> list[_Node]:
     }
     roots = [node for _, node in turns]
     for commit in shown.commits:
-        changes = "; ".join(map(changed, commit.changes)) or "claim"
+        same = ((text, len(list(all_))) for text, all_ in groupby(map(changed, commit.changes)))
+        changes = "; ".join(f"{text}, {n} times" if n > 1 else text for text, n in same) or "claim"
         line = _Node(f"{_time(commit.at)}  {commit.version}  {changes}")
         if commit.version in of_attempt:
             parent, attempt, own = of_attempt[commit.version]

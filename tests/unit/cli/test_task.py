@@ -136,6 +136,23 @@ def test_the_manual_shows_what_is_printed(
     assert indent(said.out, " " * 4) in pages.part("operate"), said.out
 
 
+def test_the_task_is_shown_where_there_are_no_logs(run: Run, storage: DurableStorage) -> None:
+    """A table alone has none: the task is printed without them, then one sentence says so."""
+    opened(storage)
+    said = run(TASK, "--logs")
+    assert (said.code, said.out) == (2, run(TASK).out)
+    assert "--logs reads the logs of a deployment: name it with --stack." in said.err
+    assert json.loads(run(TASK, "--logs", "--json").out)["logs"] == []
+
+
+def test_changes_that_are_alike_share_a_line(run: Run, storage: DurableStorage) -> None:
+    """A commit of a thousand statuses is one line, which has their number."""
+    status = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+    claimed(storage, opened(storage), "a", *[status] * 1_000, chunk("one", append=False), status)
+    line = "2  status working, 1000 times; artifact report, 23 bytes; status working"
+    assert versions_of(run(TASK).out)[-1].endswith(line)
+
+
 def test_tokens_and_money_are_shown(run: Run, storage: DurableStorage) -> None:
     """The task's by model, each attempt's in all, also of one that was taken back."""
     first = ModelsUsed((Usage("big", 2, 1200, 300, 1000, cost=4_200),))

@@ -297,7 +297,6 @@ def test_a_look_at_a_queue_asks_all_servers(
         (("tasks", "--tenant", "acme"), "A tenant is part of a caller's name"),
         (("tasks", "--scope", "x"), "x is no scope"),
         (("task", "t", "--follow", "--json"), "--follow shows events"),
-        (("task", "t", "--logs"), "--logs reads the logs of a deployment"),
         (("undecodable", "show"), "needs the id of a message"),
         (("undecodable",), "A2A_UNDECODABLE_QUEUE is not set"),
     ],
