@@ -206,7 +206,10 @@ def test_a_turn_that_sleeps_is_shown_as_such(visit: Visit, site: Site) -> None:
 
 
 def test_a_failed_task_has_no_green_mark_and_nothing_pulses(visit: Visit, site: Site) -> None:
-    """The dot of its end has the colour of a failure; a page that follows a task stands still."""
+    """The dot of its end has the colour of a failure; a page that follows a task stands still.
+
+    The reason has a row of its own, above all other facts.
+    """
     colour = "getComputedStyle(document.querySelector('{}'), '::before').backgroundColor"
 
     def dot(selector: str) -> str:
@@ -221,6 +224,9 @@ def test_a_failed_task_has_no_green_mark_and_nothing_pulses(visit: Visit, site: 
     site.scribe.commit(head, seeds.said(TaskState.TASK_STATE_FAILED, "x"), token="a")
     expect(visit.page.locator(".story .reached")).to_have_count(1)
     expect(visit.page.locator(".now .follows")).to_have_count(0)
+    width = "document.querySelector('{}').clientWidth"
+    widths = [visit.page.evaluate(width.format(one)) for one in (".why-line", ".facts")]
+    assert widths[0] == widths[1]
     red = dot(".story .reached")
     seeds.conversation(site.scribe, "green")
     visit.task(site, "green", "timeline")

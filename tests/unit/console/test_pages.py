@@ -757,10 +757,14 @@ async def test_a_tasks_page_leads_with_reason_and_caller(
     shown = words(text)
     assert (
         "Why attempt 2 ended with ValueError at agent.py, line 28, in handle: no"
-        " &lt;b&gt;customer&lt;/b&gt; (correlation id decade) decade Asked by ann (acme) Two days"
+        " &lt;b&gt;customer&lt;/b&gt; (correlation id decade ) Asked by ann (acme) Two days"
         " Took 11.0 s"
     ) in shown
     assert re.search(r'<code class="copy"[^>]*>decade</code>', text)
+    listed = (await person.get("/_console/tasks")).text
+    assert re.search(r'<td data-name="took"[^>]*>11\.0 s</td>', listed)
+    costs = words((await person.get(f"{path}?view=cost")).text)
+    assert "Model big 1 call, 10 tokens in, 5 out, cost 0.0042 no price in dollars" in costs
     assert "none needed" not in text
 
 
@@ -777,7 +781,7 @@ async def test_a_turn_that_waits_says_for_what_it_does(
     assert (
         "Now waits 20.0 s so far for the next try after ValueError, not before"
         " 2026-11-22 02:15:00.000; the last attempt ended with ValueError at agent.py, line 28,"
-        " in handle (correlation id c0ffee) c0ffee Asked by not named: owner"
+        " in handle (correlation id c0ffee ) Asked by not named: owner"
     ) in words(text)
 
 
