@@ -245,7 +245,7 @@ async def test_a_failed_attempt_is_named() -> None:
         task = await bench.send()
         await bench.work()
     about = (
-        f"task {task.task_id}; turn 1; attempt 1; attempts 1; of 2; reason ValueError; delay_s 0"
+        f"task {task.task_id}; turn 1; attempt 1; attempts 1 of 2; reason ValueError; delay_s 0.0"
     )
     assert lines_with(out, "given back")[0].startswith(f"WARNING: Turn given back; {about}")
 

@@ -16,7 +16,6 @@ WHICH: Final[Mapping[str, str]] = MappingProxyType(
         "turn": "turn",
         "attempt": "attempt",
         "attempts": "attempts",
-        "max_attempts": "of",
         "config_id": "webhook",
         "version": "version",
         "state": "state",
@@ -49,6 +48,10 @@ def named(fields: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
     """Yield those fields of a line that have a value, each with its name."""
     for name, shown in names.items():
         value = fields.get(name)
+        if isinstance(value, float):
+            value = f"{value:.1f}"
+        if name == "attempts" and value and (most := fields.get("max_attempts")):
+            value = f"{value} of {most}"
         if value is not None and value != "":
             yield f"{shown} {value}"
 

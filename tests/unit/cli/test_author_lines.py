@@ -23,7 +23,7 @@ from tests.unit.cli.test_send import ours, task_of
 
 HERE = Path(__file__)
 TASK = {"task_id": "3a2ef00d", "turn": 1, "attempts": 2, "max_attempts": 3}
-ABOUT = "; task 3a2ef00d; turn 1; attempts 2; of 3"
+ABOUT = "; task 3a2ef00d; turn 1; attempts 2 of 3"
 """What a plain line says of it."""
 
 
