@@ -258,7 +258,8 @@ def _troubles(
     found = [one for one in trouble.found if one.why.at >= since]
     kinds = Counter(one.why.kind for one in found)
     failed = [one for one in found if one.why.kind == "failed"]
-    names = {scope: asked[scope, one.task_id] for scope, one in top.callers.items()}
+    said = [(scope, known) for (scope, _), known in asked.items()]
+    names = dict(sorted(said, key=lambda one: bool(one[1].caller)))  # a name wins over none
     reasons, callers = (Counter(one.why.reason for one in failed), Counter(o.scope for o in failed))
     is_cut = not trouble.is_all and len(found) == len(trouble.found)
     return Troubles(

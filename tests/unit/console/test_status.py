@@ -237,8 +237,9 @@ async def test_what_can_be_read_is_shown(
     storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
     """A damaged HEAD, a log without its beginning, a later release's state cost only themselves."""
-    for name in ("fine", "gone", "bare", "newer"):
+    for name in ("bare", "fine", "gone", "newer"):
         await failed(storage, await asked(storage, name, f"about {name}"))
+        clock.advance(1)
     newer = await storage.head("newer")
     assert newer is not None
     later = Update(key=head_key(ANN.digest, "newer"), values={"needs": 99, "state": "TASK_STATE_X"})
@@ -254,6 +255,7 @@ async def test_what_can_be_read_is_shown(
     text = (await person.get("/_console/status")).text
     assert "4 tasks have failed" in text
     assert "about fine" in text
+    assert ">of ann (acme)<" in text
     assert "about bare" not in text
     listed = (await person.get("/_console/tasks?attention=failed")).text
     assert set(re.findall(r'id="to-[^"]*-(\w+)"', listed)) == {"fine", "bare"}
