@@ -40,6 +40,8 @@ _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d{3})Z")
 _ELEMENT: Final = (
     r'<time datetime="\g<0>" title="\g<0>">\1 <b>\2</b><span class="ms">\3</span></time>'
 )
+_RETRY: Final = re.compile(r"(?:(?<=tried again as )|(?<=tried again before: as ))[\w-]+")
+"""The id of a task that tries another one again, in a sentence about the act."""
 _KEPT: Final = 50
 """Notes that are remembered."""
 
@@ -60,6 +62,12 @@ def timed(text: str) -> Markup:
     return Markup(_TIME.sub(_ELEMENT, str(escape(visible(text)))))  # noqa: S704 - escaped
 
 
+def linked(text: str, scope: str) -> Markup:
+    """Return a sentence about an act on a task of an owner; a new task in it is a link."""
+    link = rf'<a href="{BASE}/task/{escape(scope)}/\g<0>">\g<0></a>'
+    return Markup(_RETRY.sub(link, str(escape(visible(text)))))  # noqa: S704 - escaped
+
+
 _TEMPLATES: Final = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=True,
@@ -77,7 +85,7 @@ _TEMPLATES.globals |= {
     "may_act": MAY_ACT.get,
     "plain": lambda state: state.replace("_", " "),
 }
-_TEMPLATES.filters["timed"] = timed
+_TEMPLATES.filters |= {"timed": timed, "linked": linked}
 
 
 def page(template: str, *, status: int = 200, **values: Any) -> Response:

@@ -54,16 +54,23 @@ def field(text: str, name: str) -> str:
 async def test_a_failed_task_is_tried_again_from_its_page(
     backends: Backends, person: Person
 ) -> None:
-    """The page says as which, and who did it; the journal has both."""
+    """The page says who did it, and leads to the new task; the journal does, too."""
     head = await failed(backends, "t")
     path = f"/_console/task/{head.scope}/t"
     assert f'action="{path}/retry"' in (await person.get(path)).text
     done = await person.post(f"{path}/retry", headers=OWN, data={"confirmed": "yes"})
     text = (await person.get(done.headers["location"])).text
-    (new,) = re.findall(r'role="status">It is tried again as ([\w-]+)\.<', text)
+    (new,) = re.findall(
+        r'role="status">It is tried again as <a href="[^"]*/([\w-]+)">\1</a>\.<', text
+    )
     assert re.search(r"<b>retry</b> by \S+ on \S+<br>It is tried again as", text)
     assert await backends.storage.for_scope(ANN).head(new) is not None
-    assert f"It is tried again as {new}." in (await person.get("/_console/journal")).text
+    link = f'It is tried again as <a href="/_console/task/{head.scope}/{new}">{new}</a>.'
+    assert link in text
+    assert link in (await person.get("/_console/journal")).text
+    again = await person.post(f"{path}/retry", headers=OWN, data={"confirmed": "yes"})
+    refused = (await person.get(again.headers["location"])).text
+    assert f"before: as {link.partition(' as ')[2]}" in refused
 
 
 async def test_an_act_on_many_is_counted_and_confirmed(
