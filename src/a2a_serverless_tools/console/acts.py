@@ -252,7 +252,8 @@ class Acts:
                 raise InvalidArgumentError(_FILES_ELSEWHERE.format(error)) from error
             raise
         pushes = len(await storage.webhooks.all(head.task_id))
-        hooks = f"; its {pushes} webhooks are not told of it" if pushes else ""
+        are = "webhook is" if pushes == 1 else f"{pushes} webhooks are"
+        hooks = f"; its {are} not told of it" if pushes else ""
         turns = sum(isinstance(e, TurnOpened) for r in log.records for e in r.entries)
         first = f", with the first of its {turns} messages" if turns > 1 else ""
         return f"It is tried again as {opened.head.task_id}{first}{hooks}."

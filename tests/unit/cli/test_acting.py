@@ -52,7 +52,7 @@ def test_a_failed_task_is_tried_again_and_noted(
     """Once; the journal has who and what came of it, as lines and as JSON, and by the task."""
     failed(storage, "t")
     code, out, _ = run("tasks", "retry", "t", "--yes")
-    found = re.fullmatch(r"t: It is tried again as (\S+); its 1 webhooks are not told.*\n", out)
+    found = re.fullmatch(r"t: It is tried again as (\S+); its webhook is not told.*\n", out)
     assert code == 0
     assert found is not None
     code, _, err = run("tasks", "retry", "t", "--yes")

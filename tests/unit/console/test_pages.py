@@ -661,7 +661,7 @@ async def test_a_turn_that_sleeps_is_neither_overdue_nor_lost(clock: ManualClock
         rows, queues = await stack.page("/tasks"), await stack.page("/queues")
         (note,) = re.findall('class="note">(.*?)</span></time></span>', rows)
         assert re.sub(r"<.*?>", "", note) == "asleep until 2026-11-22 03:14:00.000"
-        said = "1 open turns: 0 claimed by a worker, 1 asleep, to be woken within two hours, 0 "
+        said = "1 open turn: 0 claimed by a worker, 1 asleep, to be woken within two hours, 0 "
         assert said in queues
         assert 'class="calm"' in queues
         assert "overdue" not in text + queues
