@@ -169,7 +169,7 @@ QUESTIONS = (
         "lost",
         "Is anything lost?",
         (Step("Open Queues.", _click("nav >> text=Queues")),),
-        ("open turns", "sent again by the sweeper"),
+        ("1 open turn", "sent again by the sweeper"),
     ),
     Question(
         "delete",
