@@ -86,7 +86,8 @@ class Cost:
 
     def sentences(self) -> Iterator[str]:
         """Yield the sum in words, and what is missing in it."""
-        yield f"{dollars(self.least, self.most)}, on demand in us-east-1, for what is counted here."
+        spent = dollars(self.least, self.most)
+        yield f"{spent} at AWS's prices in us-east-1, for what is counted here."
         if self.models is not None:
             yield f"Models: {self.models:,.4f} in the currency of your price list."
         if self.unpriced:

@@ -379,7 +379,7 @@ async def test_a_task_has_its_costs(storage: DurableStorage, person: Person) -> 
     assert f"<td>{shown.units} write units</td>" in text
     assert f"${shown.units * WRITE_UNIT:.7f}" in text
     cost = Inspector(storage, Settings(), place="memory").cost(shown)
-    assert f'<p class="big">${cost.least:.7f}, on demand' in text
+    assert f'<p class="big">${cost.least:.7f} at AWS' in text
     assert "Not counted: reads and streams of clients; renewed leases" in text
     rows = re.findall(r'<tr><td class="number">(\d+)</td>.*?(\d+)</td></tr>', text)
     assert rows == [(str(one.version), str(one.units)) for one in reversed(shown.commits)]
@@ -761,6 +761,7 @@ async def test_a_tasks_page_leads_with_reason_and_caller(
         " Took 11.0 s"
     ) in shown
     assert re.search(r'<code class="copy"[^>]*>decade</code>', text)
+    assert f'href="/_console/tasks?scope={ANN.digest}&amp;context=' in text
     listed = (await person.get("/_console/tasks")).text
     assert re.search(r'<td data-name="took"[^>]*>11\.0 s</td>', listed)
     costs = words((await person.get(f"{path}?view=cost")).text)
