@@ -102,7 +102,7 @@ function switchZone() {
   showZone();
 }
 
-byId("other-zone").hidden = false;
+byId("other-zone").hidden = /^(Etc\/)?UTC$/.test(zone);
 byId("other-zone").addEventListener("click", switchZone);
 showZone();
 // Before the next frame, so that no time of a new part is seen in UTC first.
