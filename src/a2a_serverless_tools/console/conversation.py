@@ -38,7 +38,7 @@ from a2a_serverless.tasks.turns import Attempt
 from a2a_serverless_tools.console.difference import Difference, common, difference
 from a2a_serverless_tools.console.inspector import Seen
 from a2a_serverless_tools.console.paging import MOST_OF_ALL, Key, Place, Window, window
-from a2a_serverless_tools.inspect.timeline import kind_name
+from a2a_serverless_tools.inspect.timeline import unknown_entry
 
 _PartKind: TypeAlias = Literal["text", "markdown", "json", "image", "file", "link", "elsewhere"]
 _Kind: TypeAlias = Literal[
@@ -52,7 +52,7 @@ _Kind: TypeAlias = Literal[
     "discarded",  # what an attempt said, and a restart took back
 ]
 _Content: TypeAlias = Message | Artifact
-_Place: TypeAlias = Key | tuple[int | None, str]
+_ContentKey: TypeAlias = Key | tuple[int | None, str]
 """Of a message its key; of an artifact `_Entry.as_of` and its id."""
 _Show: TypeAlias = Callable[[AnyMessage], Awaitable[None]]
 """Replaces what a message refers to by contents or links, in place."""
@@ -72,10 +72,10 @@ _PER_PART: Final = 200
 _PER_PIECE: Final = 40
 """Characters that a piece of a difference counts beside its own."""
 _AT_ONE: Final = 1_000
-"""Numbers of one entry of the log in the keys of what is made of it."""
+"""How far apart the keys of two entries of a commit are: each may make several of a page."""
 _MANY: Final = 10**9
 _TOP: Final = "e"
-"""What the ids of elements begin with, but for those within others."""
+"""The beginning of the ids of those elements that are in no other one."""
 _OF_MARKDOWN: Final = 3
 """How often a character of Markdown counts: it has to be parsed, at worst a second for 100,000."""
 _SCHEMES: Final = ("http://", "https://", "mailto:")
@@ -191,8 +191,8 @@ class _Entry:
     """Of what was discarded: the attempt that came next."""
 
     @property
-    def place(self) -> _Place:
-        """Return where its content is loaded to."""
+    def content_key(self) -> _ContentKey:
+        """Return by what its content is found among those that were loaded."""
         return (self.as_of, self.artifact_id) if self.kind == "artifact" else self.key
 
     @property
@@ -273,14 +273,10 @@ async def conversation(seen: Seen, place: Place, show: _Show, *, since: int = 0)
 
 def artifacts_of(seen: Seen) -> list[Artifact]:
     """Return the artifacts of a task as they are now, in the order of their places in URLs."""
-    fold = _fold_of(seen)
+    fold = seen.fold()
     for record in seen.records:
         fold.add_later(record)
     return list(map(joined, fold.artifacts.values()))
-
-
-def _fold_of(seen: Seen) -> Fold:
-    return Fold(seen.head.task_id, seen.head.context_id)
 
 
 def _entries_of(seen: Seen) -> list[_Entry]:
@@ -346,8 +342,7 @@ class _Walk:
                 case TurnEnded():
                     is_over = True
                 case Unknown(kind):
-                    clause = f"version {record.version} has an entry of kind {kind_name(kind)!r}"
-                    title = f"{clause}, which this release cannot read"
+                    title = unknown_entry(record.version, kind)
                     self._put("damage", key, record, title=title)
                 case _:
                     pass
@@ -461,17 +456,17 @@ class _Page:
     def __init__(self, seen: Seen, since: int) -> None:
         self._seen = seen
         self._since = since
-        self._loaded: dict[_Place, _Content] = {}
+        self._loaded: dict[_ContentKey, _Content] = {}
         self._indexes: dict[str, int] = {}
         self._left = MOST_OF_ALL
 
     async def load(self, entries: Sequence[_Entry], show: _Show) -> None:
         """Load the contents of what is rendered, and of what that is compared with."""
         wanted = [one for entry in entries for one in self._wanted(entry) if one.has_content]
-        artifacts = {one.place for one in wanted if one.kind == "artifact"}
+        artifacts = {one.content_key for one in wanted if one.kind == "artifact"}
         if artifacts:
             await asyncio.to_thread(self._fold, artifacts)
-        self._loaded |= {one.place: copied(one.content) for one in wanted if one.content}
+        self._loaded |= {one.content_key: copied(one.content) for one in wanted if one.content}
         for content in self._loaded.values():
             await show(content)
 
@@ -493,21 +488,21 @@ class _Page:
         """Return True if the browser has what a version has changed last."""
         return version <= self._since
 
-    def _fold(self, places: Collection[_Place]) -> None:
+    def _fold(self, keys: Collection[_ContentKey]) -> None:
         """Load artifacts as of several versions, by one walk through the log."""
-        fold = _fold_of(self._seen)
-        versions = sorted({as_of for as_of, _ in places if as_of is not None})
+        fold = self._seen.fold()
+        versions = sorted({as_of for as_of, _ in keys if as_of is not None})
         for record in self._seen.records:
             while versions and versions[0] < record.version:
-                self._keep(fold, versions.pop(0), places)
+                self._keep(fold, versions.pop(0), keys)
             fold.add_later(record)
         for version in (*versions, None):
-            self._keep(fold, version, places)
+            self._keep(fold, version, keys)
         self._indexes = {name: place for place, name in enumerate(fold.artifacts)}
 
-    def _keep(self, fold: Fold, version: int | None, places: Collection[_Place]) -> None:
+    def _keep(self, fold: Fold, version: int | None, keys: Collection[_ContentKey]) -> None:
         for name, artifact in fold.artifacts.items():
-            if (version, name) in places:
+            if (version, name) in keys:
                 self._loaded[version, name] = joined(artifact)
 
     def said(self, entries: Sequence[_Entry]) -> tuple[_Said, ...]:
@@ -529,7 +524,7 @@ class _Page:
             return said
         if entry.then is not None and entry.kind == "discarded":
             return self._discarded(entry, said, entry.then)
-        content = self._loaded.get(entry.place)
+        content = self._loaded.get(entry.content_key)
         if content is None:
             return said
         parts, is_short = self._parts(content)
@@ -560,7 +555,7 @@ class _Page:
         )
         if said.is_same or other is None:
             return said
-        before, after = self._loaded.get(one.place), self._loaded.get(other.place)
+        before, after = self._loaded.get(one.content_key), self._loaded.get(other.content_key)
         if _bytes_of(before) == _bytes_of(after):
             return said
         found = difference(_plain(before), _plain(after))

@@ -22,7 +22,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.fold import Cursor, Event, Fold, Record, events_of
 from a2a_serverless_tools.console.inspector import Seen, as_response
 from a2a_serverless_tools.console.paging import Key, Place, Window, window
-from a2a_serverless_tools.inspect.timeline import discards_of, kind_name
+from a2a_serverless_tools.inspect.timeline import discards_of, unknown_entry
 
 _Kind: TypeAlias = Literal["message", "status", "artifact", "attempt", "damage"]
 _Show: TypeAlias = Callable[[AnyMessage], Awaitable[None]]
@@ -36,7 +36,7 @@ KINDS: Final[Mapping[str, str]] = {
 MOST_OF_AN_EVENT: Final = 10_000
 """Characters of one event that a page shows: a chunk may have megabytes."""
 _FIRST: Final = 10**9
-"""Taken from the numbers in a commit of what stands before all else in it."""
+"""Subtracted from a row's number, so that it stands before the events of its commit."""
 _SECOND: Final = 2
 """The turn from which on borders name the turn."""
 _AROUND: Final = 400
@@ -127,15 +127,15 @@ async def events(
     browser has this page; 0: none.
     """
     rows = await asyncio.to_thread(_rows_of, seen)
-    fold = Fold(seen.head.task_id, seen.head.context_id)
+    fold = seen.fold()
 
-    def matches(row: _Row) -> int:
+    def matches(row: _Row) -> tuple[bool, int]:
         if row.kind == "damage":
-            return 0
+            return True, 0
         if row.kind == "attempt" or which.kind not in ("", row.kind):
-            return -1
+            return False, 1
         text = _json(row.event(fold)) if which.text else ""
-        return len(text) if which.text.casefold() in text.casefold() else -len(text)
+        return which.text.casefold() in text.casefold(), len(text)
 
     asked = matches if which.fields else None
     shown = await asyncio.to_thread(window, rows, place, asked)
@@ -163,7 +163,7 @@ def _rows_of(seen: Seen) -> list[_Row]:
     """Return the rows of a log in their order, which is that of the keys."""
     attempts = {one.first: (turn, one) for turn in seen.turns for one in turn.attempts}
     discards = discards_of(seen.records)
-    fold = Fold(seen.head.task_id, seen.head.context_id) if discards else None
+    fold = seen.fold() if discards else None
     rows: dict[int, list[_Row]] = {}
     for number, (version, clause) in enumerate(seen.damage):
         key = (version, number - len(seen.damage) - 1)
@@ -214,8 +214,7 @@ def _events_in(record: Record, fold: Fold | None) -> list[_Row]:
         elif isinstance(entry, StatusChanged | ArtifactWritten):
             sources.append(Record(version=record.version, entries=(entry,)))
         elif isinstance(entry, Unknown):
-            clause = f"version {record.version} has an entry of kind {kind_name(entry.kind)!r}"
-            title = f"{clause}, which this release cannot read"
+            title = unknown_entry(record.version, entry.kind)
             rows.append(
                 _Row(
                     kind="damage",

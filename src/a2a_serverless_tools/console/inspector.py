@@ -309,6 +309,10 @@ class Seen:
         """Return what its cursors end with."""
         return incarnation_tag(self.head.incarnation)
 
+    def fold(self) -> Fold:
+        """Return a fold of the task to which no record was added yet."""
+        return Fold(self.head.task_id, self.head.context_id)
+
 
 _EventLine: TypeAlias = tuple[str, Mapping[str, Any]]
 """The cursor of an event, and the event as subscribers get it: a StreamResponse as JSON."""

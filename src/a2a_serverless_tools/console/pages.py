@@ -183,19 +183,14 @@ class Pages:
         )
 
     async def _shown(self, request: Request, template: str) -> Response:
-        """Return a task's page or its live part: of that the browser has, alone the places."""
+        """Return a task's page, or its live part without what the browser has already."""
         task_id, scope = request.path_params["id"], request.path_params["scope"]
         storage = self._inspector.storage.for_scope(Scope(scope))
         head = await _head(storage, task_id)
         pushes = await storage.webhooks.all(task_id) if head is not None else []
         seen = await self._inspector.seen(scope, task_id) if is_task_id(task_id) else None
         if seen is None:
-            return page(
-                "found.html",
-                status=404,
-                id=task_id,
-                found=[],
-            )
+            return page("found.html", status=404, id=task_id, found=[])
         asked = request.query_params
         view = asked.get("view", VIEWS[0])
         view = view if view in VIEWS else VIEWS[0]

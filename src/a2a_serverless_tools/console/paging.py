@@ -83,12 +83,12 @@ class Window(Generic[E]):
 
 
 def window(
-    entries: Sequence[E], place: Place, matches: Callable[[E], int] | None = None
+    entries: Sequence[E], place: Place, matches: Callable[[E], tuple[bool, int]] | None = None
 ) -> Window[E]:
     """Return the part of a log that a page shows.
 
-    `matches` returns how many characters were looked through, negative if an entry is not one of
-    those to show; None: all are shown. At least one entry is looked at.
+    `matches` returns whether an entry is shown, and how many characters it has looked through for
+    that; None: all are shown. At least one entry is looked at.
     """
     is_forward = place.after is not None
     if place.after is not None:
@@ -105,9 +105,9 @@ def window(
         if not 0 <= at < len(entries):
             break
         start, stop, looked = min(start, at), max(stop, at + 1), looked + (matches is not None)
-        size = 0 if matches is None else matches(entries[at])
-        unread -= abs(size)
-        if size >= 0:
+        is_shown, read = (True, 0) if matches is None else matches(entries[at])
+        unread -= read
+        if is_shown:
             found.append(entries[at])
             left -= entries[at].size
     has_older, has_newer = 0 < start < stop, start < stop < len(entries)

@@ -241,7 +241,7 @@ class Timeline:
     task_id: str
     scope: str
     looked_at: int
-    """The time at which it was read, until which grows what has no end; 0: it is not known."""
+    """The time at which it was read: lengths of what goes on count until then. 0: unknown."""
     asked: Asked
     """Who has asked for what."""
     context_id: str | None
@@ -621,6 +621,12 @@ def _place(told: list[Happening], at: int) -> int:
     return next(
         (place for place, one in enumerate(told) if one.at is not None and one.at > at), len(told)
     )
+
+
+def unknown_entry(version: int, kind: bytes) -> str:
+    """Return a clause about an entry of a newer release, and the commit that has it."""
+    of_kind = f"version {version} has an entry of kind {kind_name(kind)!r}"
+    return f"{of_kind}, which this release cannot read"
 
 
 def kind_name(kind: bytes) -> str:

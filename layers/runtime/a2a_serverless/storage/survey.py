@@ -94,9 +94,9 @@ def _behind(head: Head) -> str:
 
 
 def _goes_on(known: Head, found: Sequence[Item]) -> bool:
-    """Return True if the last one of a task's items is a later HEAD of what is known, or its own.
+    """Return True if a task's items end with the HEAD that is known or with a later one of it.
 
-    Without any HEAD the task is gone, which is a later one, too.
+    It is also true without any HEAD: the task is gone.
     """
     if not found or found[-1]["SK"] != HEAD:
         return True
@@ -108,8 +108,8 @@ def _goes_on(known: Head, found: Sequence[Item]) -> bool:
 def _survey_of(found: Sequence[Item], known: tuple[Record, ...] = ()) -> Survey | None:
     """Return what a task's items say; None without a HEAD.
 
-    `found` has the task's EVENT items in the order of their keys, and HEAD as the last one; of
-    those that `known` has, it need not have any.
+    `found` has the task's EVENT items in the order of their keys, and HEAD as the last one. It
+    may lack those in `known`.
     """
     if not found or found[-1]["SK"] != HEAD:
         return None

@@ -71,7 +71,7 @@ class AttemptEnd:
     until: int = 0
     """The time before which the turn does not start again, in milliseconds; 0: at once."""
     place: str = ""
-    """`FILE, line N, in FUNCTION` from which its error came; empty: from no line that is known."""
+    """`FILE, line N, in FUNCTION` from which its error came; empty: it is unknown."""
     message: str = ""
     """The beginning of the error's text, if the settings keep it."""
 

@@ -53,8 +53,8 @@ def raised_at(error: BaseException) -> str:
     """Return `FILE, line N, in FUNCTION`, the author's innermost line of what ended an attempt.
 
     Without a line of the author's it is a package's or Python's; empty if there is none either.
-    FILE has no folder from which modules are imported, as the agent's own is. Of a group it is the
-    line of its first exception. At most `MOST_PLACE` bytes, the last ones.
+    FILE is relative to the folder of `sys.path` that has it, such as the agent's. Of a group it is
+    the line of its first exception. Of more than `MOST_PLACE` bytes the last ones are returned.
     """
     if known := getattr(error, "place", ""):
         return _in_its_folder(known)
