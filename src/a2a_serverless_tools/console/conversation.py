@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, takewhile
 from typing import Any, Final, Literal, TypeAlias
 
-from a2a.types import Artifact, Message, Part, Role
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import Message as AnyMessage
-from markdown_it import MarkdownIt
-from markdown_it.common.utils import escapeHtml
-from markdown_it.rules_block import StateBlock, table
-from markdown_it.token import Token
-from markupsafe import Markup, escape
+from a2a.types import Artifact, Message, Role
 
-from a2a_serverless.tasks.blobs import blob_of
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     MessageAppended,
@@ -35,12 +25,22 @@ from a2a_serverless.tasks.fold import Fold, Record, joined
 from a2a_serverless.tasks.head import ASLEEP, HANDOVER, INTERRUPTED, TERMINAL, plain_state
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.turns import Attempt
-from a2a_serverless_tools.console.difference import Difference, common, difference
-from a2a_serverless_tools.console.inspector import Seen
+from a2a_serverless_tools.console.difference import Difference, difference
+from a2a_serverless_tools.console.inspector import Seen, Show
 from a2a_serverless_tools.console.paging import MOST_OF_ALL, Key, Place, Window, window
+from a2a_serverless_tools.console.parts import (
+    PER_PART,
+    Content,
+    ShownPart,
+    bytes_of,
+    in_blocks,
+    plain_text,
+    short,
+    shown_parts,
+    size_of,
+)
 from a2a_serverless_tools.inspect.timeline import unknown_entry
 
-_PartKind: TypeAlias = Literal["text", "markdown", "json", "image", "file", "link", "elsewhere"]
 _Kind: TypeAlias = Literal[
     "user",
     "agent",
@@ -51,61 +51,19 @@ _Kind: TypeAlias = Literal[
     "damage",
     "discarded",  # what an attempt said, and a restart took back
 ]
-_Content: TypeAlias = Message | Artifact
 _ContentKey: TypeAlias = Key | tuple[int | None, str]
 """Of a message its key; of an artifact `_Entry.as_of` and its id."""
-_Show: TypeAlias = Callable[[AnyMessage], Awaitable[None]]
-"""Replaces what a message refers to by contents or links, in place."""
 
-IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Images that are shown; all others, SVG among them, are files."""
-MOST_TEXT: Final = 100_000
-"""Characters of one text that a page shows."""
-BLOCK: Final = 4_000
-"""Characters of a piece of an artifact's text, which is sent once."""
 MOST_DISCARDED: Final = 50
 """Entries of one discarded attempt that a page shows, the newest."""
-_MOST_NAME: Final = 500
-"""Characters of a name or a URL."""
-_PER_PART: Final = 200
-"""Characters that a part counts beside its own."""
 _PER_PIECE: Final = 40
 """Characters that a piece of a difference counts beside its own."""
 _AT_ONE: Final = 1_000
 """How far apart the keys of two entries of a commit are: each may make several of a page."""
 _MANY: Final = 10**9
+"""Subtracted from the number of a damage, so that it stands before all else of its commit."""
 _TOP: Final = "e"
 """The beginning of the ids of those elements that are in no other one."""
-_OF_MARKDOWN: Final = 3
-"""How often a character of Markdown counts: it has to be parsed, at worst a second for 100,000."""
-_SCHEMES: Final = ("http://", "https://", "mailto:")
-_MOST_TOKENS: Final = 50_000
-"""Behind so many pieces no further table is one: a row of one character fills all columns."""
-_ALIGNED: Final = {f"text-align:{side}": side for side in ("left", "center", "right")}
-"""Classes in the place of the styles that the parser gives to cells, and no page of ours allows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ShownPart:
-    """A part of a message or artifact, ready to be escaped by the template."""
-
-    kind: _PartKind
-    text: str = ""
-    html: Markup | None = None
-    """Of texts, escaped, and of Markdown: their characters are shown as they are."""
-    blocks: tuple[Markup | None, ...] = ()
-    """Of a text that may grow: its pieces, escaped; None: the browser has the piece."""
-    name: str = ""
-    size: int = 0
-    index: int = 0
-    """The part's place, for its URL."""
-    is_cut: bool = False
-
-    @property
-    def length(self) -> int:
-        """Return the characters that it takes on the page; those of Markdown weigh more."""
-        own = len(self.text if self.html is None else self.html)
-        return _PER_PART + own * (_OF_MARKDOWN if self.kind == "markdown" else 1)
 
 
 @dataclass(slots=True)
@@ -151,10 +109,10 @@ class _Start:
         left = {one.key: one for one in self.messages}
         alike: dict[bytes, list[_Entry]] = {}
         for said in reversed(self.messages):
-            alike.setdefault(_bytes_of(said.content), []).append(said)
+            alike.setdefault(bytes_of(said.content), []).append(said)
         again: dict[Key, _Entry] = {}
         for one in entries:
-            if one.kind == "agent" and (same := alike.get(_bytes_of(one.content))):
+            if one.kind == "agent" and (same := alike.get(bytes_of(one.content))):
                 again[one.key] = left.pop(same.pop().key)
         others = iter(left.values())
         for one in entries:
@@ -175,7 +133,7 @@ class _Entry:
     changed: int
     """The newest version that has changed what is shown, but for what `then` says."""
     by_attempt: bool
-    size: int = _PER_PART
+    size: int = PER_PART
     """About how many characters it takes on a page."""
     content: Message | None = None
     artifact_id: str = ""
@@ -231,7 +189,7 @@ class _Said:
     version: int
     is_same: bool
     """As of `_Next`."""
-    parts: tuple[_ShownPart, ...] = ()
+    parts: tuple[ShownPart, ...] = ()
     is_short: bool = False
     """Not all of its content is shown: the page has enough without it."""
     title: str = ""
@@ -256,7 +214,7 @@ class Conversation:
     window: Window[_Entry]
 
 
-async def conversation(seen: Seen, place: Place, show: _Show, *, since: int = 0) -> Conversation:
+async def conversation(seen: Seen, place: Place, show: Show, *, since: int = 0) -> Conversation:
     """Return a page of the conversation of a task, as far as its log can be read.
 
     Artifacts stand where they were begun, and have what they have now. What a restart has taken
@@ -359,7 +317,7 @@ class _Walk:
             **{"by_attempt": is_by_attempt} | values,
         )
         if entry.content is not None:
-            entry.size += _size(entry.content.parts)
+            entry.size += size_of(entry.content.parts)
         self.entries[key] = entry
         return entry
 
@@ -388,7 +346,7 @@ class _Walk:
         artifact_id = write.artifact.artifact_id
         entry = self._artifacts.get(artifact_id)
         if entry is None:
-            title = _short(write.artifact.name or artifact_id)
+            title = short(write.artifact.name or artifact_id)
             entry = self._put("artifact", key, record, artifact_id=artifact_id, title=title)
             self._artifacts[artifact_id] = entry
         if record.token is not None:
@@ -396,8 +354,8 @@ class _Walk:
             if self._start is not None:
                 self._start.written[artifact_id] = record.version
                 self._start.speaks(record.version)
-        own = _size(write.artifact.parts)
-        entry.size = (entry.size if write.append else _PER_PART) + own
+        own = size_of(write.artifact.parts)
+        entry.size = (entry.size if write.append else PER_PART) + own
         entry.changed = record.version
 
     def _restart(self, base: int, key: Key, record: Record) -> None:
@@ -456,11 +414,11 @@ class _Page:
     def __init__(self, seen: Seen, since: int) -> None:
         self._seen = seen
         self._since = since
-        self._loaded: dict[_ContentKey, _Content] = {}
+        self._loaded: dict[_ContentKey, Content] = {}
         self._indexes: dict[str, int] = {}
         self._left = MOST_OF_ALL
 
-    async def load(self, entries: Sequence[_Entry], show: _Show) -> None:
+    async def load(self, entries: Sequence[_Entry], show: Show) -> None:
         """Load the contents of what is rendered, and of what that is compared with."""
         wanted = [one for entry in entries for one in self._wanted(entry) if one.has_content]
         artifacts = {one.content_key for one in wanted if one.kind == "artifact"}
@@ -532,7 +490,7 @@ class _Page:
         if index is not None:
             is_known = self._has(entry.key[0])
             before = self._loaded.get((self._since, entry.artifact_id)) if is_known else None
-            parts = tuple(_in_blocks(parts, before))
+            parts = tuple(in_blocks(parts, before))
         return replace(said, parts=parts, is_short=is_short, index=index)
 
     def _discarded(self, entry: _Entry, said: _Said, then: _Start) -> _Said:
@@ -556,182 +514,21 @@ class _Page:
         if said.is_same or other is None:
             return said
         before, after = self._loaded.get(one.content_key), self._loaded.get(other.content_key)
-        if _bytes_of(before) == _bytes_of(after):
+        if bytes_of(before) == bytes_of(after):
             return said
-        found = difference(_plain(before), _plain(after))
+        found = difference(plain_text(before), plain_text(after))
         self._left -= sum(len(piece.text) + _PER_PIECE for piece in found.pieces)
         return replace(said, difference=found)
 
-    def _parts(self, content: _Content) -> tuple[tuple[_ShownPart, ...], bool]:
+    def _parts(self, content: Content) -> tuple[tuple[ShownPart, ...], bool]:
         """Return the parts of a content until the page has enough; True if there are more."""
-        more, parts = _shown_parts(content.parts), list[_ShownPart]()
-        self._left -= _PER_PART
+        more, parts = shown_parts(content.parts), list[ShownPart]()
+        self._left -= PER_PART
         while self._left >= 0 and (part := next(more, None)) is not None:
             parts.append(part)
             self._left -= part.length
         return tuple(parts), next(more, None) is not None
 
 
-def _in_blocks(parts: Sequence[_ShownPart], before: _Content | None) -> Iterator[_ShownPart]:
-    """Yield the parts of an artifact, texts in blocks.
-
-    What a text begins with in common with the artifact as the browser has it is not sent again.
-    """
-    known: Sequence[Part] = [] if before is None else before.parts
-    texts = iter(() if any(map(_is_markdown, known)) else _shown_parts(known))
-    for part in parts:
-        old = next(texts, None)
-        if part.kind == "text":
-            same = common(part.text, old.text) if old is not None and old.kind == "text" else 0
-            starts = range(0, len(part.text), BLOCK)
-            blocks = (
-                None if at + BLOCK <= same else escape(part.text[at : at + BLOCK]) for at in starts
-            )
-            part = replace(part, blocks=tuple(blocks))  # noqa: PLW2901 - the same part, cut
-        yield part
-
-
 def _newest_of(discarded: _Entry) -> list[_Entry]:
     return discarded.said[-MOST_DISCARDED:]
-
-
-def _bytes_of(content: _Content | None) -> bytes:
-    """Return what is the same for two contents with the same parts."""
-    parts = [] if content is None else content.parts
-    return b"".join(part.SerializeToString(deterministic=True) for part in parts)
-
-
-def _plain(content: _Content | None) -> str:
-    """Return the parts of a content as one text, to be compared."""
-    texts: list[str] = []
-    for part in [] if content is None else content.parts:
-        match part.WhichOneof("content"):
-            case "text":
-                texts.append(part.text)
-            case "data":
-                texts.append(_json_of(part))
-            case "raw":
-                digest = hashlib.sha256(part.raw).hexdigest()[:12]
-                name = _short(part.filename or part.media_type or "file")
-                texts.append(f"[{name}, {len(part.raw)} bytes, sha256 {digest}]\n")
-            case _:
-                texts.append(f"[{_short(part.url)}]\n")
-    return "".join(texts)
-
-
-def _size(parts: Sequence[Part]) -> int:
-    """Return about how many characters parts take on a page, without rendering them."""
-    return sum(map(_size_of_part, parts))
-
-
-def _size_of_part(part: Part) -> int:
-    blob = blob_of(part)
-    if blob is not None:
-        return _PER_PART + (0 if blob.kind == "raw" else min(blob.size, MOST_TEXT))
-    match part.WhichOneof("content"):
-        case "text":
-            return min(len(part.text), MOST_TEXT) * (_OF_MARKDOWN if _is_markdown(part) else 1)
-        case "data":
-            return _PER_PART + min(part.ByteSize(), MOST_TEXT)
-        case _:
-            return _PER_PART
-
-
-def _shown_parts(parts: Sequence[Part]) -> Iterator[_ShownPart]:
-    """Yield parts; join texts of one kind that follow each other, such as chunks."""
-    texts: list[str] = []
-    is_markdown = False
-    for index, part in enumerate(parts):
-        if part.WhichOneof("content") == "text":
-            markdown = _is_markdown(part)
-            if texts and markdown != is_markdown:
-                yield _text("".join(texts), is_markdown=is_markdown)
-                texts = []
-            is_markdown = markdown
-            texts.append(part.text)
-            continue
-        if texts:
-            yield _text("".join(texts), is_markdown=is_markdown)
-            texts = []
-        yield _other(part, index)
-    if texts:
-        yield _text("".join(texts), is_markdown=is_markdown)
-
-
-def _text(text: str, *, is_markdown: bool) -> _ShownPart:
-    shown, is_cut = text[:MOST_TEXT], len(text) > MOST_TEXT
-    if is_markdown:
-        return _ShownPart(kind="markdown", html=_html_of(shown), is_cut=is_cut)
-    return _ShownPart(kind="text", text=shown, html=escape(shown), is_cut=is_cut)
-
-
-def _other(part: Part, index: int) -> _ShownPart:
-    match part.WhichOneof("content"):
-        case "data":
-            text = _json_of(part)
-            return _ShownPart(kind="json", text=text[:MOST_TEXT], is_cut=len(text) > MOST_TEXT)
-        case "raw":
-            kind: _PartKind = "image" if media_type(part) in IMAGES else "file"
-            name = _short(part.filename or part.media_type or "file")
-            return _ShownPart(kind=kind, name=name, size=len(part.raw), index=index)
-        case "url":
-            return _ShownPart(kind="link", text=_short(part.url), name=_short(part.filename))
-        case _:
-            return _ShownPart(kind="elsewhere")
-
-
-def _json_of(part: Part) -> str:
-    return json.dumps(MessageToDict(part.data), indent=2, ensure_ascii=False)
-
-
-def _is_markdown(part: Part) -> bool:
-    return media_type(part) == "text/markdown"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _MOST_NAME else f"{name[:_MOST_NAME]}…"
-
-
-def media_type(part: Part) -> str:
-    """Return the media type of a part in lower case, without parameters."""
-    return str(part.media_type).partition(";")[0].strip().lower()
-
-
-def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:  # noqa: FBT001 - a rule
-    """Parse a table, as long as there are not too many pieces; else it stays text."""
-    return len(state.tokens) < _MOST_TOKENS and table(state, start, end, silent)
-
-
-def _image(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
-    """Show an image as its text, so that nothing is loaded from other servers."""
-    token = tokens[index]
-    text = token.content or str(token.attrs.get("src", ""))
-    return f'<span class="remote">image: {escapeHtml(text)}</span>'
-
-
-def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False, "linkify": False}).enable("table")
-    parser.block.ruler.at("table", _table, {"alt": ["paragraph", "reference"]})
-    parser.add_render_rule("image", _image)
-    parser.validateLink = lambda url: url.strip().lower().startswith(_SCHEMES)  # type: ignore[method-assign]
-    return parser
-
-
-_PARSER: Final = _parser()
-
-
-def _html_of(text: str) -> Markup:
-    """Return agents' Markdown as harmless HTML: without HTML of their own, images, or unsafe links.
-
-    Links open in a new page, which learns nothing about this one.
-    """
-    tokens = _PARSER.parse(text)
-    for token in tokens:
-        style = token.attrs.pop("style", None)
-        if (side := _ALIGNED.get(str(style))) is not None:
-            token.attrSet("class", side)
-        for child in token.children or ():
-            if child.type == "link_open":
-                child.attrSet("rel", "noopener noreferrer nofollow")
-                child.attrSet("target", "_blank")
-    return Markup(_PARSER.renderer.render(tokens, _PARSER.options, {}))  # noqa: S704 - html is off

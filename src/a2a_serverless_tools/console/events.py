@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -20,12 +20,11 @@ from a2a_serverless.tasks.entries import (
     copied,
 )
 from a2a_serverless.tasks.fold import Cursor, Event, Fold, Record, events_of
-from a2a_serverless_tools.console.inspector import Seen, as_response
+from a2a_serverless_tools.console.inspector import Seen, Show, as_response
 from a2a_serverless_tools.console.paging import Key, Place, Window, window
 from a2a_serverless_tools.inspect.timeline import discards_of, unknown_entry
 
 _Kind: TypeAlias = Literal["message", "status", "artifact", "attempt", "damage"]
-_Show: TypeAlias = Callable[[AnyMessage], Awaitable[None]]
 
 KINDS: Final[Mapping[str, str]] = {
     "message": "status with a message",
@@ -119,7 +118,7 @@ class Events:
 
 
 async def events(
-    seen: Seen, place: Place, which: EventFilter, show: _Show, *, since: int = 0
+    seen: Seen, place: Place, which: EventFilter, show: Show, *, since: int = 0
 ) -> Events:
     """Return a page of the events of a task, as far as its log can be read.
 

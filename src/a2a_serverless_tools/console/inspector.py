@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -314,6 +314,8 @@ class Seen:
         return Fold(self.head.task_id, self.head.context_id)
 
 
+Show: TypeAlias = Callable[[AnyMessage], Awaitable[None]]
+"""Replaces what a message refers to by contents or links, in place."""
 _EventLine: TypeAlias = tuple[str, Mapping[str, Any]]
 """The cursor of an event, and the event as subscribers get it: a StreamResponse as JSON."""
 

@@ -20,12 +20,7 @@ from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
 from a2a_serverless_tools.console.act_pages import ActPages
 from a2a_serverless_tools.console.acts import Acts
-from a2a_serverless_tools.console.conversation import (
-    IMAGES,
-    artifacts_of,
-    conversation,
-    media_type,
-)
+from a2a_serverless_tools.console.conversation import artifacts_of, conversation
 from a2a_serverless_tools.console.events import KINDS, EventFilter, events
 from a2a_serverless_tools.console.filters import TaskFilter, is_scope
 from a2a_serverless_tools.console.inspector import (
@@ -38,6 +33,7 @@ from a2a_serverless_tools.console.inspector import (
 )
 from a2a_serverless_tools.console.journal import Entry, about
 from a2a_serverless_tools.console.paging import Place
+from a2a_serverless_tools.console.parts import IMAGES, media_type
 from a2a_serverless_tools.console.picture import picture
 from a2a_serverless_tools.console.queues import Queues
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page, visible

@@ -15,10 +15,10 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusChanged
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.conversation import MOST_TEXT, _html_of
 from a2a_serverless_tools.console.events import MOST_OF_AN_EVENT
 from a2a_serverless_tools.console.inspector import PAGE, Inspector
 from a2a_serverless_tools.console.paging import MOST_OF_ALL
+from a2a_serverless_tools.console.parts import MOST_TEXT, _html_of
 from a2a_serverless_tools.console.rendering import visible
 from a2a_serverless_tools.console.trying import Exchange
 from tests.support.messages import request
