@@ -160,12 +160,14 @@ def test_a_cancel_ends_a_sleep_in_a_thread(bench: Bench) -> None:
             asyncio.run(waiting())
         except asyncio.CancelledError:
             seen.append("cancelled")
+        over.set()
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.run_sync(blocking, ctx)
 
-    stand = bench(handle)
+    over, stand = threading.Event(), bench(handle)
     assert stand.send("hi").state == "canceled"
+    assert over.wait(60)  # a busy machine ends the task without the thread first
     assert seen == ["cancelled"]
 
 
@@ -274,12 +276,14 @@ def test_a_cancel_ends_all_of_a_thread(bench: Bench) -> None:
 
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(all_of_them())
+        over.set()
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.run_sync(blocking, ctx)
 
-    stand = bench(handle)
+    over, stand = threading.Event(), bench(handle)
     assert stand.send("hi").state == "canceled"
+    assert over.wait(60)  # a busy machine ends the task without the thread first
     assert seen == ["ended"]
 
 
