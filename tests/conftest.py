@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Generator
 from typing import Any
 
@@ -54,6 +55,17 @@ def _loader(folders: str | None) -> loaders.Loader:
     loader = loaders.create_loader(folders)
     vars(loader)["_search_paths"] = _Once(loader.search_paths)
     return loader
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave what is collected out of garbage collections: it lives until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -47,7 +47,7 @@ from tests.support.simulation.web_adapter import WebAdapter
 from tests.unit.push.receivers import Receiver, status
 
 BEGIN_MS: Final = 1_700_000_000_000
-ATTACK_S: Final = 600 if LONG else 300
+ATTACK_S: Final = 600 if LONG else 120
 CONNECTIONS: Final = 20
 WORKERS: Final = 10
 SPEED: Final = 60

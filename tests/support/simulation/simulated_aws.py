@@ -20,6 +20,9 @@ from starlette.types import Receive, Scope, Send
 
 from a2a_serverless import aws
 from a2a_serverless_tools.local.template import Names, provision
+from tests.support.moto_transactions import keep_what_is_named
+
+keep_what_is_named()
 
 _ENVIRONMENT = {
     "AWS_REGION": "us-east-1",

@@ -1,0 +1,48 @@
+"""Transactions on moto that keep a copy of what they name, and not of the whole table.
+
+moto copies every item of the table for each write of a transaction, to put it back if the
+transaction is refused. A table that a session of tests shares has thousands of items.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+from unittest import mock
+
+from moto.dynamodb.models import DynamoDBBackend
+from moto.dynamodb.models.dynamo_type import DynamoType
+from moto.dynamodb.models.table import Table
+
+_transact = DynamoDBBackend.transact_write_items
+
+
+def _transacted(self: DynamoDBBackend, transact_items: list[dict[str, Any]]) -> None:
+    """Do a transaction whose copies of a table are `_backup`'s."""
+    named = [
+        (self.tables[of["TableName"]], of.get("Key") or of["Item"])
+        for write in transact_items
+        for of in write.values()
+        if of.get("TableName") in self.tables
+    ]
+    partitions = {DynamoType(key[table.hash_key_attr]) for table, key in named}
+
+    def backup(table: Table, memo: dict[int, Any]) -> Table:
+        kept = copy.copy(table)
+        memo[id(table)] = kept
+        kept.items = copy.copy(table.items)
+        for partition in partitions & table.items.keys():
+            kept.items[partition] = copy.deepcopy(table.items[partition], memo)
+        if table.stream_shard is not None:
+            kept.stream_shard = copy.copy(table.stream_shard)
+            kept.stream_shard.table = kept
+            kept.stream_shard.items = [*table.stream_shard.items]
+        return kept
+
+    with mock.patch.object(Table, "__deepcopy__", backup, create=True):
+        _transact(self, transact_items)
+
+
+def keep_what_is_named() -> None:
+    """Make moto do so, in this process, from now on; a second time changes nothing."""
+    DynamoDBBackend.transact_write_items = _transacted  # type: ignore[method-assign]
