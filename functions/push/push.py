@@ -13,8 +13,7 @@ with cold_start():
 
     settings = load_settings()
     backends = aws_backends(settings, needs=("push_queue", "push_dead_letter_queue"))
-    push = backends.pushing()
-    function = PushFunction(backends.storage, push.queue, push.keys, settings, slots=push.slots)
+    function = PushFunction(backends.storage, backends.pushing(), settings)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:

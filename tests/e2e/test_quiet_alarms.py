@@ -290,7 +290,7 @@ def system(settings: Settings, backends: Backends, account: Account) -> Iterator
         return environment.enter_context(closing(function)).handle
 
     commits = MemoryStream(backends.storage.table)
-    jobs = backends.pushing().queue.jobs
+    jobs = backends.pushing().jobs
     assert isinstance(jobs, TableQueue)
     sources = PushSources(
         stream=lambda: commits, queue=lambda: TableSource(jobs), filter=StreamFilter()

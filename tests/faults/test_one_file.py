@@ -295,7 +295,7 @@ async def under_kills(
 
 async def is_quiet(backends: Backends, receiver: Receiver) -> bool:
     """Whether every operation is done, and the end of each task was told."""
-    queues = (backends.operations, backends.dead_letters, backends.pushing().queue.jobs)
+    queues = (backends.operations, backends.dead_letters, backends.pushing().jobs)
     for queue in queues:
         assert isinstance(queue, TableQueue)
         if await queue.waiting():

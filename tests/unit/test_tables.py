@@ -129,13 +129,13 @@ async def test_a_file_has_storage_and_queues(tmp_path: Path, opening: Opening) -
     (handle,) = await worker.operations.pull(1, 10)
     assert handle.message.params.task_id == head.task_id
     assert await storage.head(head.task_id) is not None
-    named = [worker.operations, worker.quarantining(), worker.dead_letters, worker.pushing().queue]
+    named = [worker.operations, worker.quarantining(), worker.dead_letters, worker.pushing().jobs]
     assert [queue.name for queue in named if isinstance(queue, TableQueue)] == [
         "queue",
         "quarantine_queue",
         "dead_letter_queue",
+        "push",
     ]
-    assert isinstance(worker.pushing().queue.jobs, TableQueue)
 
 
 def test_settings_name_the_queues_in_a_file(tmp_path: Path, opening: Opening) -> None:
@@ -144,4 +144,4 @@ def test_settings_name_the_queues_in_a_file(tmp_path: Path, opening: Opening) ->
     backends = open_backends(settings)
     opening(backends.storage)
     assert backends.operations.name == "books"
-    assert backends.pushing().queue.jobs.name == "books-push"
+    assert backends.pushing().jobs.name == "books-push"

@@ -250,12 +250,10 @@ class World(Bench):
             await self.say(word, hook=receiver.url())
             await self.run()
             push = self.backends.pushing()
-            stream = PushStream(self.storage, push.queue.jobs, self.settings.push_events)
+            stream = PushStream(self.storage, push.jobs, self.settings.push_events)
             assert not await stream.process([stream_record(item, 1) for item in self.commits])
-            pushing = Deliverer(
-                self.storage, push.queue, push.keys, self.settings, clock=self.clock
-            )
-            while handles := await self._passed(push.queue.jobs.pull(1, 60)):
+            pushing = Deliverer(self.storage, push, self.settings)
+            while handles := await self._passed(push.jobs.pull(1, 60)):
                 # Its call is a real one, during which the clock stands still.
                 await pushing.deliver(handles[0], Budget(5, self.clock.monotonic() + 55))
         assert {told.headers["tracestate"] for told in receiver.requests} == {"a=b"}

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.observability import logs, spans
-from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
+from a2a_serverless.push.jobs import PushBackends, PushJob, PushLetter
 from a2a_serverless.queues.fifo import FifoQueue, M, send_copy
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import layout
@@ -70,16 +70,6 @@ _NAMED: Final[Mapping[Name, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PushBackends:
-    """The backends of push: the queue of jobs, the public keys, and the places of slow requests."""
-
-    queue: PushQueue
-    keys: KeyStore
-    slots: Slots
-    """The slots of the places for slow requests."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Backends:
     """The backends that the functions share, in the anonymous scope.
 
@@ -94,7 +84,7 @@ class Backends:
     """Operations of turns that must not share a worker; None if no turns share one."""
     dead_letters: TableQueue[Operation] | None = None
     """Operations whose deliveries ran out, if they are on the table."""
-    push: _PushBackends | None = None
+    push: PushBackends | None = None
     streams: Leases | None = None
     """Leases of open streams; None if they are not counted."""
 
@@ -113,9 +103,9 @@ class Backends:
         from a2a_serverless.push.waiting import wake_due
 
         push = self.push
-        return None if push is None else partial(wake_due, self.storage, push.queue.jobs)
+        return None if push is None else partial(wake_due, self.storage, push.jobs)
 
-    def pushing(self) -> _PushBackends:
+    def pushing(self) -> PushBackends:
         """Return the backends of push.
 
         Raises:
@@ -298,7 +288,7 @@ async def check_backends(
     if backends.quarantine is not None:
         await backends.quarantine.check()
     if backends.push is not None:
-        await backends.push.queue.check()
+        await backends.push.check()
 
 
 async def check_storage(storage: DurableStorage, settings: Settings) -> None:
@@ -328,25 +318,28 @@ def _leases(slots: Slots, settings: Settings) -> Leases:
     return Leases(slots, per_caller=settings.streams_per_caller, in_all=settings.streams_in_all)
 
 
-def _push_on_table(settings: Settings, table: Table, clock: Clock) -> _PushBackends:
+def _push_on_table(settings: Settings, table: Table, clock: Clock) -> PushBackends:
     on = partial(queue_on, table, clock=clock, undecodable="push_dead_letter_queue")
     jobs = on(PushJob, settings, "push_queue", visibility_s=PUSH_VISIBILITY_S)
     letters = on(PushLetter, settings, "push_dead_letter_queue")
-    return _pushing(PushQueue(jobs, letters), table, clock)
+    return _pushing(jobs, letters, table, clock)
 
 
-def _push_on_aws(settings: Settings, table: Table, clock: Clock) -> _PushBackends:
+def _push_on_aws(settings: Settings, table: Table, clock: Clock) -> PushBackends:
     from a2a_serverless.queues.sqs import SqsFifoQueue
 
     dead = settings.push_dead_letter_queue
     jobs = SqsFifoQueue(PushJob, settings.push_queue, undecodable_queue=dead or None, clock=clock)
     letters = SqsFifoQueue(PushLetter, dead, clock=clock) if dead else None
-    return _pushing(PushQueue(jobs, letters), table, clock)
+    return _pushing(jobs, letters, table, clock)
 
 
-def _pushing(queue: PushQueue, table: Table, clock: Clock) -> _PushBackends:
-    return _PushBackends(
-        queue=queue,
+def _pushing(
+    jobs: FifoQueue[PushJob], letters: FifoQueue[PushLetter] | None, table: Table, clock: Clock
+) -> PushBackends:
+    return PushBackends(
+        jobs=jobs,
+        letters=letters,
         keys=KeyStore(table, clock=clock),
         slots=Slots(table, kind=PLACES, clock=clock),
     )

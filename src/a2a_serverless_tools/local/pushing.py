@@ -42,7 +42,7 @@ def stream_of(backends: Backends, settings: Settings) -> Callable[[], StreamSour
     table = backends.storage.table
     if isinstance(table, Streamed):
         return partial(AddedStream, table)
-    if isinstance(backends.pushing().queue.jobs, TableQueue):
+    if isinstance(backends.pushing().jobs, TableQueue):
         raise ConfigurationError(
             f"A table of the kind {type(table).__name__} does not tell of its new items, so that"
             " nothing can be pushed from it: use another one, or unset A2A_PUSH_QUEUE."
@@ -68,7 +68,7 @@ def pushing(
         concurrency: webhooks that are called at the same time.
     """
     push = backends.pushing()
-    jobs = PushStream(backends.storage, push.queue.jobs, settings.push_events)
+    jobs = PushStream(backends.storage, push.jobs, settings.push_events)
     own = settings.model_copy(update={"push_concurrency": concurrency})
 
     async def settle(records: Records) -> None:
@@ -84,7 +84,7 @@ def pushing(
 
     async def deliver() -> None:
         free = asyncio.Semaphore(concurrency)
-        deliverer = Deliverer(backends.storage, push.queue, push.keys, own, slots=push.slots)
+        deliverer = Deliverer(backends.storage, push, own)
 
         async def work(handle: Handle[PushJob]) -> None:
             try:
@@ -95,9 +95,9 @@ def pushing(
                 metrics.flush()
 
         async with asyncio.TaskGroup() as running:
-            while not push.queue.jobs.is_closed:
+            while not push.jobs.is_closed:
                 await free.acquire()  # first: a job's visibility runs from its receive on
-                handles = await push.queue.jobs.pull(1, LONG_POLL_S)
+                handles = await push.jobs.pull(1, LONG_POLL_S)
                 for handle in handles:
                     running.create_task(work(handle))
                 if not handles:

@@ -48,7 +48,7 @@ def pushing(
     def make_handler(environment: ExitStack) -> Handler:
         push = backends.pushing()
         own = settings.model_copy(update={"push_concurrency": concurrency})
-        function = PushFunction(backends.storage, push.queue, push.keys, own, slots=push.slots)
+        function = PushFunction(backends.storage, push, own)
         return environment.enter_context(closing(function)).handle
 
     def environments(name: str, limit: int) -> closing[Environments]:

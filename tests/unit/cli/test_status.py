@@ -73,7 +73,7 @@ def test_the_queues_of_a_table_in_a_file(
     monkeypatch.setenv("A2A_TABLE", f"file:{tmp_path / 'tasks.db'}")
     monkeypatch.setenv("A2A_PUSH_QUEUE", "jobs")
     monkeypatch.setenv("A2A_PUSH_DEAD_LETTER_QUEUE", "unsent")
-    wait(open_backends(load_settings()).pushing().queue.dead_letter(LETTER))
+    wait(open_backends(load_settings()).pushing().dead_letter(LETTER))
     code, out, _ = run("status")
     assert (code, "1 message is set aside: notifications that were given up." in out) == (1, True)
     assert re.search(r"^operations, which are turns and cancels +0 +0$", out, re.MULTILINE)

@@ -21,7 +21,7 @@ from google.protobuf import json_format
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push import deliverer
-from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
+from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.push.notifications import Notification, owed
 from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.deletion import delete_task
@@ -764,12 +764,12 @@ class FullQueue(MemoryQueue[PushLetter]):
 
 async def test_nothing_is_given_up_without_a_record(receiver: Receiver, world: World) -> None:
     """While the dead letter queue does not answer, the event stays owed."""
-    world.deliverer.queue = PushQueue(world.jobs, FullQueue(PushLetter))
+    world.deliverer.push = replace(world.backends, letters=FullQueue(PushLetter))
     receiver.script = lambda _: status(400)
     head = await world.open(receiver.url(), states=[COMPLETED])
     await world.pump()
     assert not await world.is_settled(head)
-    world.deliverer.queue = world.queue
+    world.deliverer.push = world.backends
     await world.run(seconds=30)
     assert await world.is_settled(head)
     assert len(left(world.letters)) == 1

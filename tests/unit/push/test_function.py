@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import jwt
@@ -15,7 +16,7 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.observability import metrics
 from a2a_serverless.push.function import PushFunction
-from a2a_serverless.push.jobs import PushJob, PushQueue
+from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
@@ -32,12 +33,12 @@ class Source:
 
     def __init__(self, *, slots: Slots | None = None, **settings: Any) -> None:
         self.world = World(clock=SystemClock(), **{"push_issuer": "", **settings})
-        self.function = self.of(self.world.queue, slots=slots)
+        self.function = self.of(slots=slots)
 
-    def of(self, queue: PushQueue, **options: Any) -> PushFunction:
-        """The function on a queue."""
+    def of(self, **others: Any) -> PushFunction:
+        """The function on these backends in the place of the world's."""
         world = self.world
-        return PushFunction(world.storage, queue, world.keys, world.settings, **options)
+        return PushFunction(world.storage, replace(world.backends, **others), world.settings)
 
     def open(self, *urls: str) -> Head:
         """A task with a configuration for each URL; what is committed up to here is forgotten."""
@@ -177,8 +178,7 @@ def test_an_undecodable_record_is_kept(receiver: Receiver, source: Source) -> No
     assert source.handle({"Records": [bad, *source.jobs()]}) == []
     assert len(receiver.requests) == 1
     assert [kept.body for kept in done(source.world.jobs.aside.waiting())] == ["no job"]
-    nowhere = PushQueue(SqsFifoQueue(PushJob, "https://queue.example/jobs.fifo"))
-    function = source.of(nowhere)
+    function = source.of(jobs=SqsFifoQueue(PushJob, "https://queue.example/jobs.fifo"))
     answer = function.handle({"Records": [bad]}, LambdaContext())
     assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}
     function.close()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from a2a_serverless.errors import ConfigurationError, UndecodableMessageError
-from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
+from a2a_serverless.push.jobs import PushBackends, PushJob, PushLetter
 from a2a_serverless.queues.fifo import decode_message
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from tests.contract.queues import moto_queues
+from tests.support.memory import memory_keys
 from tests.support.queues import MemoryQueue, left
 
 
@@ -85,20 +87,24 @@ def test_a_message_that_is_no_job(body: str | None) -> None:
 async def test_a_letter_is_kept() -> None:
     """A letter goes to the queue of letters; without such a queue only the log has it."""
     letters = MemoryQueue(PushLetter)
-    await PushQueue(MemoryQueue(PushJob), letters).dead_letter(LETTER)
+    push = PushBackends(jobs=MemoryQueue(PushJob), letters=letters, keys=memory_keys())
+    await push.dead_letter(LETTER)
     assert left(letters) == [LETTER]
-    await PushQueue(MemoryQueue(PushJob)).dead_letter(LETTER)
+    await replace(push, letters=None).dead_letter(LETTER)
 
 
 async def test_a_queue_that_does_not_exist_fails_the_check() -> None:
     """The sentence that stops the start names it: the jobs' queue or the letters'."""
+    push = PushBackends(
+        jobs=MemoryQueue(PushJob), letters=MemoryQueue(PushLetter), keys=memory_keys()
+    )
     with moto_queues() as queues:
         jobs, letters = (
             SqsFifoQueue(PushJob, "no-jobs.fifo", client=queues.client),
             SqsFifoQueue(PushLetter, "no-letters.fifo", client=queues.client),
         )
         with pytest.raises(ConfigurationError, match=r"no-jobs\.fifo does not exist"):
-            await PushQueue(jobs, MemoryQueue(PushLetter)).check()
+            await replace(push, jobs=jobs).check()
         with pytest.raises(ConfigurationError, match=r"no-letters\.fifo does not exist"):
-            await PushQueue(MemoryQueue(PushJob), letters).check()
-        await PushQueue(MemoryQueue(PushJob)).check()
+            await replace(push, letters=letters).check()
+        await replace(push, letters=None).check()

@@ -32,7 +32,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.push.client import Outcome
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.function import PushStream
-from a2a_serverless.push.jobs import PushJob, PushQueue
+from a2a_serverless.push.jobs import PushBackends, PushJob
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import EVENT_FORMS
@@ -229,8 +229,8 @@ class World:
         records = [_record(item, n) for n, item in enumerate(self.database.items())]
         assert await PushStream(self.storage, jobs, "all").process(records) == []
         receiver: Any = Receiver()
-        keys = memory_keys(self.clock)
-        deliverer = Deliverer(self.storage, PushQueue(jobs), keys, self.settings, clock=self.clock)
+        push = PushBackends(jobs=jobs, keys=memory_keys(self.clock))
+        deliverer = Deliverer(self.storage, push, self.settings)
         deliverer.client = receiver
         while (record := take(jobs)) is not None:
             handle = jobs.decode_record(record)

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Final
 
 from a2a_serverless import faults
 from a2a_serverless.addresses import AllowedHosts, Receiver
-from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import (
     ConcurrencyError,
     InvalidArgumentError,
@@ -32,14 +31,13 @@ from a2a_serverless.observability.logs import begun
 from a2a_serverless.observability.spans import Piece
 from a2a_serverless.push.client import Outcome, PushClient, Session
 from a2a_serverless.push.destinations import Destination, Destinations
-from a2a_serverless.push.jobs import PushJob, PushLetter, PushQueue
+from a2a_serverless.push.jobs import PushBackends, PushJob, PushLetter
 from a2a_serverless.push.notifications import Notification, consent_call, owed, read_owed
 from a2a_serverless.push.signing import Secrets, SecretsManagerSecret, Signer, process_secret
 from a2a_serverless.queues.fifo import DONE, Handle, Verdict, again, conclude
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.keys import KeyStore
-from a2a_serverless.storage.leases import Leases, Slots
+from a2a_serverless.storage.leases import Leases
 from a2a_serverless.tasks.attempts import NEWER_DELAY_S, RetryPolicy
 from a2a_serverless.tasks.entries import copied
 from a2a_serverless.tasks.fold import LAST
@@ -147,12 +145,9 @@ class Deliverer:
 
     Args:
         storage: logs and configurations, seen through any scope.
-        queue: takes the events that are given up.
-        keys: publishes the public keys.
+        push: takes the events that are given up, and publishes the keys.
         settings: which events are pushed, allowed receivers, the source of the signing keys, and
             for how long a receiver may fail.
-        slots: the slots of the places for slow requests; None: nothing is limited.
-        clock: by default that of the machine.
 
     Raises:
         ConfigurationError: A2A_PUSH_ALLOWED_HOSTS cannot be parsed.
@@ -161,16 +156,12 @@ class Deliverer:
     def __init__(
         self,
         storage: DurableStorage,
-        queue: PushQueue,
-        keys: KeyStore,
+        push: PushBackends,
         settings: Settings,
-        *,
-        slots: Slots | None = None,
-        clock: Clock | None = None,
     ) -> None:
-        self.clock = clock or SystemClock()
+        self.clock = storage.clock
         self.storage = storage
-        self.queue = queue
+        self.push = push
         self.settings = settings
         self.client = PushClient(AllowedHosts.parse(settings.push_allowed_hosts), clock=self.clock)
         secret: Secrets = process_secret
@@ -179,9 +170,9 @@ class Deliverer:
             secret = SecretsManagerSecret(name, clock=self.clock).values
         issuer = (settings.push_issuer or settings.public_url).rstrip("/") or _ISSUER
         self.inline = settings.inline(settings.public_url or settings.push_issuer)
-        self.signer = Signer(secret, keys, issuer=issuer, clock=self.clock)
+        self.signer = Signer(secret, push.keys, issuer=issuer, clock=self.clock)
         per_caller = max(1, settings.push_concurrency // SHARE)
-        self.places = Places(slots, per_caller=per_caller, in_all=0) if slots else None
+        self.places = Places(push.slots, per_caller=per_caller, in_all=0) if push.slots else None
         self.retry = RetryPolicy(base_s=settings.push_retry_base_s, cap_s=_RETRY_CAP_S)
         self.destinations = Destinations(
             storage.table, self.client, clock=self.clock, base_s=settings.push_retry_base_s
@@ -200,8 +191,8 @@ class Deliverer:
     async def _delivered(self, handle: Handle[PushJob], delivery: _Job) -> bool:
         job = handle.message
         try:
-            about = {"a2a.task.id": job.task_id}
-            with spans.receiving(job.trace, self.queue.jobs.name, self.queue.jobs.system, about):
+            about, jobs = {"a2a.task.id": job.task_id}, self.push.jobs
+            with spans.receiving(job.trace, jobs.name, jobs.system, about):
                 verdict = await delivery.verdict()
         except UnreadablePushError as error:
             # The configuration stays damaged until it is set again: the next job then delivers
@@ -507,7 +498,7 @@ class _Job:
             failing_since=failing_since,
         )
         faults.point("push-before-dead-letter")
-        await self._deliverer.queue.dead_letter(letter)
+        await self._deliverer.push.dead_letter(letter)
         faults.point("push-after-dead-letter")
         refused = int(is_refused)
         await self._advance(attempt, outcome, failing_since=failing_since, refused=refused)

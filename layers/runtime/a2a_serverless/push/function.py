@@ -21,7 +21,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import spans
 from a2a_serverless.push.deliverer import Budget, Deliverer
-from a2a_serverless.push.jobs import PushJob, PushQueue
+from a2a_serverless.push.jobs import PushBackends, PushJob
 from a2a_serverless.queues.batch import (
     EventFunction,
     left_s,
@@ -32,9 +32,7 @@ from a2a_serverless.queues.fifo import EventRecord, FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.activity import Ended, count_ended
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import event_position, owner_of
-from a2a_serverless.storage.leases import Slots
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state, state_name
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import PushEvents
@@ -65,25 +63,17 @@ class PushFunction(EventFunction):
     Several configurations are served at a time, each one's jobs in their order. A connection lives
     as long as a delivery.
 
-    The arguments are those of `Deliverer`; `queue` also has the jobs.
+    The arguments are those of `Deliverer`.
 
     Raises:
         ConfigurationError: A2A_PUSH_ALLOWED_HOSTS cannot be parsed.
     """
 
-    def __init__(
-        self,
-        storage: DurableStorage,
-        queue: PushQueue,
-        keys: KeyStore,
-        settings: Settings,
-        *,
-        slots: Slots | None = None,
-    ) -> None:
-        self._jobs = queue.jobs
+    def __init__(self, storage: DurableStorage, push: PushBackends, settings: Settings) -> None:
+        self._jobs = push.jobs
         self._timeout_s = settings.push_timeout_s
-        self._stream = PushStream(storage, queue.jobs, settings.push_events)
-        self._deliverer = Deliverer(storage, queue, keys, settings, slots=slots)
+        self._stream = PushStream(storage, push.jobs, settings.push_events)
+        self._deliverer = Deliverer(storage, push, settings)
         super().__init__()
 
     async def _answer(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict, Field
 
 from a2a_serverless.queues.fifo import FifoQueue
+from a2a_serverless.storage.keys import KeyStore
+from a2a_serverless.storage.leases import Slots
 from a2a_serverless.tasks.identity import digest
 
 
@@ -86,12 +88,18 @@ class PushLetter(BaseModel):
         return {}
 
 
-@dataclass(frozen=True, slots=True)
-class PushQueue:
-    """A queue of jobs, one group per configuration, and a queue for events that were given up."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushBackends:
+    """What push has besides the storage."""
 
     jobs: FifoQueue[PushJob]
+    """One group per configuration."""
     letters: FifoQueue[PushLetter] | None = None
+    """Events that were given up."""
+    keys: KeyStore
+    """Publishes the public keys."""
+    slots: Slots | None = None
+    """The slots of the places for slow requests; None: nothing is limited."""
 
     async def check(self) -> None:
         """Make sure that the queues exist.
