@@ -22,7 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
+from a2a.types import (
+    Artifact,
+    ListTasksResponse,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    TaskState,
+    TaskStatus,
+)
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.storage.codec import event_items, head_item
@@ -31,7 +40,6 @@ from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.listing import (
     MOST_COUNTED,
     ListTasksQuery,
-    ListTasksResult,
     list_tasks,
 )
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
@@ -200,7 +208,7 @@ async def listed(bench: Bench, query: ListTasksQuery, tasks: int) -> tuple[Flow,
     return first, later
 
 
-async def _page(bench: Bench, query: ListTasksQuery) -> tuple[Flow, ListTasksResult]:
+async def _page(bench: Bench, query: ListTasksQuery) -> tuple[Flow, ListTasksResponse]:
     start = time.perf_counter()
     with bench.meter.measure() as usage:
         page = await list_tasks(bench.storage, query)

@@ -18,6 +18,7 @@ from a2a.types import (
     Message,
     Part,
     SendMessageRequest,
+    Task,
     TaskPushNotificationConfig,
     TaskState,
     TaskStatus,
@@ -611,7 +612,7 @@ async def test_each_page_of_each_list_costs_in_proportion(bench: Bench, observer
     for filters in [*asked, *({"context_id": "context", **more} for more in asked)]:
         is_rare = "status" in filters
         query = ListTasksQuery(page_size=1, **filters)
-        shown, number = [], 0
+        shown, number = list[Task](), 0
         while number < (OF_A_LIST if is_rare else 4):
             with bench.meter.measure() as usage:
                 page = await list_tasks(bench.storage, query)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from a2a.types import Task, TaskState
+from a2a.types import ListTasksResponse, Task, TaskState
 from pydantic import ValidationError
 
 from a2a_serverless.errors import AnswerTooLargeError, InvalidArgumentError, PageTokenError
@@ -20,7 +20,6 @@ from a2a_serverless.storage.listing import (
     FIRST_COMMITS,
     Fitting,
     ListTasksQuery,
-    ListTasksResult,
     _Listing,
     list_tasks,
 )
@@ -46,7 +45,7 @@ async def fill(
     return ids
 
 
-async def pages(storage: DurableStorage, **query: object) -> list[ListTasksResult]:
+async def pages(storage: DurableStorage, **query: object) -> list[ListTasksResponse]:
     """All pages of a query."""
     results = [await Storage(storage).list_tasks(ListTasksQuery.model_validate(query))]
     while results[-1].next_page_token:
@@ -55,7 +54,7 @@ async def pages(storage: DurableStorage, **query: object) -> list[ListTasksResul
     return results
 
 
-def ids(*results: ListTasksResult) -> list[str]:
+def ids(*results: ListTasksResponse) -> list[str]:
     return [task.id for result in results for task in result.tasks]
 
 
@@ -75,7 +74,7 @@ def at(task: Task) -> str:
 async def test_an_empty_list(storage: DurableStorage) -> None:
     """Without tasks the list is empty and its size 0 (39)."""
     result = await Storage(storage).list_tasks(ListTasksQuery())
-    assert (result.tasks, result.total_size, result.next_page_token) == ([], 0, "")
+    assert (len(result.tasks), result.total_size, result.next_page_token) == (0, 0, "")
     assert result.page_size == 50
 
 
@@ -305,7 +304,7 @@ async def test_a_context_with_many_tasks(storage: DurableStorage, clock: ManualC
     assert {result.total_size for result in results} == {5}
 
 
-async def walk(storage: DurableStorage, most: int, **query: object) -> list[ListTasksResult]:
+async def walk(storage: DurableStorage, most: int, **query: object) -> list[ListTasksResponse]:
     """All pages of a query, each of which looks at few entries of the index."""
     asked = ListTasksQuery.model_validate(query)
     results = [await list_tasks(storage, asked, most=most)]
@@ -417,7 +416,7 @@ async def test_a_task_with_the_id_of_anothers_first_is_not_in_that_context(
     await storage.open_task("mine", request(), task_id=stray)
     assert ids(await list_tasks(storage, ListTasksQuery(context_id="mine"))) == [stray]
     theirs = await list_tasks(storage, ListTasksQuery(context_id="theirs"))
-    assert (theirs.tasks, theirs.total_size) == ([], 0)
+    assert (len(theirs.tasks), theirs.total_size) == (0, 0)
     assert (await count_data(storage, "theirs")).is_nothing
     assert await delete_context(storage, "theirs") == 0
     assert await storage.head(stray) is not None

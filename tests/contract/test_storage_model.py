@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from a2a.types import TaskState, TaskStatus
+from a2a.types import ListTasksResponse, TaskState, TaskStatus
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -25,7 +25,7 @@ from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
-from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult, list_tasks
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -285,8 +285,8 @@ def plain(outcome: Any) -> Any:
             return type(outcome), outcome.current_version
         case Exception():
             return type(outcome)
-        case ListTasksResult():  # a token has the total; the page behind it shows its place
-            return outcome.model_copy(update={"next_page_token": bool(outcome.next_page_token)})
+        case ListTasksResponse():  # a token has the total; the page behind it shows its place
+            return [*outcome.tasks], outcome.total_size, bool(outcome.next_page_token)
         case _ if hasattr(outcome, "created"):
             return plain(outcome.head), outcome.created
         case _:

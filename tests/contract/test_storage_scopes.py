@@ -30,7 +30,7 @@ async def test_another_scopes_task_does_not_exist(storage: DurableStorage) -> No
         await Storage(other).update_task(task.id, TaskState.TASK_STATE_WORKING)
     for query in (ListTasksQuery(), ListTasksQuery(context_id="ctx")):
         result = await list_tasks(other, query)
-        assert (result.tasks, result.total_size) == ([], 0)
+        assert (len(result.tasks), result.total_size) == (0, 0)
     assert await storage.load_task(task.id) == task
 
 

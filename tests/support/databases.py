@@ -20,7 +20,7 @@ import pytest
 from moto import mock_aws
 from moto.dynamodb.responses import DynamoHandler
 
-from a2a_serverless.clock import Clock
+from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable, Typed, plain, typed
 from a2a_serverless.storage.layout import INDEXES
@@ -152,7 +152,7 @@ def dynamo_storage(
 ) -> DurableStorage:
     """A storage on DynamoDB."""
     table = dynamo_table(name, client=client, clock=clock)
-    return DurableStorage(table, clock=clock, **{"observer": OBSERVER, **options})
+    return DurableStorage(table, clock=clock or SystemClock(), **{"observer": OBSERVER, **options})
 
 
 def new_scope() -> Scope:

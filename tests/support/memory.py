@@ -11,7 +11,7 @@ from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import EVENTS, INDEXES
-from a2a_serverless.storage.leases import Slots
+from a2a_serverless.storage.leases import PLACES, Slots
 from a2a_serverless.storage.table import Item, Key, Pause, Watch
 from a2a_serverless.wiring import OBSERVER
 
@@ -41,8 +41,8 @@ def memory_keys(clock: Clock | None = None) -> KeyStore:
 
 
 def memory_slots(clock: Clock | None = None) -> Slots:
-    """Slots on a table of their own."""
-    return Slots(MemoryTable(INDEXES), clock=clock)
+    """Slots of slow requests, on a table of their own."""
+    return Slots(MemoryTable(INDEXES), kind=PLACES, clock=clock)
 
 
 def items_of(storage: DurableStorage) -> dict[Key, Item]:

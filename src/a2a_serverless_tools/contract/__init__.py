@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 from weakref import WeakKeyDictionary, WeakSet
 
-from a2a.types import Artifact, Message, SendMessageRequest, Task, TaskState, TaskStatus
+from a2a.types import (
+    Artifact,
+    ListTasksResponse,
+    Message,
+    SendMessageRequest,
+    Task,
+    TaskState,
+    TaskStatus,
+)
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import ConcurrencyError, InvalidArgumentError, TaskNotFoundError
@@ -32,7 +40,7 @@ from a2a_serverless.storage.deletion import (
     delete_task,
 )
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.listing import ListTasksQuery, ListTasksResult, list_tasks
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -150,7 +158,7 @@ class Storage:
             await clock.sleep(random.uniform(0, _BLIND_PAUSE_S * attempt))  # noqa: S311 - spreads writers
         raise AssertionError  # the loop returns or raises
 
-    async def list_tasks(self, query: ListTasksQuery) -> ListTasksResult:
+    async def list_tasks(self, query: ListTasksQuery) -> ListTasksResponse:
         """Return one page of the scope's tasks, full where more follow, and their exact number.
 
         So it looks at an index entry for each of them; the runtime's own lists do not.

@@ -13,6 +13,7 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push import deliverer
 from a2a_serverless.push.client import Outcome
 from a2a_serverless.push.deliverer import NO_PLACE, SHARE, Budget, Places
+from a2a_serverless.storage import leases
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import Slots, _Slot
@@ -144,10 +145,10 @@ async def test_a_table_that_does_not_answer_limits_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The notification is sent, and a line says that it was not counted."""
-    slow = Slow()
+    slow, silent = Slow(), Silent(MemoryTable(INDEXES), kind=leases.PLACES)
     slow.answer.set()
     with caplog.at_level(logging.WARNING):
-        assert await during(limited(1, Silent(MemoryTable(INDEXES))), slow, again=True) == DELIVERED
+        assert await during(limited(1, silent), slow, again=True) == DELIVERED
     assert [line["action"] for line in logged(caplog.records)] == ["webhook_not_counted"]
 
 

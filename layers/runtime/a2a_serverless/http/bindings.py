@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -72,20 +73,14 @@ def protocol_routes(
     return [*(route_of("POST", path, jsonrpc.answer) for path in paths), *rest]
 
 
+@dataclass(frozen=True, slots=True)
 class _Rest:
     """The routes of the operations in 1.0 and 0.3."""
 
-    def __init__(
-        self,
-        handler: DurableRequestHandler,
-        card: AgentCard,
-        settings: Settings,
-        uploads: Uploads,
-    ) -> None:
-        self._handler = handler
-        self._card = card
-        self._settings = settings
-        self._uploads = uploads
+    handler: DurableRequestHandler
+    card: AgentCard
+    settings: Settings
+    uploads: Uploads
 
     def routes(self) -> list[BaseRoute]:
         """Return all routes, in the order in which they are to be tried."""
@@ -112,12 +107,12 @@ class _Rest:
         """Answer a request of the extension, which is none of a version of A2A."""
         body = await _body(request, is_needed=True)
         context = CallContext(request, _tenant(request, body))
-        return JSONResponse(await self._uploads.answer(body, context))
+        return JSONResponse(await self.uploads.answer(body, context))
 
     async def _called(self, request: Request, operation: A2AOperation, *, is_0_3: bool) -> Response:
         """Check version, extensions, query and body, and return the operation's answer."""
         check_version(request, PROTOCOL_VERSION_0_3 if is_0_3 else PROTOCOL_VERSION_1_0)
-        check_extensions(request, self._card)
+        check_extensions(request, self.card)
         if operation.request is ListTasksRequest:
             check_values(dict(request.query_params), ListTasksRequest)
         check_query(request.query_params)
@@ -132,12 +127,12 @@ class _Rest:
             asked = _asked(request, operation, body)
             tenant, media_type = _tenant(request, body), A2A_JSON_MEDIA_TYPE
             show, show_event = operation.show, shown_event
-        answer = operation.handle(self._handler, asked, CallContext(request, tenant))
+        answer = operation.handle(self.handler, asked, CallContext(request, tenant))
         if operation.streams:
-            keep_alive_s = self._settings.keep_alive_s
+            keep_alive_s = self.settings.keep_alive_s
             return await event_source(answer, show_event, _shown_error, keep_alive_s=keep_alive_s)
         result = await answer
-        return self._handler.in_one_piece(
+        return self.handler.in_one_piece(
             show(result) or {}, task_of(result), operation.if_too_large, media_type
         )
 
@@ -232,25 +227,15 @@ _METHODS_0_3 = {operation.name_0_3: operation for operation in OPERATIONS if ope
 _Id = str | int | None
 
 
+@dataclass(frozen=True, slots=True)
 class _JsonRpc:
-    """The endpoint of the operations in 1.0 and 0.3.
+    """The endpoint of the operations in 1.0 and 0.3."""
 
-    Args:
-        dialects: the methods from before 0.3, for requests that name no version; None if they are
-            not served.
-    """
-
-    def __init__(
-        self,
-        handler: DurableRequestHandler,
-        card: AgentCard,
-        settings: Settings,
-        dialects: LegacyDialects | None = None,
-    ) -> None:
-        self._handler = handler
-        self._card = card
-        self._settings = settings
-        self._dialects = dialects
+    handler: DurableRequestHandler
+    card: AgentCard
+    settings: Settings
+    dialects: LegacyDialects | None
+    """The methods from before 0.3, for requests that name no version; None: they are not served."""
 
     async def answer(self, request: Request) -> Response:
         """Answer a request.
@@ -271,11 +256,11 @@ class _JsonRpc:
                 request_id = _id_of(envelope)
                 _check_envelope(envelope)
                 is_1_0 |= envelope["method"] in _METHODS
-                dialects = self._dialects
+                dialects = self.dialects
                 if dialects is None or not dialects.serve(request, envelope["method"]):
                     dialects = None
                     _check_method(request, envelope)
-                check_extensions(request, self._card)
+                check_extensions(request, self.card)
                 if dialects is not None:
                     return await dialects.answer(request, envelope, request_id)
                 return await self._called(request, envelope, request_id)
@@ -297,11 +282,11 @@ class _JsonRpc:
             asked = parsed(params, operation.request)
             show, show_event = operation.show, shown_event
         context = CallContext(request, getattr(asked, "tenant", ""))
-        answer = operation.handle(self._handler, asked, context)
+        answer = operation.handle(self.handler, asked, context)
         if not operation.streams:
             result = await answer
             content = _enveloped(id_, show(result))
-            return self._handler.in_one_piece(content, task_of(result), operation.if_too_large)
+            return self.handler.in_one_piece(content, task_of(result), operation.if_too_large)
 
         def show_error(error: A2AError) -> dict[str, str]:
             data = json_utils.dumps(jsonrpc_error(error, id_, is_1_0=is_1_0))
@@ -311,7 +296,7 @@ class _JsonRpc:
             answer,
             lambda item: _enveloped(id_, show_event(item)),
             show_error,
-            keep_alive_s=self._settings.keep_alive_s,
+            keep_alive_s=self.settings.keep_alive_s,
             tells_at_once=not is_1_0,
         )
 

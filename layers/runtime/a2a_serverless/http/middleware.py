@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -69,32 +70,51 @@ def add_middleware(
     app.add_middleware(_Traced)
 
 
-class _Traced:
-    """Makes a request a span, of the trace that its client names, or of a new one."""
+class _Around(ABC):
+    """Stands around an application, for requests alone."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        answer = self._answer if scope["type"] == "http" else self._app
+        await answer(scope, receive, send)
+
+    @abstractmethod
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
+
+def _beginning(send: Send, begin: Callable[[Message], None]) -> Send:
+    """Return `send`, which hands the beginning of an answer to `begin` before it goes out."""
+
+    async def send_begun(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            begin(message)
+        await send(message)
+
+    return send_begun
+
+
+def _headers(beginning: Message) -> MutableHeaders:
+    return MutableHeaders(raw=beginning.setdefault("headers", []))
+
+
+class _Traced(_Around):
+    """Makes a request a span, of the trace that its client names, or of a new one."""
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_known = scope["method"] in _METHODS
         about = {
             "http.request.method": scope["method"] if is_known else "_OTHER",
             "url.path": scope["path"],
             "url.scheme": scope.get("scheme"),
         }
-
-        async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                _tell_status(piece, message["status"])
-            await send(message)
-
         given = spans.incoming(Headers(scope=scope))
         name = scope["method"] if is_known else "HTTP"
         with spans.span(name, given, kind="server", attributes=about) as piece:
-            await self._app(scope, receive, answer)
+            told = _beginning(send, lambda message: _tell_status(piece, message["status"]))
+            await self._app(scope, receive, told)
 
 
 def _tell_status(piece: spans.Piece, status: int) -> None:
@@ -114,20 +134,20 @@ class Application(FastAPI):
             await super().__call__(scope, receive, send)
 
 
-class _Beside:
+class _Beside(_Around):
     """Hands all below a path to another application, which admits its requests itself."""
 
     def __init__(self, app: ASGIApp, path: str, served: ASGIApp) -> None:
-        self._app = app
+        super().__init__(app)
         self._path = path
         self._served = served
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_its = scope["type"] == "http" and scope["path"].startswith(self._path)
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_its = scope["path"].startswith(self._path)
         await (self._served if is_its else self._app)(scope, receive, send)
 
 
-class _Admission:
+class _Admission(_Around):
     """Checks the headers of a request, its caller, the caller's rate, and the body's length.
 
     Headers come first, so that no long credentials are read, and before any code that looks for an
@@ -145,20 +165,17 @@ class _Admission:
         authenticator: Authenticator | None,
         clock: Clock,
     ) -> None:
-        self._app = app
+        super().__init__(app)
         self._longest_headers = settings.max_header_bytes
         self._longest_body = settings.max_body_bytes
         self._authenticator = authenticator
         self._rate = _Rate(settings.requests_per_s, clock) if settings.requests_per_s else None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             self._check_headers(scope)
             if scope["path"] not in PUBLIC_PATHS:
-                send = _private(send)
+                send = _beginning(send, _make_private)
                 if self._authenticator is not None:
                     caller = await self._authenticator.authenticate(Headers(scope=scope))
                     scope = {**scope, "user": caller}
@@ -199,14 +216,8 @@ class _Admission:
             raise RequestRefusedError("BodyTooLarge", _CONTENT_TOO_LARGE, message)
 
 
-def _private(send: Send) -> Send:
-    async def send_private(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(raw=message.setdefault("headers", []))
-            headers.setdefault("Cache-Control", "no-store")
-        await send(message)
-
-    return send_private
+def _make_private(beginning: Message) -> None:
+    _headers(beginning).setdefault("Cache-Control", "no-store")
 
 
 # -- addresses -------------------------------------------------------------------------------
@@ -286,18 +297,15 @@ class _Rate:
 # -- errors before 1.0 -----------------------------------------------------------------------
 
 
-class _ErrorForm:
+class _ErrorForm(_Around):
     """Gives every error the form of before 1.0, unless its request is of 1.0.
 
     It stands before everything that refuses requests, so that an unknown path, a body that is too
     long and a missing key are answered in this form, too. It loads none of the models of 0.3.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        formed = former_form(Request(scope)) if scope["type"] == "http" else None
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        formed = former_form(Request(scope))
         if formed is None:
             await self._app(scope, receive, send)
             return
@@ -357,7 +365,7 @@ def _with_code(body: bytes) -> bytes:
 # -- headers of answers ----------------------------------------------------------------------
 
 
-class _Negotiation:
+class _Negotiation(_Around):
     """Sets the answer's media type and extensions.
 
     One rule gives every answer its type. A stream is `text/event-stream`. A result of HTTP+JSON 1.0
@@ -371,28 +379,23 @@ class _Negotiation:
     """
 
     def __init__(self, app: ASGIApp, *, card: AgentCard) -> None:
-        self._app = app
+        super().__init__(app)
         self._offered = frozenset(e.uri for e in card.capabilities.extensions)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         wants_json = _wants_plain_json(request)
         active = sorted(self._offered & requested_extensions(request))
         names = [name for name in EXTENSION_HEADERS if name in request.headers]
 
-        async def send_negotiated(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(raw=message.setdefault("headers", []))
-                if wants_json and headers.get("content-type") == A2A_JSON_MEDIA_TYPE:
-                    headers["content-type"] = _JSON
-                if active:
-                    headers.update({name: ", ".join(active) for name in names})
-            await send(message)
+        def negotiate(beginning: Message) -> None:
+            headers = _headers(beginning)
+            if wants_json and headers.get("content-type") == A2A_JSON_MEDIA_TYPE:
+                headers["content-type"] = _JSON
+            if active:
+                headers.update({name: ", ".join(active) for name in names})
 
-        await self._app(scope, receive, send_negotiated)
+        await self._app(scope, receive, _beginning(send, negotiate))
 
 
 def _wants_plain_json(request: Request) -> bool:

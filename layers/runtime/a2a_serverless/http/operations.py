@@ -195,13 +195,7 @@ class DurableRequestHandler:
         async def fitting(tasks: Sequence[Task]) -> int:
             return await _fitting(tasks, storage, self._inline(context))
 
-        found = await list_tasks(storage, query, fitting=fitting)
-        return ListTasksResponse(
-            tasks=found.tasks,
-            next_page_token=found.next_page_token,
-            page_size=found.page_size,
-            total_size=found.total_size,
-        )
+        return await list_tasks(storage, query, fitting=fitting)
 
     @operation("cancel_task")
     async def on_cancel_task(self, params: CancelTaskRequest, context: CallContext) -> Task:

@@ -6,7 +6,6 @@ its authentication scheme. A client that replaces a configuration has to send th
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Iterable, Iterator
 
@@ -39,6 +38,7 @@ from a2a_serverless.http.errors import http_error, invalid_params
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.keys import JWKS_MAX_AGE_S, KeyStore
+from a2a_serverless.storage.listing import page_place, page_token
 from a2a_serverless.storage.webhooks import Webhooks
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import is_task_id
@@ -179,8 +179,9 @@ class Receivers:
         pushes = await storage.webhooks.all(request.task_id)
         configs = [_without_secrets(push, context) for push in pushes if push.config.id > after]
         page = configs[: request.page_size or len(configs)]
+        is_last = len(page) == len(configs)
         return ListTaskPushNotificationConfigsResponse(
-            configs=page, next_page_token=_token(page[-1]) if len(page) < len(configs) else ""
+            configs=page, next_page_token="" if is_last else page_token(page[-1].id)
         )
 
     async def delete(
@@ -260,11 +261,6 @@ def _without_secrets(push: Push, context: CallContext) -> TaskPushNotificationCo
     )
 
 
-def _token(last: TaskPushNotificationConfig) -> str:
-    """Return the token of the page after `last`; opaque to clients."""
-    return base64.urlsafe_b64encode(last.id.encode()).decode().rstrip("=")
-
-
 def _place(token: str) -> str:
     """Return the id after which a page begins.
 
@@ -273,12 +269,8 @@ def _place(token: str) -> str:
     """
     if not token:
         return ""
-    try:
-        padded = token + "=" * (-len(token) % 4)
-        place = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
-    except ValueError as error:
-        raise PageTokenError from error
-    if not is_task_id(place):
+    place = page_place(token)
+    if not isinstance(place, str) or not is_task_id(place):
         raise PageTokenError
     return place
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from a2a.types import AgentExtension, Part
 from a2a.utils.errors import UnsupportedOperationError
@@ -42,12 +42,6 @@ def uploads_extension(settings: Settings, base: str) -> AgentExtension:
     return extension
 
 
-class _Quota(Leases):
-    """Leases that are never given back: each upload counts for an hour."""
-
-    noun: ClassVar[str] = "file"
-
-
 class Uploads:
     """Answers requests for an upload: where the bytes go, and the part that names them then.
 
@@ -59,7 +53,8 @@ class Uploads:
         self._storage = backends.storage
         self._settings = settings
         slots = Slots(backends.storage.table, kind=SLOTS, clock=backends.storage.clock)
-        self._quota = _Quota(slots, per_caller=settings.uploads_per_hour, in_all=0)
+        # Never given back: each upload counts for an hour.
+        self._quota = Leases(slots, per_caller=settings.uploads_per_hour, in_all=0)
 
     async def answer(self, asked: Mapping[str, Any], context: CallContext) -> dict[str, Any]:
         """Return a link for one file, once its caller may have another one.

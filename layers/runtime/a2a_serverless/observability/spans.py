@@ -26,7 +26,7 @@ import secrets
 import sys
 import time
 from asyncio import CancelledError
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
@@ -171,28 +171,20 @@ class Piece:
 
     def rename(self, name: str) -> None:
         """Give the span another name."""
-        if self._span is not None:
-            with suppress(Exception):
-                self._span.update_name(name)
+        self._tell(lambda recorded: recorded.update_name(name))
 
     def set(self, attributes: Attributes) -> None:
         """Add attributes."""
-        if self._span is not None:
-            with suppress(Exception):
-                self._span.set_attributes(_known(attributes))
+        self._tell(lambda recorded: recorded.set_attributes(_known(attributes)))
 
     def event(self, name: str, attributes: Attributes = MappingProxyType({})) -> None:
         """Note what happens now."""
-        if self._span is not None:
-            with suppress(Exception):
-                self._span.add_event(name, _known(attributes))
+        self._tell(lambda recorded: recorded.add_event(name, _known(attributes)))
 
     def fail(self, kind: str) -> None:
         """Mark what the span stands for as failed, by a kind of error from a few."""
-        if self._span is not None:
-            with suppress(Exception):
-                self._span.set_attribute("error.type", kind)
-                self._span.set_status(_api().StatusCode.ERROR)
+        self._tell(lambda recorded: recorded.set_attribute("error.type", kind))
+        self._tell(lambda recorded: recorded.set_status(_api().StatusCode.ERROR))
 
     def interrupt(self, kind: str) -> None:
         """Say what has ended the work before its end, without a failure of it."""
@@ -200,9 +192,12 @@ class Piece:
 
     def end(self) -> None:
         """End the span."""
+        self._tell(lambda recorded: recorded.end())
+
+    def _tell(self, say: Callable[[Span], object]) -> None:
         if self._span is not None:
             with suppress(Exception):
-                self._span.end()
+                say(self._span)
 
 
 def current() -> Piece:

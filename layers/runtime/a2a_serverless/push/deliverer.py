@@ -17,7 +17,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from a2a_serverless import faults
 from a2a_serverless.addresses import AllowedHosts, Receiver
@@ -103,8 +103,6 @@ class Places(Leases):
     answered within `GRACE_S` needs one of its caller's places, and is ended if they are all taken.
     A quick webhook needs none, and costs no request to the table.
     """
-
-    noun: ClassVar[str] = "webhook"
 
     async def during(
         self,

@@ -226,8 +226,8 @@ def head_of(item: Mapping[str, Any]) -> Head:
         msg = f"HEAD of task {task_id} has a {name} of a form that no release writes."
         raise UnreadableTaskError(msg)
     values = {name: value for name, value in values.items() if name not in misfits}
-    values |= dict.fromkeys(misfits & _COPIES)
-    if misfits - _COPIES - _INFORMING:
+    values |= dict.fromkeys(misfits & _COPIES.keys())
+    if misfits & _DECIDING.keys():
         values["needs"] = NEVER
     try:
         return _head(scope, task_id, values)
@@ -334,13 +334,9 @@ REQUIRED: Final[Mapping[str, type]] = {
 }
 """The forms of the attributes that every HEAD has."""
 
-HEAD_FORMS: Final[Forms] = {
-    **REQUIRED,
-    "status": bytes | None,
-    "metadata": bytes | None,
+_DECIDING: Final[Forms] = {
     "due_at": int,
     "checkpoint": int,
-    "parked": int,
     "sends": int,
     "replied": int,
     "next_turn": int,
@@ -351,14 +347,21 @@ HEAD_FORMS: Final[Forms] = {
     "message_digest": str,
     "content_digest": str,
     "needs": int,
+    "generation": int,
+    "cancel_at": int,
+}
+"""Those of attributes without which the task can be read, but not written."""
+
+_COPIES: Final[Forms] = {"status": bytes | None, "metadata": bytes | None}
+
+_INFORMING: Final[Forms] = {
+    "parked": int,
     "size": int,
     "snapshot_at": int,
     "snapshot": str,
     "snapshot_bytes": int,
     "snapshot_size": int,
-    "generation": int,
     "usage": str,
-    "cancel_at": int,
     "cancel_by": str,
     "released": str,
     "released_reason": str,
@@ -369,6 +372,7 @@ HEAD_FORMS: Final[Forms] = {
     "spared_for": int,
     "spared_faults": int,
     "spared_waited": int,
+    "spared_interruptions": int,
     "alone_for": int,
     "serial_from": int,
     "started_at": int,
@@ -378,22 +382,13 @@ HEAD_FORMS: Final[Forms] = {
     "wakes": int,
     "line_key": str,
     "attention_at": str,
-    "spared_interruptions": int,
 }
+"""Those of attributes that only inform: the task is run and written with or without them."""
+
+HEAD_FORMS: Final[Forms] = {**REQUIRED, **_DECIDING, **_COPIES, **_INFORMING}
 """The forms of all attributes that are read."""
 
 _DEMANDED: Final = frozenset({*REQUIRED, "due_at", "sends"})
-_COPIES: Final = frozenset({"status", "metadata"})
-_INFORMING: Final = frozenset(
-    {"size", "cancel_by", "parked", "usage"}
-    | {"snapshot_at", "snapshot", "snapshot_bytes", "snapshot_size"}
-    | {"released", "released_reason", "released_id", "released_at", "released_until"}
-    | {"released_error"}
-    | {"spared_for", "spared_faults", "spared_waited", "spared_interruptions"}
-    | {"alone_for", "serial_from", "left", "left_turn", "left_at", "line_key", "wakes"}
-    | {"attention_at", "started_at"}
-)
-"""Attributes that only inform: the task is run and written with or without them."""
 
 _UNKNOWN_STATE: Final = "TASK_STATE_UNSPECIFIED"
 NEVER: Final = 1_000_000

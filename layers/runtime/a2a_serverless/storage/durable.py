@@ -22,7 +22,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
@@ -233,45 +233,26 @@ class Opened:
     log: Log | None = None
 
 
+@dataclass(eq=False)
 class DurableStorage:
-    """The tasks of one scope, laid out as the page `format` says. Reads are consistent.
+    """The tasks of one scope, laid out as the page `format` says. Reads are consistent."""
 
-    Args:
-        table: where they are stored, with those of all other scopes.
-        scope: the owner of the tasks.
-        clock: by default the system's.
-        timing: the times that commits set.
-        observer: what is added to commits, and told of them.
-        is_serial: True: the turns of a conversation run one after the other.
-    """
-
-    def __init__(
-        self,
-        table: Table,
-        *,
-        scope: Scope = ANONYMOUS,
-        clock: Clock | None = None,
-        timing: Timing | None = None,
-        observer: Observer | None = None,
-        is_serial: bool = False,
-    ) -> None:
-        self.table = table
-        self.scope = scope
-        self.clock = clock or SystemClock()
-        self.timing = timing or Timing()
-        self.observer = observer or Observer()
-        self.is_serial = is_serial
+    table: Table
+    """Where they are stored, with those of all other scopes."""
+    _: KW_ONLY
+    scope: Scope = ANONYMOUS
+    """The owner of the tasks."""
+    clock: Clock = field(default_factory=SystemClock)
+    timing: Timing = field(default_factory=Timing)
+    """The times that commits set."""
+    observer: Observer = field(default_factory=Observer)
+    """What is added to commits, and told of them."""
+    is_serial: bool = False
+    """True: the turns of a conversation run one after the other."""
 
     def for_scope(self, scope: Scope) -> Self:
         """Return the same storage seen by another owner; cheap."""
-        return type(self)(
-            self.table,
-            scope=scope,
-            clock=self.clock,
-            timing=self.timing,
-            observer=self.observer,
-            is_serial=self.is_serial,
-        )
+        return replace(self, scope=scope)
 
     @property
     def webhooks(self) -> Webhooks:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import UnavailableError
@@ -30,6 +30,8 @@ STREAMS: Final = "STREAMS"
 PLACES: Final = "PLACES"
 UPLOADS: Final = "UPLOADS"
 """Kinds of slots: of open streams, of slow requests to webhooks, and of an hour's uploads."""
+_NOUNS: Final[Mapping[str, str]] = {STREAMS: "stream", PLACES: "webhook", UPLOADS: "file"}
+"""What holds a slot of each kind, in lines of the log."""
 
 _SLOT: Final = "SLOT#"
 
@@ -46,6 +48,11 @@ class _Slot:
     room: str
     number: int
 
+    @classmethod
+    def of(cls, owner: str, number: int) -> _Slot:
+        """Return one of an owner's slots."""
+        return cls(f"{owner}#{number // SLOTS_A_ROOM}", number)
+
 
 class Slots:
     """Slots in a table. One token holds a slot at a time, until the time that its holder has set.
@@ -60,8 +67,29 @@ class Slots:
 
     def __init__(self, table: Table, *, kind: str = STREAMS, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
+        self.noun = _NOUNS[kind]
         self._kind = kind
         self._table = table
+
+    async def take(self, owner: str, size: int, token: str, *, until_ms: int) -> _Slot | None:
+        """Claim one of an owner's `size` slots; None if none was free where it was tried."""
+        for _ in range(_GUESSES):
+            slot = _Slot.of(owner, random.randrange(size))  # noqa: S311 - a place, not a secret
+            if await self.claim(slot, token, until_ms=until_ms):
+                return slot
+        tries, firsts = _TRIES, list(range(0, size, SLOTS_A_ROOM))
+        random.shuffle(firsts)
+        for first in firsts:
+            held = await self.held(_Slot.of(owner, first).room)
+            free = [n for n in range(first, min(first + SLOTS_A_ROOM, size)) if n not in held]
+            random.shuffle(free)
+            for slot in (_Slot.of(owner, number) for number in free[:tries]):
+                if await self.claim(slot, token, until_ms=until_ms):
+                    return slot
+            tries -= min(tries, len(free))
+            if not tries:
+                break
+        return None
 
     async def claim(self, slot: _Slot, token: str, *, until_ms: int) -> bool:
         """Hold a slot that is free, expired, or held by `token` already; False: another holds it.
@@ -100,7 +128,7 @@ class Lease:
 
 
 class Leases:
-    """Leases of one kind of thing: `noun` is its name in lines of the log.
+    """Leases of one kind of thing.
 
     Args:
         slots: where they are stored.
@@ -108,10 +136,9 @@ class Leases:
         in_all: how many all callers together may have; 0: any number.
     """
 
-    noun: ClassVar[str] = "stream"
-
     def __init__(self, slots: Slots, *, per_caller: int, in_all: int) -> None:
         self._slots = slots
+        self._noun = slots.noun
         self._per_caller = per_caller
         self._in_all = in_all
 
@@ -126,18 +153,20 @@ class Leases:
         limits = {"ALL": self._in_all}
         if caller:
             limits[f"CALLER#{digest('caller', caller)}"] = self._per_caller
-        wanted = [_Wanted(owner, size, token, until_ms) for owner, size in limits.items() if size]
-        found = await asyncio.gather(
-            *(self._one_of(each) for each in wanted), return_exceptions=True
-        )
+        takes = [
+            self._slots.take(owner, size, token, until_ms=until_ms)
+            for owner, size in limits.items()
+            if size
+        ]
+        found = await asyncio.gather(*takes, return_exceptions=True)
         lease = Lease(token, tuple(slot for slot in found if isinstance(slot, _Slot)))
         if all(isinstance(slot, _Slot) for slot in found):
             return lease
         await self.give_back(lease)
         for failure in found:
             if isinstance(failure, UnavailableError):
-                text = f"A {self.noun} is not counted: %s"
-                logger.warning(text, failure, extra={"action": f"{self.noun}_not_counted"})
+                text = f"A {self._noun} is not counted: %s"
+                logger.warning(text, failure, extra={"action": f"{self._noun}_not_counted"})
                 return Lease(token)
             if isinstance(failure, BaseException):
                 raise failure
@@ -148,44 +177,7 @@ class Leases:
         releases = (self._slots.release(slot, lease.token) for slot in lease.slots)
         for failure in await asyncio.gather(*releases, return_exceptions=True):
             if isinstance(failure, UnavailableError):
-                text = f"A {self.noun} is counted until its lease expires: %s"
-                logger.warning(text, failure, extra={"action": f"{self.noun}_not_given_back"})
+                text = f"A {self._noun} is counted until its lease expires: %s"
+                logger.warning(text, failure, extra={"action": f"{self._noun}_not_given_back"})
             elif failure is not None:
                 raise failure
-
-    async def _one_of(self, wanted: _Wanted) -> _Slot | None:
-        for _ in range(_GUESSES):
-            slot = wanted.slot(random.randrange(wanted.size))  # noqa: S311 - a place, not a secret
-            if await self._slots.claim(slot, wanted.token, until_ms=wanted.until_ms):
-                return slot
-        tries = _TRIES
-        for room, numbers in wanted.rooms():
-            free = sorted(set(numbers) - await self._slots.held(room))
-            random.shuffle(free)
-            for slot in (_Slot(room, number) for number in free[:tries]):
-                if await self._slots.claim(slot, wanted.token, until_ms=wanted.until_ms):
-                    return slot
-            tries -= min(tries, len(free))
-            if not tries:
-                break
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """One of an owner's `size` slots."""
-
-    owner: str
-    size: int
-    token: str
-    until_ms: int
-
-    def slot(self, number: int) -> _Slot:
-        return _Slot(f"{self.owner}#{number // SLOTS_A_ROOM}", number)
-
-    def rooms(self) -> Iterator[tuple[str, range]]:
-        """Yield the owner's rooms with their slots' numbers, in random order."""
-        firsts = list(range(0, self.size, SLOTS_A_ROOM))
-        random.shuffle(firsts)
-        for first in firsts:
-            yield self.slot(first).room, range(first, min(first + SLOTS_A_ROOM, self.size))

@@ -15,9 +15,9 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
-from a2a.types import Task, TaskState
+from a2a.types import ListTasksResponse, Task, TaskState
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from a2a_serverless.errors import (
@@ -79,24 +79,13 @@ class ListTasksQuery(BaseModel):
     include_artifacts: bool = False
 
 
-class ListTasksResult(BaseModel):
-    """One page, newest status first; `total_size` is what `list_tasks` says."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    tasks: list[Task] = Field(default_factory=list)
-    next_page_token: str = ""
-    page_size: int = 50
-    total_size: int = 0
-
-
 async def list_tasks(
     storage: DurableStorage,
     query: ListTasksQuery,
     *,
     fitting: Fitting | None = None,
     most: int | None = MOST_COUNTED,
-) -> ListTasksResult:
+) -> ListTasksResponse:
     """Return one page of the scope's tasks, newest status first, ties by task id.
 
     A page ends after `page_size` tasks, before more than `MAX_PAGE_BYTES` are read for it, after
@@ -127,7 +116,7 @@ async def list_tasks(
         if count == 0:
             raise AnswerTooLargeError(tasks[0].id)
         heads = heads[: places[count]]
-    return ListTasksResult(
+    return ListTasksResponse(
         tasks=tasks[:count],
         next_page_token=listing.token_after(heads, found),
         page_size=query.page_size,
@@ -352,8 +341,7 @@ class _Listing:
         end = found.floor if len(shown) == len(found.heads) else place_of(shown[-1])
         if not end:
             return ""
-        place = [end, found.total, self.fingerprint]
-        return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+        return page_token([end, found.total, self.fingerprint])
 
     def matches(self, head: Head) -> bool:
         """Return True if a HEAD of this scope passes the filters; the cursor is not looked at."""
@@ -392,18 +380,34 @@ def _affordable(heads: Sequence[Head], query: ListTasksQuery) -> list[Head]:
 def _read_token(token: str | None, fingerprint: str) -> tuple[str | None, int | None]:
     if not token:
         return None, None
-    try:
-        padded = token + "=" * (-len(token) % 4)
-        before, total, made_for = json.loads(
-            base64.b64decode(padded, altchars=b"-_", validate=True)
-        )
-    except (TypeError, ValueError, RecursionError) as error:
-        raise PageTokenError from error
+    match page_place(token):
+        case [before, total, made_for]:
+            pass
+        case _:
+            raise PageTokenError
     is_place = isinstance(before, str) and _PLACE.fullmatch(before) is not None
     is_total = type(total) is int and 0 <= total <= MAX_TOTAL  # True is an int, too
     if not is_place or not is_total or made_for != fingerprint:
         raise PageTokenError
     return before, total
+
+
+def page_token(place: Any) -> str:
+    """Return the token of the page behind a place, which is a JSON value; opaque to clients."""
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+def page_place(token: str) -> Any:
+    """Return the place that `page_token` was given, or another one of a client's own.
+
+    Raises:
+        PageTokenError: the token is none.
+    """
+    try:
+        padded = token + "=" * (-len(token) % 4)
+        return json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (ValueError, RecursionError) as error:
+        raise PageTokenError from error
 
 
 def _milliseconds(timestamp: str | None) -> int:

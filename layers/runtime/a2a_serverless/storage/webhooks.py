@@ -396,10 +396,7 @@ def _position(push: Push) -> Item:
 
 
 def _outcome(push: Push) -> Item:
-    """Return the attributes about what became of the events so far; no condition has them.
-
-    An earlier release leaves them as they are. Their times and versions say how old they are.
-    """
+    """Return the attributes about what became of the events so far; no condition has them."""
     values: Item = {}
     if push.answered_at is not None:
         values |= {"answer": push.answer, "answered_at": push.answered_at, "next_at": push.next_at}
@@ -408,10 +405,9 @@ def _outcome(push: Push) -> Item:
         if push.told_count is not None:
             values["told_count"] = push.told_count
     if (lost := push.given_up) is not None:
-        values |= {"given_up": lost.count, "given_up_version": lost.version}
-        values |= {"given_up_at": lost.at, "given_up_reason": lost.reason}
+        about = (lost.count, lost.version, lost.at, lost.reason, *lost.behind)
+        values |= dict(zip(_GIVEN_UP, about, strict=True))
         values |= attention_values(push.config.task_id, lost.attention)
-        values |= {"given_up_behind": lost.behind[0], "given_up_behind_index": lost.behind[1]}
     return values
 
 
@@ -475,9 +471,7 @@ def _given_up(values: Mapping[str, Any]) -> GivenUp | None:
     if len(found) < len(_GIVEN_UP):
         return None
     count, version, at, reason, *behind = (found[name] for name in _GIVEN_UP)
-    return GivenUp(
-        count=count, version=version, at=at, reason=reason, behind=(behind[0], behind[1])
-    )
+    return GivenUp(count=count, version=version, at=at, reason=reason, behind=tuple(behind))
 
 
 def _told_count(values: Mapping[str, Any]) -> int | None:
