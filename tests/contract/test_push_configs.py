@@ -51,6 +51,7 @@ from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import moto_database, new_scope
+from tests.support.memory import on_insert
 from tests.support.messages import chunk, message, request
 from tests.support.queues import MemoryQueue, take
 
@@ -661,7 +662,7 @@ async def test_a_listener_hears_of_every_commit(clock: ManualClock) -> None:
     other = storage.for_scope(new_scope())
     await storage.open_task("ctx", request())
     heard: list[Item] = []
-    stop = table.on_insert(heard.append)
+    stop = on_insert(table, heard.append)
     head = (await storage.open_task("ctx", request())).head
     await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_WORKING)
     await Storage(storage).update_task(head.task_id, artifacts=[chunk("a", "x")])

@@ -44,6 +44,7 @@ from tests.contract.queues import (
     with_expiring_receipts,
 )
 from tests.support.clocks import ManualClock
+from tests.support.queues import aside, records
 
 TRACE = {"traceparent": "00-67891233abcdef012345678912345678-53995c3f42cd8ad8-01"}
 
@@ -296,8 +297,8 @@ async def test_a_bad_record_is_undecodable(
 async def test_a_table_speaks_in_records(queues: TableQueues) -> None:
     """A queue on a table hands out records like SQS's event source, until it is shut down."""
     queue = queues.queue()
-    records = queue.records()
-    waiting = asyncio.ensure_future(anext(records))
+    deliveries = records(queue)
+    waiting = asyncio.ensure_future(anext(deliveries))
     await asyncio.sleep(0)
     await queue.send(Note(text="1"))
     record = await waiting
@@ -305,7 +306,7 @@ async def test_a_table_speaks_in_records(queues: TableQueues) -> None:
     assert record["eventSourceARN"].endswith(f":{queue.name}")
     assert queue.decode_record(record).message == Note(text="1")
     await queue.shutdown()
-    assert [record async for record in records] == []
+    assert [record async for record in deliveries] == []
 
 
 @on_tables
@@ -344,15 +345,15 @@ async def test_a_table_shows_what_is_left(queues: TableQueues) -> None:
     assert await queue.depth() == (2, 1, began + 1000)
     assert [one.body for one in await queue.waiting()] == [n.model_dump_json() for n in notes]
     await queue.keep_undecodable("poison", reason="no JSON")
-    aside = queue.aside
-    (kept,) = await aside.waiting()
+    others = aside(queue)
+    (kept,) = await others.waiting()
     assert (kept.body, kept.reason, kept.sent_at) == ("poison", "no JSON", clock.now_ms())
-    for of, gone in ((queue, (await queue.waiting())[2]), (aside, kept)):
+    for of, gone in ((queue, (await queue.waiting())[2]), (others, kept)):
         assert await of.forget(gone.message_id)
         assert not await of.forget(gone.message_id)
     assert not await queue.forget("no message")
     assert [one.body for one in await queue.waiting()] == [n.model_dump_json() for n in notes[:2]]
-    assert await aside.waiting() == []
+    assert await others.waiting() == []
 
 
 @on_tables
@@ -428,7 +429,7 @@ async def test_a_body_of_another_release_is_set_aside(
     (handle,) = [h for _ in range(2) for h in await queue.pull(1, PATIENCE_S)]
     assert handle.message.params == params()
     assert "undecodable" in actions(caplog)
-    (kept,) = await queue.aside.waiting()
+    (kept,) = await aside(queue).waiting()
     assert kept.reason.startswith("The message is not a valid Operation")
     await handle.ack()
     assert await queue.waiting() == []
@@ -447,7 +448,7 @@ async def test_a_damaged_group_stops_no_other_one(
     (handle,) = await queue.pull(10, PATIENCE_S)
     assert handle.message == Note(task_id="other")
     assert "damaged_group" in actions(caplog)
-    assert [kept.body for kept in await queue.aside.waiting()] == ["{torn"]
+    assert [kept.body for kept in await aside(queue).waiting()] == ["{torn"]
     await queue.send(Note(text="2"))
     (handle,) = await queue.pull(10, PATIENCE_S)
     assert handle.message == Note(text="2")
@@ -461,7 +462,7 @@ async def test_a_large_damaged_group_is_set_aside_in_parts(queues: TableQueues) 
     key = Key("QUEUE#Note.fifo", "GROUP#task")
     await queues.table.write(Update(key=key, values={"messages": text, "version": "?"}))
     await queue.send(Note(text="2"))
-    kept = [kept.body for kept in await queue.aside.waiting()]
+    kept = [kept.body for kept in await aside(queue).waiting()]
     assert sorted(map(len, kept)) == [1, table.PART, table.PART]
     assert "".join(kept).count('"') == len(text) - 1
 

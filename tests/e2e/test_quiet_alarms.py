@@ -37,7 +37,7 @@ from tests.support.a2a_calls import message
 from tests.support.alarms import STACK, CloudWatch, alarms_of, rung
 from tests.support.databases import LONG
 from tests.support.permissions import transform
-from tests.support.queues import done, left
+from tests.support.queues import aside, done, left
 from tests.support.simulation.environments import Environments, ThrottledError
 from tests.support.simulation.front import front
 from tests.support.simulation.pumps import QueuePump, StreamFilter
@@ -153,7 +153,7 @@ class Account:
         ages = [now - self._sent.get(it.deduplication_id, now) for it in left(operations)]
         oldest, depth = "ApproximateAgeOfOldestMessage", "ApproximateNumberOfMessagesVisible"
         self._seen.put("AWS/SQS", oldest, max(ages, default=0), QueueName="OperationsQueue")
-        undecodable = len(done(operations.aside.waiting()))
+        undecodable = len(done(aside(operations).waiting()))
         self._seen.put("AWS/SQS", depth, undecodable, QueueName="UndecodableQueue")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,6 +51,26 @@ def items_of(storage: DurableStorage) -> dict[Key, Item]:
     return storage.table._items
 
 
+def on_insert(table: MemoryTable, listener: Callable[[Item], None]) -> Callable[[], None]:
+    """Tell `listener` of every item that is made from now on; return a function to stop.
+
+    It is called in the writer's thread, in the order of the writes.
+    """
+    store, is_told = table._store, True
+
+    def stored(key: Key, before: Item | None, after: Item | None) -> None:
+        store(key, before, after)
+        if is_told and before is None and after is not None:
+            listener(dict(after))
+
+    def stop() -> None:
+        nonlocal is_told
+        is_told = False
+
+    table._store = stored  # type: ignore[method-assign]
+    return stop
+
+
 def commits_of(storage: DurableStorage) -> list[Item]:
     """The first items of the commits of all scopes from now on, as they are made."""
     assert isinstance(storage.table, MemoryTable)
@@ -60,5 +80,5 @@ def commits_of(storage: DurableStorage) -> list[Item]:
         if item["SK"].startswith(EVENTS) and item["SK"].endswith("#000"):
             made.append(item)
 
-    storage.table.on_insert(take)
+    on_insert(storage.table, take)
     return made

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, TypeVar
 
-from a2a_serverless.queues.fifo import M, decode_message
+from a2a_serverless.queues.fifo import LONGEST_WAIT_S, EventRecord, M, decode_message
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
@@ -18,6 +18,18 @@ class MemoryQueue(TableQueue[M]):
 
     def __init__(self, kind: type[M], **options: Any) -> None:
         super().__init__(kind, MemoryTable(INDEXES), **options)
+
+
+async def records(queue: TableQueue[M]) -> AsyncGenerator[EventRecord]:
+    """Deliveries as an SQS event source passes them to a function, until `shutdown`."""
+    while not queue.is_closed:
+        for record in await queue._next(1, LONGEST_WAIT_S):
+            yield record
+
+
+def aside(queue: TableQueue[M]) -> TableQueue[M]:
+    """The queue of the bodies that cannot be read."""
+    return TableQueue(queue.kind, queue._table, name=queue._undecodable, clock=queue._clock)
 
 
 def left(queue: TableQueue[M]) -> list[M]:

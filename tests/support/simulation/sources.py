@@ -14,6 +14,8 @@ from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.table import Item
 from a2a_serverless_tools.local import sources
 from a2a_serverless_tools.local.sources import BATCH, Consume, StreamSource, _record_of
+from tests.support.memory import on_insert
+from tests.support.queues import records
 
 
 class EventSource(ABC):
@@ -35,7 +37,7 @@ class TableSource(EventSource):
         self._queue = queue
 
     def records(self) -> AsyncIterator[EventRecord]:
-        return self._queue.records()
+        return records(self._queue)
 
     async def delete(self, record: EventRecord) -> None:
         await self._queue.delete(record)
@@ -57,7 +59,7 @@ class MemoryStream(StreamSource):
         self._made: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._waker: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._number = 0
-        self.close = table.on_insert(self._take)
+        self.close = on_insert(table, self._take)
 
     async def feed(self, consume: Consume) -> None:
         woken = asyncio.Event()

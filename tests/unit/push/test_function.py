@@ -23,7 +23,7 @@ from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import Slots, _Slot
 from a2a_serverless.tasks.head import Head
 from tests.support.handlers import LambdaContext
-from tests.support.queues import done, take
+from tests.support.queues import aside, done, take
 from tests.unit.push.receivers import OK, Receiver, status
 from tests.unit.push.world import COMPLETED, WORKING, World, stream_record
 
@@ -177,7 +177,7 @@ def test_an_undecodable_record_is_kept(receiver: Receiver, source: Source) -> No
     source.tell(receiver.url())
     assert source.handle({"Records": [bad, *source.jobs()]}) == []
     assert len(receiver.requests) == 1
-    assert [kept.body for kept in done(source.world.jobs.aside.waiting())] == ["no job"]
+    assert [kept.body for kept in done(aside(source.world.jobs).waiting())] == ["no job"]
     function = source.of(jobs=SqsFifoQueue(PushJob, "https://queue.example/jobs.fifo"))
     answer = function.handle({"Records": [bad]}, LambdaContext())
     assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}

@@ -33,7 +33,7 @@ from a2a_serverless_tools.local.template import find_template
 from a2a_serverless_tools.testing.process import _Engine, _InlineKeeper
 from tests.infrastructure.test_address import refused
 from tests.support.messages import request
-from tests.support.queues import MemoryQueue
+from tests.support.queues import MemoryQueue, records
 from tests.support.workers import Agent, complete
 
 VISIBILITY_S: Final = 60.0
@@ -237,7 +237,7 @@ class Stage:
 
         async with asyncio.TaskGroup() as invocations:
             await free.acquire()
-            async for record in queue.records():
+            async for record in records(queue):
                 invocations.create_task(invoke(record))
                 await free.acquire()
 

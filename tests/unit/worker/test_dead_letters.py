@@ -23,7 +23,7 @@ from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
 from tests.support.messages import request
-from tests.support.queues import MemoryQueue
+from tests.support.queues import MemoryQueue, aside
 
 SCOPE = Scope.of("tenant", "someone")
 RETRY = RetryPolicy(max_attempts=2)
@@ -288,7 +288,7 @@ async def test_an_unreadable_letter_is_kept(
 ) -> None:
     """An unreadable letter moves unchanged to the undecodable queue, and the log says why."""
     assert await stack.dead_letters.handle(text) == "undecodable"
-    assert [kept.body for kept in await stack.queue.aside.waiting()] == [text]
+    assert [kept.body for kept in await aside(stack.queue).waiting()] == [text]
     assert "dead_letter_undecodable" in {getattr(r, "action", "") for r in caplog.records}
 
 

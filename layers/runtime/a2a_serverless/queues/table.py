@@ -296,11 +296,6 @@ class TableQueue(FifoQueue[M]):
     def name(self) -> str:
         return self._name
 
-    @property
-    def aside(self) -> TableQueue[M]:
-        """Return the queue of the bodies that cannot be read."""
-        return TableQueue(self.kind, self._table, name=self._undecodable, clock=self._clock)
-
     async def send(self, message: M) -> None:
         body, own = message.model_dump_json(), message.deduplication_id
         now = self._clock.now_ms()
@@ -334,12 +329,6 @@ class TableQueue(FifoQueue[M]):
             if records or left_s <= 0:
                 return [handle for handle in handles if handle is not None]
         return []
-
-    async def records(self) -> AsyncGenerator[EventRecord]:
-        """Return deliveries as an SQS event source passes them to a function, until `shutdown`."""
-        while not self.is_closed:
-            for record in await self._next(1, LONGEST_WAIT_S):
-                yield record
 
     def decode_record(self, record: EventRecord, *, removes: bool = False) -> _TableHandle[M]:  # noqa: ARG002 - every `ack` does
         return _TableHandle(self, record)

@@ -7,7 +7,6 @@ from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
-    Callable,
     Collection,
     Iterable,
     Iterator,
@@ -55,27 +54,9 @@ class MemoryTable(Table):
             index: defaultdict(list) for index in ("", *indexes)
         }
         self._wakers: defaultdict[str, set[Waker]] = defaultdict(set)
-        self._listeners: dict[object, Callable[[Item], None]] = {}
 
     def blobs_beside(self, clock: Clock, *, keep_s: float) -> MemoryBlobs:  # noqa: ARG002
         return MemoryBlobs(clock)
-
-    def on_insert(self, listener: Callable[[Item], None]) -> Callable[[], None]:
-        """Tell `listener` of every item that is made from now on; return a function to stop.
-
-        `listener` is called in the writer's thread, in the order of the writes. It holds up every
-        writer, so it must only hand over (`SimpleQueue.put`, `call_soon_threadsafe`) and return. An
-        exception of it reaches the writer, although the item is stored.
-        """
-        token = object()
-        with self._lock:
-            self._listeners[token] = listener
-
-        def stop() -> None:
-            with self._lock:
-                self._listeners.pop(token, None)
-
-        return stop
 
     async def load(
         self,
@@ -116,10 +97,6 @@ class MemoryTable(Table):
                 self._store(write.key, old, new)
             for waker in {w for write in writes for w in self._wakers.get(write.key.PK, ())}:
                 waker.wake()
-            made = [new for old, new in zip(before, after, strict=True) if old is None]
-            for item in made:
-                for listener in [*self._listeners.values()] if item is not None else ():
-                    listener(dict(item or {}))
 
     @contextmanager
     def watch(self, partition: str) -> Iterator[Watch]:
