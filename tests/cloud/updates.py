@@ -15,7 +15,7 @@ from typing import Any, Final
 import httpx
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.push.signing import SETTLED_S, signing_key
+from a2a_serverless.push.signing import _SETTLED_S, _signing_key
 from tests.cloud.deployment import Deployment
 from tests.cloud.emulator import ROOT
 from tests.cloud.own import UNANSWERED, Own, alone
@@ -137,7 +137,7 @@ async def resigned(deployment: Deployment, subject: Subject) -> Figures:
     """
     call, stack = deployment.account.call, await deployment.stack()
     secret = uuid.uuid4().hex * 2
-    new = signing_key(secret).kid
+    new = _signing_key(secret).kid
     old = (await told(subject)).kid
     arn = stack.outputs["SigningSecret"]
     await call("secretsmanager", "put_secret_value", SecretId=arn, SecretString=secret)
@@ -154,7 +154,7 @@ async def resigned(deployment: Deployment, subject: Subject) -> Figures:
     before = await next_told()
     require(before.kid == old, "the new key signs before receivers can have it")
     require(await _published(subject) == {old, new}, "the new key is not published before it signs")
-    earlier_ms = (time.time() - SETTLED_S) * 1000
+    earlier_ms = (time.time() - _SETTLED_S) * 1000
     await call(
         "dynamodb",
         "update_item",

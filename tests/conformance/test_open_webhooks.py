@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.http.receivers import OpenWebhooks
+from a2a_serverless.http.receivers import _OpenWebhooks
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.webhooks import Webhooks
 from a2a_serverless.tasks.identity import Scope
@@ -83,7 +83,7 @@ async def test_most_webhooks_cost_no_request(monkeypatch: pytest.MonkeyPatch) ->
         return opened
 
     monkeypatch.setattr(Webhooks, "count_open", count)
-    bound = OpenWebhooks(1000)
+    bound = _OpenWebhooks(1000)
     while await bound.admits(storage.webhooks):
         opened += 1
         if opened == 250:
@@ -93,4 +93,4 @@ async def test_most_webhooks_cost_no_request(monkeypatch: pytest.MonkeyPatch) ->
     before: Any = counts
     assert not await bound.admits(storage.webhooks)
     assert counts == before
-    assert await OpenWebhooks(0).admits(storage.webhooks)
+    assert await _OpenWebhooks(0).admits(storage.webhooks)

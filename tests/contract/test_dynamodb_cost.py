@@ -35,7 +35,7 @@ from a2a_serverless.storage.durable import DurableStorage, Fences, Observer
 from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.finding import created_in, due_tasks, find_tasks
 from a2a_serverless.storage.layout import HEAD, HOUR_MS, event_sort, task_partition
-from a2a_serverless.storage.listing import FIRST_COMMITS, ListTasksQuery, list_tasks, newest_heads
+from a2a_serverless.storage.listing import _FIRST_COMMITS, ListTasksQuery, list_tasks, newest_heads
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Recorded,
@@ -661,7 +661,7 @@ async def test_a_long_task_on_a_page_is_read_by_itself(bench: Bench, observer: A
     """
     await asyncio.to_thread(seed_tasks, bench.storage, observer, 10)
     head = (await bench.storage.open_task("context", request())).head
-    for _ in range(FIRST_COMMITS):
+    for _ in range(_FIRST_COMMITS):
         piece = ArtifactWritten(artifact("answer", "x"), append=True)
         head = await bench.storage.commit(head, Commit(entries=(piece,)))
     for query, requests in [

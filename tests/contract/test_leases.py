@@ -11,7 +11,7 @@ import pytest
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.leases import SLOTS_A_ROOM, Lease, Leases, Slots, _Slot
+from a2a_serverless.storage.leases import _SLOTS_A_ROOM, Lease, Leases, Slots, _Slot
 from a2a_serverless.storage.table import Table
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, new_scope
@@ -120,11 +120,11 @@ async def test_a_claim_is_harmless_twice(slots: Slots, caller: str, clock: Manua
 
 async def test_more_streams_than_a_room_has_slots(slots: Slots, caller: str) -> None:
     """A limit above the slots of one room holds over several rooms."""
-    leases = of_callers(slots, SLOTS_A_ROOM + 2)
-    held = await taken(leases, caller, SLOTS_A_ROOM + 4)
-    assert len(held) == SLOTS_A_ROOM + 2
+    leases = of_callers(slots, _SLOTS_A_ROOM + 2)
+    held = await taken(leases, caller, _SLOTS_A_ROOM + 4)
+    assert len(held) == _SLOTS_A_ROOM + 2
     rooms = Counter(slot.room for lease in held for slot in lease.slots)
-    assert sorted(rooms.values()) == [2, SLOTS_A_ROOM]
+    assert sorted(rooms.values()) == [2, _SLOTS_A_ROOM]
 
 
 @pytest.mark.parametrize("slots", ["memory", LOCAL], indirect=True)

@@ -12,7 +12,7 @@ from a2a_serverless.errors import ConcurrencyError, ConfigurationError
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb import Typed
+from a2a_serverless.storage.dynamodb import _Typed
 from a2a_serverless.storage.finding import created_in, find_tasks
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
@@ -435,7 +435,7 @@ async def test_a_scopes_contexts_are_found_in_its_index(
     await opened(storage)
     for owner, context_id in ((storage, "b"), (storage, "a"), (table.storage(clock=clock), "c")):
         await owner.contexts.put(context_id, context_write("state"))
-    found: list[Typed] = []
+    found: list[_Typed] = []
     for shard in range(4):
         found += table.client.query(
             TableName=table.table,

@@ -22,7 +22,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import HEAD, INDEXES
-from a2a_serverless.storage.webhooks import PUTS
+from a2a_serverless.storage.webhooks import _PUTS
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push
@@ -408,7 +408,7 @@ async def test_a_put_that_always_loses_gives_up(
     client.meta.events.register("before-send.dynamodb.TransactWriteItems", overtaken)
     with pytest.raises(UnavailableError):
         await faulty.webhooks.put(config(head.task_id, "a"))
-    assert len(tries) == PUTS
+    assert len(tries) == _PUTS
     assert [push.config.id for push in await healthy.webhooks.all(head.task_id)] == ["other"]
 
 

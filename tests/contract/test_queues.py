@@ -26,8 +26,8 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.queues import table
 from a2a_serverless.queues.fifo import FifoQueue, Handle
-from a2a_serverless.queues.sqs import LONGEST_LEASE_S, SqsFifoQueue
-from a2a_serverless.queues.table import DEDUPLICATION_S
+from a2a_serverless.queues.sqs import _LONGEST_LEASE_S, SqsFifoQueue
+from a2a_serverless.queues.table import _DEDUPLICATION_S
 from a2a_serverless.storage.table import Item, Key, Range, Update
 from a2a_serverless.tasks.head import Operation
 from tests.contract.queues import (
@@ -363,7 +363,7 @@ async def test_a_deduplication_id_counts_for_five_minutes(queues: TableQueues) -
     queue = queues.queue(clock=clock)
     await queue.send(Note())
     await (await queue.pull(1, 0))[0].ack()
-    clock.advance(DEDUPLICATION_S - 1)
+    clock.advance(_DEDUPLICATION_S - 1)
     await queue.send(Note())
     assert await queue.waiting() == []
     clock.advance(2)
@@ -457,13 +457,13 @@ async def test_a_damaged_group_stops_no_other_one(
 @on_tables
 async def test_a_large_damaged_group_is_set_aside_in_parts(queues: TableQueues) -> None:
     """Text that is too large for one message, escaped, is kept whole in several ones."""
-    queue, text = queues.queue(), "{" + '"' * 2 * table.PART
+    queue, text = queues.queue(), "{" + '"' * 2 * table._PART
     await queue.send(Note(text="1"))
     key = Key("QUEUE#Note.fifo", "GROUP#task")
     await queues.table.write(Update(key=key, values={"messages": text, "version": "?"}))
     await queue.send(Note(text="2"))
     kept = [kept.body for kept in await aside(queue).waiting()]
-    assert sorted(map(len, kept)) == [1, table.PART, table.PART]
+    assert sorted(map(len, kept)) == [1, table._PART, table._PART]
     assert "".join(kept).count('"') == len(text) - 1
 
 
@@ -756,8 +756,8 @@ async def test_without_a_place_for_it_a_body_is_not_kept(queues: SqsQueues) -> N
         (0, 0, 0),
         (0, -5, 0),
         (0, 1.2, 2),
-        (0, 100_000, LONGEST_LEASE_S),
-        (40_000, 10_000, LONGEST_LEASE_S - 40_000),
+        (0, 100_000, _LONGEST_LEASE_S),
+        (40_000, 10_000, _LONGEST_LEASE_S - 40_000),
         (50_000, 10, 0),
     ],
 )
@@ -785,7 +785,7 @@ async def test_a_lease_ends_after_twelve_hours(queues: SqsQueues) -> None:
     (message,) = queues.take()
     handle = queue.decode_record(lambda_record(message))
     changes = recorded(queues.client, "ChangeMessageVisibility")
-    clock.advance(LONGEST_LEASE_S - 20)
+    clock.advance(_LONGEST_LEASE_S - 20)
     await handle.extend(60)
     assert changes[0]["VisibilityTimeout"] == 20
     clock.advance(20)

@@ -16,7 +16,7 @@ from a2a_serverless.storage import snapshots
 from a2a_serverless.storage.blobs import Blobs, MemoryBlobs
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.directory import DirectoryBlobs
-from a2a_serverless.storage.durable import NEWEST, DurableStorage
+from a2a_serverless.storage.durable import _NEWEST, DurableStorage
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -388,13 +388,13 @@ async def test_a_task_with_many_small_commits(storage: DurableStorage) -> None:
     head = await storage.commit(head, Commit(entries=(TurnOpened(request("6"), Caller()),)))
     token = new_token()
     head = await storage.commit(head, Commit(token=token, claims=True))
-    for number in range(NEWEST + 5):
+    for number in range(_NEWEST + 5):
         head = await storage.commit(
             head, Commit(entries=(written(f"{number}", name="6"),), token=token)
         )
     log, whole = await read(storage, head), await read(storage, head, is_whole=True)
     assert log.since is not None
-    assert len(log.records) > NEWEST
+    assert len(log.records) > _NEWEST
     assert without_ids(log) == without_ids(whole)
 
 

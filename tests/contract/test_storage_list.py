@@ -17,9 +17,9 @@ from a2a_serverless.storage import listing
 from a2a_serverless.storage.deletion import count_data, delete_context
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import (
-    FIRST_COMMITS,
-    Fitting,
+    _FIRST_COMMITS,
     ListTasksQuery,
+    _Fitting,
     _Listing,
     list_tasks,
 )
@@ -58,7 +58,7 @@ def ids(*results: ListTasksResponse) -> list[str]:
     return [task.id for result in results for task in result.tasks]
 
 
-def at_most(count: int) -> Fitting:
+def at_most(count: int) -> _Fitting:
     """An answer in which so many tasks fit."""
 
     async def fitting(tasks: Sequence[Task]) -> int:
@@ -243,7 +243,7 @@ async def seen_and_then_completed(
     return task.id
 
 
-@pytest.mark.parametrize("commits", [2, FIRST_COMMITS + 1])
+@pytest.mark.parametrize("commits", [2, _FIRST_COMMITS + 1])
 @pytest.mark.parametrize("history_length", [None, 0])
 async def test_a_task_that_moves_on_under_a_listing_is_in_the_state_asked_for(
     storage: DurableStorage,
@@ -263,7 +263,7 @@ async def test_a_task_that_moves_on_under_a_listing_is_in_the_state_asked_for(
     assert ids(await Storage(storage).list_tasks(completed)) == [task_id]
 
 
-@pytest.mark.parametrize("commits", [2, FIRST_COMMITS + 1])
+@pytest.mark.parametrize("commits", [2, _FIRST_COMMITS + 1])
 async def test_a_task_that_moves_on_is_listed_all_the_same(
     storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, commits: int
 ) -> None:

@@ -29,7 +29,7 @@ from a2a_serverless.http.card import load_card
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.table import Item, Key, Matches, Range
+from a2a_serverless.storage.table import Item, Key, Range
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
@@ -84,11 +84,6 @@ class BoundedTable(LaggingTable):
         async for page in super().query(wanted):
             await self._pay(0.5 + len(page) / 40)
             yield page
-
-    async def count(self, wanted: Range) -> Matches:
-        found = await super().count(wanted)
-        await self._pay(0.5 + found.looked_at / 40)
-        return found
 
 
 class Account:

@@ -25,7 +25,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card
 from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.observability import metrics
-from a2a_serverless.observability.json_lines import WITHHELD
+from a2a_serverless.observability.json_lines import _WITHHELD
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
@@ -397,7 +397,7 @@ def test_an_agents_exception_is_logged_without_its_text(
     assert {line["task_id"] for line in attempts} == {task["id"]}
     (gave_up,) = (line for line in deployment.lines if line.get("action") == "gave_up")
     assert re.fullmatch("[0-9a-f]{16}", gave_up["correlation_id"])
-    assert f"ValueError: {WITHHELD}" in gave_up["exception"]
+    assert f"ValueError: {_WITHHELD}" in gave_up["exception"]
     assert "in execute" in gave_up["exception"]
     assert deployment.metrics.total("Retries") == 1
     assert deployment.metrics.total("Attempts") == 2

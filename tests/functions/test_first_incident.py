@@ -93,7 +93,7 @@ def written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[io.Stri
         old = json.dumps({"MODEL_API_KEY": "old"})
         aws.client("secretsmanager").create_secret(Name=SECRET, SecretString=old)
         log = io.StringIO()
-        observability.write_json(log, service="a2a-serverless", level="INFO")
+        observability._write_json(log, service="a2a-serverless", level="INFO")
         logging.getLogger("a2a_serverless").setLevel(logging.INFO)  # pytest sets the root's
         yield log
 

@@ -22,7 +22,7 @@ from a2a.types import (
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.push.jobs import PushJob
-from a2a_serverless.push.signing import signing_key
+from a2a_serverless.push.signing import _signing_key
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
@@ -157,7 +157,7 @@ def test_a_job_tells_the_webhook(
     assert told.state == "COMPLETED"
     assert cursor(backends, head) == head.version
     published = asyncio.run(backends.pushing().keys.jwks())
-    assert [key["kid"] for key in published["keys"]] == [signing_key(SECRET).kid]
+    assert [key["kid"] for key in published["keys"]] == [_signing_key(SECRET).kid]
 
 
 def test_a_webhook_gets_long_texts_and_links(

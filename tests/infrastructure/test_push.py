@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
-from a2a_serverless.push.function import committed_by
-from a2a_serverless.push.signing import signing_key
+from a2a_serverless.push.function import _committed_by
+from a2a_serverless.push.signing import _signing_key
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import KNOWN, state_name
 from a2a_serverless.tasks.push import PushEvents
@@ -50,7 +50,7 @@ def test_the_filter_drops_what_the_function_would_drop(which: PushEvents) -> Non
     """For each choice a record wakes PushFunction exactly if the function would use it."""
     passes = stream_filter(Settings(push_events=which)).passes
     for each in [*COMMITS, *OTHERS]:
-        assert passes(each) is bool(list(committed_by([each], which))), each
+        assert passes(each) is bool(list(_committed_by([each], which))), each
     assert any(map(passes, COMMITS))
     assert not any(map(passes, OTHERS))
 
@@ -127,7 +127,7 @@ def test_the_generated_secret_is_a_key(transformed: Json) -> None:
     """A text as long as Secrets Manager generates makes a signing key."""
     generated = transformed["SigningSecret"]["Properties"]["GenerateSecretString"]
     assert generated == {"PasswordLength": 64, "ExcludePunctuation": True}
-    assert signing_key("k" * generated["PasswordLength"]).kid
+    assert _signing_key("k" * generated["PasswordLength"]).kid
 
 
 @pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])

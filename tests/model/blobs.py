@@ -28,7 +28,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.codec import Commits
-from a2a_serverless.storage.deletion import DELETED, delete_data, delete_task
+from a2a_serverless.storage.deletion import _DELETED, delete_data, delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, blob_of
 from a2a_serverless.tasks.entries import APART_BYTES, ArtifactWritten, content_of, parts_of
@@ -338,7 +338,7 @@ class World(Stage[State]):
                 yield f"{name} comes", self._begins(begun, kind, name), False
         yield from self._of_time(state)
         if not state.processes and state.half is None:
-            if state.head is not None and state.head.item["expires_at"] == DELETED:
+            if state.head is not None and state.head.item["expires_at"] == _DELETED:
                 yield "the deletion is repeated", self._begins(state, "purge", "purge9"), True
             else:
                 kept = () if self.files.keeps else state.blobs
@@ -394,7 +394,7 @@ class World(Stage[State]):
                 yield f"the rule removes {one.key[-12:]}", state._replace(blobs=kept), True
         for name in dict.fromkeys(layout.incarnation_in(one.key.SK) for one in state.items):
             items = state.of(name)
-            if self.files.days and DELETED < items[0].item["expires_at"] <= state.now_ms // 1000:
+            if self.files.days and _DELETED < items[0].item["expires_at"] <= state.now_ms // 1000:
                 left = tuple(one for one in state.items if one not in items)
                 spared = (
                     b._replace(is_owed=b.is_owed and b.incarnation != name) for b in state.blobs
@@ -451,7 +451,7 @@ def _with_blobs(state: State, blobs: Iterable[Kept]) -> State:
 def _owing(before: State, after: State) -> State:
     """The state after a write: what a task has stored is owed once the task is fenced."""
     old, new = before.head, after.head
-    is_fenced = new is not None and new.item["expires_at"] == DELETED
+    is_fenced = new is not None and new.item["expires_at"] == _DELETED
     if (
         old is None
         or new is None

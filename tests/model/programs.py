@@ -22,7 +22,6 @@ from a2a_serverless.storage.layout import EVENTS, HEAD, INDEXES
 from a2a_serverless.storage.table import (
     Item,
     Key,
-    Matches,
     Range,
     Table,
     Watch,
@@ -157,9 +156,6 @@ class ModelTable(Table):
     async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
         async for page in (await self._seen(wanted)).query(wanted):
             yield page
-
-    async def count(self, wanted: Range) -> Matches:
-        return await (await self._seen(wanted)).count(wanted)
 
     async def write(self, *writes: Write, **_: bool) -> None:
         await self._ask("write", writes)

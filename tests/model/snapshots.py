@@ -119,7 +119,7 @@ class Turns(Files):
     same: ClassVar[tuple[tuple[str, Any], ...]] = (
         *Files.same,
         ("a2a_serverless.tasks.rules.SNAPSHOT_BYTES", 1),
-        ("a2a_serverless.storage.durable.NEWEST", 3),
+        ("a2a_serverless.storage.durable._NEWEST", 3),
         ("asyncio.to_thread", _at_once),
         ("tests.model.blobs.SAID", b"said"),
     )

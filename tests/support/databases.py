@@ -22,7 +22,7 @@ from moto.dynamodb.responses import DynamoHandler
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb import DynamoTable, Typed, plain, typed
+from a2a_serverless.storage.dynamodb import DynamoTable, _Typed, plain, typed
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Key, key_of
 from a2a_serverless.tasks.identity import Scope
@@ -55,19 +55,19 @@ class Stored(ABC):
         """A storage in a scope that no other test has."""
 
     @abstractmethod
-    def items(self) -> list[Typed]:
+    def items(self) -> list[_Typed]:
         """Everything that is stored."""
 
     @abstractmethod
-    def get(self, item_key: Typed) -> Typed | None:
+    def get(self, item_key: _Typed) -> _Typed | None:
         """An item; None: there is none."""
 
     @abstractmethod
-    def put(self, item: Typed) -> None:
+    def put(self, item: _Typed) -> None:
         """Replace an item."""
 
     @abstractmethod
-    def delete(self, item_key: Typed) -> None:
+    def delete(self, item_key: _Typed) -> None:
         """Delete an item."""
 
 
@@ -81,18 +81,18 @@ class Dictionaries(Stored):
         options.setdefault("scope", new_scope())
         return DurableStorage(self._table, **{"observer": OBSERVER, **options})
 
-    def items(self) -> list[Typed]:
+    def items(self) -> list[_Typed]:
         return [typed(item) for item in self._table._items.values()]
 
-    def get(self, item_key: Typed) -> Typed | None:
+    def get(self, item_key: _Typed) -> _Typed | None:
         item = self._table._items.get(key_of(plain(item_key)))
         return None if item is None else typed(item)
 
-    def put(self, item: Typed) -> None:
+    def put(self, item: _Typed) -> None:
         new = plain(item)
         self._table._store(key_of(new), self._table._items.get(key_of(new)), new)
 
-    def delete(self, item_key: Typed) -> None:
+    def delete(self, item_key: _Typed) -> None:
         old = key_of(plain(item_key))
         self._table._store(old, self._table._items.get(old), None)
 
@@ -113,19 +113,19 @@ class Database(Stored):
         options.setdefault("client", self.client)
         return dynamo_storage(self.table, **options)
 
-    def items(self) -> list[Typed]:
+    def items(self) -> list[_Typed]:
         pages = self.client.get_paginator("scan").paginate(TableName=self.table)
         return [item for page in pages for item in page["Items"]]
 
-    def get(self, item_key: Typed) -> Typed | None:
+    def get(self, item_key: _Typed) -> _Typed | None:
         found = self.client.get_item(TableName=self.table, Key=item_key, ConsistentRead=True)
-        item: Typed | None = found.get("Item")
+        item: _Typed | None = found.get("Item")
         return item
 
-    def put(self, item: Typed) -> None:
+    def put(self, item: _Typed) -> None:
         self.client.put_item(TableName=self.table, Item=item)
 
-    def delete(self, item_key: Typed) -> None:
+    def delete(self, item_key: _Typed) -> None:
         self.client.delete_item(TableName=self.table, Key=item_key)
 
 
@@ -135,7 +135,7 @@ def on_dynamo(storage: DurableStorage) -> DynamoTable:
     return storage.table
 
 
-def key(partition: str, sort: str) -> Typed:
+def key(partition: str, sort: str) -> _Typed:
     """A primary key, as DynamoDB's API has it."""
     return typed(Key(partition, sort)._asdict())
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.storage.dictionaries import MemoryTable
-from a2a_serverless.storage.table import Index, Item, Key, Matches, Range, Table, Write
+from a2a_serverless.storage.table import Index, Item, Key, Range, Table, Write
 
 
 class LaggingTable(MemoryTable):
@@ -31,9 +31,6 @@ class LaggingTable(MemoryTable):
     async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
         async for page in MemoryTable.query(self._seen(wanted), wanted):
             yield page
-
-    async def count(self, wanted: Range) -> Matches:
-        return await MemoryTable.count(self._seen(wanted), wanted)
 
     def stored(self) -> list[Item]:
         """All items that have not expired, by a scan of the whole table."""

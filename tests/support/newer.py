@@ -6,7 +6,7 @@ import string
 
 from hypothesis import strategies as st
 
-from a2a_serverless.storage.dynamodb import Typed
+from a2a_serverless.storage.dynamodb import _Typed
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.tasks.entries import Unknown, encode_entries
 from a2a_serverless.tasks.head import FORMAT, Head
@@ -35,7 +35,7 @@ NESTED = st.one_of(
 )
 VALUES = SCALARS | SETS | NESTED
 NAMES = st.text(string.ascii_lowercase, min_size=1, max_size=6).map(lambda name: f"new_{name}")
-ATTRIBUTES: st.SearchStrategy[Typed] = st.dictionaries(NAMES, VALUES, min_size=1, max_size=4)
+ATTRIBUTES: st.SearchStrategy[_Typed] = st.dictionaries(NAMES, VALUES, min_size=1, max_size=4)
 """Attributes that this release does not know, of all of DynamoDB's types."""
 
 BYTES = st.integers(0, 255).map(lambda byte: bytes([byte]))
@@ -64,36 +64,36 @@ STATES = st.text(string.ascii_uppercase, min_size=1, max_size=8).map(lambda s: f
 NEEDS = st.integers(FORMAT + 1, FORMAT + 1000)
 
 
-def head_key(head: Head) -> Typed:
+def head_key(head: Head) -> _Typed:
     """The key of a task's HEAD."""
     return key(task_partition(head.scope, head.task_id), "HEAD")
 
 
-def event_key(head: Head, version: int = 1) -> Typed:
+def event_key(head: Head, version: int = 1) -> _Typed:
     """The key of the first part of a commit."""
     partition = task_partition(head.scope, head.task_id)
     return key(partition, event_sort(head.incarnation, version, 0))
 
 
-def set_attributes(database: Stored, item_key: Typed, values: Typed) -> None:
+def set_attributes(database: Stored, item_key: _Typed, values: _Typed) -> None:
     """Set attributes of an item, or make one of them."""
     database.put((database.get(item_key) or item_key) | values)
 
 
-def remove_attributes(database: Stored, item_key: Typed, *names: str) -> None:
+def remove_attributes(database: Stored, item_key: _Typed, *names: str) -> None:
     """Remove attributes of an item."""
     item = stored(database, item_key)
     database.put({name: value for name, value in item.items() if name not in names})
 
 
-def stored(database: Stored, item_key: Typed) -> Typed:
+def stored(database: Stored, item_key: _Typed) -> _Typed:
     """An item as it is stored."""
     item = database.get(item_key)
     assert item is not None
     return item
 
 
-def append_to_body(database: Stored, item_key: Typed, more: bytes) -> None:
+def append_to_body(database: Stored, item_key: _Typed, more: bytes) -> None:
     """Add bytes to the body of an EVENT."""
     body = bytes(stored(database, item_key)["body"]["B"])
     set_attributes(database, item_key, {"body": {"B": body + more}})

@@ -66,7 +66,7 @@ def counted(service: str = "agent") -> Iterator[Metrics]:
 def root_logger() -> Iterator[logging.Logger]:
     """The root logger, of which a block may make what it likes, and whose level is everybody's."""
     root = logging.getLogger()
-    names = [*observability.LIBRARIES, "a2a_serverless"]
+    names = [*observability._LIBRARIES, "a2a_serverless"]
     levels = {name: logging.getLogger(name).level for name in names}
     logging.getLogger("a2a_serverless").setLevel(logging.NOTSET)
     handlers, level = root.handlers[:], root.level
@@ -85,7 +85,7 @@ def logged(level: str = "INFO", *, shows_texts: bool = False) -> Iterator[list[L
     lines: list[Line] = []
     out = io.StringIO()
     with root_logger():
-        observability.write_json(out, service="agent", level=level, shows_texts=shows_texts)
+        observability._write_json(out, service="agent", level=level, shows_texts=shows_texts)
         yield lines
     lines += [json.loads(line) for line in out.getvalue().splitlines()]
 

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import (
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.observability import spans
-from a2a_serverless.observability.otel import Pausing
+from a2a_serverless.observability.otel import _Pausing
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker import TaskContext, Worker
@@ -141,10 +141,10 @@ async def test_what_a_collector_does_not_take_does_not_grow() -> None:
         return SpanExportResult.SUCCESS
 
     exporter = Raising(wait)
-    processor = BatchSpanProcessor(Pausing(exporter))
+    processor = BatchSpanProcessor(_Pausing(exporter))
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(spans, "FLUSH_S", 0.01)
+        patched.setattr(spans, "_FLUSH_S", 0.01)
         provider = with_processor(processor)
         await run(provider)
     assert exporter.asked == 1
@@ -161,7 +161,7 @@ def test_a_collector_that_is_away_is_one_line_a_minute(
     now = [1000.0]
     monkeypatch.setattr("a2a_serverless.observability.otel.time.monotonic", lambda: now[0])
     exporter = Raising(answer)
-    pausing = Pausing(exporter)
+    pausing = _Pausing(exporter)
     with logged() as lines:
         for _ in range(180):
             assert pausing.export([]) is SpanExportResult.FAILURE

@@ -11,7 +11,7 @@ from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
 from a2a_serverless.http.intake import Wait, cancel
-from a2a_serverless.storage.endings import CANCELED, never_started
+from a2a_serverless.storage.endings import _CANCELED, never_started
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.rules import Commit
@@ -60,7 +60,7 @@ async def test_a_canceled_task_says_the_same_whoever_ends_it(
     await end(bench, task)
     ended = await bench.task(task)
     assert ended.status.state == TaskState.TASK_STATE_CANCELED
-    assert status_text(ended) == CANCELED
+    assert status_text(ended) == _CANCELED
     assert ended.status.message.task_id == task.task_id
 
 

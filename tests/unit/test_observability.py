@@ -17,7 +17,7 @@ import pytest
 from a2a_serverless import aws, observability
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.observability import metrics
-from a2a_serverless.observability.json_lines import WITHHELD
+from a2a_serverless.observability.json_lines import _WITHHELD
 from a2a_serverless.observability.logs import log_context
 from tests.support.observed import counted, logged, root_logger
 
@@ -108,7 +108,7 @@ def test_other_peoples_exceptions_are_shown_without_their_texts() -> None:
         part for part in ("ValueError", "KeyError", "ExceptionGroup") if part not in shown
     ] == []
     assert "in fail" in shown
-    assert f"ValueError: {WITHHELD}" in shown
+    assert f"ValueError: {_WITHHELD}" in shown
     assert "direct cause" in shown
     assert line["exception_name"] == "ExceptionGroup"
 

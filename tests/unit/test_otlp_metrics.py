@@ -14,7 +14,7 @@ import pytest
 
 from a2a_serverless import observability
 from a2a_serverless.observability import metrics
-from a2a_serverless.observability.otlp_metrics import LAST_EXPORT_S, OtlpMetrics
+from a2a_serverless.observability.otlp_metrics import _LAST_EXPORT_S, OtlpMetrics
 from tests.e2e.commands import environment
 from tests.support.observed import counted
 from tests.support.otlp import Collector, collector
@@ -130,7 +130,7 @@ def test_a_collector_that_takes_nothing(
         until_warned(caplog)
         began = time.monotonic()
         sink.close()
-        assert time.monotonic() - began < LAST_EXPORT_S + 1
+        assert time.monotonic() - began < _LAST_EXPORT_S + 1
     assert slowest_s < 20  # a thousand values: if each waited for a time-out, it were 200 s
     assert after - before < 200_000  # twenty thousand values that were kept would be 600 kB
     (record,) = caplog.records

@@ -8,7 +8,7 @@ import pytest
 from a2a.types import Message, Part, Role, TaskStatus
 from google.protobuf.struct_pb2 import Struct, Value
 
-from a2a_serverless.observability import LIBRARIES
+from a2a_serverless.observability import _LIBRARIES
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.wiring import memory_backends
@@ -97,10 +97,10 @@ def test_what_another_process_has_said_is_searched(said: str, text: str) -> None
 
 
 # Powertools keeps its own lines to itself, here and in a deployment.
-@pytest.mark.parametrize("library", sorted(LIBRARIES.keys() - {"aws_lambda_powertools"}))
+@pytest.mark.parametrize("library", sorted(_LIBRARIES.keys() - {"aws_lambda_powertools"}))
 def test_the_watch_hears_what_a_deployment_writes_down(library: str) -> None:
     """A library says as much in the suite as in a function whose LogLevel is DEBUG."""
-    logging.getLogger(library).log(LIBRARIES[library], "accepted: %s", SENTENCE)
+    logging.getLogger(library).log(_LIBRARIES[library], "accepted: %s", SENTENCE)
     WATCH.saw([committed()])
     found = WATCH.leaks()
     WATCH.begin()

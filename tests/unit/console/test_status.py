@@ -14,12 +14,12 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.activity import (
     Ended,
     Presence,
+    _longest_ms,
+    _step_of,
     activity,
     count_ended,
-    longest_ms,
     percentile,
     process_name,
-    step_of,
 )
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.durable import DurableStorage
@@ -177,9 +177,9 @@ async def test_a_process_tells_once_a_minute(storage: DurableStorage, clock: Man
 def test_a_percentile_is_a_little_more_than_was_measured() -> None:
     """Each step is at most 26 % longer than the one before; the end of a step is its name."""
     for ms in (0, 1, 2, 9, 10, 11, 125, 126, 999, 1000, 86_400_000):
-        longest = longest_ms(step_of(ms))
+        longest = _longest_ms(_step_of(ms))
         assert ms <= max(1, longest) <= max(2, ms * 1.27)
-    counts = {step_of(10): 95, step_of(1000): 5}
+    counts = {_step_of(10): 95, _step_of(1000): 5}
     assert (percentile(counts, 0.5), percentile(counts, 0.95)) == (10, 10)
     assert (percentile(counts, 0.96), percentile({}, 0.5)) == (1000, None)
 

@@ -19,7 +19,7 @@ from google.protobuf.struct_pb2 import Value
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.http.operations import (
-    MAX_ANSWER_BYTES,
+    _MAX_ANSWER_BYTES,
     Entrypoint,
     _fitting,
     _sent_bytes,
@@ -270,7 +270,7 @@ async def test_what_fits() -> None:
         return await _fitting([copied(task) for task in tasks], storage, WHOLE)
 
     small = Task(id="t")
-    half = Task(id="t", metadata={"x": "y" * (MAX_ANSWER_BYTES // 2 - 1000)})
+    half = Task(id="t", metadata={"x": "y" * (_MAX_ANSWER_BYTES // 2 - 1000)})
     assert [await fitting(*[half] * number) for number in range(5)] == [0, 1, 2, 2, 2]
     assert await fitting(*[small] * 100) == 100
     assert await fitting(*[small] * 98, half, half, half) == 100

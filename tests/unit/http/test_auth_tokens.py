@@ -25,7 +25,7 @@ from starlette.datastructures import Headers
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.auth import Authenticator, authenticator_of
 from a2a_serverless.http.errors import RequestRefusedError
-from a2a_serverless.http.tokens import KEEP_S, MAX_AGE_S, MAX_TOKEN, PAUSE_S
+from a2a_serverless.http.tokens import _KEEP_S, _MAX_TOKEN, MAX_AGE_S, PAUSE_S
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import Scope, digest
 from a2a_serverless.wiring import Backends
@@ -325,7 +325,7 @@ async def test_nested_headers_cost_nothing(
     fields = {"alg": '"ES256"', "kid": '"first"', "typ": '"JWT"'} | {name: nested}
     header = "{" + ",".join(f'"{field}":{value}' for field, value in fields.items()) + "}"
     token = f"{segment(header.encode())}.{issuer.token().partition('.')[2]}"
-    assert len(token) < MAX_TOKEN
+    assert len(token) < _MAX_TOKEN
     status, reason, spent_s = "", "", [1.0]
     while len(spent_s) < 4 and min(spent_s) >= 0.2:  # the collector of garbage may have run, too
         start = time.process_time()
@@ -481,7 +481,7 @@ async def test_an_issuer_that_is_down(
     with caplog.at_level(logging.WARNING, "a2a_serverless"):
         assert await shown(issuer.token()) == alice(issuer)
     assert [vars(record)["action"] for record in caplog.records] == ["refresh_failed"]
-    clock.advance(KEEP_S)
+    clock.advance(_KEEP_S)
     assert await shown(issuer.token()) == "503 IssuerUnavailable"
     issuer.status, issuer.body = good_status, None
     clock.advance(PAUSE_S)

@@ -19,7 +19,7 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import deletion
-from a2a_serverless.storage.deletion import FENCE_MS, Erasure, Owner
+from a2a_serverless.storage.deletion import _FENCE_MS, Erasure, Owner
 from a2a_serverless.storage.durable import DurableStorage, Fences
 from a2a_serverless.storage.layout import FENCE, INDEXES, context_key
 from a2a_serverless.storage.table import Item, Range
@@ -179,7 +179,7 @@ async def test_what_a_fenced_caller_reads(world: World) -> None:
     world.clock.advance(Fences.KEPT_MS / 1000)
     refused = await world.send("alice", "acme")
     assert refused.status_code == 400
-    wait_s = FENCE_MS // 1000 - Fences.KEPT_MS // 1000
+    wait_s = _FENCE_MS // 1000 - Fences.KEPT_MS // 1000
     assert refused.json()["error"]["message"] == (
         "The operator is deleting what this message would belong to, and nothing of it was kept:"
         f" send it again later, after at most {wait_s} seconds."
@@ -264,7 +264,7 @@ async def test_an_interrupted_deletion_is_continued(world: World) -> None:
     assert [set(one) for one in fences] == [{"PK", "SK", "until", "expires_at"}] * 2
     world.clock.advance(Fences.KEPT_MS / 1000)
     assert (await world.send("alice")).status_code == 400
-    world.clock.advance(FENCE_MS / 1000)
+    world.clock.advance(_FENCE_MS / 1000)
     assert (await world.send("alice")).status_code == 200
 
 
@@ -272,7 +272,7 @@ async def test_a_fence_that_has_lapsed_is_put_up_anew(world: World) -> None:
     """A deletion that was held up for longer than its fence stands waits from the beginning."""
     erasure = Erasure(world.backends.storage, ALICE)
     assert not (await erasure.step()).is_done
-    world.clock.advance(FENCE_MS / 1000)
+    world.clock.advance(_FENCE_MS / 1000)
     assert not (await erasure.step()).is_done
     assert erasure.pause_s == Fences.KEPT_MS / 1000 + LaggingTable.lag_s
     world.clock.advance(erasure.pause_s)
@@ -287,7 +287,7 @@ async def test_no_process_goes_by_what_it_read_for_longer_than_five_seconds(
     fences, scope = Fences(table, clock), Scope.of("", "alice").digest
     assert await fences.until(scope, "talk") == 0
     await Erasure(world.backends.storage, ALICE).step()
-    until = clock.now_ms() + FENCE_MS
+    until = clock.now_ms() + _FENCE_MS
     clock.advance(1.999)
     assert await fences.until(scope, "talk") == 0
     clock.advance(1)
@@ -321,7 +321,7 @@ async def test_many_tenants_take_longer_than_a_fence_stands(
     deleting = deletion.delete_data
 
     async def slow(storage: DurableStorage, *args: Any, **options: Any) -> Any:
-        world.clock.advance(FENCE_MS * 0.8 / 1000)
+        world.clock.advance(_FENCE_MS * 0.8 / 1000)
         return await deleting(storage, *args, **options)
 
     monkeypatch.setattr(deletion, "delete_data", slow)

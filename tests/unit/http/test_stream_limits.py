@@ -14,9 +14,9 @@ from a2a.types import AgentCard
 from fastapi import FastAPI
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.intake import LEASED_AFTER_S, Wait
+from a2a_serverless.http.intake import _LEASED_AFTER_S, Wait
 from a2a_serverless.http.operations import Entrypoint
-from a2a_serverless.http.streams import TOO_MANY
+from a2a_serverless.http.streams import _TOO_MANY
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.leases import Slots
@@ -69,7 +69,7 @@ async def test_a_stream_above_the_limit_ends_after_its_task(
         async with open_stream(app, binding, SEND, wait, ANN) as second:
             events = [event async for event in second.events()]
         assert kinds(events)[0] == "task"
-        assert TOO_MANY in second.comments
+        assert _TOO_MANY in second.comments
         assert first.comments == []
         worker.gate.set()
     resumed = {**ANN, "Last-Event-ID": events[-1].id or ""}
@@ -115,11 +115,11 @@ async def test_a_caller_at_the_limit_gets_on_with_each_subscription(
         task_id = await opened(first)
         async with open_stream(app, binding, "SubscribeToTask", {"id": task_id}, ANN) as second:
             seen = [event async for event in second.events()]
-        assert TOO_MANY in second.comments
+        assert _TOO_MANY in second.comments
         start = {**ANN, "Last-Event-ID": f"1.0.{(seen[0].id or '').split('.')[2]}"}
         async with open_stream(app, binding, "SubscribeToTask", {"id": task_id}, start) as third:
             again = [event async for event in third.events()]
-        assert TOO_MANY in third.comments
+        assert _TOO_MANY in third.comments
         assert again
         worker.gate.set()
 
@@ -133,7 +133,7 @@ async def test_a_stream_in_one_piece_is_counted(
     async with open_stream(app, "HTTP+JSON", SEND, {"message": message("wait")}, ANN) as stream:
         events = [event async for event in stream.events()]
     assert kinds(events)[0] == "task"
-    assert TOO_MANY in stream.comments
+    assert _TOO_MANY in stream.comments
     worker.gate.set()
 
 
@@ -168,7 +168,7 @@ async def test_a_blocking_send_above_the_limit_is_answered_after_a_second(
     async with calling(app, binding) as ann:
         began = monotonic()
         task = await ann.send("wait")
-        assert LEASED_AFTER_S <= monotonic() - began < settings.blocking_limit_s
+        assert _LEASED_AFTER_S <= monotonic() - began < settings.blocking_limit_s
         assert task.state == "WORKING"
         assert (await ann.send("go")).state == "COMPLETED"
     worker.gate.set()

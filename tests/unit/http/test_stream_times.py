@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.operations import Entrypoint
-from a2a_serverless.http.streams import RETRY_MS, TOO_LONG
+from a2a_serverless.http.streams import _RETRY_MS, TOO_LONG
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
@@ -88,7 +88,7 @@ async def test_a_ten_minute_task_is_streamed_in_pieces(
             seen.append(event)
     assert long.clock.monotonic() == pytest.approx(limit_s)
     assert response.comments[-1] == TOO_LONG
-    assert response.retry == str(RETRY_MS)
+    assert response.retry == str(_RETRY_MS)
     task_id, streams = task_in(seen)["id"], 1
 
     while state_in(seen[-1]) != "TASK_STATE_COMPLETED":

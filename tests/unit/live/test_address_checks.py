@@ -14,7 +14,7 @@ import pytest
 from a2a.types import Task
 from google.protobuf.json_format import ParseDict
 
-from a2a_serverless.http.operations import MAX_ANSWER_BYTES, _sent_bytes
+from a2a_serverless.http.operations import _MAX_ANSWER_BYTES, _sent_bytes
 from a2a_serverless.settings import Settings
 from a2a_serverless_tools.local.http_server import HttpServer, bind
 from tests.live import files, messages, streams, webhooks
@@ -336,7 +336,7 @@ def test_large_messages_are_as_large_as_they_may_be() -> None:
     task = ParseDict({"id": "1" * 36, "contextId": "1" * 36, "history": [long]}, Task())
     assert task.history[0].ByteSize() <= Settings(auth="none").max_part_bytes
     task.artifacts.add().parts.add().text = "x" * ANSWERED_BYTES
-    assert 0.9 * MAX_ANSWER_BYTES < _sent_bytes(task) < MAX_ANSWER_BYTES - 10_000
+    assert 0.9 * _MAX_ANSWER_BYTES < _sent_bytes(task) < _MAX_ANSWER_BYTES - 10_000
 
 
 async def test_a_message_that_is_too_large_and_taken(subject_at: Open) -> None:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from a2a_serverless.http.streams import TOO_MANY
+from a2a_serverless.http.streams import _TOO_MANY
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless_tools.local.template import Template
@@ -113,7 +113,7 @@ async def ended(streams: Sequence[LiveResponse], count: int) -> None:
     for next_one in islice(asyncio.as_completed(reading, timeout=30), count):
         events, comments = await next_one
         assert [("task" in event.data, bool(event.id)) for event in events] == [(True, True)]
-        assert TOO_MANY in comments
+        assert _TOO_MANY in comments
     assert sum(task.done() for task in reading) == count
     for task in reading:
         task.cancel()

@@ -93,7 +93,7 @@ async def test_a_few_addresses_are_tried() -> None:
 
     network = RecordingNetwork()
     await post(PushClient(NOBODY, resolve=many, network=network), "https://example.com/")
-    assert len(network.asked) == module.MAX_ADDRESSES
+    assert len(network.asked) == module._MAX_ADDRESSES
 
 
 class Rebinding:
@@ -283,7 +283,7 @@ async def test_an_endless_body_is_left(receiver: Receiver) -> None:
     receiver.script = lambda _: pieces()
     outcome = await post(PushClient(LOCAL), receiver.url())
     assert outcome.meaning == "delivered"
-    assert sent < 100 * module.MAX_BODY_BYTES  # what the sockets' buffers take
+    assert sent < 100 * module._MAX_BODY_BYTES  # what the sockets' buffers take
 
 
 async def test_a_body_that_hangs_is_left(

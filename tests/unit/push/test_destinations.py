@@ -14,7 +14,7 @@ from a2a.types import StreamResponse, TaskState, TaskStatus
 from google.protobuf import json_format
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.push.destinations import KNOWN_S, Destinations
+from a2a_serverless.push.destinations import _KNOWN_S, Destinations
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import destination_key
 from a2a_serverless.storage.table import Key
@@ -309,7 +309,7 @@ async def test_a_healthy_destination_is_read_once_a_minute(
         await opened(public, victim.url("victim.example"))
     await public.pump()
     assert seen == []
-    public.clock.advance(KNOWN_S)
+    public.clock.advance(_KNOWN_S)
     await opened(public, victim.url("victim.example"))
     await public.pump()
     assert len(seen) == 2

@@ -12,7 +12,7 @@ import pytest
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push import deliverer
 from a2a_serverless.push.client import Outcome
-from a2a_serverless.push.deliverer import NO_PLACE, SHARE, Budget, Places
+from a2a_serverless.push.deliverer import _NO_PLACE, SHARE, Budget, _Places
 from a2a_serverless.storage import leases
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
@@ -30,8 +30,8 @@ PLACES = 50
 """The places of template.yaml: requests at the same time."""
 
 
-def limited(per_caller: int, slots: Slots | None = None) -> Places:
-    return Places(slots or memory_slots(), per_caller=per_caller, in_all=0)
+def limited(per_caller: int, slots: Slots | None = None) -> _Places:
+    return _Places(slots or memory_slots(), per_caller=per_caller, in_all=0)
 
 
 class Slow:
@@ -61,7 +61,7 @@ class Slow:
 
 
 async def during(
-    made: Places, request: Slow, caller: str = "ann", *, again: bool = False
+    made: _Places, request: Slow, caller: str = "ann", *, again: bool = False
 ) -> Outcome:
     return await made.during(request, caller=caller, has_failed=again, timeout_s=15)
 
@@ -91,17 +91,17 @@ async def test_slow_requests_are_as_many_as_places() -> None:
     mine = [asyncio.create_task(during(made, slow)) for _ in range(5)]
     ended: set[asyncio.Task[Outcome]] = set()
     for refused in asyncio.as_completed(mine):
-        assert await refused == NO_PLACE
+        assert await refused == _NO_PLACE
         ended = {task for task in mine if task.done()}
         if len(ended) >= 3:
             break
     assert (slow.begun, slow.ended) == (5, 3)
-    assert [task.result() for task in ended] == [NO_PLACE] * 3
+    assert [task.result() for task in ended] == [_NO_PLACE] * 3
     theirs = asyncio.create_task(during(made, slow, "bob"))
     await slow.until(6, 3)
     slow.answer.set()
     assert await asyncio.gather(*mine, theirs) == [
-        *(NO_PLACE if task in ended else DELIVERED for task in mine),
+        *(_NO_PLACE if task in ended else DELIVERED for task in mine),
         DELIVERED,
     ]
     slow.answer.clear()
@@ -116,7 +116,7 @@ async def test_one_that_has_failed_is_not_made_without_a_place() -> None:
     made, slow = limited(1), Slow()
     holder = asyncio.create_task(during(made, slow, again=True))
     await slow.until(1, 0)
-    assert await during(made, slow, again=True) == NO_PLACE
+    assert await during(made, slow, again=True) == _NO_PLACE
     assert slow.begun == 1
     slow.answer.set()
     await holder

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.push.signing import SECRET_MAX_AGE_S, SecretsManagerSecret, process_secret
+from a2a_serverless.push.signing import _SECRET_MAX_AGE_S, SecretsManagerSecret, process_secret
 from tests.support.clocks import ManualClock
 
 
@@ -46,10 +46,10 @@ async def test_a_rotation_is_seen_within_five_minutes(counting: Counting) -> Non
     assert await secret.values() == ("first",)
     counting.client.put_secret_value(SecretId="signing", SecretString="second")
     assert await secret.values() == ("first",)
-    clock.advance(SECRET_MAX_AGE_S)
+    clock.advance(_SECRET_MAX_AGE_S)
     assert await secret.values() == ("second", "first")
     counting.client.put_secret_value(SecretId="signing", SecretString="third")
-    clock.advance(SECRET_MAX_AGE_S)
+    clock.advance(_SECRET_MAX_AGE_S)
     assert await secret.values() == ("third", "second")
     reads = counting.reads
     for _ in range(100):
@@ -66,7 +66,7 @@ async def test_a_secret_that_cannot_be_read_is_kept(
     secret = secret_of(counting, clock)
     await secret.values()
     counting.fails = True
-    clock.advance(SECRET_MAX_AGE_S)
+    clock.advance(_SECRET_MAX_AGE_S)
     with caplog.at_level(logging.DEBUG, "a2a_serverless"):
         assert await secret.values() == ("first-value",)
     [line] = [vars(r) for r in caplog.records if vars(r).get("action") == "refresh_failed"]

@@ -22,15 +22,15 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.push.signing import (
-    SETTLED_S,
-    TOKEN_LIFETIME_S,
+    _SETTLED_S,
+    _TOKEN_LIFETIME_S,
     Secrets,
     SecretsManagerSecret,
     Signer,
-    signing_key,
+    _signing_key,
 )
 from a2a_serverless.storage.dictionaries import MemoryTable
-from a2a_serverless.storage.keys import JWKS_MAX_AGE_S, KEY_LIFETIME_S, KeyStore
+from a2a_serverless.storage.keys import _KEY_LIFETIME_S, JWKS_MAX_AGE_S, KeyStore
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Key
 from tests.support.clocks import ManualClock
@@ -133,10 +133,10 @@ async def test_a_receiver_checks_body_and_signature() -> None:
         client = jwt.PyJWKClient(server.url(path="/.well-known/jwks.json"))
         token = await sign(signer)
         claims = await asyncio.to_thread(verify, client, token, BODY)
-        assert claims["exp"] - claims["iat"] == TOKEN_LIFETIME_S
+        assert claims["exp"] - claims["iat"] == _TOKEN_LIFETIME_S
         assert (claims["sub"], claims["event_id"]) == ("task", "event")
         header = jwt.get_unverified_header(token)
-        assert header == {"alg": "ES256", "typ": "JWT", "kid": signing_key(secret()).kid}
+        assert header == {"alg": "ES256", "typ": "JWT", "kid": _signing_key(secret()).kid}
         with pytest.raises(jwt.InvalidTokenError):
             await asyncio.to_thread(verify, client, token, BODY + b" ")
         forged = await sign(signer_of(Values(secret(1)), memory_keys(clock), clock))
@@ -195,10 +195,10 @@ async def test_a_receiver_survives_a_rotation(
                 used.append(jwt.get_unverified_header(token)["kid"])
             clock.advance(40)
         assert len(server.requests) < 20
-        clock.advance(TOKEN_LIFETIME_S)
+        clock.advance(_TOKEN_LIFETIME_S)
         with pytest.raises(jwt.ExpiredSignatureError):
             await asyncio.to_thread(verify, client, token, BODY)
-    old, new = signing_key(secret(1)).kid, signing_key(secret(2)).kid
+    old, new = _signing_key(secret(1)).kid, _signing_key(secret(2)).kid
     assert used[:50] == [old] * 50
     assert used[-50:] == [new] * 50
     assert set(used) == {old, new}
@@ -222,19 +222,19 @@ async def test_a_new_key_waits_until_everybody_can_know_it(
     values = Values(secret(1))
     signer = signer_of(values, store, clock)
     await sign(signer)
-    clock.advance(KEY_LIFETIME_S / 2)
+    clock.advance(_KEY_LIFETIME_S / 2)
     await sign(signer)
     clock.advance(3600)
     values.now = (secret(2), secret(1))
-    old, new = signing_key(secret(1)).kid, signing_key(secret(2)).kid
+    old, new = _signing_key(secret(1)).kid, _signing_key(secret(2)).kid
     rotated_at = clock.monotonic()
-    while clock.monotonic() - rotated_at < SETTLED_S:
+    while clock.monotonic() - rotated_at < _SETTLED_S:
         assert await kid_of(signer) == old
         clock.advance(30)
     clock.advance(60)
     assert await kid_of(signer) == new
     assert {key.kid for key in await store.keys()} == {old, new}
-    clock.advance(KEY_LIFETIME_S)
+    clock.advance(_KEY_LIFETIME_S)
     await sign(signer)
     assert [key.kid for key in await store.keys()] == [new]
 
@@ -245,7 +245,7 @@ async def test_a_deleted_key_stays_away_once_its_successor_signs(clock: ManualCl
     store = KeyStore(table, clock=clock)
     values = Values(secret(1))
     signer = signer_of(values, store, clock)
-    old, new = await kid_of(signer), signing_key(secret(2)).kid
+    old, new = await kid_of(signer), _signing_key(secret(2)).kid
     item = Key("JWKS", f"KEY#{old}")
     await table.delete([item])
     clock.advance(61)
@@ -253,7 +253,7 @@ async def test_a_deleted_key_stays_away_once_its_successor_signs(clock: ManualCl
     values.now = (secret(2), secret(1))
     clock.advance(61)
     assert await kid_of(signer) == old
-    clock.advance(SETTLED_S + 61)
+    clock.advance(_SETTLED_S + 61)
     assert await kid_of(signer) == new
     await table.delete([item])
     clock.advance(61)
@@ -273,16 +273,16 @@ async def test_a_key_in_use_never_runs_out(clock: ManualClock, store: KeyStore) 
 async def test_after_a_long_silence_the_current_key_signs(clock: ManualClock) -> None:
     """While no key is published, the current key signs at once, also after a rotation."""
     signer = signer_of(Values(secret(2), secret(1)), memory_keys(clock), clock)
-    assert await kid_of(signer) == signing_key(secret(2)).kid
+    assert await kid_of(signer) == _signing_key(secret(2)).kid
 
 
 async def test_two_rotations_in_a_row(clock: ManualClock, store: KeyStore) -> None:
     """Of two new keys the first published one signs, until the second is known everywhere."""
-    first, second = signing_key(secret(1)), signing_key(secret(2))
+    first, second = _signing_key(secret(1)), _signing_key(secret(2))
     await store.publish(first.jwk)
     clock.advance(60)
     await store.publish(second.jwk)
-    for wait_s, key in ((0, first), (SETTLED_S - 60, first), (60, second)):
+    for wait_s, key in ((0, first), (_SETTLED_S - 60, first), (60, second)):
         clock.advance(wait_s)
         values = Values(secret(2), secret(1))
         assert await kid_of(signer_of(values, store, clock)) == key.kid
@@ -294,7 +294,7 @@ async def test_a_rotation_to_what_is_no_key_stops_nothing(
     """The previous key goes on signing, and an error says what is wrong with the new secret."""
     signer = signer_of(Values("oops", secret()), store, clock)
     assert await sign(signer)
-    assert [key.kid for key in await store.keys()] == [signing_key(secret()).kid]
+    assert [key.kid for key in await store.keys()] == [_signing_key(secret()).kid]
     assert "signing_key_refused" in [getattr(r, "action", "") for r in caplog.records]
     with pytest.raises(ConfigurationError):
         await sign(signer_of(Values("oops"), store, clock))
@@ -326,10 +326,10 @@ def pem(key: Any) -> str:
 
 def test_a_secret_makes_one_key() -> None:
     """Every process makes the same key of it, and another secret makes another one."""
-    assert signing_key(secret()).jwk == signing_key(secret()).jwk
-    assert len({signing_key(secret(n)).kid for n in range(20)}) == 20
+    assert _signing_key(secret()).jwk == _signing_key(secret()).jwk
+    assert len({_signing_key(secret(n)).kid for n in range(20)}) == 20
     # Fixed for good: another derivation would rotate the keys of every deployment.
-    assert signing_key(secret()).kid == "lc-PI-gaMOd2S_mBv0FrBPx8TcB3y-liXim4DR5oiAk"
+    assert _signing_key(secret()).kid == "lc-PI-gaMOd2S_mBv0FrBPx8TcB3y-liXim4DR5oiAk"
 
 
 def test_a_pem_key_is_used_as_it_is() -> None:
@@ -341,7 +341,7 @@ def test_a_pem_key_is_used_as_it_is() -> None:
         serialization.NoEncryption(),
     ).decode()
     for text in (pem(key), old_form, f"\n{pem(key)}\n"):
-        assert signing_key(text).private.private_numbers() == key.private_numbers()
+        assert _signing_key(text).private.private_numbers() == key.private_numbers()
 
 
 @pytest.mark.parametrize(
@@ -359,13 +359,13 @@ def test_a_pem_key_is_used_as_it_is() -> None:
 def test_a_secret_that_is_no_key(text: str) -> None:
     """A secret that is no key is refused, and the error does not repeat its text."""
     with pytest.raises(ConfigurationError) as refusal:
-        signing_key(text)
+        _signing_key(text)
     assert not text or text[:20] not in str(refusal.value)
 
 
 def test_a_private_key_is_not_shown() -> None:
     """Neither the key nor a token's secret is in a representation that a log might get."""
-    key = signing_key(secret())
+    key = _signing_key(secret())
     number = key.private.private_numbers().private_value
     assert str(number) not in repr(key)
     assert "private" not in repr(key).lower()

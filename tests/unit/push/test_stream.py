@@ -9,7 +9,7 @@ import pytest
 from a2a.types import Artifact, TaskState
 
 from a2a_serverless.errors import FullGroupError, UnavailableError
-from a2a_serverless.push.function import PushStream, committed_by
+from a2a_serverless.push.function import PushStream, _committed_by
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.storage.activity import activity
 from a2a_serverless.storage.deletion import delete_task
@@ -142,7 +142,7 @@ async def test_which_commits_count(which: str, versions: set[int]) -> None:
     written = ArtifactWritten(Artifact(artifact_id="a"))
     await storage.commit(current, Commit(entries=(written,)))
     await bench.say(head, INPUT_REQUIRED, WORKING, COMPLETED)
-    found = committed_by(bench.records(), bench.settings.push_events)
+    found = _committed_by(bench.records(), bench.settings.push_events)
     assert {committed.version for committed in found} == versions
 
 
@@ -236,7 +236,7 @@ def test_a_record_of_a_later_part_is_the_same_commit() -> None:
     commit = commit_item("s", "t", "i", 3, TaskState.TASK_STATE_COMPLETED)
     first, second = stream_record(commit, 1), stream_record(commit, 2)
     second["dynamodb"]["Keys"]["SK"]["S"] = "EVENT#i#000000000003#001"
-    versions = [found.version for found in committed_by([first, second], "ends")]
+    versions = [found.version for found in _committed_by([first, second], "ends")]
     assert versions == [3, 3]
 
 

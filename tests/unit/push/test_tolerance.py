@@ -22,7 +22,7 @@ from a2a_serverless.errors import NewerReleaseError, UnreadablePushError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.deletion import delete_task
-from a2a_serverless.storage.dynamodb import Typed
+from a2a_serverless.storage.dynamodb import _Typed
 from a2a_serverless.storage.layout import push_sort, task_partition
 from a2a_serverless.storage.table import Put
 from a2a_serverless.tasks import head as heads
@@ -112,7 +112,7 @@ class Bench(World):
             yield Agent(client, binding)
 
 
-def push_key(head: Head, config_id: str) -> Typed:
+def push_key(head: Head, config_id: str) -> _Typed:
     """The key of a configuration."""
     return key(task_partition(head.scope, head.task_id), push_sort(head.incarnation, config_id))
 
@@ -284,12 +284,12 @@ async def test_a_default_is_no_value_that_was_moved(bench: Bench) -> None:
 # -- configurations that cannot be read ------------------------------------------------------
 
 
-def lose(*names: str) -> Callable[[Bench, Typed], None]:
+def lose(*names: str) -> Callable[[Bench, _Typed], None]:
     """Damage that removes attributes."""
     return lambda bench, item_key: newer.remove_attributes(bench.database, item_key, *names)
 
 
-def garble(**values: Typed) -> Callable[[Bench, Typed], None]:
+def garble(**values: _Typed) -> Callable[[Bench, _Typed], None]:
     """Damage that replaces attributes."""
     return lambda bench, item_key: newer.set_attributes(bench.database, item_key, values)
 
@@ -317,7 +317,7 @@ DAMAGE: Final = BODIES | CURSORS
 async def test_an_unreadable_configuration_stops_no_other(
     receiver: Receiver,
     bench: Bench,
-    damage: Callable[[Bench, Typed], None],
+    damage: Callable[[Bench, _Typed], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The others are told; one sentence names the task, the configuration, and the way out."""
@@ -342,7 +342,7 @@ async def test_an_unreadable_configuration_stops_no_other(
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_clients_see_which_configuration_is_unreadable_and_delete_it(
-    bench: Bench, binding: str, damage: Callable[[Bench, Typed], None]
+    bench: Bench, binding: str, damage: Callable[[Bench, _Typed], None]
 ) -> None:
     """List shows the others; get says what is wrong; delete and set make it whole."""
     head = await bench.begin(bad=URL, good=URL)
@@ -363,7 +363,7 @@ async def test_clients_see_which_configuration_is_unreadable_and_delete_it(
 
 @pytest.mark.parametrize("damage", BODIES.values(), ids=BODIES)
 async def test_what_an_unreadable_configuration_was_owed_is_told_once_it_is_set_again(
-    receiver: Receiver, bench: Bench, damage: Callable[[Bench, Typed], None]
+    receiver: Receiver, bench: Bench, damage: Callable[[Bench, _Typed], None]
 ) -> None:
     """A job that finds it damaged is dropped; its cursor stays, and the next job goes on there."""
     opened = await bench.begin(hook=receiver.url())
@@ -411,7 +411,7 @@ async def test_a_cursor_that_never_comes_holds_up_no_other(bench: Bench) -> None
 
 @pytest.mark.parametrize("value", [{"S": "x"}, {"N": "1.5"}])
 async def test_a_count_of_another_form_holds_up_no_stream(
-    value: Typed, caplog: pytest.LogCaptureFixture
+    value: _Typed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A line names it, and the stream's records are not failed."""
     with moto_database() as moto, caplog.at_level(logging.ERROR):

@@ -10,7 +10,7 @@ import pytest
 from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.push.waiting import WOKEN_MS, wake_due
+from a2a_serverless.push.waiting import _WOKEN_MS, wake_due
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.tasks.head import Head, Operation
@@ -94,7 +94,7 @@ async def test_a_job_that_is_not_sent_is_sent_later(
         assert await wake_due(world.storage, world.jobs, math.inf) == 0
     receiver.script = lambda _: OK
     assert await world.pump() == 0
-    world.clock.advance(WOKEN_MS / 1000)
+    world.clock.advance(_WOKEN_MS / 1000)
     await world.pump()
     assert await world.is_settled(head)
 
@@ -158,7 +158,7 @@ async def test_a_url_that_is_given_up_is_not_woken_for_ever(
     assert (await world.push(head)).is_given_up
     world.clock.advance(ASKED_S + 1)
     assert await world.pump() <= 1
-    world.clock.advance(WOKEN_MS / 1000 + 1)
+    world.clock.advance(_WOKEN_MS / 1000 + 1)
     assert await world.pump() == 0
 
 

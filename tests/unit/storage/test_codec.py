@@ -17,7 +17,7 @@ from a2a_serverless.storage.codec import (
     head_of,
     seconds,
 )
-from a2a_serverless.storage.dynamodb import Typed, plain, typed
+from a2a_serverless.storage.dynamodb import _Typed, plain, typed
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.table import Item, holds
 from a2a_serverless.tasks.entries import MessageAppended, Recorded, StepId, encode_entries
@@ -236,7 +236,7 @@ def test_a_commit_that_has_lost_its_time_has_none() -> None:
     assert [(record.version, record.at) for record in commits.records] == [(1, None)]
 
 
-ODD: Typed = {"f": {"N": "1.5"}, "t": {"BOOL": True}, "m": {"M": {}}, "l": {"SS": ["1"]}}
+ODD: _Typed = {"f": {"N": "1.5"}, "t": {"BOOL": True}, "m": {"M": {}}, "l": {"SS": ["1"]}}
 
 
 def test_seconds_round_up() -> None:

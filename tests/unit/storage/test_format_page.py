@@ -23,7 +23,7 @@ from a2a_serverless.storage.codec import Forms
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import Erasure, Owner
 from a2a_serverless.storage.durable import DurableStorage, Observer
-from a2a_serverless.storage.dynamodb import Typed
+from a2a_serverless.storage.dynamodb import _Typed
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.leases import PLACES, Slots, _Slot
 from a2a_serverless.storage.spending import Spending
@@ -91,7 +91,7 @@ def rows(title: str, header: str) -> Rows:
     return found
 
 
-def kind_of(item: Typed) -> str:
+def kind_of(item: _Typed) -> str:
     """The page's name of an item's kind."""
     return "SPENT" if item["PK"]["S"].startswith("SPENT#") else str(item["SK"]["S"]).split("#")[0]
 
@@ -109,7 +109,7 @@ class Written:
         self.types: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(
             lambda: defaultdict(set)
         )
-        self.events: list[Typed] = []
+        self.events: list[_Typed] = []
 
     def look(self) -> None:
         """Add what is stored now."""
@@ -242,7 +242,7 @@ async def test_the_tables_name_every_attribute_and_no_other() -> None:
     assert_parts(written.events)
 
 
-def assert_parts(events: list[Typed]) -> None:
+def assert_parts(events: list[_Typed]) -> None:
     """What the page says of single parts holds: of the first, of version 1, of all."""
     listed = rows("EVENT", "attribute")
     every = {name for name, cells in listed.items() if cells[2] in {"always", "each part"}}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.clock import Clock
-from a2a_serverless.storage.keys import KEY_LIFETIME_S, PARTITION, RENEW_S, KeyStore
+from a2a_serverless.storage.keys import _KEY_LIFETIME_S, _RENEW_S, PARTITION, KeyStore
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from tests.support.clocks import ManualClock
@@ -130,19 +130,19 @@ async def test_a_key_in_use_stays_published(store: KeyStore, clock: ManualClock)
     """A key that is published again lives longer, and keeps its first time of publication."""
     first = await store.publish(jwk("a"))
     assert first.is_fresh(clock.now_ms())
-    clock.advance(RENEW_S)
+    clock.advance(_RENEW_S)
     assert not first.is_fresh(clock.now_ms())
     again = await store.publish(jwk("a"))
     assert again.is_fresh(clock.now_ms())
     assert again.published_at == first.published_at
-    clock.advance(KEY_LIFETIME_S - 2)
+    clock.advance(_KEY_LIFETIME_S - 2)
     assert [published.kid for published in await store.keys()] == ["a"]
 
 
 async def test_a_key_out_of_use_is_forgotten(store: KeyStore, clock: ManualClock) -> None:
     """A day after its last use it is not listed, whether or not the item is still there."""
     first = await store.publish(jwk("a"))
-    clock.advance(KEY_LIFETIME_S + 1)
+    clock.advance(_KEY_LIFETIME_S + 1)
     assert await store.keys() == []
     again = await store.publish(jwk("a"))
     assert again.published_at > first.published_at  # its age begins anew

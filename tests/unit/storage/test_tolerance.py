@@ -39,7 +39,7 @@ from a2a_serverless.storage.codec import EVENT_FORMS
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb import Typed
+from a2a_serverless.storage.dynamodb import _Typed
 from a2a_serverless.storage.finding import created_in, due_tasks, find_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.tail import Tail
@@ -147,11 +147,11 @@ class World:
         assert head is not None
         return head
 
-    def stored(self, place: str) -> Typed:
+    def stored(self, place: str) -> _Typed:
         """The item of a task's HEAD."""
         return newer.stored(self.database, newer.head_key(self.heads[place]))
 
-    def set_head(self, head: Head | str, values: Typed) -> None:
+    def set_head(self, head: Head | str, values: _Typed) -> None:
         """Change attributes of a task's HEAD."""
         own = self.heads[head] if isinstance(head, str) else head
         newer.set_attributes(self.database, newer.head_key(own), values)
@@ -271,7 +271,7 @@ class World:
             return [event async for event in response.events()]
 
 
-def _record(item: Typed, number: int) -> Mapping[str, Any]:
+def _record(item: _Typed, number: int) -> Mapping[str, Any]:
     """The record of the table's stream about an item that was put."""
     keys = {name: item[name] for name in ("PK", "SK")}
     change = {"Keys": keys, "NewImage": item, "SequenceNumber": str(number)}
@@ -328,7 +328,7 @@ def is_answer(answer: Answer) -> bool:
 
 
 @in_worlds(on_moto=True, attributes=newer.ATTRIBUTES)
-async def test_unknown_attributes_change_nothing(world: World, attributes: Typed) -> None:
+async def test_unknown_attributes_change_nothing(world: World, attributes: _Typed) -> None:
     """Unknown attributes, of any type and on any item, change nothing, and they stay."""
     marked = await world.storage.request_cancel("claimed")
     for item in world.database.items():
@@ -406,7 +406,7 @@ NEWER_HEADS = st.one_of(
 
 
 @in_worlds(place=st.sampled_from(PLACES), values=NEWER_HEADS)
-async def test_a_newer_tasks_readers_answer(world: World, place: str, values: Typed) -> None:
+async def test_a_newer_tasks_readers_answer(world: World, place: str, values: _Typed) -> None:
     """A task in an unknown state, or of a newer format, is shown, and so are the others."""
     world.set_head(place, values)
     await world.read_all()
@@ -415,7 +415,7 @@ async def test_a_newer_tasks_readers_answer(world: World, place: str, values: Ty
 
 
 @in_worlds(place=st.sampled_from(["waiting", "claimed", "paused"]), values=NEWER_HEADS)
-async def test_a_newer_task_is_not_written(world: World, place: str, values: Typed) -> None:
+async def test_a_newer_task_is_not_written(world: World, place: str, values: _Typed) -> None:
     """A message and a cancel get one sentence, in both bindings, and write nothing."""
     head = world.heads[place]
     world.set_head(head, values)
@@ -438,7 +438,7 @@ async def test_a_newer_task_is_not_written(world: World, place: str, values: Typ
     receives=st.integers(1, 3),
 )
 async def test_a_newer_turn_is_given_back(
-    world: World, place: str, values: Typed, receives: int
+    world: World, place: str, values: _Typed, receives: int
 ) -> None:
     """A newer turn is given back each time, without attempt or commit.
 
@@ -503,7 +503,7 @@ async def test_a_damaged_turn_comes_back_ever_more_rarely_until_it_is_given_up(
     assert given_up.attempts == 0
 
 
-UNOPENED: Final[Mapping[str, Typed]] = {
+UNOPENED: Final[Mapping[str, _Typed]] = {
     "no entry": {"body": {"B": b""}},
     "an entry that may be skipped": {"body": {"B": encode_entries([Unknown(b"Z", 0, b"x")])}},
     "a turn beyond the log": {"turn": {"N": "50"}},
@@ -511,7 +511,7 @@ UNOPENED: Final[Mapping[str, Typed]] = {
 
 
 @pytest.mark.parametrize("damage", UNOPENED.values(), ids=UNOPENED)
-async def test_a_turn_whose_opening_cannot_be_read_waits(world: World, damage: Typed) -> None:
+async def test_a_turn_whose_opening_cannot_be_read_waits(world: World, damage: _Typed) -> None:
     """No worker starts a turn whose opening cannot be read, and its letter changes nothing."""
     head = world.heads["waiting"]
     item_key = newer.event_key(head) if "body" in damage else newer.head_key(head)
@@ -644,7 +644,7 @@ async def test_a_half_written_head_hides_no_other_task(
 
 TEXTS = ("context_id", "incarnation", "state")
 OTHERS = ("version", "turn", "turn_base", "sends")
-ODD: Final[Typed] = {"M": {"a": {"L": []}}}
+ODD: Final[_Typed] = {"M": {"a": {"L": []}}}
 
 
 DECIDING = (
@@ -974,7 +974,7 @@ async def test_a_commit_that_comes_in_late_is_no_damage(world: World) -> None:
     assert len(log.records) == 2
 
 
-CONTEXTS: Final[Mapping[str, Typed]] = {
+CONTEXTS: Final[Mapping[str, _Typed]] = {
     "no value": {},
     "no JSON": {"value": {"S": "{"}, "version": {"N": "1"}},
     "no version": {"value": {"S": "{}"}},
@@ -983,7 +983,7 @@ CONTEXTS: Final[Mapping[str, Typed]] = {
 
 
 @pytest.mark.parametrize("values", CONTEXTS.values(), ids=CONTEXTS)
-async def test_a_damaged_context_is_named_and_deleted(world: World, values: Typed) -> None:
+async def test_a_damaged_context_is_named_and_deleted(world: World, values: _Typed) -> None:
     """A damaged context is refused with one sentence, and can be deleted."""
     (item,) = [i for i in world.database.items() if i["SK"]["S"] == "CONTEXT"]
     damaged = {name: item[name] for name in ("PK", "SK")} | values

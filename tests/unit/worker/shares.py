@@ -27,7 +27,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.table import Item, Key, Matches, Range, Write
+from a2a_serverless.storage.table import Item, Key, Range, Write
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
@@ -79,10 +79,6 @@ class LaggingTable(MemoryTable):
         pages = self._shown.query(wanted) if wanted.index else super().query(wanted)
         async for page in pages:
             yield page
-
-    async def count(self, wanted: Range) -> Matches:
-        await self._request()
-        return await self._shown.count(wanted) if wanted.index else await super().count(wanted)
 
     async def write(self, *writes: Write, **options: Any) -> None:
         await self._request()

@@ -353,7 +353,7 @@ async def test_a_redelivery_of_an_ended_turn_passes_the_conversation_on(
     talk = Talk()
     first, second = await waiting(talk, "one", "two")
     with monkeypatch.context() as patched:
-        patched.setattr("a2a_serverless.storage.conversation.STEPS", 0)
+        patched.setattr("a2a_serverless.storage.conversation._STEPS", 0)
         await talk.clock.pass_time(2)
         assert await talk.first
     assert not await talk.operations.pull(10, 0)

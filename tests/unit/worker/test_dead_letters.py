@@ -11,7 +11,7 @@ from a2a.types import TaskState
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import CANCELED, REBASES
+from a2a_serverless.storage.endings import _CANCELED, REBASES
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import Log
@@ -198,7 +198,7 @@ async def test_a_request_to_cancel_turns_failed_into_canceled(stack: Stack, kind
     await stack.storage.request_cancel(head.task_id)
     assert await stack.dead_letters.handle(body(head, kind)) == "canceled"
     assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
-    assert await stack.text(head) == CANCELED
+    assert await stack.text(head) == _CANCELED
 
 
 async def test_a_cancel_that_comes_meanwhile_counts(

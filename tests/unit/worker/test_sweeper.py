@@ -14,7 +14,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import CANCELED, REBASES
+from a2a_serverless.storage.endings import _CANCELED, REBASES
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import BY_LINE, INDEXES
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
@@ -570,7 +570,7 @@ async def test_an_overdue_cancel_is_ended(stack: Stack) -> None:
     task = await stack.storage.load_task(head.task_id)
     assert task is not None
     assert task.status.state == TaskState.TASK_STATE_CANCELED
-    assert task.status.message.parts[0].text == CANCELED
+    assert task.status.message.parts[0].text == _CANCELED
     assert (task.status.message.task_id, task.status.message.context_id) == (task.id, "context")
     late = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
     with pytest.raises(ConcurrencyError):

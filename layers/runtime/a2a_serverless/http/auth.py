@@ -113,11 +113,9 @@ class _KeyRing:
         callers: names by the principals of tokens.
     """
 
-    def __init__(
-        self, entries: Iterable[tuple[str, bytes]], callers: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, entries: Iterable[tuple[str, bytes]], callers: Mapping[str, str]) -> None:
         self._entries = tuple(entries)
-        self._callers = callers or {}
+        self._callers = callers
 
     def name_of(self, key: str) -> str | None:
         """Return the name of a key's holder; None for an unknown key.

@@ -320,7 +320,7 @@ def _repeated_turn(head: Head, request: SendMessageRequest, key: str | None) -> 
 
 # -- waits -----------------------------------------------------------------------------------
 
-LEASED_AFTER_S: Final = 1.0
+_LEASED_AFTER_S: Final = 1.0
 """Seconds that an answer in one piece waits before it takes a lease."""
 _GRACE_S: Final = 15.0
 """Seconds of a lease beyond its wait's deadline, in which the answer ends and gives it back."""
@@ -361,7 +361,7 @@ class Wait:
     async def settle(self, tail: Tail, *, until: Callable[[Head], bool], deadline: float) -> bool:
         """Follow the tail until HEAD satisfies `until`; False at the deadline, or if refused.
 
-        Take a lease if that takes longer than `LEASED_AFTER_S`: most answers need none.
+        Take a lease if that takes longer than a second: most answers need none.
         """
         try:
             return await settle(
@@ -369,7 +369,7 @@ class Wait:
                 until=until,
                 deadline=deadline,
                 may_wait=lambda: self.begin(deadline - tail.clock.monotonic()),
-                free_s=LEASED_AFTER_S,
+                free_s=_LEASED_AFTER_S,
             )
         finally:
             await self.end()

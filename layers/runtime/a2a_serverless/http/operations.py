@@ -266,7 +266,7 @@ class DurableRequestHandler:
         """
         response = JSONResponse(content, media_type=media_type)
         is_limited = self._entrypoint == "api" and bool(task_id)
-        if is_limited and _sent(bytes(response.body)) > MAX_ANSWER_BYTES:
+        if is_limited and _sent(bytes(response.body)) > _MAX_ANSWER_BYTES:
             raise AnswerTooLargeError(task_id, advice)
         return response
 
@@ -502,7 +502,7 @@ OPERATIONS: Final = (
 
 # -- answers in one piece --------------------------------------------------------------------
 
-MAX_ANSWER_BYTES: Final = 5_000_000
+_MAX_ANSWER_BYTES: Final = 5_000_000
 """The most bytes of one answer as Lambda sends it; the rest of 6 MB is for envelope and headers."""
 
 GET_STREAMED: Final = (
@@ -519,15 +519,15 @@ async def _fitting(tasks: Sequence[Task], storage: DurableStorage, inline: Inlin
     """Return how many of the first tasks fit into one answer, and make them what is sent."""
     size = counted = stored = 0
     for number, task in enumerate(tasks):
-        if number and size + inlined_bytes(task, inline) > MAX_ANSWER_BYTES:
+        if number and size + inlined_bytes(task, inline) > _MAX_ANSWER_BYTES:
             return number
         await storage.show(task, inline)
         stored += task.ByteSize()
-        if _MOST_GROWTH * stored <= MAX_ANSWER_BYTES:
+        if _MOST_GROWTH * stored <= _MAX_ANSWER_BYTES:
             continue
         size += sum(map(_sent_bytes, tasks[counted : number + 1]))
         counted = number + 1
-        if size > MAX_ANSWER_BYTES:
+        if size > _MAX_ANSWER_BYTES:
             return number
     return len(tasks)
 

@@ -70,7 +70,7 @@ _PAUSE_S = 1.0
 """The least time between two reads of the store: the path is public."""
 
 
-class OpenWebhooks:
+class _OpenWebhooks:
     """How many more webhooks each caller may open, by a count that is made now and then.
 
     A count is good for `_COUNTED_S` and for a part of what was left, so that most webhooks cost no
@@ -118,7 +118,7 @@ class Receivers:
         self._backends = backends
         self._card = card
         self._allowed = AllowedHosts.parse(settings.push_allowed_hosts)
-        self._open = OpenWebhooks(settings.webhooks_per_caller)
+        self._open = _OpenWebhooks(settings.webhooks_per_caller)
 
     async def create(
         self, config: TaskPushNotificationConfig, context: CallContext

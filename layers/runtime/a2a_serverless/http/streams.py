@@ -24,7 +24,7 @@ from a2a_serverless.tasks.head import Head
 
 Json = dict[str, Any]
 
-TOO_MANY: Final = (
+_TOO_MANY: Final = (
     "Too many streams are open: this one ends. Subscribe again with Last-Event-ID to go on."
 )
 """The comment at the end of a stream above the limit."""
@@ -33,7 +33,7 @@ TOO_LONG: Final = (
 )
 """The comment at the end of a stream whose turn or task goes on."""
 
-RETRY_MS: Final = 200
+_RETRY_MS: Final = 200
 """The value of the field `retry` at the end of a stream that ends early."""
 
 _LINE_END: Final = "\n"
@@ -96,7 +96,7 @@ async def followed(
             event = await show(delivery.event)
             yield StreamEvent(event=event, cursor=delivery.cursor, is_last=is_last)
         if tail.has_more or not until(tail.head):
-            yield _EarlyEnd(TOO_MANY if wait.is_refused else TOO_LONG)
+            yield _EarlyEnd(_TOO_MANY if wait.is_refused else TOO_LONG)
     finally:
         await wait.end()
 
@@ -140,7 +140,7 @@ async def _framed(items: StreamItems, show: Callable[[StreamEvent], Any]) -> Asy
         async with aclosing(items):
             async for item in items:
                 if isinstance(item, _EarlyEnd):
-                    yield {"comment": item.remark, "retry": RETRY_MS}
+                    yield {"comment": item.remark, "retry": _RETRY_MS}
                 else:
                     data = json_utils.dumps(show(item)).translate(_UNICODE_LINE_ENDS)
                     yield {"id": str(item.cursor), "data": data}

@@ -28,7 +28,7 @@ from a2a_serverless.tasks.identity import is_unicode, oidc_principal
 
 _LEEWAY_S = 60
 """Seconds by which the issuer's clock may differ from ours."""
-MAX_TOKEN = 16_384
+_MAX_TOKEN = 16_384
 """The longest token that is looked at, in characters."""
 
 _TYPES = frozenset({"", "jwt", "at+jwt", "application/jwt", "application/at+jwt"})
@@ -41,7 +41,7 @@ MAX_AGE_S = 3600.0
 """Seconds that a key may still be accepted after the issuer has withdrawn it."""
 PAUSE_S = 15.0
 """The least time between two requests to the issuer, in seconds."""
-KEEP_S = 24 * 3600.0
+_KEEP_S = 24 * 3600.0
 """Seconds that the keys are accepted while the issuer cannot be reached."""
 _TIMEOUT_S = 5.0
 """The limit for discovery and keys together, in seconds."""
@@ -166,7 +166,7 @@ def _presented(headers: Headers) -> str:
     scheme, _, token = values[0].partition(" ")
     if len(values) > 1:
         raise _invalid("AmbiguousCredentials")
-    if scheme.lower() != "bearer" or len(token) > MAX_TOKEN:
+    if scheme.lower() != "bearer" or len(token) > _MAX_TOKEN:
         raise _invalid("MalformedToken")
     return token.strip()
 
@@ -256,7 +256,7 @@ class _Issuer:
             clock=clock,
             max_age_s=MAX_AGE_S,
             pause_s=PAUSE_S,
-            keep_s=KEEP_S,
+            keep_s=_KEEP_S,
         )
 
     async def key(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:

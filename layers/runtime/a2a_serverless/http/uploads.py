@@ -23,7 +23,7 @@ from a2a_serverless.tasks.blobs import UPLOADS, Blob, BlobOwner
 from a2a_serverless.tasks.identity import is_unicode, new_incarnation
 from a2a_serverless.wiring import Backends
 
-HOUR_S: Final = 3600
+_HOUR_S: Final = 3600
 _ANYONE: Final = "anyone"
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_CHARACTERS: Final = 255
@@ -114,7 +114,7 @@ class Uploads:
 
     async def _count(self, context: CallContext) -> None:
         """Take one of the caller's uploads of an hour, in whichever tenant it acts."""
-        if await self._quota.take(context.user_name or _ANYONE, for_s=HOUR_S) is None:
+        if await self._quota.take(context.user_name or _ANYONE, for_s=_HOUR_S) is None:
             raise RequestRefusedError(
                 "TooManyUploads",
                 _TOO_MANY_REQUESTS,

@@ -17,7 +17,7 @@ from typing import Final, TextIO
 
 from a2a_serverless.observability import metrics, spans
 
-LIBRARIES: Final[Mapping[str, int]] = {
+_LIBRARIES: Final[Mapping[str, int]] = {
     "a2a": logging.INFO,
     "asyncio": logging.INFO,
     "aws_lambda_powertools": logging.INFO,
@@ -70,7 +70,7 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     other processes nothing is written. `start` reads the variables of Powertools for AWS Lambda:
     POWERTOOLS_SERVICE_NAME, POWERTOOLS_LOG_LEVEL, POWERTOOLS_METRICS_NAMESPACE and
     POWERTOOLS_METRICS_DISABLED. Without a namespace no metrics are written. `A2A_LOG_ERROR_TEXTS`
-    is explained at `write_json`.
+    is explained at `_write_json`.
 
     Every process that OTEL_EXPORTER_OTLP_ENDPOINT tells where to exports its spans; outside of
     Lambda its metrics too, beside the lines or without them.
@@ -86,15 +86,15 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
 def _lines(environment: Mapping[str, str]) -> list[metrics.Sink]:
     """Make loggers write JSON lines; return what writes metrics as lines, if that is on."""
     service, stdout = environment.get(_SERVICE) or "a2a-serverless", _Stdout()
-    write_json(
+    _write_json(
         stdout,
         service=service,
         level=environment.get("POWERTOOLS_LOG_LEVEL") or "INFO",
-        shows_texts=is_true(environment.get("A2A_LOG_ERROR_TEXTS")),
+        shows_texts=_is_true(environment.get("A2A_LOG_ERROR_TEXTS")),
     )
     logging.captureWarnings(capture=True)  # for example that a coroutine was never awaited
     namespace = environment.get("POWERTOOLS_METRICS_NAMESPACE")
-    if not namespace or is_true(environment.get("POWERTOOLS_METRICS_DISABLED")):
+    if not namespace or _is_true(environment.get("POWERTOOLS_METRICS_DISABLED")):
         return []
     return [metrics.Emf(namespace, service=service, write=stdout.write_line)]
 
@@ -127,12 +127,12 @@ def _exported(environment: Mapping[str, str]) -> list[metrics.Sink]:
     return []
 
 
-def is_true(value: str | None) -> bool:
+def _is_true(value: str | None) -> bool:
     """Return True if an environment variable, which may be missing, says yes."""
     return (value or "").strip().lower() in {"1", "true", "yes", "on"}
 
 
-def write_json(
+def _write_json(
     stream: TextIO | _Stdout, *, service: str, level: str, shows_texts: bool = False
 ) -> None:
     """Make every logger of the process write JSON lines.
@@ -159,7 +159,7 @@ def write_json(
 
 def quiet_libraries(lowest: int) -> None:
     """Keep data of requests out of the log of this process, whose lowest level is `lowest`."""
-    for name, harmless in LIBRARIES.items():
+    for name, harmless in _LIBRARIES.items():
         logging.getLogger(name).setLevel(max(lowest, harmless))
 
 

@@ -13,7 +13,7 @@ from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 
 from a2a_serverless.observability.logs import with_context
 
-WITHHELD: Final = "(text withheld)"
+_WITHHELD: Final = "(text withheld)"
 _TRUSTED: Final = frozenset({"a2a_serverless", "botocore"})
 _CAUSE: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
 _MOST: Final = 100
@@ -115,4 +115,4 @@ def _name(error: BaseException) -> str:
 
 def _text(error: BaseException) -> str:
     is_trusted = type(error).__module__.partition(".")[0] in _TRUSTED
-    return str(error) if is_trusted else WITHHELD
+    return str(error) if is_trusted else _WITHHELD

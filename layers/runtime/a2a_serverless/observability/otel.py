@@ -55,7 +55,7 @@ def set_up(environment: Mapping[str, str]) -> None:
         id_generator=_Ids(),
         span_limits=SpanLimits(max_attribute_length=longest),
     )
-    provider.add_span_processor(BatchSpanProcessor(Pausing(OTLPSpanExporter())))
+    provider.add_span_processor(BatchSpanProcessor(_Pausing(OTLPSpanExporter())))
     trace.set_tracer_provider(provider)
     atexit.register(close)
 
@@ -94,7 +94,7 @@ class _Ids(IdGenerator):
         return True
 
 
-class Pausing(SpanExporter):
+class _Pausing(SpanExporter):
     """Exports by another exporter; after a failure it drops all for a minute, and says so once."""
 
     def __init__(self, exporter: SpanExporter) -> None:

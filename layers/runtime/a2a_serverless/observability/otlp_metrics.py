@@ -33,7 +33,7 @@ _SECOND: Final = 1000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
 
-BUCKETS: Final = (
+_BUCKETS: Final = (
     *(5, 10, 25, 50, 100, 250, 500),
     *(1 * _SECOND, 2.5 * _SECOND, 5 * _SECOND, 10 * _SECOND, 30 * _SECOND),
     *(1 * _MINUTE, 2 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 30 * _MINUTE),
@@ -41,12 +41,12 @@ BUCKETS: Final = (
 )
 """The upper bounds of the histograms of times, in milliseconds."""
 
-LAST_EXPORT_S: Final = 3.0
+_LAST_EXPORT_S: Final = 3.0
 """Seconds that the end of a process waits for its last export."""
 
-WARN_EVERY_S: Final = 60.0
+_WARN_EVERY_S: Final = 60.0
 
-Instrument = TypeVar("Instrument", Counter, Histogram)
+_Instrument = TypeVar("_Instrument", Counter, Histogram)
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +83,10 @@ class OtlpMetrics:
         """Do nothing: the exports have a thread and a rhythm of their own."""
 
     def close(self) -> None:
-        """Export a last time, for at most `LAST_EXPORT_S`; nothing happens the second time."""
+        """Export a last time, for at most `_LAST_EXPORT_S`; nothing happens the second time."""
         atexit.unregister(self.close)
         with suppress(Exception):  # of the SDK, for a reader that does not end in time
-            self._provider.shutdown(LAST_EXPORT_S * 1000)
+            self._provider.shutdown(_LAST_EXPORT_S * 1000)
 
     def _counter(self, name: str) -> Counter:
         return self._counters.setdefault(name, _named(self._meter.create_counter(name), name))
@@ -96,12 +96,12 @@ class OtlpMetrics:
         made = self._meter.create_histogram(
             name,
             unit="ms" if is_time else "",
-            explicit_bucket_boundaries_advisory=BUCKETS if is_time else (),
+            explicit_bucket_boundaries_advisory=_BUCKETS if is_time else (),
         )
         return self._histograms.setdefault(name, _named(made, name))
 
 
-def _named(instrument: Instrument, name: str) -> Instrument:
+def _named(instrument: _Instrument, name: str) -> _Instrument:
     """Return an instrument without values yet, under the name as it is written here.
 
     The SDK makes instruments with small letters; a series takes its name from the instrument when
@@ -114,7 +114,7 @@ def _named(instrument: Instrument, name: str) -> Instrument:
 class _Exporter(OTLPMetricExporter):
     """Exports, and warns once a minute at most that it cannot."""
 
-    _warned_at = -WARN_EVERY_S
+    _warned_at = -_WARN_EVERY_S
     _outcome = ""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class _Exporter(OTLPMetricExporter):
 
     def _warn(self) -> None:
         now = time.monotonic()
-        if now - self._warned_at >= WARN_EVERY_S:
+        if now - self._warned_at >= _WARN_EVERY_S:
             self._warned_at = now
             logger.warning(
                 "The collector does not take the metrics (%s), and is asked again with the next"

@@ -14,7 +14,7 @@ decided here, for each of its requests, by OTEL_TRACES_SAMPLER_ARG.
 No task fails by its spans, whatever provider, processor and exporter an agent has set up: what they
 raise is dropped.
 
-Names and attributes are those of the semantic conventions 1.41.0 (`SCHEMA`); `a2a.*` are our own.
+Names and attributes are those of the semantic conventions 1.41.0 (`_SCHEMA`); `a2a.*` are our own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
 
-FLUSH_S: Final = 0.25
+_FLUSH_S: Final = 0.25
 """Seconds that an invocation waits for its spans, once its work is acknowledged."""
 ANSWER_S: Final = 0.005
 """Seconds that a client's answer waits for them."""
@@ -52,9 +52,9 @@ one has waited in vain."""
 CLOSE_S: Final = 2.0
 """Seconds that a process waits at its end."""
 
-SCHEMA: Final = "https://opentelemetry.io/schemas/1.41.0"
-TRACEPARENT: Final = "traceparent"
-TRACESTATE: Final = "tracestate"
+_SCHEMA: Final = "https://opentelemetry.io/schemas/1.41.0"
+_TRACEPARENT: Final = "traceparent"
+_TRACESTATE: Final = "tracestate"
 
 Carried: TypeAlias = Mapping[str, str]
 """The fields of W3C Trace Context; empty: no trace."""
@@ -87,9 +87,9 @@ def incoming(headers: Carried) -> dict[str, str]:
     With spans, it has our own decision to record it. `{}`: the request begins a trace.
     """
     given = _well_formed(headers)
-    if given and tracer() is not None:
+    if given and _tracer() is not None:
         is_sampled = _CHANCE.random() < sampled_share()
-        given[TRACEPARENT] = f"{given[TRACEPARENT][:-2]}{int(is_sampled):02x}"
+        given[_TRACEPARENT] = f"{given[_TRACEPARENT][:-2]}{int(is_sampled):02x}"
     return given
 
 
@@ -108,7 +108,7 @@ def sampled_share(environment: Mapping[str, str] = os.environ) -> float:
 
 def carried() -> dict[str, str]:
     """Return the trace context of the calling code, for a message or a request that it sends."""
-    if tracer() is not None:
+    if _tracer() is not None:
         context = _api().get_current_span().get_span_context()
         if context.is_valid:
             return _fields_of(context)
@@ -124,7 +124,7 @@ def stored() -> str | None:
 def loaded(text: str | None) -> dict[str, str]:
     """Return the trace context that a commit keeps; `{}` if it has none, or a damaged one."""
     parent, _, state = (text or "").partition(" ")
-    return _well_formed({TRACEPARENT: parent, TRACESTATE: state})
+    return _well_formed({_TRACEPARENT: parent, _TRACESTATE: state})
 
 
 def kept_trace_id(text: str | None) -> str:
@@ -139,15 +139,15 @@ def current_trace_id() -> str:
 
 def trace_id(fields: Carried) -> str:
     """Return the id of a trace, 32 hexadecimal digits; empty without one."""
-    return fields.get(TRACEPARENT, "")[3:35]
+    return fields.get(_TRACEPARENT, "")[3:35]
 
 
 def _well_formed(given: Carried) -> dict[str, str]:
     """Return the fields of `given` that are well-formed: they go into headers of requests."""
-    parent, state = given.get(TRACEPARENT, ""), given.get(TRACESTATE, "")
+    parent, state = given.get(_TRACEPARENT, ""), given.get(_TRACESTATE, "")
     if _PARENT.fullmatch(parent) is None:
         return {}
-    return {TRACEPARENT: parent} | ({TRACESTATE: state} if _is_state(state) else {})
+    return {_TRACEPARENT: parent} | ({_TRACESTATE: state} if _is_state(state) else {})
 
 
 def _is_state(text: str) -> bool:
@@ -202,7 +202,7 @@ class Piece:
 
 def current() -> Piece:
     """Return the innermost span of the calling code."""
-    return Piece(None if tracer() is None else _api().get_current_span())
+    return Piece(None if _tracer() is None else _api().get_current_span())
 
 
 @contextmanager
@@ -240,7 +240,7 @@ def span(
                 _api().use_span(recorded, record_exception=False, set_status_on_exception=False)
             )
         elif within is not None and not within:
-            parent = {TRACEPARENT: f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"}
+            parent = {_TRACEPARENT: f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"}
         token = _current.set(MappingProxyType(dict(parent)))
         block.callback(_current.reset, token)
         try:
@@ -254,7 +254,7 @@ def span(
 
 def _started(name: str, within: Carried | None, about: dict[str, Any]) -> Span | None:
     """Return a new span; None where nothing makes any, or what should make it raises."""
-    ours = tracer()
+    ours = _tracer()
     if ours is None:
         return None
     with suppress(Exception):
@@ -351,7 +351,7 @@ class _Export:
 _export: Final = _Export()
 
 
-def flush(within_s: float = FLUSH_S) -> None:
+def flush(within_s: float = _FLUSH_S) -> None:
     """Export the spans of an invocation before its environment is frozen; elsewhere do nothing.
 
     It comes after commit and acknowledgement. What is not exported in time goes on with the next
@@ -384,7 +384,7 @@ def is_wanted(
     return not is_off and any(environment.get(name) for name in names)
 
 
-def tracer() -> Tracer | None:
+def _tracer() -> Tracer | None:
     """Return what makes this process's spans; None if it has no provider."""
     api = _api()
     if api is None:
@@ -398,7 +398,7 @@ def tracer() -> Tracer | None:
 
 @lru_cache(maxsize=1)
 def _tracer_of(provider: TracerProvider) -> Tracer:
-    return provider.get_tracer("a2a_serverless", __version__, SCHEMA)
+    return provider.get_tracer("a2a_serverless", __version__, _SCHEMA)
 
 
 def _api() -> Any:
@@ -416,21 +416,21 @@ def _context_of(fields: Carried) -> Context:
 
 
 def _span_context(fields: Carried) -> SpanContext:
-    api, parts = _api(), fields[TRACEPARENT].split("-")
+    api, parts = _api(), fields[_TRACEPARENT].split("-")
     return api.SpanContext(  # type: ignore[no-any-return]
         trace_id=int(parts[1], 16),
         span_id=int(parts[2], 16),
         is_remote=True,
         trace_flags=api.TraceFlags(int(parts[3], 16) & _SAMPLED),
-        trace_state=api.TraceState.from_header([fields.get(TRACESTATE, "")]),
+        trace_state=api.TraceState.from_header([fields.get(_TRACESTATE, "")]),
     )
 
 
 def _fields_of(context: SpanContext) -> dict[str, str]:
     flags = int(context.trace_flags) & _SAMPLED
-    fields = {TRACEPARENT: f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"}
+    fields = {_TRACEPARENT: f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"}
     state = context.trace_state.to_header()
-    return fields | ({TRACESTATE: state} if state else {})
+    return fields | ({_TRACESTATE: state} if state else {})
 
 
 def _link_to(link: Link) -> Any:

@@ -24,10 +24,10 @@ from a2a_serverless.errors import InvalidArgumentError, UnavailableError
 _CONNECT_S: Final = 5.0
 """Seconds that one address has to accept the connection, and as many again to agree on TLS."""
 
-MAX_ADDRESSES: Final = 3
+_MAX_ADDRESSES: Final = 3
 """Addresses of a receiver that are tried in one attempt."""
 
-MAX_BODY_BYTES: Final = 65_536
+_MAX_BODY_BYTES: Final = 65_536
 DRAIN_S: Final = 1.0
 """Bounds, in bytes and seconds, of a body that is read and dropped to use the connection again."""
 
@@ -190,7 +190,7 @@ class _CheckedNetwork(httpcore.AsyncNetworkBackend):
         except UnavailableError as error:
             raise httpcore.ConnectError(str(error)) from error
         failure: Exception = httpcore.ConnectError()
-        for address in found[:MAX_ADDRESSES]:
+        for address in found[:_MAX_ADDRESSES]:
             try:
                 return await client.network.connect_tcp(
                     str(address), port, timeout, local_address, socket_options
@@ -232,7 +232,7 @@ async def _drain(answer: httpcore.Response) -> None:
         async with asyncio.timeout(DRAIN_S):
             async for chunk in answer.aiter_stream():
                 size += len(chunk)
-                if size > MAX_BODY_BYTES:
+                if size > _MAX_BODY_BYTES:
                     break
     except (httpcore.NetworkError, httpcore.ProtocolError, OSError):
         pass

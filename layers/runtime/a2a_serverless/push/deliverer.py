@@ -73,7 +73,7 @@ SHARE: Final = 5
 _MARGIN_S: Final = 5.0
 """Seconds beyond the longest request after which the place of a process that died comes free."""
 
-NO_PLACE: Final = Outcome(
+_NO_PLACE: Final = Outcome(
     meaning="again", reason="other slow webhooks of the same caller take all its places"
 )
 
@@ -95,7 +95,7 @@ class Budget:
         return self.ends_at is None or now + self.timeout_s <= self.ends_at
 
 
-class Places(Leases):
+class _Places(Leases):
     """Leases of the places that slow requests have: a number for each caller, out of all.
 
     A request to a webhook occupies a part of PushFunction's concurrency until it is answered. A
@@ -114,7 +114,7 @@ class Places(Leases):
     ) -> Outcome:
         """Make a request, and hold one of the caller's places while it is slow.
 
-        Return `NO_PLACE` if no place is free: the request was ended, or, with `has_failed`, was not
+        Return `_NO_PLACE` if no place is free: the request was ended, or, with `has_failed`, not
         made. `timeout_s` is the longest time that the request may take.
         """
         running: asyncio.Future[Outcome] | None = None
@@ -127,7 +127,7 @@ class Places(Leases):
                     return running.result()
             lease = await self.take(caller, for_s=timeout_s + _MARGIN_S)
             if lease is None:
-                return running.result() if running and running.done() else NO_PLACE
+                return running.result() if running and running.done() else _NO_PLACE
             try:
                 return await (request() if running is None else running)
             finally:
@@ -170,7 +170,7 @@ class Deliverer:
         self.inline = settings.inline(settings.public_url or settings.push_issuer)
         self.signer = Signer(secret, push.keys, issuer=issuer, clock=self.clock)
         per_caller = max(1, settings.push_concurrency // SHARE)
-        self.places = Places(push.slots, per_caller=per_caller, in_all=0) if push.slots else None
+        self.places = _Places(push.slots, per_caller=per_caller, in_all=0) if push.slots else None
         self.retry = RetryPolicy(base_s=settings.push_retry_base_s, cap_s=_RETRY_CAP_S)
         self.destinations = Destinations(
             storage.table, self.client, clock=self.clock, base_s=settings.push_retry_base_s
@@ -316,7 +316,7 @@ class _Job:
         faults.point("push-before-post")
         outcome = self._held or await self._post(session, attempt)
         faults.point("push-after-post")
-        if self._held is None and outcome is not NO_PLACE:
+        if self._held is None and outcome is not _NO_PLACE:
             destinations = self._deliverer.destinations
             await destinations.note(self._destination, outcome, is_consent=False)
         match outcome.meaning:
@@ -359,7 +359,7 @@ class _Job:
             if is_mine:
                 outcome = await self._ask(push)
                 is_no_call = outcome.meaning == "never" and outcome.status is None
-                if is_no_call or outcome is NO_PLACE:
+                if is_no_call or outcome is _NO_PLACE:
                     return outcome  # the receiver has not said anything
                 await destinations.note(self._destination, outcome, is_consent=True)
                 if outcome.meaning == "delivered":

@@ -1,7 +1,7 @@
 """What is known of the destinations of notifications, over all tasks: an item for each gate.
 
-A healthy destination costs a process one read in `KNOWN_S`, and no write. A gate is written when it
-changes: a consent, a failure, a success after failures.
+A healthy destination costs a process one read a minute, and no write. A gate is written when
+it changes: a consent, a failure, a success after failures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from a2a_serverless.storage.layout import destination_key
 from a2a_serverless.storage.table import Check, Item, Key, Table, Update
 from a2a_serverless.tasks.destinations import Gate, Kind, Passage
 
-KNOWN_S: Final = 60.0
+_KNOWN_S: Final = 60.0
 """Seconds for which a process goes by an open gate that it has read."""
 
 _MOST_KNOWN: Final = 1000
@@ -137,7 +137,7 @@ class Destinations:
         found = {}
         for key in kinds:
             gate, read_at = self._known.get(key, (None, 0))
-            if gate is not None and gate.is_open and now_ms - read_at < KNOWN_S * 1000:
+            if gate is not None and gate.is_open and now_ms - read_at < _KNOWN_S * 1000:
                 found[key] = gate
         unread = [key for key in kinds if key not in found]
         for key, item in (await self._table.load(unread)).items() if unread else ():

@@ -158,7 +158,7 @@ class PushStream:
         again. A task gets one job for each configuration, because its delivery reads all commits.
         """
         tasks: dict[tuple[str, str, str], list[_StreamRecord]] = {}
-        for committed in committed_by(records, self._which):
+        for committed in _committed_by(records, self._which):
             tasks.setdefault(committed.task, []).append(committed)
         faults.point("push-stream-received")
         slots = asyncio.Semaphore(_AT_ONCE)
@@ -192,7 +192,7 @@ class PushStream:
         done = takewhile(lambda one: one["dynamodb"]["SequenceNumber"] not in failed, records)
         table, now_ms = self._storage.table, self._storage.clock.now_ms()
         try:
-            await count_ended(table, ended_by(done), now_ms)
+            await count_ended(table, _ended_by(done), now_ms)
         except A2AServerlessError as error:
             extra = {"action": "ends_not_counted"}
             logger.warning("Tasks that ended are not counted: %s", error, extra=extra)
@@ -217,7 +217,7 @@ class PushStream:
                 faults.point("push-job-sent")
 
 
-def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[_StreamRecord]:
+def _committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[_StreamRecord]:
     """Return the commits of `records` that may have an event to push.
 
     The event source filters by the same rule, so that records without events cost no invocation.
@@ -244,7 +244,7 @@ def committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[
         )
 
 
-def ended_by(records: Iterable[EventRecord]) -> Iterable[Ended]:
+def _ended_by(records: Iterable[EventRecord]) -> Iterable[Ended]:
     """Return the ends of tasks among `records`."""
     for record in records:
         change = record["dynamodb"]

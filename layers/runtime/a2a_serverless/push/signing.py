@@ -36,10 +36,10 @@ logger = logging.getLogger(__name__)
 
 _ALGORITHM: Final = "ES256"
 
-TOKEN_LIFETIME_S: Final = 300
+_TOKEN_LIFETIME_S: Final = 300
 """Seconds that a token is valid after it was signed."""
 
-SETTLED_S: Final = 2 * JWKS_MAX_AGE_S + 60
+_SETTLED_S: Final = 2 * JWKS_MAX_AGE_S + 60
 """Seconds for which a new key is published before it signs, if there is another key to sign with.
 After that neither a receiver nor the API has a document without the new key; the API keeps an old
 document while the store does not answer. One minute is for clocks that differ."""
@@ -50,7 +50,7 @@ _LOOK_AGAIN_S: Final = 60.0
 _MIN_SECRET_LENGTH: Final = 32
 """The fewest characters of a secret that is no PEM key."""
 
-SECRET_MAX_AGE_S: Final = 300.0
+_SECRET_MAX_AGE_S: Final = 300.0
 """Seconds after which the secret is read again, so that a rotation is noticed."""
 
 _SECRET_PAUSE_S: Final = 15.0
@@ -96,7 +96,7 @@ class SecretsManagerSecret:
             "The signing secret",
             self._read,
             clock=self._clock,
-            max_age_s=SECRET_MAX_AGE_S,
+            max_age_s=_SECRET_MAX_AGE_S,
             pause_s=_SECRET_PAUSE_S,
         ).get
 
@@ -143,7 +143,7 @@ class _SigningKey:
 
 
 @functools.lru_cache(maxsize=4)
-def signing_key(secret: str) -> _SigningKey:
+def _signing_key(secret: str) -> _SigningKey:
     """Return the P-256 key of a secret: every process makes the same one.
 
     A PEM private key is used as it is. Any other text is stretched by HKDF (RFC 5869) to 384 bits,
@@ -183,7 +183,7 @@ def _choose(
     """
     since = {key.kid: key.published_at for key in published}
     known = [key for key in keys if key.kid in since]
-    settled_at = now_ms - SETTLED_S * 1000
+    settled_at = now_ms - _SETTLED_S * 1000
     settled = (key for key in known if since[key.kid] <= settled_at)
     return next(settled, None) or min(known, key=lambda key: since[key.kid])
 
@@ -230,7 +230,7 @@ class Signer:
             "aud": audience,
             "sub": config.task_id,
             "iat": now_s,
-            "exp": now_s + TOKEN_LIFETIME_S,
+            "exp": now_s + _TOKEN_LIFETIME_S,
             "jti": secrets.token_urlsafe(16),
             "event_id": event_id,
             "body_sha256": hashlib.sha256(body).hexdigest(),
@@ -276,7 +276,7 @@ class Signer:
         refused: ConfigurationError | None = None
         for secret in secrets:
             try:
-                keys.append(signing_key(secret))
+                keys.append(_signing_key(secret))
             except ConfigurationError as error:
                 refused = error
                 extra = {"action": "signing_key_refused"}

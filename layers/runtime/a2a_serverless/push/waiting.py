@@ -19,7 +19,7 @@ from a2a_serverless.storage import layout
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.table import Check, Item, Range, Update, key_of
 
-WOKEN_MS: Final = 900_000
+_WOKEN_MS: Final = 900_000
 """Milliseconds after which a configuration whose job was sent is woken again, if it waits still."""
 
 _PAGE: Final = 500
@@ -86,7 +86,7 @@ async def _lane(
 
 async def _postponed(storage: DurableStorage, entry: Item) -> bool:
     """Move the due time, before the job is sent: of two processes one sends, and none is lost."""
-    due_at = storage.clock.now_ms() + WOKEN_MS
+    due_at = storage.clock.now_ms() + _WOKEN_MS
     when = [Check("due_at", "=", int(entry["due_at"]))]
     return await storage.table.did(Update(key=key_of(entry), values={"due_at": due_at}, when=when))
 

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
     from types_boto3_sqs.type_defs import MessageTypeDef
 
-SHORT_WAIT_S: Final = 2
+_SHORT_WAIT_S: Final = 2
 """The longest wait of a receive, in seconds, that is sent with the time-out of other requests."""
 
-ATTEMPT_ID_BYTES: Final = 16
+_ATTEMPT_ID_BYTES: Final = 16
 """Random bytes of a poll's ReceiveRequestAttemptId, written in hex. SQS allows 128 characters.
 
 If the answer to a receive gets lost, boto3 repeats the request with the same id, and SQS returns
@@ -43,10 +43,10 @@ for 5 minutes, on FIFO queues only, and not if one of the messages was deleted o
 changed since. Without the id they would stay hidden until their visibility ends.
 """
 
-SHORT_POLL_S: Final = 0.25
+_SHORT_POLL_S: Final = 0.25
 """Seconds between two receives of a queue that is not long-polled."""
 
-LONGEST_LEASE_S: Final = 43_170
+_LONGEST_LEASE_S: Final = 43_170
 """The longest visibility that is asked for, in seconds since the receive. SQS allows 12 h, but a
 request for the last seconds fails."""
 
@@ -214,7 +214,7 @@ class _SqsHandle(Handle[M]):
 
     def _rest_s(self) -> int:
         """Return the seconds that are left of the longest lease."""
-        return int(LONGEST_LEASE_S - (self._requests.clock.monotonic() - self._received_at))
+        return int(_LONGEST_LEASE_S - (self._requests.clock.monotonic() - self._received_at))
 
     def _log_expired(self, call: str) -> None:
         logger.warning(
@@ -321,7 +321,7 @@ class SqsFifoQueue(FifoQueue[M]):
             if records or self._has_long_polls or left_s <= 0:
                 handles = [await self.handle_of(record) for record in records]
                 return [handle for handle in handles if handle is not None]
-            await self._clock.sleep(min(SHORT_POLL_S, left_s))
+            await self._clock.sleep(min(_SHORT_POLL_S, left_s))
         return []
 
     def decode_record(self, record: EventRecord, *, removes: bool = False) -> _SqsHandle[M]:
@@ -355,7 +355,7 @@ class SqsFifoQueue(FifoQueue[M]):
 
     def _poll(self, url: str, poll: Future[list[EventRecord]], limit: int, wait_s: float) -> None:
         # A short wait is answered within the time-out of other requests, so it can have the same.
-        is_long = wait_s > SHORT_WAIT_S
+        is_long = wait_s > _SHORT_WAIT_S
         client = self._requests.polling_client if is_long else self._requests.client
         try:
             answer = client.receive_message(
@@ -363,7 +363,7 @@ class SqsFifoQueue(FifoQueue[M]):
                 MaxNumberOfMessages=min(limit, MOST_AT_ONCE),
                 WaitTimeSeconds=math.ceil(wait_s),
                 VisibilityTimeout=self._visibility_s,
-                ReceiveRequestAttemptId=secrets.token_hex(ATTEMPT_ID_BYTES),
+                ReceiveRequestAttemptId=secrets.token_hex(_ATTEMPT_ID_BYTES),
                 MessageSystemAttributeNames=[
                     "ApproximateReceiveCount",
                     "MessageGroupId",

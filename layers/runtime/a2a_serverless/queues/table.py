@@ -35,26 +35,26 @@ from a2a_serverless.storage.layout import BY_DUE, GROUP, queue_partition
 from a2a_serverless.storage.table import Check, Item, Key, Put, Range, Table, Watch, are
 from a2a_serverless.tasks.identity import digest
 
-DEDUPLICATION_S: Final = 300
+_DEDUPLICATION_S: Final = 300
 """Seconds for which a deduplication id counts, even if the message was deleted; as on SQS FIFO."""
 
-MOST_REMEMBERED: Final = 1000
+_MOST_REMEMBERED: Final = 1000
 """The most deduplication ids that a group remembers: beyond it the oldest are forgotten early."""
 
 MOST_MESSAGES: Final = 1000
 MOST_BYTES: Final = 300_000
 """The most messages of a group, and the most bytes of all of them: an item has 400 KB."""
 
-RETENTION_S: Final = 14 * 86_400
+_RETENTION_S: Final = 14 * 86_400
 """Seconds that a group is kept after its last message was sent; as long as SQS at most."""
 
 POLL_S: Final = 1.0
 """Seconds between two looks at an idle queue, on a table that does not tell of writes."""
 
-LEAST_WAIT_S: Final = 0.01
+_LEAST_WAIT_S: Final = 0.01
 """Seconds between two looks where the index shows a message that another has received."""
 
-PART: Final = 40_000
+_PART: Final = 40_000
 """Characters of a damaged group in one message for a person: at most 240 KB in JSON."""
 
 MOST_TRIES: Final = 100
@@ -168,7 +168,7 @@ class _Group:
             self.receives, self.due_at = 0, now
         self.number, self.messages = number, messages
         self.sent[deduplication_id] = now
-        self.expires_at = now // 1000 + RETENTION_S
+        self.expires_at = now // 1000 + _RETENTION_S
         return True
 
     def receive(self, now: int, visibility_s: float) -> bool:
@@ -206,7 +206,7 @@ class _Group:
             self.receives, self.due_at = 0, now
         self.messages = left
         if not left:
-            self.expires_at = now // 1000 + DEDUPLICATION_S
+            self.expires_at = now // 1000 + _DEDUPLICATION_S
         return True
 
     @property
@@ -219,8 +219,8 @@ class _Group:
         return f"{self.key.SK.removeprefix(GROUP)}.{message.number}"
 
     def _forget(self, now: int) -> None:
-        counted = [(i, at) for i, at in self.sent.items() if at > now - DEDUPLICATION_S * 1000]
-        self.sent = dict(counted[-MOST_REMEMBERED + 1 :])
+        counted = [(i, at) for i, at in self.sent.items() if at > now - _DEDUPLICATION_S * 1000]
+        self.sent = dict(counted[-_MOST_REMEMBERED + 1 :])
 
 
 def _packed(messages: Iterable[_Queued]) -> str:
@@ -495,8 +495,8 @@ class TableQueue(FifoQueue[M]):
         if group.damaged is not None:
             reason = f"The group {key.SK} of {key.PK} is damaged."
             logger.error("%s Its messages are set aside", reason, extra={"action": "damaged_group"})
-            for start in range(0, len(group.damaged), PART):
-                await self.keep_undecodable(group.damaged[start : start + PART], reason=reason)
+            for start in range(0, len(group.damaged), _PART):
+                await self.keep_undecodable(group.damaged[start : start + _PART], reason=reason)
             await self._did(group)
         return group
 
@@ -512,7 +512,7 @@ class TableQueue(FifoQueue[M]):
         async for page in self._table.query(first):
             for entry in page:
                 left_s: float = (entry["due_at"] - self._clock.now_ms()) / 1000
-                return max(LEAST_WAIT_S, min(longest_s, left_s))
+                return max(_LEAST_WAIT_S, min(longest_s, left_s))
         return longest_s
 
     async def _news(self, watch: Watch, seconds: float) -> None:

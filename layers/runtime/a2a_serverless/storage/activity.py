@@ -28,13 +28,13 @@ from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.table import Added, Key, Range, Table, Update
 
 PARTITION: Final = "ACTIVITY"
-TELL_MS: Final = 60_000
+_TELL_MS: Final = 60_000
 """Milliseconds between two writes in which a process says that it works."""
-SEEN_S: Final = 3600
+_SEEN_S: Final = 3600
 """Seconds for which a process is remembered after its last one."""
-HOURS_S: Final = 2 * 86_400
+_HOURS_S: Final = 2 * 86_400
 """Seconds for which the counts of an hour are kept."""
-STEPS_A_DECADE: Final = 10
+_STEPS_A_DECADE: Final = 10
 """Steps of a duration from one power of ten to the next: each is 26 % longer than the last."""
 
 _PROCESS: Final = "PROCESS#"
@@ -69,7 +69,7 @@ class Presence:
     def __init__(self, table: Table, clock: Clock) -> None:
         self._table = table
         self._clock = clock
-        self._told_at = -TELL_MS
+        self._told_at = -_TELL_MS
         self.turns = 0
         """The turns that it runs now."""
 
@@ -87,14 +87,14 @@ class Presence:
     async def tell(self) -> None:
         """Write that the process works, at most once a minute; an error is logged."""
         now_ms = self._clock.now_ms()
-        if 0 <= now_ms - self._told_at < TELL_MS:
+        if 0 <= now_ms - self._told_at < _TELL_MS:
             return
         self._told_at = now_ms
         values = {
             "at": now_ms,
             "turns": self.turns,
             "release": __version__,
-            "expires_at": seconds(now_ms) + SEEN_S,
+            "expires_at": seconds(now_ms) + _SEEN_S,
         }
         key = Key(PARTITION, _PROCESS + process_name())
         try:
@@ -140,7 +140,7 @@ class Hours:
     states: Mapping[str, int] = field(default_factory=dict)
     """How many, by their plain states."""
     took: Mapping[int, int] = field(default_factory=dict)
-    """How many took as long as each step, which `longest_ms` says."""
+    """How many took as long as each step, which `_longest_ms` says."""
     waited: Mapping[int, int] = field(default_factory=dict)
 
     @property
@@ -149,14 +149,14 @@ class Hours:
         return sum(self.states.values())
 
 
-def step_of(ms: int) -> int:
+def _step_of(ms: int) -> int:
     """Return the step of a duration: the first one that is not shorter."""
-    return max(0, math.ceil(STEPS_A_DECADE * math.log10(ms) - 1e-9)) if ms > 0 else 0
+    return max(0, math.ceil(_STEPS_A_DECADE * math.log10(ms) - 1e-9)) if ms > 0 else 0
 
 
-def longest_ms(step: int) -> int:
+def _longest_ms(step: int) -> int:
     """Return the longest duration of a step, in milliseconds."""
-    return math.floor(10 ** (step / STEPS_A_DECADE) + 1e-6)
+    return math.floor(10 ** (step / _STEPS_A_DECADE) + 1e-6)
 
 
 def percentile(counts: Mapping[int, int], share: float) -> int | None:
@@ -168,7 +168,7 @@ def percentile(counts: Mapping[int, int], share: float) -> int | None:
     for step in sorted(counts):
         passed += counts[step]
         if passed >= wanted:
-            return longest_ms(step)
+            return _longest_ms(step)
     return None
 
 
@@ -186,12 +186,12 @@ async def count_ended(table: Table, ends: Iterable[Ended], now_ms: int) -> None:
         counts[end.state] += 1
         for name, ms in (("took", end.took_ms), ("waited", end.waited_ms)):
             if ms is not None:
-                counts[f"{name}_{step_of(ms)}"] += 1
+                counts[f"{name}_{_step_of(ms)}"] += 1
     for hour, counts in hours.items():
         shard = random.randrange(layout.SHARDS)  # noqa: S311 - a place, not a secret
         key = Key(PARTITION, f"{_HOUR}{layout.hour_of(hour * HOUR_MS)}#{shard}")
         values: dict[str, Any] = {name: Added(number) for name, number in counts.items()}
-        expires_at = max(seconds(now_ms), hour * HOUR_MS // 1000) + HOURS_S
+        expires_at = max(seconds(now_ms), hour * HOUR_MS // 1000) + _HOURS_S
         await table.write(Update(key=key, values={**values, "expires_at": expires_at}))
 
 
@@ -199,7 +199,7 @@ async def count_ended(table: Table, ends: Iterable[Ended], now_ms: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
+class _Activity:
     """What one look at the partition has found."""
 
     processes: tuple[Process, ...]
@@ -210,7 +210,7 @@ class Activity:
     """The hour that has begun, and 24 before it."""
 
 
-async def activity(table: Table, now_ms: int) -> Activity:
+async def activity(table: Table, now_ms: int) -> _Activity:
     """Return which processes work and how the tasks of the last hours ended, by one query.
 
     What is damaged counts as missing.
@@ -218,7 +218,7 @@ async def activity(table: Table, now_ms: int) -> Activity:
     items = [item for item in await table.all(Range(partition=PARTITION)) if is_live(item, now_ms)]
     processes = [one for one in map(_process_of, items) if one is not None]
     processes.sort(key=lambda one: (-one.at, one.name))
-    return Activity(
+    return _Activity(
         processes=tuple(processes),
         last_hour=_sum(items, now_ms - HOUR_MS),
         last_day=_sum(items, now_ms - 24 * HOUR_MS),

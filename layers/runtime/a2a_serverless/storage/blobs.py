@@ -216,7 +216,7 @@ async def whole(blobs: Blobs | None, blob: Blob) -> bytes | None:
         UnavailableError: no answer within the retry budget.
     """
     content = None if blobs is None else await blobs.get(blob)
-    if content is None or await asyncio.to_thread(sha256_of, content) != blob.digest:
+    if content is None or await asyncio.to_thread(_sha256_of, content) != blob.digest:
         return None
     return content
 
@@ -301,7 +301,7 @@ class ServedBlobs(Blobs):
         return hmac.new(self.secret(), text.encode(), hashlib.sha256).hexdigest()
 
 
-def sha256_of(content: bytes) -> str:
+def _sha256_of(content: bytes) -> str:
     """Return the digest of a content as a blob has it."""
     return hashlib.sha256(content).hexdigest()
 
@@ -342,7 +342,7 @@ class MemoryBlobs(ServedBlobs):
         if not isinstance(content, bytes):
             content.seek(0)
             content = content.read()
-            check_content(blob, sha256_of(content))
+            check_content(blob, _sha256_of(content))
         self._contents[blob.key] = content
 
     async def copy(self, source: Blob, blob: Blob) -> bool:

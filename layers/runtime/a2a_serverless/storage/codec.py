@@ -112,7 +112,7 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
     if head.cancel is not None:
         values |= {"cancel_at": head.cancel.at, "cancel_by": head.cancel.by}
     if head.released is not None:
-        values |= released_values(head.released)
+        values |= _released_values(head.released)
     if head.alone:
         values["alone_for"] = head.turn
     if head.spared != Spared():
@@ -149,7 +149,7 @@ def _line_values(head: Head) -> dict[str, str | int | bytes | None]:
 _LINE: Final = ("left", "left_at", "line_key", "line_at")
 
 
-def released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
+def _released_values(end: AttemptEnd) -> dict[str, str | int | bytes | None]:
     """Return the attributes of HEAD that say that an attempt has given its turn back."""
     always: dict[str, str | int] = {
         "released_id": end.correlation_id,
@@ -228,7 +228,7 @@ def head_of(item: Mapping[str, Any]) -> Head:
     values = {name: value for name, value in values.items() if name not in misfits}
     values |= dict.fromkeys(misfits & _COPIES.keys())
     if misfits & _DECIDING.keys():
-        values["needs"] = NEVER
+        values["needs"] = _NEVER
     try:
         return _head(scope, task_id, values)
     except ValueError as error:
@@ -266,7 +266,7 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
         failure=_failure_of(values),
         **_line_of(values),
         **{name: values[name] for name in _OPTIONAL if name in values}
-        | ({} if is_known else {"needs": NEVER}),
+        | ({} if is_known else {"needs": _NEVER}),
     )
 
 
@@ -391,7 +391,7 @@ HEAD_FORMS: Final[Forms] = {**REQUIRED, **_DECIDING, **_COPIES, **_INFORMING}
 _DEMANDED: Final = frozenset({*REQUIRED, "due_at", "sends"})
 
 _UNKNOWN_STATE: Final = "TASK_STATE_UNSPECIFIED"
-NEVER: Final = 1_000_000
+_NEVER: Final = 1_000_000
 """A format that no release of this code will know: the item can be read and not written."""
 
 
@@ -404,7 +404,7 @@ def _time_of(sort_key: str) -> int:
 # The explorer in tests/model drives these values: what a process wrote late, or without having read
 # what others did, is refused here.
 
-NO_CANCEL: Final = Check("cancel_at", "absent")
+_NO_CANCEL: Final = Check("cancel_at", "absent")
 """No cancel was requested: once one was, its deadline is the due time, and only an end moves it."""
 
 
@@ -420,7 +420,7 @@ def committed(before: Head, after: Head) -> Update:
     same = ("incarnation", "version", "state")
     when: list[Check | Sequence[Check]] = [*are(**{name: old[name] for name in same})]
     if before.cancel is None:
-        when.append(NO_CANCEL)
+        when.append(_NO_CANCEL)
     goes_on = after.turn_is_open and after.turn == before.turn
     if goes_on and (after.wakes > before.wakes or after.token != before.token):
         # A copy that was sent since HEAD was read has the number that a hand-over would send, and
@@ -446,7 +446,7 @@ def canceled(marked: Head) -> Update:
     return Update(
         key=head_key(marked.scope, marked.task_id),
         values={name: item[name] for name in _CANCELED if name in item},
-        when=[*are(incarnation=marked.incarnation), *is_open, NO_CANCEL],
+        when=[*are(incarnation=marked.incarnation), *is_open, _NO_CANCEL],
     )
 
 
@@ -473,7 +473,7 @@ def postponed(head: Head, *, due_at: int, sends: int) -> Update:
     return Update(
         key=head_key(head.scope, head.task_id),
         values={"due_at": due_at, "sends": sends} | _attention_values(replace(head, sends=sends)),
-        when=[*is_same, _has_sends(head), NO_CANCEL],
+        when=[*is_same, _has_sends(head), _NO_CANCEL],
     )
 
 
@@ -489,7 +489,7 @@ def left(before: Head, after: Head) -> Update:
     """Return the update that leaves an unclaimed turn: refused if HEAD has changed since."""
     is_same = are(incarnation=before.incarnation, version=before.version)
     was_left = Check("left", "=", before.left) if before.left else Check("left", "absent")
-    when: When = [*is_same, was_left, _has_sends(before), NO_CANCEL]
+    when: When = [*is_same, was_left, _has_sends(before), _NO_CANCEL]
     return _in_line(after, {"due_at": after.due_at}, when)
 
 
@@ -497,7 +497,7 @@ def woken(before: Head, after: Head) -> Update:
     """Return the update that wakes a left turn: refused if another has, or HEAD has changed."""
     values = {"due_at": after.due_at, "sends": after.sends}
     is_same = are(incarnation=before.incarnation, version=before.version, left=before.left)
-    return _in_line(after, values, [*is_same, _has_sends(before), NO_CANCEL])
+    return _in_line(after, values, [*is_same, _has_sends(before), _NO_CANCEL])
 
 
 def _in_line(head: Head, values: Mapping[str, Any], when: When) -> Update:
@@ -524,7 +524,7 @@ def given_back(
     The turn has no share any more: nothing works on it. `starts_over`: its records do not count.
     """
     waits = _attention_values(replace(head, released=end, left="")) if end.until else {}
-    update = noted(head, end.token, {**values, **released_values(end), **waits})
+    update = noted(head, end.token, {**values, **_released_values(end), **waits})
     return replace(update, remove=(*_LINE, "checkpoint") if starts_over else _LINE)
 
 
@@ -540,7 +540,7 @@ def renewed(head: Head, token: str) -> Update:
 
 def unless_canceled(update: Update) -> Update:
     """Return an update that is refused once a cancel was requested."""
-    return replace(update, when=[*update.when, NO_CANCEL])
+    return replace(update, when=[*update.when, _NO_CANCEL])
 
 
 _CANCELED: Final = ("cancel_at", "cancel_by", "due_key", "due_at")

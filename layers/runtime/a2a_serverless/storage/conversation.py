@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-STEPS: Final = 4 * MOST_WAITING
+_STEPS: Final = 4 * MOST_WAITING
 """The most places that one call of `pass_on` looks at: others may change the line meanwhile."""
 
 
@@ -123,7 +123,7 @@ async def pass_on(storage: DurableStorage, context_id: str, *, waiting: Head | N
             if Place.of(waiting) not in line.places:
                 await _wake(storage, waiting)
                 return
-        for _ in range(STEPS):
+        for _ in range(_STEPS):
             line = await line_of(storage, context_id)
             if not line.places or await _is_settled(storage, context_id, line):
                 return

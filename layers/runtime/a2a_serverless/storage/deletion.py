@@ -60,17 +60,17 @@ TASKS_A_COUNT: Final = 100
 AT_ONCE: Final = 8
 """Tasks that a step deletes, or counts, at the same time."""
 
-DELETED: Final = 1
+_DELETED: Final = 1
 """`expires_at` of a HEAD whose task is being deleted, in seconds since the epoch."""
 
-FENCES: Final = 5
+_FENCES: Final = 5
 """How often fencing a task is tried, if the task is replaced meanwhile."""
 
 
-FENCE_MS: Final = 600_000
+_FENCE_MS: Final = 600_000
 """How long a fence stays up if its deletion is interrupted: longer than clocks may differ."""
 
-FORGOTTEN_S: Final = 86_400
+_FORGOTTEN_S: Final = 86_400
 """How long a fence is stored after that, for a creation that was held up before its write."""
 
 
@@ -184,7 +184,7 @@ async def _finish(storage: DurableStorage, task_id: str) -> None:
     item = None
     if is_task_id(task_id):
         item = await storage.table.get(layout.head_key(storage.scope.digest, task_id))
-    if item is not None and item.get("expires_at") == DELETED:
+    if item is not None and item.get("expires_at") == _DELETED:
         await _erase(storage, task_id, incarnation=_incarnation_of(item))
 
 
@@ -269,8 +269,7 @@ async def count_data(
     for start in range(0, len(ids), AT_ONCE):
         some = ids[start : start + AT_ONCE]
         pushes = [beginning(layout.task_partition(scope, one), layout.PUSH) for one in some]
-        found = await asyncio.gather(*map(storage.table.count, pushes))
-        webhooks += sum(matches.passed for matches in found)
+        webhooks += sum(await asyncio.gather(*map(storage.table.count, pushes)))
     lines = sum(place.is_line for place in stored)
     acts = sum(place.act is not None for place in stored)
     stored_else = [place for place in stored if not (place.is_line or place.act)]
@@ -357,7 +356,7 @@ class Owner:
     async def scopes(self, storage: DurableStorage) -> list[Scope]:
         """Return the scopes of the owner: of a person those that the index shows by now."""
         is_person = len(self.name) == PERSON_CHARS
-        return await scopes_of(storage, self.name) if is_person else [Scope(self.name)]
+        return await _scopes_of(storage, self.name) if is_person else [Scope(self.name)]
 
 
 class Erasure:
@@ -409,7 +408,7 @@ class Erasure:
                 self._storage.for_scope(scope), self._owner.context_id, limit=limit
             )
             total = replace(total + step, is_done=total.is_done and step.is_done)
-            if clock.now_ms() >= self._until - FENCE_MS // 2:  # there may be many tenants
+            if clock.now_ms() >= self._until - _FENCE_MS // 2:  # there may be many tenants
                 await self._renew()
         self.is_empty, now_ms = total.is_done, clock.now_ms()
         is_last = self.is_empty and is_last_look(
@@ -425,14 +424,14 @@ class Erasure:
 
     async def _renew(self) -> None:
         until, clock = self._until, self._storage.clock
-        await self._put_up(clock.now_ms() + FENCE_MS)
+        await self._put_up(clock.now_ms() + _FENCE_MS)
         now_ms = clock.now_ms()
         if now_ms >= until:  # it is new, or had lapsed
             self._since = now_ms
 
     async def _put_up(self, until: int) -> None:
         """Let the fence count for what is created before `until`."""
-        values = {"until": until, "expires_at": until // 1000 + FORGOTTEN_S}
+        values = {"until": until, "expires_at": until // 1000 + _FORGOTTEN_S}
         await self._storage.table.write(Update(key=self._fence, values=values))
         self._until = until
 
@@ -443,7 +442,7 @@ async def delete_fenced(storage: DurableStorage, head: Head) -> None:
     await forget_line(storage, head.context_id)
 
 
-async def scopes_of(storage: DurableStorage, person: str) -> list[Scope]:
+async def _scopes_of(storage: DurableStorage, person: str) -> list[Scope]:
     """Return the scopes in which a person (`Scope.person`) has tasks or states, one a tenant.
 
     The index lags behind: what was written a moment ago may be missing.
@@ -554,13 +553,13 @@ async def _fenced(
     """
     fence = new_incarnation()
     was_live = False
-    for _ in range(FENCES):
+    for _ in range(_FENCES):
         item = await storage.table.get(Key(partition, layout.HEAD))
         if item is not None and item.get("incarnation") == fence:
             return item, was_live  # an earlier request, whose answer was lost
         if item is None or incarnation not in (None, _incarnation_of(item)):
             return None, False
-        if item.get("expires_at") == DELETED and "incarnation" in item:
+        if item.get("expires_at") == _DELETED and "incarnation" in item:
             return item, False
         was_live = is_live(item, storage.clock.now_ms())
         try:
@@ -568,7 +567,7 @@ async def _fenced(
         except ConditionFailedError:
             continue
         return item | {"incarnation": fence}, was_live
-    msg = f"A task was replaced {FENCES} times while it was deleted; delete it again."
+    msg = f"A task was replaced {_FENCES} times while it was deleted; delete it again."
     raise UnavailableError(msg)
 
 
@@ -605,7 +604,7 @@ def _fence(head: Item, fence: str) -> Update:
     is_same = [STORED, Check("incarnation", "absent")]
     if "incarnation" in head:
         is_same = are(incarnation=head["incarnation"])
-    values = {"incarnation": fence, "expires_at": DELETED}
+    values = {"incarnation": fence, "expires_at": _DELETED}
     return Update(key=key_of(head), values=values, when=is_same)
 
 

@@ -23,7 +23,6 @@ from a2a_serverless.storage.table import (
     Index,
     Item,
     Key,
-    Matches,
     Range,
     Table,
     Watch,
@@ -82,13 +81,7 @@ class MemoryTable(Table):
             page = found[start : start + size]
             yield [some(item, only) for item in page if holds(item, wanted.when)]
 
-    async def count(self, wanted: Range) -> Matches:
-        check_range(wanted, self._indexes)
-        with self._lock:
-            found = self._in(wanted)
-        return Matches(sum(holds(item, wanted.when) for item in found), len(found))
-
-    async def write(self, *writes: Write, exactly: bool = False, once: bool = False) -> None:  # noqa: ARG002 - no answer is lost
+    async def write(self, *writes: Write, exactly: bool = False) -> None:  # noqa: ARG002 - no answer is lost
         check_writes(writes)
         with self._lock:
             before = [self._items.get(write.key) for write in writes]

@@ -137,7 +137,7 @@ MAX_COMMIT_BYTES: Final = 4_000_000
 _HASHED_HERE: Final = 1_000_000
 """The most bytes of a message whose digests the event loop waits for: they take milliseconds."""
 
-INSERTS: Final = 5
+_INSERTS: Final = 5
 """How often a creation is tried while its id changes between taken and free."""
 
 REBASES: Final = 5
@@ -146,10 +146,10 @@ REBASES: Final = 5
 LOOK_AT_ONCE: Final = 100
 """Tasks of one `look`: DynamoDB reads as many items in one request."""
 
-NEWEST: Final = 8
+_NEWEST: Final = 8
 """The items that a read looks at before it knows of a snapshot, and then reads the others since."""
 
-TORN_READS: Final = 10
+_TORN_READS: Final = 10
 """How often a read goes on when HEAD and events do not fit together yet."""
 
 
@@ -319,7 +319,7 @@ class DurableStorage:
         if after and incarnation:
             start = layout.event_sort(incarnation, after + 1)
         gaps: set[tuple[str, int]] = set()
-        for attempt in range(1, TORN_READS + 1):
+        for attempt in range(1, _TORN_READS + 1):
             if commits is None and not is_whole:
                 found = await self._newest_items(task_id)
             else:
@@ -337,7 +337,7 @@ class DurableStorage:
             ((_, version),) = gaps
             msg = f"Version {version} of task {task_id} is not there, or was stored in part."
             raise UnreadableTaskError(msg)
-        msg = f"The events of task {task_id} did not reach its version in {TORN_READS} reads."
+        msg = f"The events of task {task_id} did not reach its version in {_TORN_READS} reads."
         raise UnavailableError(msg)
 
     async def _since_snapshot(self, log: Log, named: Head | None) -> Log | None:
@@ -432,7 +432,7 @@ class DurableStorage:
         """Return the items of a task since its snapshot, HEAD last; all, if it has none."""
         partition = self._partition(task_id)
         wanted = Range(partition=partition, first=layout.EVENTS, last=layout.HEAD)
-        pages = self.table.query(replace(wanted, newest_first=True, page=NEWEST))
+        pages = self.table.query(replace(wanted, newest_first=True, page=_NEWEST))
         async with aclosing(pages):
             found: list[Item] = (await anext(pages, []))[::-1]
         is_head = bool(found) and found[-1]["SK"] == layout.HEAD
@@ -646,7 +646,7 @@ class DurableStorage:
             writes.append(push_inline(push, head))
         if head.serial_from:
             writes.append(conversation.join(self, head, head.turn))
-        for _ in range(INSERTS):
+        for _ in range(_INSERTS):
             free = [NEW, Check("expires_at", "<=", self.clock.now_ms() // 1000)]
             try:
                 await self.table.write(Put(item=head_item(head), when=[free]), *writes)
@@ -659,7 +659,7 @@ class DurableStorage:
                 is_own = taker.incarnation == head.incarnation
                 return None if is_own else taker
             return None
-        msg = f"The id {head.task_id} was taken and free by turns, {INSERTS} times."
+        msg = f"The id {head.task_id} was taken and free by turns, {_INSERTS} times."
         raise UnavailableError(msg)
 
     async def _apply(self, before: Head, step: Step, body: bytes, push: Push | None) -> bool:

@@ -31,7 +31,6 @@ from a2a_serverless.storage.table import (
     Item,
     Kept,
     Key,
-    Matches,
     Pause,
     Put,
     Range,
@@ -133,18 +132,16 @@ class DynamoTable(Table):
         async for answer in self._pages(wanted):
             yield [plain(item) for item in answer["Items"]]
 
-    async def count(self, wanted: Range) -> Matches:
-        counted = replace(wanted, only=())
-        pages = [answer async for answer in self._pages(counted, Select="COUNT")]
-        passed = sum(page["Count"] for page in pages)
-        return Matches(passed, sum(page["ScannedCount"] for page in pages))
+    async def count(self, wanted: Range) -> int:
+        pages = self._pages(replace(wanted, only=()), Select="COUNT")
+        return sum([page["Count"] async for page in pages])
 
-    async def write(self, *writes: Write, exactly: bool = False, once: bool = False) -> None:
+    async def write(self, *writes: Write, exactly: bool = False) -> None:
         actions = [_action_of(write) for write in writes]
         try:
             if len(actions) == 1 and not exactly:
                 ((kind, action),) = actions
-                await self._request(f"{kind.lower()}_item", once=once, **action)
+                await self._request(f"{kind.lower()}_item", **action)
                 return
             await self._send(
                 "transact_write_items",
@@ -245,13 +242,13 @@ def _units_in(answer: Mapping[str, Any]) -> float | None:
     return sum(units) if units else None
 
 
-def _place(key: Key) -> Typed:
+def _place(key: Key) -> _Typed:
     return typed(key._asdict())
 
 
 # -- values and expressions of the API ---------------------------------------------------------
 
-Typed = dict[str, Any]
+_Typed = dict[str, Any]
 """An item, or some of its attributes, as DynamoDB's API has it: `{"PK": {"S": "…"}}`."""
 
 
@@ -274,7 +271,7 @@ def _attribute(value: Any) -> dict[str, Any]:
             raise TypeError(f"An item has no value of type {type(value).__name__}.")
 
 
-def typed(values: Mapping[str, Any]) -> Typed:
+def typed(values: Mapping[str, Any]) -> _Typed:
     """Return an item as DynamoDB's API has it."""
     return {name: _attribute(value) for name, value in values.items()}
 

@@ -23,9 +23,9 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import FailedBy, Head
 from a2a_serverless.tasks.rules import Commit, left_by
 
-CANCELED: Final = "The task was canceled."
+_CANCELED: Final = "The task was canceled."
 FAILED: Final = "The agent could not finish the task."
-REFERENCE: Final = "Correlation id: {correlation_id}."
+_REFERENCE: Final = "Correlation id: {correlation_id}."
 NEVER_STARTED: Final = (
     "The agent could not be started within {hours}, so the task has failed."
     " Send the message again in a new task."
@@ -41,7 +41,7 @@ def canceled(head: Head) -> Commit:
     The API, the worker and the sweeper race for the end of a cancel: the client gets the same
     sentence from each.
     """
-    return ending(head, TaskState.TASK_STATE_CANCELED, CANCELED)
+    return ending(head, TaskState.TASK_STATE_CANCELED, _CANCELED)
 
 
 def gave_up(
@@ -52,7 +52,7 @@ def gave_up(
     `why` is what the client may read of the reason. `reference` leads from the client's sentence to
     the line of the log that has the reason. The commit keeps how the turn's last attempt has ended.
     """
-    text = f"{why or FAILED} {REFERENCE.format(correlation_id=reference)}"
+    text = f"{why or FAILED} {_REFERENCE.format(correlation_id=reference)}"
     end = ending(head, TaskState.TASK_STATE_FAILED, text)
     return replace(end, failed=left_by(head), failed_by=failed_by, reference=reference)
 

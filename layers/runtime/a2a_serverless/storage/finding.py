@@ -87,7 +87,7 @@ async def find_tasks(storage: DurableStorage, task_id: str) -> list[TaskKey]:
     if not is_task_id(task_id):
         return []
     entries = await _by_id(storage, layout.id_key(task_id))
-    heads = stored(await storage.table.load(head_keys(entries)))
+    heads = stored(await storage.table.load(_head_keys(entries)))
     now_ms = storage.clock.now_ms()
     return sorted(layout.owner_of(head["PK"]) for head in heads if is_live(head, now_ms))
 
@@ -316,7 +316,7 @@ def _place(created_key: str, scope: str) -> str:
 # -- candidates and their HEADs --------------------------------------------------------------
 
 
-def head_keys(entries: Iterable[Item]) -> list[Key]:
+def _head_keys(entries: Iterable[Item]) -> list[Key]:
     """Return the keys of the HEADs that entries name; an index may name a task twice."""
     return list({entry["PK"]: Key(entry["PK"], layout.HEAD) for entry in entries}.values())
 
@@ -334,5 +334,5 @@ def readable_heads(loaded: Mapping[Key, Item | None], now_ms: int) -> list[Head]
 
 async def load_heads(storage: DurableStorage, entries: Iterable[Item]) -> list[Head]:
     """Return the live HEADs that entries of an index name, each once."""
-    loaded = await storage.table.load(head_keys(entries))
+    loaded = await storage.table.load(_head_keys(entries))
     return readable_heads(loaded, storage.clock.now_ms())

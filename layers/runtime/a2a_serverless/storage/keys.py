@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 JWKS_MAX_AGE_S: Final = 300
 """Seconds that a receiver may cache the served document (`Cache-Control: max-age`)."""
 
-KEY_LIFETIME_S: Final = 24 * 3600
+_KEY_LIFETIME_S: Final = 24 * 3600
 """Seconds that a key stays published after its last renewal: by then its tokens have expired."""
 
-RENEW_S: Final = 3600
+_RENEW_S: Final = 3600
 """Seconds after which a key in use is renewed."""
 
 PARTITION: Final = "JWKS"
@@ -46,8 +46,8 @@ class PublishedKey:
         return self.jwk["kid"]
 
     def is_fresh(self, now_ms: int) -> bool:
-        """Return True if it was renewed less than `RENEW_S` ago."""
-        return self.expires_at - now_ms > (KEY_LIFETIME_S - RENEW_S) * 1000
+        """Return True if it was renewed less than an hour ago."""
+        return self.expires_at - now_ms > (_KEY_LIFETIME_S - _RENEW_S) * 1000
 
 
 class KeyStore:
@@ -81,7 +81,7 @@ class KeyStore:
         return {"keys": [dict(key.jwk) for key in await self.keys()]}
 
     async def publish(self, jwk: Mapping[str, str]) -> PublishedKey:
-        """Publish a key for `KEY_LIFETIME_S` from now on, or renew a published one.
+        """Publish a key for a day from now on, or renew a published one.
 
         Two publishers of a new key may overwrite each other's time of publication, which differs
         by the milliseconds between them.
@@ -96,7 +96,7 @@ class KeyStore:
         published = PublishedKey(
             jwk=dict(jwk),
             published_at=before.published_at if before and is_live else now_ms,
-            expires_at=now_ms + KEY_LIFETIME_S * 1000,
+            expires_at=now_ms + _KEY_LIFETIME_S * 1000,
         )
         values = {
             "jwk": json.dumps(published.jwk),

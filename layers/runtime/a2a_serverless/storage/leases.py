@@ -23,7 +23,7 @@ from a2a_serverless.tasks.identity import digest, new_token
 
 logger = logging.getLogger(__name__)
 
-SLOTS_A_ROOM: Final = 100
+_SLOTS_A_ROOM: Final = 100
 """The most slots of one room, which is a partition of the table."""
 
 STREAMS: Final = "STREAMS"
@@ -51,7 +51,7 @@ class _Slot:
     @classmethod
     def of(cls, owner: str, number: int) -> _Slot:
         """Return one of an owner's slots."""
-        return cls(f"{owner}#{number // SLOTS_A_ROOM}", number)
+        return cls(f"{owner}#{number // _SLOTS_A_ROOM}", number)
 
 
 class Slots:
@@ -77,11 +77,11 @@ class Slots:
             slot = _Slot.of(owner, random.randrange(size))  # noqa: S311 - a place, not a secret
             if await self.claim(slot, token, until_ms=until_ms):
                 return slot
-        tries, firsts = _TRIES, list(range(0, size, SLOTS_A_ROOM))
+        tries, firsts = _TRIES, list(range(0, size, _SLOTS_A_ROOM))
         random.shuffle(firsts)
         for first in firsts:
             held = await self.held(_Slot.of(owner, first).room)
-            free = [n for n in range(first, min(first + SLOTS_A_ROOM, size)) if n not in held]
+            free = [n for n in range(first, min(first + _SLOTS_A_ROOM, size)) if n not in held]
             random.shuffle(free)
             for slot in (_Slot.of(owner, number) for number in free[:tries]):
                 if await self.claim(slot, token, until_ms=until_ms):

@@ -37,7 +37,7 @@ from a2a_serverless.tasks.head import KNOWN, Head, state_name
 from a2a_serverless.tasks.identity import Scope, check_context_id, digest, first_task_id
 from a2a_serverless.tasks.pace import PART_BYTES
 
-FIRST_COMMITS: Final = 8
+_FIRST_COMMITS: Final = 8
 """Commits of a listed task that are read together with those of others.
 
 A longer log is cheaper to read by a query of its own, which does not round up each commit's size.
@@ -50,13 +50,13 @@ Where an index has several partitions, each gets a third of it: 1,000 tasks are 
 them by the digests of their ids, and none has so many.
 """
 
-MAX_PAGE_BYTES: Final = 4_000_000
+_MAX_PAGE_BYTES: Final = 4_000_000
 """The most stored bytes that are read for one page; a larger task is shown alone."""
 
-MAX_TOTAL: Final = 2**31 - 1
+_MAX_TOTAL: Final = 2**31 - 1
 """The largest number that the protocol's `totalSize` holds."""
 
-Fitting = Callable[[Sequence[Task]], Awaitable[int]]
+_Fitting = Callable[[Sequence[Task]], Awaitable[int]]
 """Returns how many of the first tasks fit into one answer; it may make them what is sent."""
 
 _PLACE = re.compile(r"[0-9]{15}#[A-Za-z0-9._:-]{1,100}")
@@ -83,12 +83,12 @@ async def list_tasks(
     storage: DurableStorage,
     query: ListTasksQuery,
     *,
-    fitting: Fitting | None = None,
+    fitting: _Fitting | None = None,
     most: int | None = MOST_COUNTED,
 ) -> ListTasksResponse:
     """Return one page of the scope's tasks, newest status first, ties by task id.
 
-    A page ends after `page_size` tasks, before more than `MAX_PAGE_BYTES` are read for it, after
+    A page ends after `page_size` tasks, before more than 4 MB are read for it, after
     those of its tasks that fit into one answer, or when it has looked at about `most` entries of
     the index. So it may be short, or empty: the list goes on as long as there is a token. If a task
     changes while a client pages, the later pages do not show it any more; it is found again with
@@ -201,7 +201,7 @@ async def _newest(
         ids.append(first_task_id(scope, listing.context_id))
     keys = [layout.head_key(scope.digest, task_id) for task_id in dict.fromkeys(ids)]
     loaded = readable_heads(await storage.table.load(keys), now_ms)
-    heads = [head for head in listing.page(loaded) if place_of(head) >= floor]
+    heads = [head for head in listing.page(loaded) if _place_of(head) >= floor]
     total = listing.total_size
     if total is None:
         in_context = [head for head in loaded if listing.context_id and head.begins_context]
@@ -254,7 +254,7 @@ async def _short_logs(storage: DurableStorage, heads: Sequence[Head]) -> Mapping
     The items are written once, together with HEAD, so that it does not matter when they are
     read. If an item cannot be seen yet, its log is left out.
     """
-    short = [h for h in heads if h.version <= FIRST_COMMITS and h.size <= PART_BYTES]
+    short = [h for h in heads if h.version <= _FIRST_COMMITS and h.size <= PART_BYTES]
     keys = [
         Key(
             layout.task_partition(storage.scope.digest, head.task_id),
@@ -277,7 +277,7 @@ async def _short_logs(storage: DurableStorage, heads: Sequence[Head]) -> Mapping
     return logs
 
 
-def place_of(head: Head) -> str:
+def _place_of(head: Head) -> str:
     """Return the place of a task in its scope, by its HEAD."""
     return status_key(head.status_at, head.task_id)
 
@@ -338,7 +338,7 @@ class _Listing:
 
     def token_after(self, shown: Sequence[Head], found: _Found) -> str:
         """Return the token of the page that follows the first heads of `found`; empty: none."""
-        end = found.floor if len(shown) == len(found.heads) else place_of(shown[-1])
+        end = found.floor if len(shown) == len(found.heads) else _place_of(shown[-1])
         if not end:
             return ""
         return page_token([end, found.total, self.fingerprint])
@@ -347,11 +347,11 @@ class _Listing:
         """Return True if a HEAD of this scope passes the filters; the cursor is not looked at."""
         in_context = self.context_id is None or head.context_id == self.context_id
         in_state = self.state is None or head.state == self.state
-        return in_context and in_state and place_of(head) >= self.since
+        return in_context and in_state and _place_of(head) >= self.since
 
     def page(self, heads: Iterable[Head]) -> list[Head]:
         """Return those of `heads` that belong behind the cursor, newest status first."""
-        keyed = {place_of(head): head for head in heads}
+        keyed = {_place_of(head): head for head in heads}
         return [
             keyed[place]
             for place in sorted(keyed, reverse=True)
@@ -366,12 +366,12 @@ def _needs_log(head: Head, query: ListTasksQuery) -> bool:
 
 
 def _affordable(heads: Sequence[Head], query: ListTasksQuery) -> list[Head]:
-    """Return the first of `heads`, at least one, that are read with at most `MAX_PAGE_BYTES`."""
+    """Return the first of `heads`, at least one, that are read with at most 4 MB."""
     size = 0
     taken: list[Head] = []
     for head in heads:
         size += head.size if _needs_log(head, query) else 0
-        if taken and size > MAX_PAGE_BYTES:
+        if taken and size > _MAX_PAGE_BYTES:
             break
         taken.append(head)
     return taken
@@ -386,7 +386,7 @@ def _read_token(token: str | None, fingerprint: str) -> tuple[str | None, int | 
         case _:
             raise PageTokenError
     is_place = isinstance(before, str) and _PLACE.fullmatch(before) is not None
-    is_total = type(total) is int and 0 <= total <= MAX_TOTAL  # True is an int, too
+    is_total = type(total) is int and 0 <= total <= _MAX_TOTAL  # True is an int, too
     if not is_place or not is_total or made_for != fingerprint:
         raise PageTokenError
     return before, total

@@ -35,7 +35,6 @@ from a2a_serverless.storage.table import (
     Index,
     Item,
     Key,
-    Matches,
     Range,
     Streamed,
     Watch,
@@ -53,19 +52,19 @@ FORMAT: Final = 1
 BUSY_S: Final = 15.0
 """Seconds for which a request waits for other writers."""
 
-POLLS_S: Final = ((2.0, 0.005), (30.0, 0.025))
+_POLLS_S: Final = ((2.0, 0.005), (30.0, 0.025))
 SLOWEST_POLL_S: Final = 0.1
 """Seconds since the last commit, and those between two looks for the commits of other processes."""
 
-ROWS_A_PAGE: Final = 500
+_ROWS_A_PAGE: Final = 500
 
-EXPIRY: Final = "expires_at"
+_EXPIRY: Final = "expires_at"
 """The attribute that says when an item has expired, in seconds since the epoch."""
 
-PAGES_FREED: Final = 1000
+_PAGES_FREED: Final = 1000
 """Pages of the file that are given back after a deletion of expired items, at most."""
 
-MOUNTS: Final = Path("/proc/self/mounts")
+_MOUNTS: Final = Path("/proc/self/mounts")
 _NETWORKS: Final = frozenset({"9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "lustre"}) | {
     "nfs",
     "nfs4",
@@ -130,7 +129,7 @@ class SqliteTable(Streamed):
         self._synchronous = "FULL" if survives_power_cuts else "NORMAL"
         self._indexes = dict(indexes)
         keys = {name for i in indexes.values() for name in (i.partition, i.sort)}
-        self._columns = sorted(keys | {EXPIRY})
+        self._columns = sorted(keys | {_EXPIRY})
         self._own = threading.local()
         self._all: list[sqlite3.Connection] = []
         self._file: tuple[int, int] | None = None
@@ -167,15 +166,7 @@ class SqliteTable(Streamed):
         async for page in self._pages(wanted, index):
             yield [some(item, only) for item in page if holds(item, wanted.when)]
 
-    async def count(self, wanted: Range) -> Matches:
-        index = check_range(wanted, self._indexes)
-        passed = looked_at = 0
-        async for page in self._pages(wanted, index):
-            passed += sum(holds(item, wanted.when) for item in page)
-            looked_at += len(page)
-        return Matches(passed, looked_at)
-
-    async def write(self, *writes: Write, exactly: bool = False, once: bool = False) -> None:  # noqa: ARG002 - no answer is lost
+    async def write(self, *writes: Write, exactly: bool = False) -> None:  # noqa: ARG002 - no answer is lost
         check_writes(writes)
         await self.patiently(lambda: self._write(writes))
         with _lock:
@@ -281,7 +272,8 @@ class SqliteTable(Streamed):
             f" PK TEXT NOT NULL, SK TEXT NOT NULL, {columns} item TEXT NOT NULL, bytes BLOB,"
             f" UNIQUE (PK, SK)); {indexes}"
             "CREATE INDEX IF NOT EXISTS by_partition ON items (PK);"
-            f"CREATE INDEX IF NOT EXISTS by_expiry ON items ({EXPIRY}) WHERE {EXPIRY} IS NOT NULL;"
+            f"CREATE INDEX IF NOT EXISTS by_expiry ON items ({_EXPIRY})"
+            f" WHERE {_EXPIRY} IS NOT NULL;"
             f" PRAGMA user_version = {FORMAT}; COMMIT;"
         )
 
@@ -347,7 +339,7 @@ class SqliteTable(Streamed):
     async def _pages(self, wanted: Range, index: Index) -> AsyncGenerator[list[Item], None]:
         """Yield the items of a range in pages, before its filter."""
         sort, last = f'"{index.sort}"', None
-        size = wanted.page or ROWS_A_PAGE
+        size = wanted.page or _ROWS_A_PAGE
         while True:
             where, values = f'"{index.partition}" = ?', [wanted.partition]
             if wanted.index:
@@ -369,7 +361,7 @@ class SqliteTable(Streamed):
             yield [_decoded(*row) for _, *row in rows]
             if len(rows) < size:
                 return
-            last, size = rows[-1][:3], ROWS_A_PAGE
+            last, size = rows[-1][:3], _ROWS_A_PAGE
 
     def _rows(self, select: str, values: Sequence[Any]) -> Callable[[], list[Any]]:
         return lambda: self._connection.execute(select, values).fetchall()
@@ -412,7 +404,7 @@ class SqliteTable(Streamed):
             if done:
                 connection.execute(_DELETED)
         if done:
-            connection.execute(f"PRAGMA incremental_vacuum({PAGES_FREED})").fetchall()
+            connection.execute(f"PRAGMA incremental_vacuum({_PAGES_FREED})").fetchall()
         return done
 
     # -- watching ------------------------------------------------------------------------------
@@ -466,7 +458,7 @@ class _FileWatch:
 
     def _pause_s(self) -> float:
         quiet_s = time.monotonic() - _changed_at.get(self._table.path, 0.0)
-        return next((pause for until, pause in POLLS_S if quiet_s < until), SLOWEST_POLL_S)
+        return next((pause for until, pause in _POLLS_S if quiet_s < until), SLOWEST_POLL_S)
 
 
 def _close(connections: list[sqlite3.Connection]) -> None:
@@ -519,7 +511,7 @@ _CAUSES: Final[Mapping[int, str]] = {
 def _network_of(path: Path) -> str:
     """Return the kind of the network file system that a path is on; empty: none that is known."""
     try:
-        mounts = [line.split(" ") for line in MOUNTS.read_text().splitlines()]
+        mounts = [line.split(" ") for line in _MOUNTS.read_text().splitlines()]
     except OSError:  # another system than Linux: SQLite's own error tells of it
         return ""
     points = {point.replace("\\040", " "): kind for _, point, kind, *_ in mounts}

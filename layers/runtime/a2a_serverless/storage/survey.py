@@ -29,7 +29,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import is_task_id
 from a2a_serverless.tasks.push import Push
 
-SURVEYS: Final = 4
+_SURVEYS: Final = 4
 """How often a task is surveyed before what cannot be read counts as damage."""
 
 _FIELDS: Final = {"status_key": "status_at", "created_key": "created_at"}
@@ -81,7 +81,7 @@ async def survey_task(
         seen = _survey_of(found, known.records if known else ())
         if seen is None or not is_live(found[-1], storage.clock.now_ms()):
             return None
-        if not seen.unreadable or attempt == SURVEYS:
+        if not seen.unreadable or attempt == _SURVEYS:
             return replace(seen, pushes=tuple(await storage.webhooks.surveyed(seen.head)))
         # A Query beside a transaction may see half of it: only what stays wrong is damage.
         await storage.clock.sleep(pause_s(attempt))

@@ -35,7 +35,6 @@ __all__ = [
     "Item",
     "Kept",
     "Key",
-    "Matches",
     "Operator",
     "Pause",
     "Put",
@@ -305,13 +304,6 @@ def beginning(partition: str, start: str, **options: Any) -> Range:
     return Range(partition=partition, first=start, last=f"{start}\U0010ffff", **options)
 
 
-class Matches(NamedTuple):
-    """How many items of a range pass its filter, and how many were looked at."""
-
-    passed: int
-    looked_at: int
-
-
 # -- what every table refuses, because DynamoDB does -----------------------------------------
 
 MAX_WRITES: Final = 100
@@ -537,17 +529,17 @@ class Table(ABC):
         only what it projects.
         """
 
-    @abstractmethod
-    async def count(self, wanted: Range) -> Matches:
-        """Return how many items a range has."""
+    async def count(self, wanted: Range) -> int:
+        """Return how many items of a range pass its filter."""
+        return sum([len(page) async for page in self.query(wanted)])
 
     @abstractmethod
-    async def write(self, *writes: Write, exactly: bool = False, once: bool = False) -> None:
+    async def write(self, *writes: Write, exactly: bool = False) -> None:
         """Do all writes or none, each on another item.
 
         A single write costs half as much, but after a lost answer its condition may be reported as
         failed because the write itself was done. Several writes are done exactly once, and so is a
-        single one with `exactly`. With `once` a single write is not repeated.
+        single one with `exactly`.
 
         Raises:
             ConditionFailedError: nothing was written; the items whose conditions failed, by the
@@ -563,9 +555,9 @@ class Table(ABC):
     def watch(self, partition: str) -> AbstractContextManager[Watch]:
         """Begin to watch a partition."""
 
-    async def get(self, key: Key, *, consistent: bool = True) -> Item | None:
+    async def get(self, key: Key) -> Item | None:
         """Return one item; None: there is none."""
-        return (await self.load([key], consistent=consistent))[key]
+        return (await self.load([key]))[key]
 
     async def first(
         self, limit: int, wanted: Range, is_wanted: Callable[[Item], bool] = lambda _: True

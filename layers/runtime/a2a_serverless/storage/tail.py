@@ -16,10 +16,10 @@ from a2a_serverless.tasks.entries import ArtifactWritten, Restarted, StatusChang
 from a2a_serverless.tasks.fold import Cursor, Event, Fold, Log, events_of, incarnation_tag
 from a2a_serverless.tasks.head import Head
 
-FASTEST_POLL_S = 0.025
+_FASTEST_POLL_S = 0.025
 """Seconds between polls while events come: a busy writer collects chunks for four times as long."""
 SLOWEST_POLL_S = 1.0
-POLL_SHARE_OF_SILENCE = 0.1
+_POLL_SHARE_OF_SILENCE = 0.1
 """A poll waits a tenth of the silence so far: quick while events come, once a second after 10 s.
 
 After a commit of chunks a worker commits no more chunks for `FlushMs`. In that time a stream polls
@@ -130,7 +130,7 @@ class Tail:
             while self._backlog:
                 delivered = self._backlog.popleft()
                 is_chunk = isinstance(delivered.event, TaskArtifactUpdateEvent)
-                quiet_s = flush_s - FASTEST_POLL_S if is_chunk else 0.0
+                quiet_s = flush_s - _FASTEST_POLL_S if is_chunk else 0.0
                 yield delivered
                 if clock.monotonic() >= (stop if until(self.head) else deadline):
                     return
@@ -175,8 +175,8 @@ def _poll_interval(silence_s: float, quiet_s: float = 0) -> float:
 
     `quiet_s`: the seconds after the last event in which only the turn's end is expected.
     """
-    wait_s = max(FASTEST_POLL_S, silence_s * POLL_SHARE_OF_SILENCE)
-    if silence_s >= FASTEST_POLL_S:  # the poll for the turn's end has been made
+    wait_s = max(_FASTEST_POLL_S, silence_s * _POLL_SHARE_OF_SILENCE)
+    if silence_s >= _FASTEST_POLL_S:  # the poll for the turn's end has been made
         wait_s = max(wait_s, quiet_s - silence_s)
     return min(SLOWEST_POLL_S, wait_s)
 

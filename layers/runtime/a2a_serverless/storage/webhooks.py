@@ -68,10 +68,10 @@ from a2a_serverless.tasks.rules import check_writable
 
 logger = logging.getLogger(__name__)
 
-PUTS: Final = 40
+_PUTS: Final = 40
 """How often a put that loses to others is tried; of puts at the same time one always succeeds."""
 
-READS: Final = 10
+_READS: Final = 10
 """How often a read goes on when HEAD and a new configuration do not fit together yet."""
 
 
@@ -146,7 +146,7 @@ class Webhooks:
         if not is_task_id(task_id):
             return None
         wanted = Range(partition=self._partition(task_id), first=HEAD, last=PUSH_END)
-        for attempt in range(1, READS + 1):
+        for attempt in range(1, _READS + 1):
             found = await self.table.all(wanted)
             item = found[0] if found and found[0]["SK"] == HEAD else None
             head = live_head(item, self.clock.now_ms())
@@ -157,10 +157,10 @@ class Webhooks:
             if not new or (len(new) == 1 and await self._give_cursor(item, new[0])):
                 return _held_of(head, _writes(item), own)
             waiting.add((_writes(item), tuple(str(one["push_write"]) for one in new)))
-            if attempt == READS and len(waiting) == 1:
+            if attempt == _READS and len(waiting) == 1:
                 return _held_of(head, _writes(item), own)
             await self.clock.sleep(pause_s(attempt))
-        msg = f"The push configurations of task {task_id} did not settle in {READS} reads."
+        msg = f"The push configurations of task {task_id} did not settle in {_READS} reads."
         raise UnavailableError(msg)
 
     async def put(self, given: TaskPushNotificationConfig) -> Push:
@@ -177,7 +177,7 @@ class Webhooks:
         """
         config = checked(given)
         config.id = config.id or new_token()
-        for _ in range(PUTS):
+        for _ in range(_PUTS):
             held = await self._held(config.task_id)
             if held is None:
                 raise TaskNotFoundError
@@ -202,7 +202,7 @@ class Webhooks:
             after = await self._held(config.task_id)
             stored = after.push(config.id) if after else None
             return stored or new  # not stored: it was deleted since
-        msg = f"Others put push configurations to task {config.task_id}, {PUTS} times."
+        msg = f"Others put push configurations to task {config.task_id}, {_PUTS} times."
         raise UnavailableError(msg)
 
     async def with_inline(self, update: Update, push: Push) -> Update:
@@ -225,8 +225,7 @@ class Webhooks:
         """
         is_live = Check("expires_at", ">", self.clock.now_ms() // 1000)
         partition = open_webhooks(self.scope.digest)
-        found = await self.table.count(Range(partition=partition, index=BY_SCOPE, when=[is_live]))
-        return found.passed
+        return await self.table.count(Range(partition=partition, index=BY_SCOPE, when=[is_live]))
 
     async def move(
         self, before: Push, after: Push, *, closes: bool = False, wakes: bool = False
