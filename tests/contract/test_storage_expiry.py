@@ -33,7 +33,6 @@ async def is_found(storage: DurableStorage, task_id: str) -> set[bool]:
         await storage.load_task(task_id, 0, include_artifacts=False) is not None,
         await storage.head(task_id) is not None,
         await storage.read(task_id) is not None,
-        await storage.read(task_id, after=1) is not None,
         await Storage(storage).get_version(task_id) is not None,
         task_id in {task.id for task in listed.tasks},
         task_id in {task.id for task in in_context.tasks},

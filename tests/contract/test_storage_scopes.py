@@ -121,7 +121,7 @@ async def test_an_impossible_task_id(storage: DurableStorage, task_id: str) -> N
         await storage.open_task("ctx", request(), task_id=task_id)
     assert await storage.load_task(task_id) is None
     assert await storage.head(task_id) is None
-    assert await storage.read(task_id, after=1) is None
+    assert await storage.read(task_id) is None
     assert await Storage(storage).get_version(task_id) is None
     assert await delete_task(storage, task_id) is False
     with pytest.raises(TaskNotFoundError):

@@ -48,7 +48,9 @@ async def test_an_artifact_of_many_chunks(storage: DurableStorage) -> None:
     loaded = await storage.load_task(task.id)
     assert loaded is not None
     assert texts(loaded, "a") == [str(number) * 300 * KB for number in range(8)]
-    log = await storage.read(task.id, after=4)
+    head = await storage.head(task.id)
+    assert head is not None
+    log = await storage.read(task.id, after=4, incarnation=head.incarnation)
     assert log is not None
     assert [record.version for record in log.records] == [5, 6, 7, 8, 9]
 

@@ -27,9 +27,9 @@ class Told:
 
 async def states(world: World, task_id: str, *, after: int = 0) -> list[str]:
     """The states in a task's log."""
-    log = await world.storage.read(task_id, after=after)
+    log = await world.storage.read(task_id)
     assert log is not None
-    entries = [entry for record in log.records for entry in record.entries]
+    entries = [entry for record in log.records[after:] for entry in record.entries]
     return [
         state_name(e.status.state).removeprefix("TASK_STATE_")
         for e in entries

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from time import monotonic
 from unittest.mock import AsyncMock
@@ -20,7 +20,8 @@ from a2a_serverless.http.streams import _TOO_MANY
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.leases import Slots
-from a2a_serverless.storage.tail import Tail, settle
+from a2a_serverless.storage.tail import Tail
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, digest
 from a2a_serverless.wiring import Backends, memory_backends
 from tests.support.a2a_calls import Agent, message
@@ -189,10 +190,17 @@ async def test_a_long_blocking_send_is_counted_until_its_answer(
     assert not await slots.held(room)
 
 
+async def followed(tail: Tail, until: Callable[[Head], bool], deadline: float) -> None:
+    """Follow a tail without a wait that counts."""
+    async for _ in tail.events(until=until, deadline=deadline):
+        pass
+
+
 async def test_a_wait_is_as_quiet_as_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it begins to count, after a second, it does not begin to poll anew."""
     reads = []
-    for waits in (settle, Wait(None, "").settle):
+    calls: list[Callable[..., Awaitable[object]]] = [followed, Wait(None, "").settle]
+    for waits in calls:
         clock = ManualClock()
         storage = DurableStorage(PolledTable(clock), clock=clock)
         task_id = (await storage.open_task("context", request())).head.task_id

@@ -70,10 +70,9 @@ class Listener:
         self._parser = _Parser()
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("", "identity"):
-            raise A2AClientError(
-                f"The server's stream has the Content-Encoding {encoding!r}, in which the ids and "
-                "the sizes of its events cannot be read: the stream is given up. Call get_task to "
-                "see how the task stands."
+            raise _given_up(
+                f"the Content-Encoding {encoding!r}, in which the ids and the sizes of its events"
+                " cannot be read"
             )
         if isinstance(response.stream, httpx.AsyncByteStream):
             response.stream = _Read(response.stream, self._parser)
@@ -92,6 +91,14 @@ class Listener:
         """Close the stream's connection now; the SDK's generators would keep it until they end."""
         if self._response is not None:
             await self._response.aclose()
+
+
+def _given_up(what: str) -> A2AClientError:
+    """Return the error for a stream that has `what` a client cannot take."""
+    return A2AClientError(
+        f"The server's stream has {what}: the stream is given up. Call get_task to see how the"
+        " task stands."
+    )
 
 
 async def _see(response: httpx.Response) -> None:
@@ -174,16 +181,11 @@ class _Parser:
     def _add(self, text: str) -> None:
         self._size += len(text)
         if self._size > _LONGEST_EVENT:
-            raise A2AClientError(
-                f"The server's stream has an event of more than {_LONGEST_EVENT:,} characters: the "
-                "stream is given up. Call get_task to see how the task stands."
-            )
+            raise _given_up(f"an event of more than {_LONGEST_EVENT:,} characters")
         self._line += text[: _LONGEST_ID_LINE + 1 - len(self._line)]
         if len(self._line) > _LONGEST_ID_LINE and self._line.startswith("id:"):
-            raise A2AClientError(
-                f"The server's stream has an id of more than {LONGEST_ID:,} characters, which no "
-                "request could name: the stream is given up. Call get_task to see how the task "
-                "stands."
+            raise _given_up(
+                f"an id of more than {LONGEST_ID:,} characters, which no request could name"
             )
 
     def _end_line(self) -> None:

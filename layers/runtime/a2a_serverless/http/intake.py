@@ -32,7 +32,7 @@ from a2a_serverless.storage.deletion import delete_fenced
 from a2a_serverless.storage.durable import DurableStorage, Fences, Opened
 from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.leases import Lease, Leases
-from a2a_serverless.storage.tail import Tail, TailEvent, settle
+from a2a_serverless.storage.tail import Tail, TailEvent
 from a2a_serverless.tasks.attempts import repeated_turn
 from a2a_serverless.tasks.entries import Caller, TurnOpened
 from a2a_serverless.tasks.fold import Cursor, incarnation_tag
@@ -363,14 +363,16 @@ class Wait:
 
         Take a lease if that takes longer than a second: most answers need none.
         """
+        events = tail.events(
+            until=until,
+            deadline=deadline,
+            may_wait=lambda: self.begin(deadline - tail.clock.monotonic()),
+            free_s=_LEASED_AFTER_S,
+        )
         try:
-            return await settle(
-                tail,
-                until=until,
-                deadline=deadline,
-                may_wait=lambda: self.begin(deadline - tail.clock.monotonic()),
-                free_s=_LEASED_AFTER_S,
-            )
+            async for _ in events:
+                pass
+            return until(tail.head)
         finally:
             await self.end()
 

@@ -34,7 +34,6 @@ from a2a_serverless.http.operations import OPERATIONS
 
 _JSON: Final = "application/json"
 _STREAM: Final = "text/event-stream"
-_PUSH: Final = "/tasks/{id}/pushNotificationConfigs"
 
 _SUMMARIES: Mapping[str, str] = {
     "SendMessage": "Send a message, and get the agent's answer",

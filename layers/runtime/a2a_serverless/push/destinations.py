@@ -14,6 +14,7 @@ from a2a_serverless.addresses import Receiver
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConditionFailedError, InvalidArgumentError
 from a2a_serverless.push.client import Outcome, PushClient
+from a2a_serverless.storage.codec import gone
 from a2a_serverless.storage.layout import destination_key
 from a2a_serverless.storage.table import Check, Item, Key, Table, Update
 from a2a_serverless.tasks.destinations import Gate, Kind, Passage
@@ -154,8 +155,7 @@ class Destinations:
     def _update(self, key: Key, after: Gate, *, seen: Gate) -> Update:
         """Return the update of a gate that is still as it was seen."""
         now_ms = self._clock.now_ms()
-        gone = [Check("PK", "absent"), Check("expires_at", "<=", now_ms // 1000)]
-        unseen = gone if seen == Gate(kind=seen.kind) else []
+        unseen = gone(now_ms) if seen == Gate(kind=seen.kind) else []
         same = ("failures", "opens_at", "consented")
         values = _values_of(after) | {"expires_at": after.expires_s(now_ms)}
         when = [[Check(name, "=", _values_of(seen)[name]), *unseen] for name in same]

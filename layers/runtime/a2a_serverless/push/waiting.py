@@ -16,6 +16,7 @@ from a2a_serverless import faults
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.queues.fifo import MOST_AT_ONCE, FifoQueue
 from a2a_serverless.storage import layout
+from a2a_serverless.storage.codec import lives
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.table import Check, Item, Range, Update, key_of
 
@@ -59,7 +60,7 @@ async def _due(storage: DurableStorage, shard: int) -> list[Item]:
         index=layout.BY_DUE,
         first=0,
         last=now_ms,
-        when=[Check("expires_at", ">", now_ms // 1000)],
+        when=[lives(now_ms)],
     )
     return await storage.table.first(_PAGE, wanted)
 

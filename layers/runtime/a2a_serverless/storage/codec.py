@@ -38,7 +38,7 @@ from a2a_serverless.storage.layout import (
     task_partition,
     waiting_key,
 )
-from a2a_serverless.storage.table import Check, Item, Key, Update, When, are
+from a2a_serverless.storage.table import NEW, Check, Item, Key, Update, When, are
 from a2a_serverless.tasks.entries import CRITICAL, Entry, Unknown, decode_entries
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import (
@@ -550,6 +550,16 @@ def is_live(item: Mapping[str, Any], now_ms: int) -> bool:
     """Return True unless an item says that it has expired; the rest may be damaged."""
     expires_at = item.get("expires_at")
     return not isinstance(expires_at, int) or expires_at > now_ms // 1000
+
+
+def lives(now_ms: int) -> Check:
+    """Return the condition that an item has not expired."""
+    return Check("expires_at", ">", now_ms // 1000)
+
+
+def gone(now_ms: int) -> list[Check]:
+    """Return the checks, of which one is enough, that an item has expired or is not there."""
+    return [NEW, Check("expires_at", "<=", now_ms // 1000)]
 
 
 def live_head(item: Mapping[str, Any] | None, now_ms: int) -> Head | None:

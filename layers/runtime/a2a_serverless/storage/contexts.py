@@ -24,13 +24,11 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.storage.blobs import whole
-from a2a_serverless.storage.codec import is_live, seconds
+from a2a_serverless.storage.codec import gone, is_live, seconds
 from a2a_serverless.storage.layout import context_item, context_key, context_owner
 from a2a_serverless.storage.table import (
-    NEW,
     STORED,
     Added,
-    Check,
     Delete,
     Item,
     Key,
@@ -168,7 +166,7 @@ class Contexts:
         when: When = ()
         if write.expected_version == 0:
             # A state that has expired and is still stored counts for nothing, as does its version.
-            when = [[NEW, Check("expires_at", "<=", now_ms // 1000)]]
+            when = [gone(now_ms)]
         elif write.expected_version is not None:
             when = are(version=write.expected_version)
         values = {

@@ -51,8 +51,10 @@ from a2a_serverless.storage.codec import (
     canceled,
     committed,
     event_items,
+    gone,
     head_item,
     live_head,
+    lives,
     postponed,
     sent_item,
     spared_values,
@@ -63,7 +65,6 @@ from a2a_serverless.storage.conversation import Line
 from a2a_serverless.storage.snapshots import snapshot_of
 from a2a_serverless.storage.table import (
     NEW,
-    Check,
     Item,
     Key,
     Put,
@@ -301,23 +302,17 @@ class DurableStorage:
     ) -> Log | None:
         """Return HEAD and every commit after version `after`.
 
-        None when the task does not exist, has expired, or is not of `incarnation`. `is_whole`
-        False, for a log from its beginning: a snapshot may take the place of the first commits.
+        None when the task does not exist, has expired, or is not of `incarnation`, without which
+        `after` says nothing. `is_whole` False, for a log from its beginning: a snapshot may take
+        the place of the first commits.
 
         Raises:
             UnreadableTaskError: HEAD or a commit after `after` is damaged or missing.
         """
         if not is_task_id(task_id):
             return None
-        if after and incarnation is None:
-            head = await self.head(task_id)
-            if head is None:
-                return None
-            incarnation = head.incarnation
         commits = Commits(incarnation, after) if incarnation and is_whole else None
-        start = layout.EVENTS
-        if after and incarnation:
-            start = layout.event_sort(incarnation, after + 1)
+        start = layout.event_sort(incarnation, after + 1) if incarnation else layout.EVENTS
         gaps: set[tuple[str, int]] = set()
         for attempt in range(1, _TORN_READS + 1):
             if commits is None and not is_whole:
@@ -647,9 +642,9 @@ class DurableStorage:
         if head.serial_from:
             writes.append(conversation.join(self, head, head.turn))
         for _ in range(_INSERTS):
-            free = [NEW, Check("expires_at", "<=", self.clock.now_ms() // 1000)]
+            free = Put(item=head_item(head), when=[gone(self.clock.now_ms())])
             try:
-                await self.table.write(Put(item=head_item(head), when=[free]), *writes)
+                await self.table.write(free, *writes)
             except ConditionFailedError as failed:
                 if 0 not in failed.items:
                     raise ConversationFullError from failed
@@ -870,9 +865,7 @@ class DurableStorage:
 
     def living(self, update: Update) -> Update:
         """Return an update that is refused on a HEAD that has expired."""
-        return replace(
-            update, when=[*update.when, Check("expires_at", ">", self.clock.now_ms() // 1000)]
-        )
+        return replace(update, when=[*update.when, lives(self.clock.now_ms())])
 
     # -- helpers -------------------------------------------------------------------------------
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.codec import is_live
+from a2a_serverless.storage.codec import is_live, lives
 from a2a_serverless.storage.durable import DurableStorage, readable_head
-from a2a_serverless.storage.table import Check, Item, Key, Range
+from a2a_serverless.storage.table import Item, Key, Range
 from a2a_serverless.tasks.head import Attention, Head, Wait
 from a2a_serverless.tasks.identity import Scope, TaskKey, is_task_id
 
@@ -59,7 +59,7 @@ async def due_tasks(
                 first=after.due_at if after else 0,
                 last=now_ms,
                 # What has expired stays for up to two days; it must not starve the others.
-                when=[Check("expires_at", ">", now_ms // 1000)],
+                when=[lives(now_ms)],
             ),
             lambda entry: after is None or _due(entry).place > after.place,
         )
@@ -203,7 +203,7 @@ async def _noted(
     if first and last and first > last:
         return NotedTasks(found=(), is_all=True)
     newest_first = kind == layout.TROUBLE
-    when = [Check("expires_at", ">", storage.clock.now_ms() // 1000)]
+    when = [lives(storage.clock.now_ms())]
     shards = [
         storage.table.first(
             limit + 1,

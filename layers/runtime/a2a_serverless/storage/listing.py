@@ -27,7 +27,7 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.codec import FOLDED, Commits
+from a2a_serverless.storage.codec import FOLDED, Commits, lives
 from a2a_serverless.storage.durable import DurableStorage, tell_left_out
 from a2a_serverless.storage.finding import readable_heads, stored
 from a2a_serverless.storage.layout import status_key
@@ -143,8 +143,8 @@ async def newest_heads(storage: DurableStorage, query: ListTasksQuery) -> tuple[
 async def count_states(storage: DurableStorage) -> Counter[str]:
     """Return how many of the scope's tasks are in each state; it reads an index entry for each."""
     listing = _Listing.of(ListTasksQuery(), storage.scope)
-    lives = [Check("expires_at", ">", storage.clock.now_ms() // 1000)]
-    ranges = [replace(one, only=(), when=lives) for one in _ranges(storage.scope, listing)]
+    live = [lives(storage.clock.now_ms())]
+    ranges = [replace(one, only=(), when=live) for one in _ranges(storage.scope, listing)]
     parts = await asyncio.gather(*map(storage.table.all, ranges))
     return Counter(str(entry.get("state")) for part in parts for entry in part)
 
@@ -189,7 +189,7 @@ async def _newest(
     # A partition that has not been looked at to its end may have more from there on.
     unended = [layout.place_in(part[-1]) for part in parts if len(part) == limit]
     floor = max(unended, default="")
-    wanted = [Check("expires_at", ">", now_ms // 1000)]
+    wanted = [lives(now_ms)]
     if listing.state is not None:
         wanted.append(Check("state", "=", state_name(listing.state)))
     named = [layout.place_in(e) for part in parts for e in part if holds(e, wanted)]

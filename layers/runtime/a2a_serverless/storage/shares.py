@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from a2a_serverless.storage import layout
+from a2a_serverless.storage.codec import lives
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import load_heads
 from a2a_serverless.storage.table import Check, Item, Range
@@ -83,5 +84,5 @@ def _live(storage: DurableStorage, key: str, first: str = "", last: str | None =
         index=layout.BY_LINE,
         first=first or None,
         last=last,
-        when=[Check("expires_at", ">", storage.clock.now_ms() // 1000)],
+        when=[lives(storage.clock.now_ms())],
     )

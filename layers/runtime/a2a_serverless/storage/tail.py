@@ -181,24 +181,6 @@ def _poll_interval(silence_s: float, quiet_s: float = 0) -> float:
     return min(SLOWEST_POLL_S, wait_s)
 
 
-async def settle(
-    tail: Tail,
-    *,
-    until: Callable[[Head], bool],
-    deadline: float,
-    may_wait: Callable[[], Awaitable[bool]] | None = None,
-    free_s: float = 0,
-) -> bool:
-    """Follow the tail, dropping its events, until HEAD satisfies `until`; False at the deadline.
-
-    `may_wait` and `free_s` are as for `Tail.events`.
-    """
-    waits = tail.events(until=until, deadline=deadline, may_wait=may_wait, free_s=free_s)
-    async for _ in waits:
-        pass
-    return until(tail.head)
-
-
 def _task_at(log: Log, cursor: Cursor) -> Task:
     """Return the Task after the event at `cursor`, which may lie inside a commit.
 

@@ -29,7 +29,7 @@ from a2a_serverless.errors import (
     UnreadablePushError,
     UnreadableTaskError,
 )
-from a2a_serverless.storage.codec import live_head, seconds
+from a2a_serverless.storage.codec import live_head, lives, seconds
 from a2a_serverless.storage.layout import (
     ATTENTION,
     BY_SCOPE,
@@ -223,7 +223,7 @@ class Webhooks:
 
         A webhook is open until its receiver was told of the task's end, or that was given up.
         """
-        is_live = Check("expires_at", ">", self.clock.now_ms() // 1000)
+        is_live = lives(self.clock.now_ms())
         partition = open_webhooks(self.scope.digest)
         return await self.table.count(Range(partition=partition, index=BY_SCOPE, when=[is_live]))
 
@@ -257,7 +257,7 @@ class Webhooks:
                 *(_as_seen(*one) for one in seen.items()),
                 [
                     Check("expires_at", "absent"),
-                    Check("expires_at", ">", self.clock.now_ms() // 1000),
+                    lives(self.clock.now_ms()),
                 ],
             ],
         )
