@@ -15,13 +15,13 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import gave_up, never_started
-from a2a_serverless.storage.finding import Noted, tasks_in_trouble, waiting_tasks
 from a2a_serverless.storage.layout import TROUBLES, WAIT_KINDS
 from a2a_serverless.tasks.entries import Recorded, StatusChanged, StepId
 from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, Attention, Failure, Head, plain_state
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.console.filters import TaskFilter
+from a2a_serverless_tools.console.finding import Noted, tasks_in_trouble, waiting_tasks
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.inspect.wording import NO_REASON
 from tests.support.clocks import ManualClock

@@ -18,7 +18,7 @@ from a2a_serverless.storage import deletion
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import Counted, Deleted, count_data, delete_data, delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.finding import due_tasks, find_tasks
+from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import (
     context_item,
     task_partition,
@@ -28,6 +28,7 @@ from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.console.finding import find_tasks
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import BACKENDS, TABLE, Database, key, moto_database, new_scope

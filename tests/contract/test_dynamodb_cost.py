@@ -33,7 +33,7 @@ from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.deletion import Erasure, Owner, delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage, Fences, Observer
 from a2a_serverless.storage.dynamodb import typed
-from a2a_serverless.storage.finding import created_in, due_tasks, find_tasks
+from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import HEAD, HOUR_MS, event_sort, task_partition
 from a2a_serverless.storage.listing import _FIRST_COMMITS, ListTasksQuery, list_tasks, newest_heads
 from a2a_serverless.tasks.entries import (
@@ -50,6 +50,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import MOST_OF_ERROR, MOST_PLACE
+from a2a_serverless_tools.console.finding import created_in, find_tasks
 from a2a_serverless_tools.console.inspector import Inspector, TaskQuery
 from a2a_serverless_tools.console.status import status_of
 from a2a_serverless_tools.contract import Storage
@@ -866,7 +867,8 @@ async def test_an_attempt_at_a_webhook_reads_what_it_sends(bench: Bench) -> None
     An attempt costs five requests while its receiver fails: configuration, log and outcome, and
     what is known of the host, read and written.
     """
-    world = PushWorld(clock=new_clock(), storage=bench.storage, push_events="ends")
+    bench.storage.clock = clock = new_clock()
+    world = PushWorld(clock=clock, storage=bench.storage, push_events="ends")
     with Receiver(lambda _: status(503)) as receiver:
         push = TaskPushNotificationConfig(url=receiver.url())
         head = (await bench.storage.open_task("context", request(), push=push)).head

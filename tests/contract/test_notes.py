@@ -13,7 +13,6 @@ from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import _Typed
-from a2a_serverless.storage.finding import created_in, find_tasks
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, TurnOpened, encode_entries
@@ -21,6 +20,7 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head, Spared
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.console.finding import created_in, find_tasks
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock

@@ -33,7 +33,6 @@ from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES, event_sort, task_partition
-from a2a_serverless.storage.survey import survey_task
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import LAST
@@ -48,6 +47,7 @@ from a2a_serverless.tasks.push import (
 )
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
+from a2a_serverless_tools.console.survey import survey_task
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import moto_database, new_scope

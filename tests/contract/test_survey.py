@@ -9,13 +9,13 @@ import pytest
 
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
-from a2a_serverless.storage.finding import find_tasks
-from a2a_serverless.storage.survey import Survey, survey_task
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.console.finding import find_tasks
+from a2a_serverless_tools.console.survey import Survey, survey_task
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database, new_scope
 from tests.support.messages import agent_message, request

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from a2a_serverless.storage.dynamodb import plain
 from a2a_serverless.storage.layout import EVENTS, HEAD, PUSH, task_partition
-from a2a_serverless.storage.survey import _survey_of
 from a2a_serverless.storage.webhooks import push_of
 from a2a_serverless.tasks.head import Head
+from a2a_serverless_tools.console.survey import _survey_of
 from a2a_serverless_tools.inspect.timeline import Timeline, timeline
 from tests.faults.harness import World
 

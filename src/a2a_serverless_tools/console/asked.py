@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from a2a_serverless.errors import A2AServerlessError
-from a2a_serverless.storage.finding import Noted
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Key, Table
 from a2a_serverless.tasks.entries import decode_entries
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
+from a2a_serverless_tools.console.finding import Noted
 from a2a_serverless_tools.inspect.words import UNKNOWN, Asked, asked_in
 
 _KEPT: Final = 5_000

@@ -20,17 +20,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import Inline
 from a2a_serverless.storage.conversation import line_of
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
-from a2a_serverless.storage.finding import (
-    Created,
-    Due,
-    NotedTasks,
-    created_in,
-    due_tasks,
-    find_tasks,
-    load_noted,
-    tasks_in_trouble,
-    waiting_tasks,
-)
+from a2a_serverless.storage.finding import Due, due_tasks
 from a2a_serverless.storage.layout import (
     HEAD,
     HOUR_MS,
@@ -43,7 +33,6 @@ from a2a_serverless.storage.layout import (
 )
 from a2a_serverless.storage.listing import ListTasksQuery, count_states, newest_heads
 from a2a_serverless.storage.shares import ahead
-from a2a_serverless.storage.survey import Survey, survey_task
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.attempts import overdue_cancel
@@ -74,7 +63,17 @@ from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.tasks.turns import Turn
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.console.asked import Requests
+from a2a_serverless_tools.console.finding import (
+    Created,
+    NotedTasks,
+    created_in,
+    find_tasks,
+    load_noted,
+    tasks_in_trouble,
+    waiting_tasks,
+)
 from a2a_serverless_tools.console.lines import Logs
+from a2a_serverless_tools.console.survey import Survey, survey_task
 from a2a_serverless_tools.inspect.cost import Cost, Workers, cost_of
 from a2a_serverless_tools.inspect.timeline import InLine, Timeline, timeline
 from a2a_serverless_tools.inspect.wording import IN_LINE, age, duration, left_at_record, times

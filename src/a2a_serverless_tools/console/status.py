@@ -10,14 +10,9 @@ from typing import Final
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.storage.activity import Hours, Process, activity, percentile
-from a2a_serverless.storage.finding import (
-    Noted,
-    NotedTasks,
-    tasks_in_trouble,
-    waiting_tasks,
-)
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.tasks.identity import TaskKey
+from a2a_serverless_tools.console.finding import Noted, NotedTasks, tasks_in_trouble, waiting_tasks
 from a2a_serverless_tools.console.inspector import MOST_NOTED, Inspector
 from a2a_serverless_tools.console.letters import (
     ASIDE,

@@ -24,8 +24,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.http.card import missing_fields
-from a2a_serverless.storage.finding import find_tasks
 from a2a_serverless.tasks.identity import is_task_id
+from a2a_serverless_tools.console.finding import find_tasks
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.rendering import BASE, Route, form_of, page
 

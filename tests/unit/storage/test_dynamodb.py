@@ -10,9 +10,9 @@ from botocore.exceptions import ClientError
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
-from a2a_serverless.storage.finding import created_in, find_tasks
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Delete, Key, Range, RefusedError
+from a2a_serverless_tools.console.finding import created_in, find_tasks
 from tests.support.clocks import ManualClock
 from tests.support.databases import dynamo_storage, dynamo_table, key, moto_database
 

@@ -40,7 +40,7 @@ from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import _Typed
-from a2a_serverless.storage.finding import created_in, due_tasks, find_tasks
+from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.attempts import RetryPolicy
@@ -59,6 +59,7 @@ from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, SweepReport
+from a2a_serverless_tools.console.finding import created_in, find_tasks
 from tests.support import newer
 from tests.support.a2a_calls import JSONRPC, REST, Agent, Answer
 from tests.support.asgi_streams import live

@@ -37,10 +37,6 @@ _JSON: Final = "application/json"
 _WEIGHT_0: Final = re.compile(r"q=0(\.0*)?")
 
 _BAD_REQUEST: Final = 400
-_CONTENT_TOO_LARGE: Final = 413
-_URI_TOO_LONG: Final = 414
-_TOO_MANY_REQUESTS: Final = 429
-_HEADERS_TOO_LARGE: Final = 431
 _SERVER_ERROR: Final = 500
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """Those that a span names; another one is any text of its client."""
@@ -189,10 +185,10 @@ class _Admission(_Around):
         limit = self._longest_headers
         if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
             message = f"The headers are longer than {limit} bytes."
-            raise RequestRefusedError("HeadersTooLarge", _HEADERS_TOO_LARGE, message)
+            raise RequestRefusedError("HeadersTooLarge", 431, message)
         if len(scope["path"]) + len(scope["query_string"]) > limit:
             message = f"The path and query are longer than {limit} bytes."
-            raise RequestRefusedError("UriTooLong", _URI_TOO_LONG, message)
+            raise RequestRefusedError("UriTooLong", 414, message)
         check_addresses(Headers(scope=scope).items())
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
@@ -213,7 +209,7 @@ class _Admission(_Around):
     def _check_length(self, size: int) -> None:
         if size > self._longest_body:
             message = f"The body is longer than {self._longest_body} bytes."
-            raise RequestRefusedError("BodyTooLarge", _CONTENT_TOO_LARGE, message)
+            raise RequestRefusedError("BodyTooLarge", 413, message)
 
 
 def _make_private(beginning: Message) -> None:
@@ -252,7 +248,7 @@ def check_addresses(headers: Iterable[tuple[str, str]]) -> None:
         form, meaning = _FORMS.get(name.lower(), (None, ""))
         if form is not None and form.fullmatch(value.strip()) is None:
             message = f"The header {name.title()} is malformed: send {meaning}, or leave it out."
-            raise RequestRefusedError("MalformedHeader", _BAD_REQUEST, message)
+            raise RequestRefusedError("MalformedHeader", 400, message)
 
 
 # -- rates -----------------------------------------------------------------------------------
@@ -291,7 +287,7 @@ class _Rate:
         if left < 1:
             message = f"You have sent more than {self._rate:g} requests per second."
             headers = {"Retry-After": str(ceil((1 - left) / self._rate))}
-            raise RequestRefusedError("TooManyRequests", _TOO_MANY_REQUESTS, message, headers)
+            raise RequestRefusedError("TooManyRequests", 429, message, headers)
 
 
 # -- errors before 1.0 -----------------------------------------------------------------------

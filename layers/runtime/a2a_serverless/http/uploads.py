@@ -27,7 +27,6 @@ _HOUR_S: Final = 3600
 _ANYONE: Final = "anyone"
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_CHARACTERS: Final = 255
-_TOO_MANY_REQUESTS: Final = 429
 
 
 def uploads_extension(settings: Settings, base: str) -> AgentExtension:
@@ -117,7 +116,7 @@ class Uploads:
         if await self._quota.take(context.user_name or _ANYONE, for_s=_HOUR_S) is None:
             raise RequestRefusedError(
                 "TooManyUploads",
-                _TOO_MANY_REQUESTS,
+                429,
                 f"You have asked for {self._settings.uploads_per_hour} uploads within an hour;"
                 " each counts for an hour.",
                 {"Retry-After": "60"},

@@ -16,9 +16,9 @@ from a2a_serverless import faults
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.queues.fifo import MOST_AT_ONCE, FifoQueue
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.codec import lives
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.table import Check, Item, Range, Update, key_of
+from a2a_serverless.storage.finding import due_in
+from a2a_serverless.storage.table import Check, Item, Update, key_of
 
 _WOKEN_MS: Final = 900_000
 """Milliseconds after which a configuration whose job was sent is woken again, if it waits still."""
@@ -54,14 +54,7 @@ async def wake_due(storage: DurableStorage, jobs: FifoQueue[PushJob], until: flo
 
 
 async def _due(storage: DurableStorage, shard: int) -> list[Item]:
-    now_ms = storage.clock.now_ms()
-    wanted = Range(
-        partition=layout.push_due_key(shard),
-        index=layout.BY_DUE,
-        first=0,
-        last=now_ms,
-        when=[lives(now_ms)],
-    )
+    wanted = due_in(layout.push_due_key(shard), storage.clock.now_ms())
     return await storage.table.first(_PAGE, wanted)
 
 
