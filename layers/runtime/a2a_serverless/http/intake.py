@@ -366,7 +366,7 @@ class Wait:
         events = tail.events(
             until=until,
             deadline=deadline,
-            may_wait=lambda: self.begin(deadline - tail.clock.monotonic()),
+            may_wait=self.begin,
             free_s=_LEASED_AFTER_S,
         )
         try:

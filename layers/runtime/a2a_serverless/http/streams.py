@@ -87,7 +87,7 @@ async def followed(
         until=until,
         deadline=deadline,
         stop=stop,
-        may_wait=lambda: wait.begin(deadline - tail.clock.monotonic()),
+        may_wait=wait.begin,
         flush_s=flush_s,
     )
     try:

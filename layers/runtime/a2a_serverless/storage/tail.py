@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from a2a.types import Task, TaskArtifactUpdateEvent
 
-from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Restarted, StatusChanged
@@ -48,10 +47,6 @@ class Tail:
         self._backlog = deque(backlog)
         self.head = head
         self.fold = fold
-
-    @property
-    def clock(self) -> Clock:
-        return self._source.clock
 
     @classmethod
     async def open(cls, source: DurableStorage, task_id: str, *, is_whole: bool = False) -> Tail:
@@ -106,7 +101,7 @@ class Tail:
         until: Callable[[Head], bool],
         deadline: float,
         stop: float = math.inf,
-        may_wait: Callable[[], Awaitable[bool]] | None = None,
+        may_wait: Callable[[float], Awaitable[bool]] | None = None,
         free_s: float = 0,
         flush_s: float = 0,
     ) -> AsyncIterator[TailEvent]:
@@ -114,10 +109,10 @@ class Tail:
 
         `deadline` and `stop` are in monotonic seconds. The iteration ends at `deadline`, even if a
         slow reader has not taken all events yet; but once HEAD satisfies `until`, the remaining
-        events are still delivered up to `stop`. `may_wait` is asked once, before the first wait
-        that goes beyond `free_s` from the start; False ends the iteration. The tail can be
-        continued after that. `flush_s`: the seconds from a commit of chunks to the next one, as the
-        workers are set.
+        events are still delivered up to `stop`. `may_wait` is asked once, with the seconds that are
+        left, before the first wait that goes beyond `free_s` from the start; False ends the
+        iteration. The tail can be continued after that. `flush_s`: the seconds from a commit of
+        chunks to the next one, as the workers are set.
 
         Raises:
             TaskNotFoundError: the task was deleted or has expired.
@@ -138,7 +133,7 @@ class Tail:
             if until(self.head) or now >= deadline:
                 return
             if may_wait is not None and now >= free_until:
-                if not await may_wait():
+                if not await may_wait(deadline - now):
                     return
                 may_wait = None
             last_news = now if news else last_news
