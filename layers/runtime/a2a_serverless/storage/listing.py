@@ -185,7 +185,11 @@ async def _newest(
     limit = None if most is None else size + 1
     if most is not None and (listing.total_size is None or listing.state is not None):
         limit = max(size, most // max(1, len(ranges) - 1)) + 1
-    parts = await asyncio.gather(*(_entries(storage, one, listing.before, limit) for one in ranges))
+
+    def is_behind(entry: Item) -> bool:
+        return listing.before is None or layout.place_in(entry) < listing.before
+
+    parts = await asyncio.gather(*(storage.table.first(limit, one, is_behind) for one in ranges))
     # A partition that has not been looked at to its end may have more from there on.
     unended = [layout.place_in(part[-1]) for part in parts if len(part) == limit]
     floor = max(unended, default="")
@@ -208,18 +212,6 @@ async def _newest(
         counted = len(named) + sum(map(listing.matches, in_context)) if floor else len(heads)
         total = counted if most is None else most if unended else min(counted, most)
     return _Found(heads=heads, floor=floor, total=total)
-
-
-async def _entries(
-    storage: DurableStorage, wanted: Range, before: str | None, limit: int | None
-) -> list[Item]:
-    """Return the first `limit` entries of a partition from behind `before` on, or all."""
-    if limit is None:
-        found = await storage.table.all(wanted)
-        return [entry for entry in found if before is None or layout.place_in(entry) < before]
-    return await storage.table.first(
-        limit, wanted, lambda entry: before is None or layout.place_in(entry) < before
-    )
 
 
 def _ranges(scope: Scope, listing: _Listing) -> list[Range]:

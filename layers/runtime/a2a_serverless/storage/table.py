@@ -560,15 +560,16 @@ class Table(ABC):
         return (await self.load([key]))[key]
 
     async def first(
-        self, limit: int, wanted: Range, is_wanted: Callable[[Item], bool] = lambda _: True
+        self, limit: int | None, wanted: Range, is_wanted: Callable[[Item], bool] = lambda _: True
     ) -> list[Item]:
-        """Return the first `limit` items of a range that pass its filter and are wanted."""
+        """Return the first `limit` wanted items of a range that pass its filter; None: all."""
         found: list[Item] = []
         # One more: a key range includes its end, which is not wanted.
-        async with aclosing(self.query(replace(wanted, page=limit + 1))) as pages:
+        wanted = replace(wanted, page=None if limit is None else limit + 1)
+        async with aclosing(self.query(wanted)) as pages:
             async for page in pages:
                 found += filter(is_wanted, page)
-                if len(found) >= limit:
+                if limit is not None and len(found) >= limit:
                     break
         return found[:limit]
 
