@@ -32,8 +32,9 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import START, Workflow
 from google.genai import types
 
+from a2a_serverless.frameworks.adapter import TOO_MANY_STEPS
 from a2a_serverless.frameworks.adk import AdkExecutor
-from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS, Conversation
+from a2a_serverless.frameworks.conversation import Conversation
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.agents import executor_of
 from a2a_serverless_tools.contract import Storage

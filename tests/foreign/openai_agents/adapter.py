@@ -31,7 +31,7 @@ from openai.types.responses import (
 from openai.types.responses.response_output_item import ImageGenerationCall
 from pydantic import BaseModel
 
-from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
+from a2a_serverless.frameworks.adapter import TOO_MANY_STEPS
 from a2a_serverless.frameworks.openai_agents import (
     _REFUSED,
     OpenAIAgentsWorker,

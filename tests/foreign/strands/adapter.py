@@ -16,7 +16,7 @@ from strands.tools.executors import SequentialToolExecutor
 from strands.types import media
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.frameworks.conversation import INVALID, TOO_LONG, TOO_MANY_STEPS
+from a2a_serverless.frameworks.adapter import INVALID, TOO_LONG, TOO_MANY_STEPS
 from a2a_serverless.frameworks.parts import FORMATS, File
 from a2a_serverless.frameworks.strands import StrandsWorker, _block
 from a2a_serverless.worker import TaskContext

@@ -125,7 +125,7 @@ async def check_tool_calls_are_shown(made: Made, given: str) -> None:
 
 async def check_an_empty_answer(made: Made, given: str) -> None:
     """The task completes as before; the log names the line to write. An answer warns of nothing."""
-    log = "a2a_serverless.frameworks.options"
+    log = "a2a_serverless.frameworks.adapter"
     with TestCase().assertLogs(log, "WARNING") as logged:
         _, task = await Talk(made([], text="")).say("hello")
     assert task.status.state == S.TASK_STATE_COMPLETED, task.status

@@ -20,7 +20,7 @@ from a2a.server.agent_execution import AgentExecutor
 from a2a.types import Message, Part, Role, SendMessageRequest, Task
 
 from a2a_serverless.errors import StateTooLargeError
-from a2a_serverless.frameworks.conversation import RECORD_TOO_LARGE
+from a2a_serverless.frameworks.adapter import RECORD_TOO_LARGE
 from a2a_serverless.storage.layout import context_item
 from a2a_serverless.worker import Worker, executor
 from tests.support.workers import S, status_text

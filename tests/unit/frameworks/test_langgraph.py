@@ -49,7 +49,7 @@ from langgraph.types import CachePolicy, Command, Send, interrupt
 from pydantic import BaseModel
 
 from a2a_serverless.errors import ConfigurationError, StateTooLargeError
-from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
+from a2a_serverless.frameworks.adapter import TOO_MANY_STEPS
 from a2a_serverless.frameworks.langgraph import LangGraphWorker, _block
 from a2a_serverless.frameworks.parts import File
 from a2a_serverless.tasks.entries import StatusChanged

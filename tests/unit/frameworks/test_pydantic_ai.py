@@ -41,7 +41,7 @@ from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.usage import RequestUsage
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.frameworks.conversation import TOO_MANY_STEPS
+from a2a_serverless.frameworks.adapter import TOO_MANY_STEPS
 from a2a_serverless.frameworks.parts import FORMATS
 from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
 from a2a_serverless.tasks.entries import ArtifactWritten

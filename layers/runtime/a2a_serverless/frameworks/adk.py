@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from contextvars import Context, ContextVar, copy_context
-from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -38,14 +37,10 @@ from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from a2a_serverless.frameworks.conversation import (
-    TOO_MANY_STEPS,
-    Conversation,
-    Messages,
-    final_errors,
-)
-from a2a_serverless.frameworks.options import Adapter, Passed
-from a2a_serverless.frameworks.parts import KINDS, File, PartRefusedError, Takes, tell
+from a2a_serverless.frameworks.adapter import TOO_MANY_STEPS, Adapter
+from a2a_serverless.frameworks.conversation import Conversation, Messages
+from a2a_serverless.frameworks.options import Passed
+from a2a_serverless.frameworks.parts import File, PartRefusedError, Takes, tell
 from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens, text_of
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.identity import digest
@@ -56,8 +51,6 @@ from a2a_serverless.worker.steps import RANDOM, current_step
 
 __all__ = ["AdkExecutor"]
 
-_FINAL: Final[dict[type[Exception], str]] = {LlmCallsLimitExceededError: TOO_MANY_STEPS}
-_TAKES: Final = Takes("google-adk", None)
 _EVENT: Final = "adk_event_id"
 """The key of an artifact's metadata under which the ADK's executor has its event's id."""
 _ANSWER: Final = "a2a_serverless_answer"
@@ -103,7 +96,9 @@ class AdkExecutor(Adapter, AgentExecutor):
             ),
         },
     )
+    takes = Takes("google-adk", None)
     way_out = "no event of the agent has a text or a file; have its model answer."
+    _final: ClassVar[dict[type[Exception], str]] = {LlmCallsLimitExceededError: TOO_MANY_STEPS}
     keeps_conversation = True
 
     def __init__(
@@ -119,13 +114,12 @@ class AdkExecutor(Adapter, AgentExecutor):
     ) -> None:
         root = agent.root_agent if isinstance(agent, App) else agent
         steps = steps and isinstance(root, BaseAgent)  # the nodes of a Workflow are none
-        super().__init__(root, BaseNode, options, steps=steps, show_tools=show_tools)
+        super().__init__(root, BaseNode, options, steps=steps, show_tools=show_tools, urls=urls)
         _EXECUTOR.check(executor_options or {})
         self._app = agent if isinstance(agent, App) else None
         self._agent = root
         self._app_name = app_name or agent.name
         self._executor_options = executor_options or {}
-        self.takes = _TAKES.by_url(*KINDS) if urls else _TAKES
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         if not isinstance(event_queue, TurnQueue):
@@ -136,7 +130,7 @@ class AdkExecutor(Adapter, AgentExecutor):
         except PartRefusedError as refused:
             await tell(ctx, refused)
             return
-        sessions = _ConversationSessions(await Conversation.load(ctx, "google-adk"))
+        sessions = _ConversationSessions(await Conversation.load(ctx, self.takes.adapter))
         agent, ids, recording = self._agent, None, _Recording(ctx, shows_tools=self._show_tools)
         if self._steps:
             ids = _Ids(ctx)
@@ -145,12 +139,12 @@ class AdkExecutor(Adapter, AgentExecutor):
         options = await self.passed.of(ctx, self._options, Runner.__init__)
         runner = self._runner(sessions, agent, **options)
         runner.answers = recording.answers
-        runner.count = None if self._steps else partial(count_tokens, ctx)
+        runner.counts_for = None if self._steps else ctx
         runner.options = await self.passed.of(ctx, self._options, Runner.run_async)
         executor = A2aAgentExecutor(runner=runner, **self._executor_options)
         await executor.execute(context, _KeepingQueue(event_queue, sessions, runner, ids))
         if runner.error is not None:
-            with final_errors(_FINAL), self.takes.refusals(ctx):
+            with self._failures(ctx):
                 raise runner.error
         self._warn_if_empty(ctx)
 
@@ -176,8 +170,8 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
     """
 
     error: Exception | None = None
-    count: Callable[..., None] | None = None
-    """Counts tokens where the model's calls are no steps."""
+    counts_for: TaskContext | None = None
+    """Gets the tokens where the model's calls are no steps, which count them themselves."""
     answers: Mapping[str, _Answer] = MappingProxyType({})
     chunk_of: _Answer | None = None
     """The answer of which the ADK's executor has got a chunk, which it passes on now."""
@@ -200,8 +194,8 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
                     number = (event.custom_metadata or {}).pop(_ANSWER, None)
                     event.custom_metadata = event.custom_metadata or None
                     self.chunk_of = self.answers.get(number)
-                    if self.count is not None and not event.partial:
-                        _count(self.count, event.model_version, event.usage_metadata)
+                    if self.counts_for is not None and not event.partial:
+                        _count(self.counts_for, event.model_version, event.usage_metadata)
                     yield event
                     self.chunk_of = None
         except Exception as error:
@@ -422,7 +416,7 @@ class _Recording:
                                 chunks.put_nowait(each)
                 finally:
                     await answer.end()
-                _count(self._steps.count_tokens, llm_request.model, used)
+                _count(self._steps.ctx, llm_request.model, used)
                 return made
 
             asked = self._steps.run(MODEL, call, key=_scope.get(), asked=_asked(llm_request))
@@ -473,9 +467,9 @@ class _Recording:
                 result = await run(args=args, tool_context=tool_context)
                 return [_json_of(tool.name, result), _dumped(tool_context.actions)]
 
-            key, asked = str(tool_context.function_call_id), digest("call", text_of(args))
+            key = str(tool_context.function_call_id)
             result, changed = await self._steps.run(
-                tool.name, call, key=key, asked=asked, arguments=args
+                tool.name, call, key=key, asked=args, arguments=args
             )
             actions = EventActions.model_validate_json(json.dumps(changed))
             for name in actions.model_fields_set - {"state_delta"}:
@@ -487,9 +481,10 @@ class _Recording:
         return recorded
 
 
-def _count(count: Callable[..., None], model: str | None, used: Any) -> None:
+def _count(ctx: TaskContext, model: str | None, used: Any) -> None:
     if used is not None:
-        count(
+        count_tokens(
+            ctx,
             model,
             input_tokens=(used.prompt_token_count or 0) + (used.tool_use_prompt_token_count or 0),
             output_tokens=(used.candidates_token_count or 0) + (used.thoughts_token_count or 0),
@@ -501,14 +496,13 @@ def _enter(callback_context: CallbackContext) -> None:
     _scope.set(f"{callback_context.branch or ''} {callback_context.agent_name}")
 
 
-def _asked(request: LlmRequest) -> str:
-    """Return a digest of what a model is asked.
+def _asked(request: LlmRequest) -> Any:
+    """Return what a model is asked.
 
     Sorted: the answers of agents side by side come in another order when they are recorded.
     """
     config = request.config.model_copy(update={"http_options": None})
-    contents = sorted(text_of(each) for each in request.contents)
-    return digest("request", str(request.model), text_of(config), *contents)
+    return [request.model, config, sorted(map(text_of, request.contents))]
 
 
 def _json_of(tool: str, result: Any) -> Any:

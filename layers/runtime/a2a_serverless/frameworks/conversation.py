@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from a2a_serverless.errors import StateTooLargeError
-from a2a_serverless.frameworks.options import Adapter
-from a2a_serverless.frameworks.parts import PartRefusedError, check_answer, tell
-from a2a_serverless.worker import FinalError, TaskContext, Worker
+from a2a_serverless.frameworks.parts import check_answer
+from a2a_serverless.worker import FinalError, TaskContext
 from a2a_serverless.worker.context import queue_of
 
 logger = logging.getLogger(__name__)
@@ -35,15 +31,6 @@ MOST_WAITING: Final = 16
 
 The conversation does not learn that a task was canceled while it waited, so older ones are dropped.
 """
-
-TOO_MANY_STEPS: Final = "The agent has taken as many steps as it may, and had not finished."
-TOO_LONG: Final = "The answer or the conversation is longer than the agent's model allows."
-RECORD_TOO_LARGE: Final = (
-    "What the agent's model or a tool has made is larger than the record of a step may be:"
-    " ask for less at once, or for a smaller file."
-)
-INVALID: Final = "The agent is wrong in itself, so that no further start would succeed."
-"""What a client reads of errors that come again with every start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,36 +183,6 @@ class Messages:
         return {"own": now[count:]}
 
 
-class FrameworkWorker(Adapter, Worker):
-    """A Worker that runs a framework's agent once for each message."""
-
-    keeps_conversation = True
-
-    async def handle(self, ctx: TaskContext) -> None:
-        """Run the agent until it ends or asks, and keep its conversation with the turn's ending.
-
-        A message with a part that has no translation is refused before the agent runs.
-
-        >>> class Planner(LangGraphWorker):
-        ...     async def handle(self, ctx: TaskContext) -> None:
-        ...         await ctx.send_status("Planning")
-        ...         await super().handle(ctx)
-        """
-        try:
-            await self._run(ctx)
-        except PartRefusedError as refused:
-            await tell(ctx, refused)
-        self._warn_if_empty(ctx)
-
-    @abstractmethod
-    async def _run(self, ctx: TaskContext) -> None:
-        """Run a turn.
-
-        Raises:
-            PartRefusedError: before anything of the turn is stored or said.
-        """
-
-
 class Answer:
     """The text of a turn's model calls, sent as chunks of one artifact.
 
@@ -246,19 +203,6 @@ class Answer:
         self._has_begun, self._message = True, message
         text = f"\n\n{text}" if is_next else text
         await self._ctx.emit_text_artifact(text, ARTIFACT, append=True)
-
-
-@contextmanager
-def final_errors(texts: Mapping[type[Exception], str]) -> Iterator[None]:
-    """Fail the task at once for errors of the framework that come again with every start.
-
-    `texts` says for each kind of error what the client reads.
-    """
-    try:
-        yield
-    except tuple(texts) as error:
-        text = next(text for kind, text in texts.items() if isinstance(error, kind))
-        raise FinalError(f"{type(error).__name__}: {error}", client_text=text) from error
 
 
 def is_consent(answer: Any) -> bool:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from threading import get_ident
-from typing import Any, Final, TypeGuard
+from typing import Any, ClassVar, Final, TypeGuard
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -45,16 +45,15 @@ from pydantic_core import to_jsonable_python
 from xxhash import xxh3_128_hexdigest
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.frameworks.conversation import (
+from a2a_serverless.frameworks.adapter import (
     INVALID,
     TOO_MANY_STEPS,
-    Answer,
-    Conversation,
     FrameworkWorker,
     final_errors,
 )
+from a2a_serverless.frameworks.conversation import Answer, Conversation
 from a2a_serverless.frameworks.options import Passed
-from a2a_serverless.frameworks.parts import KINDS, File, Takes, give
+from a2a_serverless.frameworks.parts import File, Takes, give
 from a2a_serverless.frameworks.steps import (
     TOO_LARGE,
     NotRecordedError,
@@ -76,16 +75,9 @@ _MESSAGES: Final = "messages"
 _TASKS: Final = "tasks"
 _CODE: Final = "code"
 """The mode of what the code of a node tells by itself, in no stream of LangGraph."""
-CUSTOM: Final = "custom"
-UPDATES: Final = "updates"
+_CUSTOM: Final = "custom"
+_UPDATES: Final = "updates"
 _BASE64: Final = 4 / 3
-_FINAL: Final[dict[type[Exception], str]] = {
-    GraphRecursionError: TOO_MANY_STEPS,
-    InvalidUpdateError: INVALID,
-    EmptyInputError: INVALID,
-}
-
-_TAKES: Final = Takes("langgraph", None)
 
 Graph = Pregel[Any, Any, Any, Any]
 """Compiled, or an entrypoint."""
@@ -131,6 +123,13 @@ class LangGraphWorker(FrameworkWorker):
             )
         },
     )
+    takes = Takes("langgraph", None)
+    _final: ClassVar[dict[type[Exception], str]] = {
+        GraphRecursionError: TOO_MANY_STEPS,
+        InvalidUpdateError: INVALID,
+        EmptyInputError: INVALID,
+    }
+    _growth = _BASE64
 
     def __init__(  # noqa: PLR0913 - what an author chooses
         self,
@@ -149,7 +148,7 @@ class LangGraphWorker(FrameworkWorker):
         given: Any = graph
         if isinstance(given, StateGraph):
             raise ConfigurationError("The graph is not compiled: pass `graph.compile()`.")
-        super().__init__(graph, Pregel, options, steps=steps, show_tools=show_tools)
+        super().__init__(graph, Pregel, options, steps=steps, show_tools=show_tools, urls=urls)
         spread = [name for name, kind in graph.channels.items() if isinstance(kind, DeltaChannel)]
         if spread:
             raise ConfigurationError(
@@ -161,7 +160,7 @@ class LangGraphWorker(FrameworkWorker):
         keys = graph.output_channels
         keys = [keys] if isinstance(keys, str) else [*keys]
         _refuse("answer", frozenset([answer]) - {None}, keys)
-        _refuse("stream_mode", modes - {_MESSAGES}, [CUSTOM, UPDATES])
+        _refuse("stream_mode", modes - {_MESSAGES}, [_CUSTOM, _UPDATES])
         if not subgraphs:  # whose nodes are not known before they run
             _refuse(
                 "nodes", frozenset(nodes or ()), [each for each in graph.nodes if each != START]
@@ -177,7 +176,6 @@ class LangGraphWorker(FrameworkWorker):
         heard = None if nodes is None else frozenset(nodes)
         self._shows = _Shows(heard, modes, subgraphs, show_tools)
         self._serde = serde
-        self.takes = _TAKES.by_url(*KINDS) if urls else _TAKES
 
     def begin(self, ctx: TaskContext) -> Any:
         """Return the graph's input for a task's first message: by default a human's message.
@@ -228,8 +226,7 @@ class LangGraphWorker(FrameworkWorker):
         else:
             await ctx.send_status(None, {mode: to_show(event)})
 
-    async def _run(self, ctx: TaskContext) -> None:
-        conversation = await Conversation.load(ctx, "langgraph", growth=_BASE64)
+    async def _run(self, ctx: TaskContext, conversation: Conversation) -> None:
         thread = _Thread(ctx.context_id, self._serde)
         thread.restore(conversation.waiting or conversation.ended)
         graph = self._graph.copy({"checkpointer": thread.saver})
@@ -240,7 +237,7 @@ class LangGraphWorker(FrameworkWorker):
         options = await self.passed.of(ctx, self._options)
         config = merge_configs(options.pop("config", None), thread.config)
         said = _Said(ctx, Answer(ctx), self.show)
-        with final_errors(_FINAL), self.takes.refusals(ctx):
+        with self._failures(ctx):
             if self._steps:
                 nodes = _Nodes(ctx, graph, self._serde, given, said, self._shows)
                 await nodes.stream(given, config, options)
@@ -658,13 +655,13 @@ class _Nodes(BaseCache[Any]):
         if self._shows.tools:
             handlers.append(_ToolCalls(self._ctx, self._tell))
         config = merge_configs(config, {"callbacks": handlers})
-        modes = [_TASKS, *(self._shows.modes - {UPDATES})]
+        modes = [_TASKS, *(self._shows.modes - {_UPDATES})]
         try:
             events = self._shows.events(self._graph, given, config, options, *modes)
             async for where, mode, event in events:
                 if mode == _TASKS:
                     await self._take_note(where, event)
-                elif mode == CUSTOM:
+                elif mode == _CUSTOM:
                     await self._say("|".join(where), mode, event)
                 elif self._shows.has_text(event[0], event[1]["langgraph_checkpoint_ns"]):
                     await self._say(event[1]["langgraph_checkpoint_ns"], mode, event[0])
@@ -721,9 +718,9 @@ class _Nodes(BaseCache[Any]):
     async def _take_note(self, where: tuple[str, ...], event: Any) -> None:
         """Take note that a node begins or ends to run."""
         is_end = "result" in event
-        if is_end and UPDATES in self._shows.modes and not (event["interrupts"] or event["error"]):
+        if is_end and _UPDATES in self._shows.modes and not (event["interrupts"] or event["error"]):
             update = {event["name"]: event["result"]}
-            await self._say("|".join(where) or f"{event['name']}:{event['id']}", UPDATES, update)
+            await self._say("|".join(where) or f"{event['name']}:{event['id']}", _UPDATES, update)
         if where:  # in a subgraph, which belongs to the node that runs it
             return
         if not is_end:

@@ -13,7 +13,7 @@ from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from agents import (
     Agent,
@@ -40,36 +40,16 @@ from openai.types.responses import (
 from openai.types.responses.response_output_item import ImageGenerationCall
 from pydantic_core import to_jsonable_python
 
-from a2a_serverless.frameworks.conversation import (
-    INVALID,
-    TOO_MANY_STEPS,
-    Answer,
-    Conversation,
-    FrameworkWorker,
-    Messages,
-    final_errors,
-    is_consent,
-)
+from a2a_serverless.frameworks.adapter import INVALID, TOO_MANY_STEPS, FrameworkWorker
+from a2a_serverless.frameworks.conversation import Answer, Conversation, Messages, is_consent
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import DOCUMENTS, IMAGES, File, Takes, give
-from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens, text_of
-from a2a_serverless.tasks.identity import digest
+from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens
 from a2a_serverless.worker import TaskContext
 
 __all__ = ["OpenAIAgentsWorker"]
 
 _REFUSED: Final = "A guardrail of the agent has refused this."
-_FINAL: Final[dict[type[Exception], str]] = {
-    MaxTurnsExceeded: TOO_MANY_STEPS,
-    UserError: INVALID,
-    InputGuardrailTripwireTriggered: _REFUSED,
-    OutputGuardrailTripwireTriggered: _REFUSED,
-    ToolInputGuardrailTripwireTriggered: _REFUSED,
-    ToolOutputGuardrailTripwireTriggered: _REFUSED,
-}
-_TAKES: Final = Takes("openai-agents", frozenset({*IMAGES, *DOCUMENTS, "audio/mpeg", "audio/wav"}))
-
-
 _CONVERSATIONS: Final = {"conversation_id", "previous_response_id", "auto_previous_response_id"}
 """What keeps a conversation in OpenAI's service: here it is kept by the session."""
 
@@ -98,7 +78,17 @@ class OpenAIAgentsWorker(FrameworkWorker):
         "OpenAIAgentsWorker",
         {Runner.run_streamed: frozenset({"starting_agent", "input", "session", *_CONVERSATIONS})},
     )
+    takes = Takes("openai-agents", frozenset({*IMAGES, *DOCUMENTS, "audio/mpeg", "audio/wav"}))
     way_out = "the agent's final output is empty; end the task in `finish(ctx, output)`."
+    _by_url = ("image", "document")
+    _final: ClassVar[dict[type[Exception], str]] = {
+        MaxTurnsExceeded: TOO_MANY_STEPS,
+        UserError: INVALID,
+        InputGuardrailTripwireTriggered: _REFUSED,
+        OutputGuardrailTripwireTriggered: _REFUSED,
+        ToolInputGuardrailTripwireTriggered: _REFUSED,
+        ToolOutputGuardrailTripwireTriggered: _REFUSED,
+    }
 
     def __init__(
         self,
@@ -112,9 +102,8 @@ class OpenAIAgentsWorker(FrameworkWorker):
     ) -> None:
         if run_config is not None:
             options["run_config"] = run_config
-        super().__init__(agent, Agent, options, steps=steps, show_tools=show_tools)
+        super().__init__(agent, Agent, options, steps=steps, show_tools=show_tools, urls=urls)
         self._agent = agent
-        self.takes = _TAKES.by_url("image", "document") if urls else _TAKES
 
     def begin(self, ctx: TaskContext) -> Any:
         """Return the input for a task's first message: by default its text, or all its parts.
@@ -150,9 +139,8 @@ class OpenAIAgentsWorker(FrameworkWorker):
         """
         return items
 
-    async def _run(self, ctx: TaskContext) -> None:
+    async def _run(self, ctx: TaskContext, conversation: Conversation) -> None:
         # If several calls need approval, the user is asked about one at a time.
-        conversation = await Conversation.load(ctx, "openai-agents")
         messages = Messages.of(conversation.ended, conversation.waiting)
         session = _ConversationSession(ctx.context_id, messages.begin())
         agent, options = self._agent, await self.passed.of(ctx, self._options)
@@ -166,7 +154,7 @@ class OpenAIAgentsWorker(FrameworkWorker):
             given = self.begin(ctx)
         else:
             given = await _answered(agent, conversation.waiting["run"], conversation.answer)
-        with final_errors(_FINAL), self.takes.refusals(ctx):
+        with self._failures(ctx):
             run = Runner.run_streamed(agent, given, session=session, **options)
             await _stream(ctx, run, counts=not self._steps)
         if run.interruptions:
@@ -241,18 +229,18 @@ async def _stream(ctx: TaskContext, run: RunResultStreaming, *, counts: bool) ->
         elif isinstance(data, ResponseCompletedEvent):
             number += 1
             if counts:
-                _count(partial(count_tokens, ctx), _dumped(data))
+                count_tokens(ctx, **_used(_dumped(data)))
 
 
-def _count(count: Callable[..., None], end: dict[str, Any]) -> None:
-    """Count what the event at the end of a model's answer says."""
+def _used(end: dict[str, Any]) -> dict[str, Any]:
+    """Return what the event at the end of a model's answer says for `count_tokens`."""
     used = end["response"].get("usage") or {}
-    count(
-        end["response"].get("model"),
-        input_tokens=used.get("input_tokens"),
-        output_tokens=used.get("output_tokens"),
-        cached_tokens=(used.get("input_tokens_details") or {}).get("cached_tokens"),
-    )
+    return {
+        "model": end["response"].get("model"),
+        "input_tokens": used.get("input_tokens"),
+        "output_tokens": used.get("output_tokens"),
+        "cached_tokens": (used.get("input_tokens_details") or {}).get("cached_tokens"),
+    }
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -372,13 +360,13 @@ class _StepModel(Model):  # type: ignore[misc] # its environment has the types
                     items.append(_dumped(event))
                 elif isinstance(event, ResponseCompletedEvent):
                     end = _dumped(event)
-                    _count(self._steps.count_tokens, end)
+                    count_tokens(self._steps.ctx, **_used(end))
                 elif event.type in _FAILURES:
                     raise _NoAnswerError(event)
             return [_once(items, end), end]
 
         try:
-            asked = digest("request", text_of(given[:2]))  # instructions and messages
+            asked = given[:2]  # instructions and messages
             items, end = await self._steps.run(MODEL, call, asked=asked)
         except _NoAnswerError as failed:
             yield failed.event

@@ -6,17 +6,12 @@ An option is refused when the adapter is made, if the framework's function does 
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.worker import TaskContext
-from a2a_serverless.worker.context import queue_of
-from a2a_serverless.worker.versions import unknown_version
-
-logger = logging.getLogger(__name__)
 
 
 class Passed:
@@ -87,46 +82,3 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 def _is_function(value: Any) -> bool:
     return inspect.isroutine(value) or isinstance(value, partial)
-
-
-class Adapter:
-    """What all adapters have in common: options, and a word about a task without an answer."""
-
-    module: ClassVar[str]
-    """The name of the adapter's module."""
-    passed: ClassVar[Passed]
-    way_out: str
-    """What to write if tasks complete without an answer."""
-
-    def __init__(
-        self, agent: Any, kind: Any, options: Mapping[str, Any], *, steps: bool, show_tools: bool
-    ) -> None:
-        """Take what all adapters take; `kind` is the type of the framework's agents.
-
-        Raises:
-            ConfigurationError: the agent is none of the framework's, an option does not exist, or
-                the framework's version is unknown.
-        """
-        if unknown := unknown_version(self.module):
-            raise ConfigurationError(f"{unknown}.")
-        if not isinstance(agent, kind):
-            raise ConfigurationError(
-                f"{self.passed.adapter} takes an agent of its framework, and was given"
-                f" {type(agent).__name__}: write the adapter of that, or name another agent."
-            )
-        self.passed.check(options)
-        if show_tools and not steps:
-            raise ConfigurationError(
-                f"{self.passed.adapter} shows tool calls as it records them: leave `steps=False`"
-                " or `show_tools=True` out."
-            )
-        self._options = options
-        self._steps = steps
-        self._show_tools = show_tools
-
-    def _warn_if_empty(self, ctx: TaskContext) -> None:
-        """Log a warning if the task has completed and a client has got nothing."""
-        if queue_of(ctx).completes_empty:
-            extra = {"action": "empty_answer", "task_id": ctx.task_id}
-            text = "The task has completed without an answer: %s"
-            logger.warning(text, self.way_out, extra=extra)

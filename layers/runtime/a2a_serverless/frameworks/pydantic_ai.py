@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai import (
@@ -60,28 +59,22 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 from pydantic_core import InitErrorDetails, PydanticCustomError, to_jsonable_python
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.frameworks.adapter import INVALID, TOO_MANY_STEPS, FrameworkWorker
 from a2a_serverless.frameworks.conversation import (
     ARTIFACT,
-    INVALID,
-    TOO_MANY_STEPS,
     Answer,
     Conversation,
-    FrameworkWorker,
     Messages,
-    final_errors,
     is_consent,
 )
 from a2a_serverless.frameworks.options import Passed
-from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, Kind, Takes, give
-from a2a_serverless.frameworks.steps import MODEL, Signals, Steps, count_tokens, text_of
-from a2a_serverless.tasks.identity import digest
+from a2a_serverless.frameworks.parts import FORMATS, File, Kind, Takes, give
+from a2a_serverless.frameworks.steps import MODEL, Signals, Steps, count_tokens
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.context import queue_of
 
 __all__ = ["PydanticAIWorker"]
 
-_FINAL: Final[dict[type[Exception], str]] = {UsageLimitExceeded: TOO_MANY_STEPS, UserError: INVALID}
-_TAKES: Final = Takes("pydantic-ai", frozenset(FORMATS))
 _BY_URL: Final[dict[Kind, Callable[..., UserContent]]] = {
     "image": ImageUrl,
     "audio": AudioUrl,
@@ -146,7 +139,12 @@ class PydanticAIWorker(FrameworkWorker):
             {"event_stream_handler", "instructions", "metadata", "model_settings", "output_type"}
         ),
     )
+    takes = Takes("pydantic-ai", frozenset(FORMATS))
     way_out = "the agent's output is empty; end the task in `finish(ctx, output)`."
+    _final: ClassVar[dict[type[Exception], str]] = {
+        UsageLimitExceeded: TOO_MANY_STEPS,
+        UserError: INVALID,
+    }
 
     def __init__(
         self,
@@ -158,7 +156,9 @@ class PydanticAIWorker(FrameworkWorker):
         urls: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(agent, AbstractAgent, options, steps=steps, show_tools=show_tools)
+        super().__init__(
+            agent, AbstractAgent, options, steps=steps, show_tools=show_tools, urls=urls
+        )
         if stream and not steps:
             raise ConfigurationError(
                 "PydanticAIWorker streams text as it records it: leave `steps=False` or"
@@ -166,7 +166,6 @@ class PydanticAIWorker(FrameworkWorker):
             )
         self._agent = agent
         self._streams = stream
-        self.takes = _TAKES.by_url(*KINDS) if urls else _TAKES
 
     def begin(self, ctx: TaskContext) -> Any:
         """Return the prompt for a task's first message: by default its text, or all its parts.
@@ -208,9 +207,8 @@ class PydanticAIWorker(FrameworkWorker):
         """
         return messages
 
-    async def _run(self, ctx: TaskContext) -> None:
+    async def _run(self, ctx: TaskContext, conversation: Conversation) -> None:
         # Questions of one run are asked one after the other; the run goes on when all are answered.
-        conversation = await Conversation.load(ctx, "pydantic-ai")
         waiting = conversation.waiting
         if waiting is not None:
             # The question that was asked last is answered.
@@ -225,7 +223,7 @@ class PydanticAIWorker(FrameworkWorker):
             steps = Steps(ctx, _SIGNALS, shows_tools=self._show_tools)
             recording = _Recording(steps, Answer(ctx) if self._streams else None)
             options["capabilities"] = [recording, *(options.get("capabilities") or ())]
-        with final_errors(_FINAL), self.takes.refusals(ctx):
+        with self._failures(ctx):
             run = await self._agent.run(
                 prompt,
                 message_history=ModelMessagesTypeAdapter.validate_python(messages.begin()),
@@ -234,7 +232,7 @@ class PydanticAIWorker(FrameworkWorker):
             )
         if not self._steps:
             for message in run.new_messages():
-                _count(partial(count_tokens, ctx), message)
+                _count(ctx, message)
         for part in (part for message in run.new_messages() for part in message.parts):
             if isinstance(part, FilePart) and part.content is not run.output:
                 await give(ctx, _file(part.content))
@@ -329,7 +327,7 @@ class _StepModel(WrapperModel):
             response = await self.wrapped.request(
                 messages, model_settings, model_request_parameters
             )
-            _count(self._steps.count_tokens, response)
+            _count(self._steps.ctx, response)
             return _dumped([response])
 
         return _response(await self._steps.run(MODEL, call, asked=_told(messages)))
@@ -362,14 +360,15 @@ class _StepModel(WrapperModel):
                 text = _text_of(event)
                 if text and self._answer is not None:
                     await self._answer.add(text, number)
-            _count(self._steps.count_tokens, streamed.get())
+            _count(self._steps.ctx, streamed.get())
             return _dumped([streamed.get()])
 
 
-def _count(count: Callable[..., None], message: ModelMessage) -> None:
+def _count(ctx: TaskContext, message: ModelMessage) -> None:
     if isinstance(message, ModelResponse):
         used = message.usage
-        count(
+        count_tokens(
+            ctx,
             message.model_name,
             input_tokens=used.input_tokens,
             output_tokens=used.output_tokens,
@@ -417,16 +416,15 @@ class _StepToolset(WrapperToolset[Any]):
         return (_RETURN if kind == "return" else _CONTENT).validate_python(dumped)
 
 
-def _told(messages: list[ModelMessage]) -> str:
-    """Return a digest of what a model is told: of the messages without their times and ids."""
-    told = [
+def _told(messages: list[ModelMessage]) -> Any:
+    """Return what a model is told: the messages without their times and ids."""
+    return [
         [
             message.get("instructions"),
             *({k: v for k, v in part.items() if k not in _OWN} for part in message["parts"]),
         ]
         for message in _dumped(messages)
     ]
-    return digest("request", text_of(told))
 
 
 def _response(dumped: list[Any]) -> ModelResponse:

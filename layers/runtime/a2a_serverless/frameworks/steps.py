@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from pydantic_core import to_jsonable_python
 
-from a2a_serverless.frameworks.conversation import RECORD_TOO_LARGE, final_errors
+from a2a_serverless.frameworks.adapter import RECORD_TOO_LARGE, final_errors
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
@@ -23,9 +23,9 @@ from a2a_serverless.worker.steps import ENDINGS, MAX_NAME, StepError, current_st
 
 logger = logging.getLogger(__name__)
 
-MAX_KEY: Final = 150
+_MAX_KEY: Final = 150
 """The longest id of a framework that is a step's key as it is."""
-MOST_TRIES: Final = 20
+_MOST_TRIES: Final = 20
 """How often a framework may try a call again in one attempt."""
 MODEL: Final = "model"
 """The name of the steps that are requests of a model; a tool's steps have its name."""
@@ -38,7 +38,7 @@ Signals: TypeAlias = Mapping[type[Exception], tuple[str, ...]]
 constructor takes under the same names."""
 
 
-TOOL: Final = "tool"
+_TOOL: Final = "tool"
 """The key of a status's metadata that tells a call of a tool."""
 _MOST_SHOWN: Final = 8_000
 """The most characters of JSON that a status shows of a framework's value."""
@@ -53,27 +53,7 @@ def to_show(value: Any) -> Any:
 async def show_tool(ctx: TaskContext, name: str, call: str, state: str, **more: Any) -> None:
     """Tell the client that a call of a tool is "called", has "returned" or has "raised"."""
     told = {"name": name, "call": call, "state": state, **more}
-    await ctx.send_status(f"Calls {name}." if state == "called" else None, {TOOL: told})
-
-
-async def shown(
-    ctx: TaskContext, name: str, key: str, arguments: Any, call: Callable[[], Awaitable[Any]]
-) -> Any:
-    """Return the result of a tool's call, and show the client that it begins and ends.
-
-    The arguments are a JSON value, or its text.
-    """
-    if isinstance(arguments, str):
-        with suppress(ValueError):
-            arguments = json.loads(arguments)
-    await show_tool(ctx, name, key, "called", arguments=to_show(arguments))
-    try:
-        result = await call()
-    except Exception:
-        await show_tool(ctx, name, key, "raised")
-        raise
-    await show_tool(ctx, name, key, "returned")
-    return result
+    await ctx.send_status(f"Calls {name}." if state == "called" else None, {_TOOL: told})
 
 
 def count_tokens(
@@ -147,8 +127,7 @@ class Steps:
     def __init__(
         self, ctx: TaskContext, signals: Signals | None = None, *, shows_tools: bool = False
     ) -> None:
-        self._ctx = ctx
-        self.count_tokens = partial(count_tokens, ctx)
+        self.ctx = ctx
         self._signals = signals or {}
         self.shows_tools = shows_tools
         self._numbers: Counter[tuple[str, str]] = Counter()
@@ -160,11 +139,12 @@ class Steps:
         call: Callable[[], Awaitable[Any]],
         *,
         key: str = "",
-        asked: str = "",
+        asked: Any = None,
         arguments: Any = None,
     ) -> Any:
         """Return the result of a call, a JSON value; `key` is the framework's id of the call.
 
+        `asked` is what it is asked, without what is new in each attempt; None: the id says it.
         A call of a tool has its `arguments`, and is shown to the client where that is wanted.
 
         Calls of one name and key are told apart by the order in which they begin. A call after one
@@ -185,53 +165,66 @@ class Steps:
         else:
             self._numbers[name, key] += 1
             number, tries = self._numbers[name, key], 1
-        told = key if len(key) <= MAX_KEY else digest(key)
+        told = key if len(key) <= _MAX_KEY else digest(key)
+        mark = [] if asked is None else [digest("asked", text_of(asked))]
         keys = [f"{told} {number}".strip()]
-        keys += [f"{keys[0]} try {n}" for n in range(2, MOST_TRIES)]
+        keys += [f"{keys[0]} try {n}" for n in range(2, _MOST_TRIES)]
         for each in keys:
-            record = await record_of(self._ctx, name, each)
+            record = await record_of(self.ctx, name, each)
             if record is None:
                 continue
-            return self._result(json.loads(record), f"{name!r} ({keys[0]})", asked)
+            return self._result(json.loads(record), f"{name!r} ({keys[0]})", mark)
         try:
             with final_errors(TOO_LARGE):
-                ran = await self._ctx.step(name, self._recorded, call, asked, key=keys[tries - 1])
+                ran = await self.ctx.step(name, self._recorded, call, mark, key=keys[tries - 1])
         except NotRecordedError as error:
             failed.append((number, tries + 1))
             failure = error.__cause__ or error
         else:
-            return self._result(ran, name, asked)
+            return self._result(ran, name, mark)
         raise failure  # outside of `except`, which would change its chain
 
     async def _within_budget(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        self._ctx.check_budget()
+        self.ctx.check_budget()
         return await call()
 
     async def show(
         self, name: str, key: str, arguments: Any, call: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """Return the result of a tool's call, which is shown to the client where that is wanted."""
+        """Return the result of a tool's call; show the client its begin and end, if that is wanted.
+
+        The arguments are a JSON value, or its text.
+        """
         if not self.shows_tools:
             return await call()
-        return await shown(self._ctx, name, key, arguments, call)
-
-    async def _recorded(self, call: Callable[[], Awaitable[Any]], asked: str) -> Any:
-        of = [asked] if asked else []
+        if isinstance(arguments, str):
+            with suppress(ValueError):
+                arguments = json.loads(arguments)
+        await show_tool(self.ctx, name, key, "called", arguments=to_show(arguments))
         try:
-            return [None, await call(), *of]
+            result = await call()
+        except Exception:
+            await show_tool(self.ctx, name, key, "raised")
+            raise
+        await show_tool(self.ctx, name, key, "returned")
+        return result
+
+    async def _recorded(self, call: Callable[[], Awaitable[Any]], mark: list[str]) -> Any:
+        try:
+            return [None, await call(), *mark]
         except tuple(self._signals) as signal:
             kind = next(kind for kind in self._signals if isinstance(signal, kind))
             told = {name: getattr(signal, name) for name in self._signals[kind]}
-            return [kind.__name__, told, *of]
+            return [kind.__name__, told, *mark]
         except (*ENDINGS, BudgetError):
             raise
         except BaseException as error:
             raise NotRecordedError("", type(error).__name__, "") from error
 
-    def _result(self, recorded: list[Any], name: str, asked: str) -> Any:
+    def _result(self, recorded: list[Any], name: str, mark: list[str]) -> Any:
         signal, result, *of = recorded
-        if of != ([asked] if asked else []):
-            refuse_another(self._ctx, f"asked {name} something else than before")
+        if of != mark:
+            refuse_another(self.ctx, f"asked {name} something else than before")
         for kind in self._signals:
             if kind.__name__ == signal:
                 raise kind(**result)

@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from weakref import WeakSet
 
 from pydantic_core import to_jsonable_python
@@ -28,32 +28,17 @@ from strands.types.exceptions import (
 from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.frameworks.conversation import (
-    INVALID,
-    TOO_LONG,
-    TOO_MANY_STEPS,
-    Answer,
-    Conversation,
-    FrameworkWorker,
-    Messages,
-    final_errors,
-)
+from a2a_serverless.frameworks.adapter import INVALID, TOO_LONG, TOO_MANY_STEPS, FrameworkWorker
+from a2a_serverless.frameworks.conversation import Answer, Conversation, Messages
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, Takes, give
-from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens, text_of
+from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import FinalError, TaskContext
 from a2a_serverless.worker.context import FINAL_ANSWER
 
 __all__ = ["StrandsWorker"]
 
-_FINAL: Final[dict[type[Exception], str]] = {
-    ContextWindowOverflowException: TOO_LONG,
-    MaxTokensReachedException: TOO_LONG,
-    SnapshotException: INVALID,
-}
-_TAKES: Final = Takes("strands", frozenset(FORMATS) - {"audio/aiff"})
-"""No URLs: its models skip blocks with a location that they do not know, and say nothing."""
 _TYPES: Final = {name: media_type for media_type, name in FORMATS.items()}
 
 
@@ -77,8 +62,14 @@ class StrandsWorker(FrameworkWorker):
 
     module = "strands"
     passed = Passed("StrandsWorker", {Agent.stream_async: frozenset({"prompt"})})
+    # No URLs: its models skip blocks with a location that they do not know, and say nothing.
+    takes = Takes("strands", frozenset(FORMATS) - {"audio/aiff"})
     way_out = "the agent's model has said nothing; end the task in `finish(ctx, agent)`."
-    takes = _TAKES
+    _final: ClassVar[dict[type[Exception], str]] = {
+        ContextWindowOverflowException: TOO_LONG,
+        MaxTokensReachedException: TOO_LONG,
+        SnapshotException: INVALID,
+    }
 
     def __init__(
         self,
@@ -126,9 +117,8 @@ class StrandsWorker(FrameworkWorker):
         """
         await ctx.respond()
 
-    async def _run(self, ctx: TaskContext) -> None:
+    async def _run(self, ctx: TaskContext, conversation: Conversation) -> None:
         # If there are several interrupts, the user is asked about one at a time.
-        conversation = await Conversation.load(ctx, "strands")
         waiting, ended = conversation.waiting, conversation.ended or {}
         messages = Messages.of(ended.get("messages"), waiting)
         agent = await self._new()
@@ -136,7 +126,7 @@ class StrandsWorker(FrameworkWorker):
             recording = _Recording(ctx, shows_tools=self._show_tools)
             agent.add_middleware(InvokeModelStage, recording.request)
             agent.add_middleware(ExecuteToolStage, recording.call)
-        with final_errors(_FINAL):
+        with self._failures(ctx):
             _restore(agent, (waiting or ended).get("snapshot"), messages.begin())
         if waiting is None:
             prompt = self.begin(ctx)
@@ -144,12 +134,11 @@ class StrandsWorker(FrameworkWorker):
             answer = {"interruptId": waiting["asked"], "response": conversation.answer}
             prompt = [{"interruptResponse": answer}]
         options = await self.passed.of(ctx, self._options)
-        with final_errors(_FINAL), self.takes.refusals(ctx):
+        with self._failures(ctx):
             interrupts, output = await _stream(ctx, agent, prompt, options)
             if not self._steps:
                 used = agent.event_loop_metrics
-                count = partial(count_tokens, ctx, calls=used.cycle_count)
-                _count(count, agent, used.accumulated_usage)
+                _count(ctx, agent, used.accumulated_usage, calls=used.cycle_count)
         now, snapshot = _taken(agent)
         if interrupts:
             kept = {**messages.waiting(now), "asked": interrupts[0].id, "snapshot": snapshot}
@@ -274,7 +263,7 @@ class _Recording:
             async for event in go_on(context):
                 if isinstance(event, ModelStopReason):
                     stop = event["stop"]
-                    _count(self._steps.count_tokens, context.agent, stop[2])
+                    _count(self._steps.ctx, context.agent, stop[2])
                 elif text := event.get("data"):
                     await self._answer.add(text, request)
             return encode_bytes_values(stop)
@@ -326,26 +315,28 @@ class _Recording:
         yield ToolResultEvent(decode_bytes_values(result), exception=failure)
 
 
-def _count(count: Callable[..., None], agent: Agent, used: Any) -> None:
+def _count(ctx: TaskContext, agent: Agent, used: Any, *, calls: int = 1) -> None:
     """Count tokens; Bedrock's input is without those that are read from or written to a cache."""
     output, config = used.get("outputTokens", 0), agent.model.get_config()
-    count(
+    count_tokens(
+        ctx,
         config.get("model_id") if isinstance(config, dict) else None,  # it may be anything
         input_tokens=max(used.get("inputTokens", 0), used.get("totalTokens", 0) - output),
         output_tokens=output,
         cached_tokens=used.get("cacheReadInputTokens"),
+        calls=calls,
     )
 
 
-def _asked(context: Any) -> str:
-    """Return a digest of what a model is asked, without what the SDK makes anew for each request.
+def _asked(context: Any) -> Any:
+    """Return what a model is asked, without what the SDK makes anew for each request.
 
     That are ids, metadata, and the blocks at the end.
     """
     said = [[message["role"], *message["content"]] for message in context.messages]
     if context.dynamic_trailing_blocks:
         del said[-1][-context.dynamic_trailing_blocks :]
-    return digest("request", text_of([context.system_prompt, said]))
+    return [context.system_prompt, said]
 
 
 def _states(context: Any) -> list[dict[str, Any]]:

@@ -1,0 +1,137 @@
+"""What the adapters have in common: their arguments, what ends a turn at once, and its frame."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.frameworks.conversation import Conversation
+from a2a_serverless.frameworks.options import Passed
+from a2a_serverless.frameworks.parts import KINDS, Kind, PartRefusedError, Takes, tell
+from a2a_serverless.worker import FinalError, TaskContext, Worker
+from a2a_serverless.worker.context import queue_of
+from a2a_serverless.worker.versions import unknown_version
+
+logger = logging.getLogger(__name__)
+
+TOO_MANY_STEPS: Final = "The agent has taken as many steps as it may, and had not finished."
+TOO_LONG: Final = "The answer or the conversation is longer than the agent's model allows."
+RECORD_TOO_LARGE: Final = (
+    "What the agent's model or a tool has made is larger than the record of a step may be:"
+    " ask for less at once, or for a smaller file."
+)
+INVALID: Final = "The agent is wrong in itself, so that no further start would succeed."
+"""What a client reads of errors that come again with every start."""
+
+
+@contextmanager
+def final_errors(texts: Mapping[type[Exception], str]) -> Iterator[None]:
+    """Fail the task at once for errors of the framework that come again with every start.
+
+    `texts` says for each kind of error what the client reads.
+    """
+    try:
+        yield
+    except tuple(texts) as error:
+        text = next(text for kind, text in texts.items() if isinstance(error, kind))
+        raise FinalError(f"{type(error).__name__}: {error}", client_text=text) from error
+
+
+class Adapter:
+    """What all adapters have in common."""
+
+    module: ClassVar[str]
+    """The name of the adapter's module."""
+    passed: ClassVar[Passed]
+    way_out: str
+    """What to write if tasks complete without an answer."""
+    takes: Takes
+    _by_url: ClassVar[Collection[Kind]] = KINDS
+    """The kinds of files that are passed on by their URLs, if the author allows it."""
+    _final: ClassVar[Mapping[type[Exception], str]]
+    """The framework's errors that come again with every start, and what the client reads."""
+
+    def __init__(
+        self,
+        agent: Any,
+        kind: Any,
+        options: Mapping[str, Any],
+        *,
+        steps: bool,
+        show_tools: bool,
+        urls: bool = False,
+    ) -> None:
+        """Take what all adapters take; `kind` is the type of the framework's agents.
+
+        Raises:
+            ConfigurationError: the agent is none of the framework's, an option does not exist, or
+                the framework's version is unknown.
+        """
+        if unknown := unknown_version(self.module):
+            raise ConfigurationError(f"{unknown}.")
+        if not isinstance(agent, kind):
+            raise ConfigurationError(
+                f"{self.passed.adapter} takes an agent of its framework, and was given"
+                f" {type(agent).__name__}: write the adapter of that, or name another agent."
+            )
+        self.passed.check(options)
+        if show_tools and not steps:
+            raise ConfigurationError(
+                f"{self.passed.adapter} shows tool calls as it records them: leave `steps=False`"
+                " or `show_tools=True` out."
+            )
+        self._options = options
+        self._steps = steps
+        self._show_tools = show_tools
+        if urls:
+            self.takes = self.takes.by_url(*self._by_url)
+
+    @contextmanager
+    def _failures(self, ctx: TaskContext) -> Iterator[None]:
+        """Fail the task at once for what comes again: a final error, or a refused file."""
+        with final_errors(self._final), self.takes.refusals(ctx):
+            yield
+
+    def _warn_if_empty(self, ctx: TaskContext) -> None:
+        """Log a warning if the task has completed and a client has got nothing."""
+        if queue_of(ctx).completes_empty:
+            extra = {"action": "empty_answer", "task_id": ctx.task_id}
+            text = "The task has completed without an answer: %s"
+            logger.warning(text, self.way_out, extra=extra)
+
+
+class FrameworkWorker(Adapter, Worker):
+    """A Worker that runs a framework's agent once for each message."""
+
+    keeps_conversation = True
+    _growth: ClassVar[float] = 1
+    """As `Conversation.load` takes it."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        """Run the agent until it ends or asks, and keep its conversation with the turn's ending.
+
+        A message with a part that has no translation is refused before the agent runs.
+
+        >>> class Planner(LangGraphWorker):
+        ...     async def handle(self, ctx: TaskContext) -> None:
+        ...         await ctx.send_status("Planning")
+        ...         await super().handle(ctx)
+        """
+        try:
+            conversation = await Conversation.load(ctx, self.takes.adapter, growth=self._growth)
+            await self._run(ctx, conversation)
+        except PartRefusedError as refused:
+            await tell(ctx, refused)
+        self._warn_if_empty(ctx)
+
+    @abstractmethod
+    async def _run(self, ctx: TaskContext, conversation: Conversation) -> None:
+        """Run a turn.
+
+        Raises:
+            PartRefusedError: before anything of the turn is stored or said.
+        """
