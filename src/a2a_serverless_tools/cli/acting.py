@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from a2a_serverless_tools.cli.arguments import Adders, Commands, Parser, add_command, positive
 from a2a_serverless_tools.cli.task import fault_of, not_found
-from a2a_serverless_tools.cli.text import counting, printable, refuse, say, typed
+from a2a_serverless_tools.cli.text import agreed, counting, printable, refuse, say
 
 if TYPE_CHECKING:
     from a2a_serverless_tools.console.acts import Acts, Done, Plan
@@ -154,8 +154,8 @@ async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act
     if len(found) > 1:
         scopes = ", ".join(one.scope for one in found)
         return refuse(f"{len(found)} owners have a task {options.id}: --scope {scopes}.")
-    question = f"{_sentence(ACTS[act])} {options.id}, which is {found[0].state}? [y/N] "
-    if not options.dry_run and not options.yes and not _agrees(question):
+    question = f"{ACTS[act].capitalize()} {options.id}, which is {found[0].state}?"
+    if not options.dry_run and not agreed(question, options):
         return refuse("Nothing was done: answer y, or say --yes.")
     try:
         if options.dry_run:
@@ -192,8 +192,7 @@ async def _on_many(acts: Acts, options: Namespace, act: Act, which: TaskFilter) 
     if not plan.rows:
         await acts.run(plan, (), Done())  # finishes deletions that were cut off
         return 0
-    question = f"{_sentence(ACTS[act])} {len(plan.rows):,} tasks? [y/N] "
-    if not options.yes and not _agrees(question):
+    if not agreed(f"{ACTS[act].capitalize()} {len(plan.rows):,} tasks?", options):
         return refuse("Nothing was done: answer y, or say --yes.")
     done, rows = Done(), plan.rows
     try:
@@ -233,14 +232,6 @@ def _print_done(done: Done, of: int) -> None:
     left = of - done.done - done.skipped.total() - done.failed.total()
     if left:
         say(f"{left:,} were not reached: run it again for the rest.")
-
-
-def _agrees(question: str) -> bool:
-    return typed(question).lower() in ("y", "yes")
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 # -- the journal -----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import Adders, Commands, add_command
-from a2a_serverless_tools.cli.text import printable, refuse, typed
+from a2a_serverless_tools.cli.text import agreed, printable, refuse
 
 if TYPE_CHECKING:
     from a2a_serverless_tools.console.letters import Aside, Letter, Letters
@@ -59,8 +59,7 @@ async def _look(options: Namespace) -> int:
     letters = await _letters(options)
     gone = f"There is no message {options.message}: it is gone, or held elsewhere."
     if options.verb == "delete":
-        question = f"Delete {options.message} for good? [y/N] "
-        if not options.yes and typed(question).lower() != "y":
+        if not agreed(f"Delete {options.message} for good?", options):
             return refuse("Nothing was deleted: answer y, or say --yes.")
         if not await letters.delete(options.message):
             return refuse(gone)

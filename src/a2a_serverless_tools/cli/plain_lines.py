@@ -4,56 +4,40 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TextIO
 
 from a2a_serverless_tools.cli.text import printable
 
-WHICH: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "task_id": "task",
-        "turn": "turn",
-        "attempt": "attempt",
-        "attempts": "attempts",
-        "config_id": "webhook",
-        "version": "version",
-        "state": "state",
-        "message_id": "message",
-        "queue": "queue",
-        "group": "group",
-        "tasks": "tasks",
-    }
+WHICH: Final = (
+    *("task_id", "turn", "attempt", "attempts", "config_id", "version", "state"),
+    *("message_id", "queue", "group", "tasks"),
 )
-"""Fields that say what a line is about, and what they are called in it."""
-WHY: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "reason": "reason",
-        "error": "error",
-        "method": "method",
-        "event": "event",
-        "sends": "sends",
-        "failures": "failures",
-        "wait_s": "wait_s",
-        "delay_s": "delay_s",
-    }
-)
+"""Fields that say what a line is about."""
+WHY: Final = ("reason", "error", "method", "event", "sends", "failures", "wait_s", "delay_s")
 """Fields that say why, and for how long."""
-_LEADS: Final = {"correlation_id": "correlation id"}
+_LEADS: Final = "correlation_id"
 """The field that leads to the other lines of the same piece of work."""
+_SHOWN: Final = {
+    "task_id": "task",
+    "config_id": "webhook",
+    "message_id": "message",
+    _LEADS: "correlation id",
+}
+"""What some fields are called in a line."""
 _CONTEXT: Final = "a2a_serverless.observability.logs"
 
 
-def named(fields: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[str]:
+def named(fields: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
     """Yield those fields of a line that have a value, each with its name."""
-    for name, shown in names.items():
+    for name in names:
         value = fields.get(name)
         if isinstance(value, float):
             value = f"{value:.1f}"
         if name == "attempts" and value and (most := fields.get("max_attempts")):
             value = f"{value} of {most}"
         if value is not None and value != "":
-            yield f"{shown} {value}"
+            yield f"{_SHOWN.get(name, name)} {value}"
 
 
 class PlainLines(logging.Formatter):
@@ -67,7 +51,7 @@ class PlainLines(logging.Formatter):
         return "\n  ".join(map(printable, super().format(record).split("\n")))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        known = named(vars(record), {**WHICH, **WHY, **_LEADS})
+        known = named(vars(record), (*WHICH, *WHY, _LEADS))
         return printable("; ".join([super().formatMessage(record), *known]))
 
 

@@ -16,7 +16,7 @@ from a2a_serverless_tools.cli.arguments import Adders, Commands, Parser, add_com
 from a2a_serverless_tools.cli.text import refuse, say
 
 SETTINGS: Final = "samconfig.toml"
-FIXED: Final[Mapping[str, tuple[str, ...]]] = {
+_FIXED: Final[Mapping[str, tuple[str, ...]]] = {
     "AWS::DynamoDB::Table": ("TableName", "KeySchema", "LocalSecondaryIndexes"),
     "AWS::S3::Bucket": ("BucketName",),
     "AWS::SQS::Queue": ("QueueName", "FifoQueue"),
@@ -24,18 +24,18 @@ FIXED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The properties of what keeps data that CloudFormation changes by making another one, or another
 value of a secret."""
-ONLY_RAISED: Final[Mapping[str, str]] = {
+_ONLY_RAISED: Final[Mapping[str, str]] = {
     "Shards": "tasks in the partitions above it would not be found",
     "WarmWriteUnits": "AWS takes no lower value",
 }
 """The parameters that an update must not lower, and why."""
-SERVICES: Final = ("apigateway", "dynamodb", "events", "lambda", "logs", "secretsmanager", "sqs")
-STAGED: Final = "codedeploy"
+_SERVICES: Final = ("apigateway", "dynamodb", "events", "lambda", "logs", "secretsmanager", "sqs")
+_STAGED: Final = "codedeploy"
 """What an update needs beside them if `Rollout` has stages."""
 _DELETE: Final = (
     "delete it first (a2a-serverless docs failed-deployment, A first deployment that fails)"
 )
-FAILED: Final[Mapping[str, str]] = {
+_FAILED: Final[Mapping[str, str]] = {
     "ROLLBACK_COMPLETE": _DELETE,
     "ROLLBACK_FAILED": _DELETE,
     "DELETE_FAILED": _DELETE,
@@ -44,12 +44,12 @@ FAILED: Final[Mapping[str, str]] = {
     ),
 }
 """States of a stack that takes no update, and the way out. One that is being changed is another."""
-AS_GIVEN: Final = {"TemplateStage": "Original"}
+_AS_GIVEN: Final = {"TemplateStage": "Original"}
 """The template as it was deployed, and not as its transform has rewritten it."""
-NO_LAYER: Final = ("cn-", "us-gov-", "me-south-1")
+_NO_LAYER: Final = ("cn-", "us-gov-", "me-south-1")
 """The beginnings of regions in which AWS publishes no layer of the Lambda Web Adapter for arm64."""
-UPLOADED: Final = "WebAdapterLayerArn"
-ALL_AT_ONCE: Final = "all-at-once"
+_UPLOADED: Final = "WebAdapterLayerArn"
+_ALL_AT_ONCE: Final = "all-at-once"
 
 
 def _add_preflight(commands: Commands) -> None:
@@ -111,10 +111,10 @@ async def _preflight(options: Namespace) -> int:
     values = {**_known(document, present), **given}
     region = options.region or settings.get("region") or aws.client("dynamodb").meta.region_name
     faults = [
-        *misplaced(region, values),
+        *_misplaced(region, values),
         *Template(document, values).refusals(),
-        *lowered(present, values),
-        *replaced(before, document),
+        *_lowered(present, values),
+        *_replaced(before, document),
     ]
     for fault in faults:
         refuse(f"{fault}. Nothing was changed.")
@@ -130,11 +130,11 @@ async def _preflight(options: Namespace) -> int:
     return 0
 
 
-def replaced(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+def _replaced(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     """Yield what of a deployed template an update would replace by something empty, or take out."""
     news = after.get("Resources", {})
     for name, old in before.get("Resources", {}).items():
-        fixed = FIXED.get(old["Type"])
+        fixed = _FIXED.get(old["Type"])
         if fixed is None:
             continue
         new = news.get(name, {})
@@ -160,21 +160,21 @@ def _types(properties: Mapping[str, Any]) -> dict[str, str]:
     return {it["AttributeName"]: it["AttributeType"] for it in attributes}
 
 
-def lowered(present: Mapping[str, str], values: Mapping[str, str]) -> Iterator[str]:
+def _lowered(present: Mapping[str, str], values: Mapping[str, str]) -> Iterator[str]:
     """Yield what is lower than the deployed stack has it, and may only be raised."""
-    for name, why in ONLY_RAISED.items():
+    for name, why in _ONLY_RAISED.items():
         had, given = present.get(name, "0"), values.get(name, "0")
         if had.isdigit() and given.isdigit() and 0 < int(given) < int(had):
             yield f"{name} would go from {had} to {given}, and {why}: leave it, or raise it"
 
 
-def misplaced(region: str, values: Mapping[str, str]) -> Iterator[str]:
+def _misplaced(region: str, values: Mapping[str, str]) -> Iterator[str]:
     """Yield what a region lacks of what the template needs."""
     import botocore.session
 
     session = botocore.session.Session()
-    is_staged = values.get("Rollout", ALL_AT_ONCE) != ALL_AT_ONCE
-    needed = (*SERVICES, STAGED) if is_staged else SERVICES
+    is_staged = values.get("Rollout", _ALL_AT_ONCE) != _ALL_AT_ONCE
+    needed = (*_SERVICES, _STAGED) if is_staged else _SERVICES
     regions = {
         service: {
             name
@@ -188,10 +188,10 @@ def misplaced(region: str, values: Mapping[str, str]) -> Iterator[str]:
             f"The region {region} has no {', no '.join(lacking)}, by the installed botocore: "
             "choose another region, or update botocore if AWS has opened it there"
         )
-    if region.startswith(NO_LAYER) and not values.get(UPLOADED):
+    if region.startswith(_NO_LAYER) and not values.get(_UPLOADED):
         yield (
             f"AWS publishes no layer of the Lambda Web Adapter for arm64 in {region}: publish a "
-            f"copy there and name its version in {UPLOADED}"
+            f"copy there and name its version in {_UPLOADED}"
             " (a2a-serverless docs regions)"
         )
 
@@ -210,7 +210,7 @@ async def deployed(stack: str) -> tuple[dict[str, Any], dict[str, str]]:
         (found,) = (await aws.call(client.describe_stacks, StackName=stack))["Stacks"]
         if found.get("StackStatus") == "REVIEW_IN_PROGRESS":  # a change set that has made nothing
             return {}, {}
-        body = (await aws.call(client.get_template, StackName=stack, **AS_GIVEN))["TemplateBody"]
+        body = (await aws.call(client.get_template, StackName=stack, **_AS_GIVEN))["TemplateBody"]
     except aws.ERRORS as error:
         code = aws.error_code(error)
         if code == "ValidationError" and "does not exist" in str(error):
@@ -221,7 +221,7 @@ async def deployed(stack: str) -> tuple[dict[str, Any], dict[str, str]]:
         )
         raise ConfigurationError(msg) from error
     status = found.get("StackStatus", "")
-    way_out = "wait until that is done" if status.endswith("_IN_PROGRESS") else FAILED.get(status)
+    way_out = "wait until that is done" if status.endswith("_IN_PROGRESS") else _FAILED.get(status)
     if way_out:
         msg = f"The stack {stack} is {status} and takes no update: {way_out}."
         raise ConfigurationError(msg)

@@ -30,8 +30,6 @@ DRAIN_S = 10.0
 VISIBILITY_S = 30.0
 """Seconds until another worker takes over from one that died, unless A2A_VISIBILITY_S is set."""
 
-_LONG_POLL_S: Final = 1
-
 
 def _add_api(commands: Commands) -> None:
     api = add_command(
@@ -227,15 +225,14 @@ def _sweep(options: Namespace) -> int:
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import open_backends
     from a2a_serverless_tools.cli.serving import check, named_aws_errors, serve
-    from a2a_serverless_tools.local.sources import SqsSource
-    from a2a_serverless_tools.local.sweeping import LetterSource, SweepRounds
+    from a2a_serverless_tools.local.sweeping import LetterSource, SqsLetterSource, SweepRounds
 
     settings = load_settings()
     backends = open_backends(settings)
     check(backends, settings)
     source: LetterSource | None = backends.dead_letters
     if source is None and settings.dead_letter_queue:
-        source = SqsSource(settings.dead_letter_queue, wait_s=_LONG_POLL_S)
+        source = SqsLetterSource(settings.dead_letter_queue)
     elif source is None:
         say("A2A_DEAD_LETTER_QUEUE is not set: dead letters stay where they are")
     rounds = SweepRounds(backends, settings, source)

@@ -7,7 +7,6 @@ stay for ever: it asks ECS whether it is one of those that are to go, and then t
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -15,11 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import datetime
 from functools import partial
-from http.client import HTTPConnection, HTTPException
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
-from botocore.exceptions import BotoCoreError, ClientError
+import httpx
 
 from a2a_serverless import aws
 from a2a_serverless.clock import Clock
@@ -41,15 +38,14 @@ LEAST_S: Final = 1.0
 """Seconds from one renewal to the next at least."""
 ANSWER_S: Final = 5.0
 """Seconds within which ECS has to answer; a turn that begins waits for it."""
-_MOST_BYTES: Final = 65_536
-_ERRORS: Final = (OSError, HTTPException, ValueError, BotoCoreError, ClientError)
+_ERRORS: Final = (OSError, httpx.HTTPError, ValueError, *aws.ERRORS)
 
 Json = Mapping[str, Any]
 Call = Callable[[str, Json | None], Awaitable[Any]]
 """Sends a JSON document to a URL by PUT, or None by GET; returns that of the answer."""
 
 
-class Service(NamedTuple):
+class _Service(NamedTuple):
     """What ECS says of the service whose task this worker is."""
 
     described: Json
@@ -57,17 +53,17 @@ class Service(NamedTuple):
     """The ARNs of the newest deployment's tasks that run or start."""
 
 
-Look = Callable[[], Awaitable[tuple[str, Service] | None]]
+Look = Callable[[], Awaitable[tuple[str, _Service] | None]]
 """Returns the ARN of this task, and its service; None where there is none."""
 
 
-def why_to_go(arn: str, service: Service) -> str:
+def _why_to_go(arn: str, service: _Service) -> str:
     """Return why the task `arn` is to take no more turns, as a clause; empty if it may go on.
 
     An old one goes when all workers of the newest deployment run: before, there may be no other.
     Where a service has too many, each of them finds the same ones, by the order of their names.
     """
-    newest, tasks = newest_of(service.described), service.tasks
+    newest, tasks = _newest_of(service.described), service.tasks
     wanted = service.described["desiredCount"]
     if newest is None or len(tasks) < max(1, wanted):
         return ""
@@ -77,12 +73,12 @@ def why_to_go(arn: str, service: Service) -> str:
     return f"its service needs {wanted} of {len(tasks)} workers" if is_surplus else ""
 
 
-def newest_of(described: Json) -> Json | None:
+def _newest_of(described: Json) -> Json | None:
     """Return the deployment that a service is to have in the end."""
     return next((d for d in described["deployments"] if d["status"] == "PRIMARY"), None)
 
 
-def granted_s(answer: Any, *, now_ms: int, asked_s: float) -> float:
+def _granted_s(answer: Any, *, now_ms: int, asked_s: float) -> float:
     """Return the seconds for which an answer grants the protection that was asked for.
 
     `asked_s` and the seconds are 0 for the end of a protection.
@@ -105,7 +101,7 @@ def granted_s(answer: Any, *, now_ms: int, asked_s: float) -> float:
     raise ValueError(next(found, None) or "it gives no reason")
 
 
-class Protection:
+class _Protection:
     """Protects this worker's ECS task from before its first turn begins until none has run a while.
 
     Each turn begins with a protection that lasts longer than it may run, so that a renewal that ECS
@@ -197,7 +193,7 @@ class Protection:
         self._again_at = self._clock.monotonic() + AGAIN_S
         try:
             answer = await self._within(self._call(self._url, asked))
-            seconds = granted_s(
+            seconds = _granted_s(
                 answer,
                 now_ms=self._clock.now_ms(),
                 asked_s=60.0 * asked.get("ExpiresInMinutes", 0),
@@ -234,7 +230,7 @@ class Protection:
                 logger.warning(text, _reason(error), extra={"action": "service_not_read"})
             return
         self._is_blind = False
-        if found is None or not (why := why_to_go(*found)):
+        if found is None or not (why := _why_to_go(*found)):
             return
         self._is_leaving = True
         text = "This worker takes no more turns, and ends after those that it has: %s"
@@ -268,7 +264,7 @@ def _reason(error: Exception) -> str:
 # -- what runs on ECS ------------------------------------------------------------------------
 
 
-async def serving(adapter: WorkerAdapter, concurrency: int, kept: Protection | None) -> None:
+async def serving(adapter: WorkerAdapter, concurrency: int, kept: _Protection | None) -> None:
     """Run `WorkerAdapter.serve`, protected by `kept` where this is a task of ECS."""
     if kept is None:
         await adapter.serve(concurrency=concurrency)
@@ -287,7 +283,7 @@ def protection(
     limit_s: float,
     clock: Clock,
     let_go: Callable[[], Awaitable[None]],
-) -> Protection | None:
+) -> _Protection | None:
     """Return the protection of this process's ECS task; None outside of ECS."""
     url, metadata = environment.get("ECS_AGENT_URI"), environment.get(_METADATA)
     if not url:
@@ -299,13 +295,13 @@ def protection(
         return await asyncio.get_running_loop().run_in_executor(threads, inside)
 
     look = partial(_look, call, metadata)
-    return Protection(url, limit_s=limit_s, clock=clock, look=look, let_go=let_go, call=call)
+    return _Protection(url, limit_s=limit_s, clock=clock, look=look, let_go=let_go, call=call)
 
 
 _METADATA: Final = "ECS_CONTAINER_METADATA_URI_V4"
 
 
-async def _look(call: Call, metadata: str | None) -> tuple[str, Service] | None:
+async def _look(call: Call, metadata: str | None) -> tuple[str, _Service] | None:
     """Ask ECS for this task and its service; None for a task of no service."""
     if not metadata:
         return None
@@ -315,7 +311,7 @@ async def _look(call: Call, metadata: str | None) -> tuple[str, Service] | None:
     cluster, ecs = own["Cluster"], await aws.call(aws.client, service="ecs")
     found = await aws.call(ecs.describe_services, cluster=cluster, services=[own["ServiceName"]])
     (described,) = found["services"] or [{"deployments": []}]
-    if (newest := newest_of(described)) is None:
+    if (newest := _newest_of(described)) is None:
         return None
     tasks: list[str] = []
     token: Json = {}
@@ -323,7 +319,7 @@ async def _look(call: Call, metadata: str | None) -> tuple[str, Service] | None:
         page = await aws.call(ecs.list_tasks, cluster=cluster, startedBy=newest["id"], **token)
         tasks += page["taskArns"]
         if not page.get("nextToken"):
-            return own["TaskARN"], Service(described, tasks)
+            return own["TaskARN"], _Service(described, tasks)
         token = {"nextToken": page["nextToken"]}
 
 
@@ -331,17 +327,7 @@ def _exchange(url: str, document: Json | None) -> Any:
     """Send a document and return the answer's, whatever its status; through no proxy.
 
     Raises:
-        OSError, HTTPException, ValueError: no answer, or none in JSON.
+        httpx.HTTPError, ValueError: no answer, or none in JSON.
     """
-    target = urlsplit(url)
-    connection = HTTPConnection(target.netloc, timeout=ANSWER_S)
-    try:
-        body = None if document is None else json.dumps(document)
-        method, headers = ("GET", {}) if body is None else ("PUT", _JSON_HEADERS)
-        connection.request(method, target.path, body, headers)
-        return json.loads(connection.getresponse().read(_MOST_BYTES))
-    finally:
-        connection.close()
-
-
-_JSON_HEADERS: Final = {"Content-Type": "application/json"}
+    method = "GET" if document is None else "PUT"
+    return httpx.request(method, url, json=document, timeout=ANSWER_S, trust_env=False).json()

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -62,6 +63,11 @@ def refuse(sentence: str) -> int:
     """Print why the command cannot do what was asked; return its exit code."""
     print(f"{PROGRAM}: {printable(sentence)}", file=sys.stderr)
     return EXIT_UNUSABLE
+
+
+def agreed(question: str, options: Namespace) -> bool:
+    """Return True if a person answers with yes, or has said so by `--yes`."""
+    return options.yes or typed(f"{question} [y/N] ").lower() in ("y", "yes")
 
 
 def typed(question: str) -> str:

@@ -1,4 +1,4 @@
-"""Records as Lambda's event sources make them: of queues, and of streams of tables."""
+"""The records of a table's stream, as Lambda's event source makes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import base64
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,9 +17,7 @@ from boto3.session import Session
 from botocore.exceptions import ClientError
 
 from a2a_serverless import aws
-from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.queues.sqs import SqsRequests
 from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.layout import event_position
 from a2a_serverless.storage.table import Check, Item, Key, Put, Streamed, key_of
@@ -45,66 +43,6 @@ _OWN_ENDPOINT = "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"
 Records = list[dict[str, Any]]
 Consume = Callable[[Records], Awaitable[None]]
 """Takes records, and returns when they are settled; the shard's next records wait for that."""
-
-
-class SqsSource:
-    """The deliveries of a queue of AWS, as records of SQS's event source.
-
-    Args:
-        queue: the queue's URL or name.
-        wait_s: seconds of a long poll, at most 20.
-    """
-
-    def __init__(self, queue: str, *, wait_s: int) -> None:
-        self._requests = SqsRequests(queue, None, SystemClock())
-        self._wait_s = wait_s
-        self._arn = ""
-
-    async def receive(self) -> dict[str, Any] | None:
-        """Return the next record; None if none came within `wait_s`.
-
-        Raises:
-            UnavailableError, ConfigurationError: the queue did not answer when it was looked up.
-            ClientError, BotoCoreError: the queue does not answer the request.
-        """
-        url = await self._requests.url()
-        self._arn = self._arn or await self._look_up(url)
-        answer = await aws.call(
-            self._requests.polling_client.receive_message,
-            QueueUrl=url,
-            MaxNumberOfMessages=1,
-            WaitTimeSeconds=self._wait_s,
-            MessageSystemAttributeNames=["All"],
-            MessageAttributeNames=["All"],
-        )
-        messages = answer.get("Messages", [])
-        return self._record(messages[0]) if messages else None
-
-    async def delete(self, record: Mapping[str, Any]) -> None:
-        """Remove a received record."""
-        await self._requests.delete(record["receiptHandle"])
-
-    async def _look_up(self, url: str) -> str:
-        answer = await aws.call(
-            self._requests.client.get_queue_attributes, QueueUrl=url, AttributeNames=["QueueArn"]
-        )
-        return str(answer["Attributes"]["QueueArn"])
-
-    def _record(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "messageId": message["MessageId"],
-            "receiptHandle": message["ReceiptHandle"],
-            "body": message["Body"],
-            "attributes": message.get("Attributes", {}),
-            "messageAttributes": {
-                name: {key[:1].lower() + key[1:]: value for key, value in attribute.items()}
-                for name, attribute in message.get("MessageAttributes", {}).items()
-            },
-            "md5OfBody": message.get("MD5OfBody", ""),
-            "eventSource": "aws:sqs",
-            "eventSourceARN": self._arn,
-            "awsRegion": self._arn.split(":")[3],
-        }
 
 
 class StreamSource(ABC):

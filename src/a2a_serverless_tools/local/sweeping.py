@@ -6,9 +6,12 @@ import logging
 from dataclasses import dataclass
 from typing import Protocol
 
+from a2a_serverless import aws
+from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import EventRecord
+from a2a_serverless.queues.sqs import SqsRequests
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, SweepReport, ids_in
@@ -55,6 +58,39 @@ class LetterSource(Protocol):
 
     async def delete(self, record: EventRecord) -> None:
         """Remove a received letter."""
+
+
+class SqsLetterSource:
+    """The dead letter queue of AWS.
+
+    Args:
+        queue: the queue's URL or name.
+        wait_s: seconds of a long poll, at most 20.
+    """
+
+    def __init__(self, queue: str, *, wait_s: int = 1) -> None:
+        self._requests = SqsRequests(queue, None, SystemClock())
+        self._wait_s = wait_s
+
+    async def receive(self) -> EventRecord | None:
+        """Return the body and the receipt of the next letter; None if none came.
+
+        Raises:
+            UnavailableError, ConfigurationError: the queue did not answer when it was looked up.
+            ClientError, BotoCoreError: the queue does not answer the request.
+        """
+        url = await self._requests.url()
+        receive = self._requests.polling_client.receive_message
+        answer = await aws.call(
+            receive, QueueUrl=url, MaxNumberOfMessages=1, WaitTimeSeconds=self._wait_s
+        )
+        for message in answer.get("Messages", ()):
+            return {"body": message["Body"], "receiptHandle": message["ReceiptHandle"]}
+        return None
+
+    async def delete(self, record: EventRecord) -> None:
+        """Remove a received letter."""
+        await self._requests.delete(record["receiptHandle"])
 
 
 class SweepRounds:

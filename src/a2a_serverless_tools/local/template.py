@@ -66,11 +66,8 @@ class Template:
             for name, definition in definitions.items()
             if "Default" in definition
         }
+        self._document = document
         self._definitions: Mapping[str, Any] = definitions
-        self._rules: Mapping[str, Any] = document.get("Rules", {})
-        self._resources: Mapping[str, Any] = document.get("Resources", {})
-        self._mappings: Mapping[str, Any] = document.get("Mappings", {})
-        self._conditions: Mapping[str, Any] = document.get("Conditions", {})
         values: dict[str, Any] = defaults | dict(parameters or {})
         for name, definition in definitions.items():
             if definition.get("Type") == "CommaDelimitedList" and name in values:
@@ -101,10 +98,10 @@ class Template:
 
     def broken_rules(self) -> list[str]:
         """Return what CloudFormation says of the parameters together."""
-        holds = self._resolver().holds
+        holds = _Resolver(self._document, self._parameters).holds
         return [
             str(assertion["AssertDescription"])
-            for rule in self._rules.values()
+            for rule in self._document.get("Rules", {}).values()
             if holds(rule["RuleCondition"])
             for assertion in rule["Assertions"]
             if not holds(assertion["Assert"])
@@ -123,8 +120,11 @@ class Template:
         Raises:
             ConfigurationError: no such resource, or an expression cannot be resolved.
         """
-        resolver = self._resolver(attributes)
-        resolved: dict[str, Any] = resolver.resolve(self._resource(logical_id)["Properties"])
+        resources = self._document.get("Resources", {})
+        if logical_id not in resources:
+            raise ConfigurationError(f"template.yaml defines no {logical_id}.")
+        resolver = _Resolver(self._document, {**self._parameters, **(attributes or {})})
+        resolved: dict[str, Any] = resolver.resolve(resources[logical_id]["Properties"])
         return resolved
 
     def table(self, *, stream: bool = True) -> dict[str, Any]:
@@ -166,16 +166,6 @@ class Template:
             for name, value in properties.items()
             if name not in {"QueueName", "Tags"}
         }
-
-    def _resource(self, logical_id: str) -> Any:
-        if logical_id not in self._resources:
-            raise ConfigurationError(f"template.yaml defines no {logical_id}.")
-        return self._resources[logical_id]
-
-    def _resolver(self, attributes: Mapping[str, str] | None = None) -> _Resolver:
-        return _Resolver(
-            self._parameters | dict(attributes or {}), self._mappings, self._conditions
-        )
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -252,15 +242,9 @@ _Loader.add_multi_constructor("!", _short_form)
 class _Resolver:
     """Evaluates intrinsic functions over known names."""
 
-    def __init__(
-        self,
-        names: Mapping[str, Any],
-        mappings: Mapping[str, Any],
-        conditions: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, document: Mapping[str, Any], names: Mapping[str, Any]) -> None:
+        self._document = document
         self._names = names
-        self._mappings = mappings
-        self._conditions = conditions
 
     def resolve(self, value: Any) -> Any:
         if isinstance(value, list):
@@ -294,10 +278,11 @@ class _Resolver:
                 return self.resolve(values[int(position)])
             case "Fn::FindInMap":
                 name, key, attribute = self.resolve(argument)
-                return self._mappings[name][key][attribute]
+                return self._document["Mappings"][name][key][attribute]
             case "Fn::If":
                 condition, then, otherwise = argument
-                return self.resolve(then if self.holds(self._conditions[condition]) else otherwise)
+                holds = self.holds(self._document["Conditions"][condition])
+                return self.resolve(then if holds else otherwise)
             case _:
                 raise ConfigurationError(f"template.yaml: {function} cannot be resolved locally.")
 
@@ -346,6 +331,17 @@ def _queue_attribute(value: Any) -> str:
     return str(value)
 
 
+_QUEUES: Final[Mapping[str, tuple[str, str]]] = {
+    "dead_letter_queue": ("dead-letters.fifo", "DeadLetterQueue"),
+    "push_dead_letter_queue": ("push-dead-letters.fifo", "PushDeadLetterQueue"),
+    "queue": ("operations.fifo", "OperationsQueue"),
+    "quarantine_queue": ("quarantine.fifo", "QuarantineQueue"),
+    "undecodable_queue": ("undecodable", "UndecodableQueue"),
+    "push_queue": ("push.fifo", "PushQueue"),
+}
+"""The ending of each queue's name, and its name in template.yaml; others refer to the first two."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Names:
     """Table and queues by their names: three letters or more, FIFO queues with .fifo.
@@ -366,12 +362,7 @@ class Names:
         """Return separate names for a test or a second stack."""
         return cls(
             table=f"{prefix}-tasks",
-            queue=f"{prefix}-operations.fifo",
-            quarantine_queue=f"{prefix}-quarantine.fifo",
-            dead_letter_queue=f"{prefix}-dead-letters.fifo",
-            undecodable_queue=f"{prefix}-undecodable",
-            push_queue=f"{prefix}-push.fifo",
-            push_dead_letter_queue=f"{prefix}-push-dead-letters.fifo",
+            **{name: f"{prefix}-{ending}" for name, (ending, _) in _QUEUES.items()},
         )
 
     @classmethod
@@ -419,25 +410,13 @@ def provision(
     names = names or Names.from_environment()
     template = template or Template.load()
 
-    def queue(name: str, logical_id: str, attributes: Mapping[str, str] | None = None) -> str:
-        return _create_queue(sqs, name, template.queue(logical_id, attributes))
-
     _create_table(dynamodb, names.table, template, stream=stream)
-    dead_letter_queue = queue(names.dead_letter_queue, "DeadLetterQueue")
-    push_dead_letter_queue = queue(names.push_dead_letter_queue, "PushDeadLetterQueue")
-    dead_letters = {
-        "DeadLetterQueue.Arn": _arn(sqs, dead_letter_queue),
-        "PushDeadLetterQueue.Arn": _arn(sqs, push_dead_letter_queue),
-    }
-    return Names(
-        table=names.table,
-        queue=queue(names.queue, "OperationsQueue", dead_letters),
-        quarantine_queue=queue(names.quarantine_queue, "QuarantineQueue", dead_letters),
-        dead_letter_queue=dead_letter_queue,
-        undecodable_queue=queue(names.undecodable_queue, "UndecodableQueue"),
-        push_queue=queue(names.push_queue, "PushQueue", dead_letters),
-        push_dead_letter_queue=push_dead_letter_queue,
-    )
+    urls: dict[str, str] = {}
+    arns: dict[str, str] = {}
+    for name, (_, logical_id) in _QUEUES.items():
+        urls[name] = _create_queue(sqs, getattr(names, name), template.queue(logical_id, arns))
+        arns[f"{logical_id}.Arn"] = _arn(sqs, urls[name])
+    return Names(table=names.table, **urls)
 
 
 def _create_table(dynamodb: DynamoDBClient, name: str, template: Template, *, stream: bool) -> None:

@@ -8,11 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
+from a2a_serverless import aws
+from a2a_serverless.clock import SystemClock
 from a2a_serverless.queues.fifo import EventRecord
+from a2a_serverless.queues.sqs import SqsRequests
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.table import Item
-from a2a_serverless_tools.local import sources
 from a2a_serverless_tools.local.sources import BATCH, Consume, StreamSource, _record_of
 from tests.support.memory import on_insert
 from tests.support.queues import records
@@ -43,8 +45,64 @@ class TableSource(EventSource):
         await self._queue.delete(record)
 
 
-class SqsSource(sources.SqsSource, EventSource):
-    """The deliveries of a queue of AWS."""
+class SqsSource(EventSource):
+    """The deliveries of a queue of AWS.
+
+    Args:
+        queue: the queue's URL or name.
+        wait_s: seconds of a long poll, at most 20.
+    """
+
+    def __init__(self, queue: str, *, wait_s: int) -> None:
+        self._requests = SqsRequests(queue, None, SystemClock())
+        self._wait_s = wait_s
+        self._arn = ""
+
+    async def receive(self) -> dict[str, Any] | None:
+        """Return the next record; None if none came within `wait_s`.
+
+        Raises:
+            UnavailableError, ConfigurationError: the queue did not answer when it was looked up.
+            ClientError, BotoCoreError: the queue does not answer the request.
+        """
+        url = await self._requests.url()
+        self._arn = self._arn or await self._look_up(url)
+        answer = await aws.call(
+            self._requests.polling_client.receive_message,
+            QueueUrl=url,
+            MaxNumberOfMessages=1,
+            WaitTimeSeconds=self._wait_s,
+            MessageSystemAttributeNames=["All"],
+            MessageAttributeNames=["All"],
+        )
+        messages = answer.get("Messages", [])
+        return self._record(messages[0]) if messages else None
+
+    async def delete(self, record: Mapping[str, Any]) -> None:
+        """Remove a received record."""
+        await self._requests.delete(record["receiptHandle"])
+
+    async def _look_up(self, url: str) -> str:
+        answer = await aws.call(
+            self._requests.client.get_queue_attributes, QueueUrl=url, AttributeNames=["QueueArn"]
+        )
+        return str(answer["Attributes"]["QueueArn"])
+
+    def _record(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "messageId": message["MessageId"],
+            "receiptHandle": message["ReceiptHandle"],
+            "body": message["Body"],
+            "attributes": message.get("Attributes", {}),
+            "messageAttributes": {
+                name: {key[:1].lower() + key[1:]: value for key, value in attribute.items()}
+                for name, attribute in message.get("MessageAttributes", {}).items()
+            },
+            "md5OfBody": message.get("MD5OfBody", ""),
+            "eventSource": "aws:sqs",
+            "eventSourceARN": self._arn,
+            "awsRegion": self._arn.split(":")[3],
+        }
 
     async def records(self) -> AsyncIterator[EventRecord]:
         while True:

@@ -13,7 +13,7 @@ import botocore.session
 import pytest
 
 from a2a_serverless import aws
-from a2a_serverless_tools.cli.preflight import FAILED, FIXED, STAGED, misplaced, replaced
+from a2a_serverless_tools.cli.preflight import _FAILED, _FIXED, _STAGED, _misplaced, _replaced
 from a2a_serverless_tools.local.template import find_template, read_document
 from tests.unit.cli.conftest import Run
 from tests.unit.live.scripted_aws import Refusal, ScriptedAws
@@ -126,17 +126,17 @@ def new(name: str, property_: str) -> str:
 )
 def test_what_an_update_would_replace(edit: Edit, words: list[str]) -> None:
     """The table, queues and secrets are named that would be another or gone, and nothing else."""
-    found = list(replaced(DOCUMENT, edited(edit)))
+    found = list(_replaced(DOCUMENT, edited(edit)))
     assert len(found) == len(words)
     assert all(f"The update would {part}" in each for part, each in zip(words, found, strict=True))
 
 
 def test_no_parameter_replaces_what_keeps_data() -> None:
     """The properties that may not change are the same for all values of all parameters."""
-    kept = [it for it in DOCUMENT["Resources"].values() if it["Type"] in FIXED]
+    kept = [it for it in DOCUMENT["Resources"].values() if it["Type"] in _FIXED]
     assert len(kept) > 8
     for resource in kept:
-        fixed = {it: resource["Properties"].get(it) for it in FIXED[resource["Type"]]}
+        fixed = {it: resource["Properties"].get(it) for it in _FIXED[resource["Type"]]}
         assert not {"Ref", "Fn::Sub", "Fn::If", "Condition"} & set(json.dumps(fixed).split('"'))
         assert "Condition" not in resource
 
@@ -240,7 +240,7 @@ def test_no_stack_is_named(deployed: ScriptedAws, project: Path, run: Run) -> No
 
 @pytest.mark.parametrize(
     ("state", "way_out"),
-    [*FAILED.items(), ("UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", "wait until that is done")],
+    [*_FAILED.items(), ("UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", "wait until that is done")],
 )
 def test_a_stack_that_takes_no_update(
     deployed: ScriptedAws, run: Run, state: str, way_out: str
@@ -291,11 +291,11 @@ def test_a_staged_update_needs_codedeploy(monkeypatch: pytest.MonkeyPatch) -> No
     known = botocore.session.Session.get_available_regions
 
     def without(session: Any, service: str, *more: Any) -> list[str]:
-        return [] if service == STAGED else list(known(session, service, *more))
+        return [] if service == _STAGED else list(known(session, service, *more))
 
     monkeypatch.setattr(botocore.session.Session, "get_available_regions", without)
-    assert list(misplaced("eu-central-1", {})) == []
-    (sentence,) = misplaced("eu-central-1", {"Rollout": "canary"})
+    assert list(_misplaced("eu-central-1", {})) == []
+    (sentence,) = _misplaced("eu-central-1", {"Rollout": "canary"})
     assert "The region eu-central-1 has no codedeploy" in sentence
 
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPException
 
+import httpx
 import pytest
 from botocore.exceptions import ClientError
 
@@ -17,18 +17,18 @@ from a2a_serverless_tools.cli.scale_in import (
     IDLE_S,
     MOST_MINUTES,
     Json,
-    Protection,
-    Service,
-    granted_s,
+    _granted_s,
+    _Protection,
+    _Service,
+    _why_to_go,
     protection,
-    why_to_go,
 )
 from a2a_serverless_tools.testing.clock import PacedClock
 from tests.support.ecs import ENDED, OTHERS, TASK, described, granted
 from tests.support.ecs import refused as refusal
 
 LIMIT_S = 5 * 3600.0
-STAYS = Service(described(), [TASK])
+STAYS = _Service(described(), [TASK])
 UNKNOWN = object()
 
 
@@ -40,12 +40,12 @@ class Played:
     asked: list[tuple[float, bool]] = field(default_factory=list)
     answers: list[object] = field(default_factory=list)
     """What comes of the next requests: an answer, an exception, or None for no answer."""
-    service: Service | Exception | None = STAYS
+    service: _Service | Exception | None = STAYS
     looks: int = 0
     lets_go: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.kept = Protection(
+        self.kept = _Protection(
             "http://agent",
             limit_s=LIMIT_S,
             clock=self.clock,
@@ -69,7 +69,7 @@ class Played:
             answer = granted(seconds, now_ms=self.clock.now_ms()) if is_on else ENDED
         return answer
 
-    async def look(self) -> tuple[str, Service] | None:
+    async def look(self) -> tuple[str, _Service] | None:
         self.looks += 1
         if isinstance(self.service, Exception):
             raise self.service
@@ -139,7 +139,7 @@ REFUSALS = {
     "no reason": ENDED,
     "Expecting value": ValueError("Expecting value"),
     "Connection refused": ConnectionRefusedError("Connection refused"),
-    "RemoteDisconnected": HTTPException("RemoteDisconnected"),
+    "RemoteDisconnected": httpx.RemoteProtocolError("RemoteDisconnected"),
 }
 
 
@@ -202,11 +202,11 @@ async def test_an_end_that_is_refused_is_asked_for_again(caplog: pytest.LogCaptu
 @pytest.mark.parametrize(
     "service",
     [
-        Service(described(), [OTHERS[0]]),
-        Service(described(desired=2), [*OTHERS, TASK]),
+        _Service(described(), [OTHERS[0]]),
+        _Service(described(desired=2), [*OTHERS, TASK]),
     ],
 )
-async def test_a_worker_that_always_has_turns_goes_when_ecs_wants_it(service: Service) -> None:
+async def test_a_worker_that_always_has_turns_goes_when_ecs_wants_it(service: _Service) -> None:
     """Replaced, or one too many: within a minute it takes no more turns, and it is told so once."""
     async with played() as ecs:
         turn = asyncio.create_task(ecs.turn(3600))
@@ -237,7 +237,7 @@ async def test_ecs_that_does_not_say_keeps_a_worker_at_work(
 async def test_what_ecs_has_not_said_before_ends_neither_turns_nor_renewals() -> None:
     """Documents of another form are logged; the worker goes on, and asks as often as before."""
     async with played({"protection": {"ProtectionEnabled": True}}) as ecs:
-        ecs.service = Service({}, [])
+        ecs.service = _Service({}, [])
         turn = asyncio.create_task(ecs.turn(LIMIT_S))
         await ecs.clock.pass_time(LIMIT_S + 60)
         await turn
@@ -248,29 +248,29 @@ async def test_what_ecs_has_not_said_before_ends_neither_turns_nor_renewals() ->
 @pytest.mark.parametrize(
     ("service", "why"),
     [
-        (Service(described(), [TASK]), ""),
-        (Service(described(desired=2), OTHERS), "a newer deployment has replaced it"),
-        (Service(described(running=1, desired=2), OTHERS), ""),
-        (Service(described(running=1, desired=2), OTHERS[:1]), ""),
-        (Service(described(desired=0), []), ""),
-        (Service(described(desired=2), [*OTHERS, TASK]), "its service needs 2 of 3 workers"),
-        (Service(described(desired=2), [TASK[:-1] + "1", *OTHERS, TASK]), "its service needs 2"),
-        (Service(described(desired=3), [TASK[:-1] + "1", *OTHERS, TASK]), ""),
-        (Service({"desiredCount": 1, "deployments": []}, [TASK]), ""),
+        (_Service(described(), [TASK]), ""),
+        (_Service(described(desired=2), OTHERS), "a newer deployment has replaced it"),
+        (_Service(described(running=1, desired=2), OTHERS), ""),
+        (_Service(described(running=1, desired=2), OTHERS[:1]), ""),
+        (_Service(described(desired=0), []), ""),
+        (_Service(described(desired=2), [*OTHERS, TASK]), "its service needs 2 of 3 workers"),
+        (_Service(described(desired=2), [TASK[:-1] + "1", *OTHERS, TASK]), "its service needs 2"),
+        (_Service(described(desired=3), [TASK[:-1] + "1", *OTHERS, TASK]), ""),
+        (_Service({"desiredCount": 1, "deployments": []}, [TASK]), ""),
     ],
 )
-def test_who_is_to_go(service: Service, why: str) -> None:
+def test_who_is_to_go(service: _Service, why: str) -> None:
     """Old workers when all new ones run; of too many, the first by their names."""
-    assert why_to_go(TASK, service).startswith(why)
-    assert bool(why_to_go(TASK, service)) is bool(why)
+    assert _why_to_go(TASK, service).startswith(why)
+    assert bool(_why_to_go(TASK, service)) is bool(why)
 
 
 def test_ecs_grants_no_longer_than_it_says() -> None:
     """The end that ECS names counts, whatever was asked for; a wrong clock cannot lengthen it."""
     now = 1_700_000_000_000
-    assert granted_s(granted(90, now_ms=now), now_ms=now, asked_s=600) == pytest.approx(90)
-    assert granted_s(granted(9000, now_ms=now), now_ms=now, asked_s=600) == 600
-    assert granted_s(ENDED, now_ms=now, asked_s=0) == 0
+    assert _granted_s(granted(90, now_ms=now), now_ms=now, asked_s=600) == pytest.approx(90)
+    assert _granted_s(granted(9000, now_ms=now), now_ms=now, asked_s=600) == 600
+    assert _granted_s(ENDED, now_ms=now, asked_s=0) == 0
 
 
 async def test_a_protection_is_never_longer_than_ecs_allows() -> None:

@@ -18,12 +18,11 @@ from a2a_serverless.tasks.head import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import aws_backends, memory_backends
 from a2a_serverless_tools.local.stack import GATEWAY_HEADER_BYTES, Options, Stack
-from a2a_serverless_tools.local.sweeping import SweepRounds
+from a2a_serverless_tools.local.sweeping import SqsLetterSource, SweepRounds
 from tests.support.a2a_calls import Caller
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.simulation.simulated_aws import simulated_aws
-from tests.support.simulation.sources import SqsSource
 
 ROOT = Path(__file__).parents[3]
 AGENT = f"{ROOT / 'functions' / 'worker' / 'agent.py'}:agent"
@@ -173,7 +172,7 @@ async def test_round_ends_the_tasks_of_dead_letters() -> None:
                 MessageDeduplicationId=body[:10],
             )
 
-        source = SqsSource(names.dead_letter_queue, wait_s=0)
+        source = SqsLetterSource(names.dead_letter_queue, wait_s=0)
         first = await SweepRounds(backends, settings, source).once()
         second = await SweepRounds(backends, settings, source).once()
         task = await backends.storage.load_task(head.task_id)
@@ -205,7 +204,7 @@ async def test_a_letter_whose_receipt_has_expired_stays(
             raise ClientError(error, "DeleteMessage")
 
         monkeypatch.setattr(aws.client("sqs"), "delete_message", expired)
-        source = SqsSource(names.dead_letter_queue, wait_s=0)
+        source = SqsLetterSource(names.dead_letter_queue, wait_s=0)
         done = await SweepRounds(aws_backends(settings), settings, source).once()
 
     assert done.dead_letters == 2
