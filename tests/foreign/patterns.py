@@ -190,7 +190,8 @@ async def a_conversation_is_kept_and_is_its_own(pattern: Pattern) -> None:
     order = ["My cat is Tom.", "Hello there, you.", "Again."]
     assert [told.count(each) for each in order] == [1, 1, 1], told
     assert sorted(order, key=told.index) == order, told
-    await talk.bench.open(request("Who?"), context_id="other", caller=Caller())
+    scope = talk.bench.storage.scope
+    await talk.bench.open(request("Who?"), context_id="other", caller=Caller(), scope=scope)
     assert await talk.bench.work()
     assert "Who?" in pattern.model.asked[-1]
     assert "Tom" not in pattern.model.asked[-1]

@@ -27,7 +27,8 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
-from a2a_serverless.wiring import Backends
+from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless.worker.guard import Guard, Looks
 from a2a_serverless.worker.keeper import Keeper
@@ -115,22 +116,30 @@ class Bench(_Engine):
         has_heartbeat: bool = False,
         **settings: Any,
     ) -> None:
-        super().__init__(
+        self.settings = Settings().model_copy(update=settings)
+        self.backends = backends or memory_backends(self.settings, clock)
+        adapter = WorkerAdapter(
+            self.backends,
             agent,
-            Settings().model_copy(update=settings),
-            backends=backends,
+            self.settings,
             clock=clock,
             keeper=None if has_heartbeat else _InlineKeeper(),
             has_heartbeat=has_heartbeat,
         )
+        super().__init__(self.backends, adapter)
+        self.clock = adapter.clock
 
     async def send(self, text: str = "hello", *, caller: Caller | None = None) -> Head:
         """Create a task and enqueue its first turn."""
-        return await self.open(request(text), context_id="ctx", caller=caller or Caller())
+        return await self.open(
+            request(text), context_id="ctx", caller=caller or Caller(), scope=self.storage.scope
+        )
 
     async def follow_up(self, task: Head, text: str, *, message_id: str | None = None) -> Head:
         """Accept a message for a task that waits for one, and enqueue its turn."""
-        return await self.go_on(task, request(text, message_id=message_id), caller=Caller())
+        return await self.go_on(
+            task, request(text, message_id=message_id), caller=Caller(), scope=self.storage.scope
+        )
 
     async def deliver(self) -> Handle[Operation]:
         """Wait for the next delivery of the queue."""

@@ -313,14 +313,9 @@ async def _look(call: Call, metadata: str | None) -> tuple[str, _Service] | None
     (described,) = found["services"] or [{"deployments": []}]
     if (newest := _newest_of(described)) is None:
         return None
-    tasks: list[str] = []
-    token: Json = {}
-    while True:
-        page = await aws.call(ecs.list_tasks, cluster=cluster, startedBy=newest["id"], **token)
-        tasks += page["taskArns"]
-        if not page.get("nextToken"):
-            return own["TaskARN"], _Service(described, tasks)
-        token = {"nextToken": page["nextToken"]}
+    pages = ecs.get_paginator("list_tasks").paginate(cluster=cluster, startedBy=newest["id"])
+    listed = await aws.call(pages.build_full_result)
+    return own["TaskARN"], _Service(described, listed.get("taskArns", []))
 
 
 def _exchange(url: str, document: Json | None) -> Any:

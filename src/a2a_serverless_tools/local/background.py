@@ -39,7 +39,7 @@ async def repeat(
         await asyncio.sleep(pause_s)
 
 
-async def forever() -> None:
+async def _forever() -> None:
     """Wait until cancelled."""
     await asyncio.get_running_loop().create_future()
 
@@ -55,7 +55,7 @@ class Background:
         main: makes the coroutine, in the new loop; by default one that only waits.
     """
 
-    def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, None]] = forever) -> None:
+    def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, None]] = _forever) -> None:
         self._main = main
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

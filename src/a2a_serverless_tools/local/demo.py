@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from textwrap import indent
 from typing import TextIO
 
 import httpx
@@ -24,8 +24,11 @@ from a2a.types import (
     TaskState,
     TaskStatus,
 )
+from rich.console import Console
+from rich.text import Text
 
 from a2a_serverless.settings import load_settings
+from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless_tools.local.stack import Options, Stack
 
@@ -42,15 +45,11 @@ _MOST_EXAMPLES = 3
 """The most tasks for an agent that is not the framework's own."""
 
 _COLOURS = {
-    TaskState.TASK_STATE_COMPLETED: "32",
-    TaskState.TASK_STATE_INPUT_REQUIRED: "33",
-    TaskState.TASK_STATE_AUTH_REQUIRED: "33",
-    TaskState.TASK_STATE_FAILED: "31",
-    TaskState.TASK_STATE_REJECTED: "31",
-    TaskState.TASK_STATE_CANCELED: "31",
+    **dict.fromkeys(TERMINAL, "red"),
+    **dict.fromkeys(INTERRUPTED, "yellow"),
+    TaskState.TASK_STATE_COMPLETED: "green",
 }
-_INTERRUPTED = TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED
-_QUIET, _STRONG, _ARTIFACT = "2", "1", "36"
+_QUIET, _STRONG, _ARTIFACT = "dim", "bold", "cyan"
 
 
 class DemoError(Exception):
@@ -115,7 +114,7 @@ async def _two_tasks(client: Client, _: AgentCard, transcript: _Transcript) -> N
 async def _examples(client: Client, card: AgentCard, transcript: _Transcript) -> None:
     """Send the examples of the card; the agent may end their tasks or ask back."""
     said = [text for skill in card.skills for text in skill.examples] or [_GREETING]
-    good = TaskState.TASK_STATE_COMPLETED, *_INTERRUPTED
+    good = TaskState.TASK_STATE_COMPLETED, *sorted(INTERRUPTED)
     for number, text in enumerate(said[:_MOST_EXAMPLES], 1):
         transcript.heading(f"{number}  An example of its card")
         task = await _converse(client, transcript, text)
@@ -164,18 +163,17 @@ class _Transcript:
     """
 
     def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._is_coloured = out.isatty() and not os.environ.get("NO_COLOR")
+        self._console = Console(file=out, highlight=False)
         self._sent_at = time.monotonic()
 
     def heading(self, text: str) -> None:
-        self._line(f"\n{self._paint(_STRONG, text)}\n")
+        self._print(Text(f"\n{text}\n", _STRONG))
 
     def fact(self, label: str, text: str) -> None:
         self._row("", label, _QUIET, text)
 
     def plain(self, text: str) -> None:
-        self._line(text)
+        self._print(Text(text))
 
     def client_says(self, text: str) -> None:
         """Print a message of the client, and restart the clock."""
@@ -201,32 +199,25 @@ class _Transcript:
         text = _text_of(status.message.parts)
         if progress is not None:
             text = f"{progress}  {text}".rstrip()
-        self._row(
-            self._seconds(), _state_label(status.state), _COLOURS.get(status.state, "0"), text
-        )
+        self._row(self._seconds(), _state_label(status.state), _COLOURS.get(status.state, ""), text)
 
     def _seconds(self) -> str:
         return f"{time.monotonic() - self._sent_at:.2f} s"
 
     def _row(self, first: str, label: str, colour: str, text: str) -> None:
-        lines = text.strip().splitlines() or [""]
-        start = f"  {self._paint(_QUIET, f'{first:>7}')}  {self._paint(colour, f'{label:<16}')}"
-        self._line(f"{start}{lines[0]}".rstrip())
-        for line in lines[1:]:
-            self._line(f"{'':27}{line}".rstrip())
+        below = indent(text, " " * 27).strip()
+        said = (f"{first:>7}", _QUIET), "  ", (f"{label:<16}", colour), below
+        row = Text.assemble("  ", *said)
+        row.rstrip()
+        self._print(row)
 
-    def _paint(self, colour: str, text: str) -> str:
-        return f"\033[{colour}m{text}\033[0m" if self._is_coloured else text
-
-    def _line(self, text: str) -> None:
-        self._out.write(f"{text}\n")
-        self._out.flush()  # live, also through a pipe
+    def _print(self, text: Text) -> None:
+        self._console.print(text, soft_wrap=True)
 
 
 def _state_label(state: TaskState) -> str:
     """Return the state in its short form, such as `input-required`."""
-    name: str = TaskState.Name(state)
-    return name.removeprefix("TASK_STATE_").lower().replace("_", "-")
+    return plain_state(state).replace("_", "-")
 
 
 def _text_of(parts: Sequence[Part]) -> str:

@@ -181,10 +181,9 @@ class ReloadedAgent:
         gone = sorted(path for path, mark in self._packages.items() if now.get(path) != mark)
         if gone and not self._is_leaving:
             self._is_leaving = True
-            names = ", ".join(Path(path).name.partition("-")[0] for path in gone[:NAMED])
-            more = f" and {len(gone) - NAMED} more" if len(gone) > NAMED else ""
-            text = "%s%s changed in site-packages: dev starts anew"
-            logger.warning(text, names, more, extra={"action": "started_anew"})
+            names = _several([Path(path).name.partition("-")[0] for path in gone])
+            text = "%s changed in site-packages: dev starts anew"
+            logger.warning(text, names, extra={"action": "started_anew"})
             self._start_anew()
         return self._is_leaving
 
@@ -242,8 +241,12 @@ class ReloadedAgent:
             os.path.relpath(path, self._folder) if Path(path).is_relative_to(self._folder) else path
             for path in paths
         )
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        return ", ".join(names[:NAMED]) + more
+        return _several(names)
+
+
+def _several(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 class _Environment(TurnAgents):
@@ -325,8 +328,6 @@ class _NotLoaded(AgentExecutor):
 
     cancel = execute
 
-
-logger = logging.getLogger(__name__)
 
 _SCALARS: Final = (bool, int, float, complex, str, bytes)
 _ROWS: Final = (list, tuple, deque)

@@ -16,7 +16,6 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import SendMessageRequest, Task
 
-from a2a_serverless.clock import Clock
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
@@ -25,9 +24,8 @@ from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
-from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import is_library, place
 from a2a_serverless.worker.guard import POLL_S
@@ -59,55 +57,24 @@ class _InlineKeeper(Keeper):
 
 
 class _Engine:
-    """Storage, queue and one worker: `open` and `go_on` accept messages, `adapter` runs turns.
+    """Storage, queue and one worker: `open` and `go_on` accept messages, `adapter` runs turns."""
 
-    Args:
-        agent: the agent that the worker runs; or a `TurnAgents`, which gives each turn its own.
-        settings: settings as of a deployment.
-        backends: by default new ones in memory.
-        clock: by default the machine's.
-        keeper: None: heartbeats and claims in a thread, as in production.
-        has_heartbeat: as for `WorkerAdapter`.
-    """
-
-    def __init__(
-        self,
-        agent: AgentExecutor | TurnAgents,
-        settings: Settings,
-        *,
-        backends: Backends | None = None,
-        clock: Clock | None = None,
-        keeper: Keeper | None = None,
-        has_heartbeat: bool = True,
-    ) -> None:
-        self.settings = settings
-        self.backends = backends or memory_backends(settings, clock)
-        self.storage = self.backends.storage
-        self.operations = self.backends.operations
-        self.adapter = WorkerAdapter(
-            self.backends, agent, settings, clock=clock, has_heartbeat=has_heartbeat, keeper=keeper
-        )
-        self.clock = self.adapter.clock
+    def __init__(self, backends: Backends, adapter: WorkerAdapter) -> None:
+        self.storage = backends.storage
+        self.operations = backends.operations
+        self.adapter = adapter
 
     async def open(
-        self,
-        request: SendMessageRequest,
-        *,
-        context_id: str,
-        caller: Caller,
-        scope: Scope | None = None,
+        self, request: SendMessageRequest, *, context_id: str, caller: Caller, scope: Scope
     ) -> Head:
-        """Create a task and enqueue its first turn; return HEAD as it is then.
-
-        Without `scope` the task is in the storage's own scope.
-        """
+        """Create a task and enqueue its first turn; return HEAD as it is then."""
         storage = self._seen_by(scope)
         opened = await storage.open_task(context_id, request, caller=caller)
         await self.enqueue(opened.head)
         return opened.head
 
     async def go_on(
-        self, task: Head, request: SendMessageRequest, *, caller: Caller, scope: Scope | None = None
+        self, task: Head, request: SendMessageRequest, *, caller: Caller, scope: Scope
     ) -> Head:
         """Accept a message for a task that waits for one, and enqueue its turn.
 
@@ -149,11 +116,10 @@ class _Engine:
 
     def storage_of(self, task: Head) -> DurableStorage:
         """Return the storage in the scope of a task."""
-        is_own = task.scope == self.storage.scope.digest
-        return self._seen_by(None if is_own else Scope(task.scope))
+        return self._seen_by(Scope(task.scope))
 
-    def _seen_by(self, scope: Scope | None) -> DurableStorage:
-        return self.storage if scope is None else self.storage.for_scope(scope)
+    def _seen_by(self, scope: Scope) -> DurableStorage:
+        return self.storage if scope == self.storage.scope else self.storage.for_scope(scope)
 
 
 def _found(value: T | None) -> T:
@@ -364,9 +330,10 @@ class Process:
         self._loop.set_default_executor(self._threads)
         self._is_waiting = False
         self._asides: set[asyncio.Task[None]] = set()
-        self.engine = _Engine(
-            self._agent, settings, backends=backends, clock=clock, keeper=_TellingKeeper()
+        adapter = WorkerAdapter(
+            backends, self._agent, settings, clock=clock, keeper=_TellingKeeper()
         )
+        self.engine = _Engine(backends, adapter)
 
     def turn(self, agent: AgentExecutor, points: Points) -> None:
         """Run the operations that follow as a turn of `agent`."""

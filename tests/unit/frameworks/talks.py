@@ -50,7 +50,9 @@ class Talk:
         """A message of some parts, which begins a task."""
         message = Message(message_id=uuid4().hex, role=Role.ROLE_USER, parts=parts)
         sent = SendMessageRequest(message=message)
-        head = await self.bench.open(sent, context_id="ctx", caller=Caller())
+        head = await self.bench.open(
+            sent, context_id="ctx", caller=Caller(), scope=self.bench.storage.scope
+        )
         await self._work()
         return await self.bench.task(head)
 

@@ -159,13 +159,15 @@ class Stage:
         )
         self.queue = Queue(self.clock, self.receives, "Operation.fifo")
         self.quarantine = Queue(self.clock, self.receives, "Quarantine.fifo")
-        backends = replace(
+        self.settings = settings
+        self.backends = replace(
             memory_backends(settings, self.clock),
             operations=self.queue,
             quarantine=self.quarantine,
         )
         self.agent = Agent(self._work)
-        self.engine = _Engine(self.agent, settings, backends=backends, clock=self.clock)
+        adapter = WorkerAdapter(self.backends, self.agent, settings, clock=self.clock)
+        self.engine = _Engine(self.backends, adapter)
 
     async def deaths(self, count: int) -> list[Death]:
         """One death after the other, each at any time of its workers' lives."""
@@ -243,14 +245,12 @@ class Stage:
 
     def _function(self) -> WorkerFunction:
         """An environment in this loop, which is no thread's."""
-        function = WorkerFunction(
-            self.engine.backends, self.agent, self.engine.settings, clock=self.clock
-        )
+        function = WorkerFunction(self.backends, self.agent, self.settings, clock=self.clock)
         function._loop.close()
         function._adapter = WorkerAdapter(
-            self.engine.backends,
+            self.backends,
             self.agent,
-            self.engine.settings,
+            self.settings,
             clock=self.clock,
             keeper=_InlineKeeper(),
         )
