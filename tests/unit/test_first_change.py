@@ -52,8 +52,7 @@ def test_the_command_of_a_first_change_runs(capsys: pytest.CaptureFixture[str]) 
     shown = ModuleType("limits")
     exec(dedent(code), shown.__dict__)  # noqa: S102 - the page is ours
     parser = Parser(prog="a2a-serverless")
-    commands = parser.add_subparsers()
-    shown.ADDERS["limits"](commands)
+    shown.ADDERS["limits"](parser.add_subparsers().add_parser("limits"))
     options = parser.parse_args(["limits"])
     assert options.run(options) == 0
     assert capsys.readouterr().out == "parts of a message: 500\n"

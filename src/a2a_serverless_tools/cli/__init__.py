@@ -11,7 +11,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from types import ModuleType
+from typing import Final
 
 from a2a_serverless import __version__
 from a2a_serverless.errors import (
@@ -40,13 +42,41 @@ from a2a_serverless_tools.cli.arguments import PROGRAM, Parser
 from a2a_serverless_tools.cli.plain_lines import plain_handler
 from a2a_serverless_tools.cli.text import escape_on_stdout, refuse
 
-_COMMANDS = (
-    *("demo", "init", "dev", "send", "console", "lock", "upgrade", "secrets", "preflight"),
-    *("api", "worker", "push", "sweep", "status", "task", "tasks", "export", "journal"),
-    *("undecodable", "notifications"),
-    *("provision", "bundle", "docs"),
-)
-"""The commands in the order of `--help`."""
+_COMMANDS: Final[Mapping[str, tuple[ModuleType, str]]] = {
+    "demo": (
+        dev,
+        "one streamed and one resumed task on this machine, shown with the official client",
+    ),
+    "init": (project, "makes a project of your own, to run, test, deploy and upgrade"),
+    "dev": (dev, "the whole stack in one process, on a file, for working on an agent"),
+    "send": (send, "talks to an agent: yours in dev, or any that speaks A2A"),
+    "console": (dev, "tasks, queues and card in a browser, on this machine"),
+    "lock": (project, "resolves the agent's packages beside those of the layer"),
+    "upgrade": (project, "merges this version's template and files into a project, and locks anew"),
+    "secrets": (secrets, "writes the agent's keys from .env into the secret of a deployment"),
+    "preflight": (preflight, "says what is wrong with a deployment, before anything is changed"),
+    "api": (processes, "the HTTP application alone, on DynamoDB and SQS"),
+    "worker": (processes, "runs the agent on what the queue delivers (pull mode)"),
+    "push": (processes, "tells webhooks what was committed (pull mode)"),
+    "sweep": (
+        processes,
+        "repairs overdue turns, ends overdue cancels and the tasks of dead letters",
+    ),
+    "status": (status, "is it well? queues, workers, what waits, what failed, how long it took"),
+    "task": (task, "shows one task: its state, who has claimed it, and what happened to it"),
+    "tasks": (tasks, "lists tasks; acts on one or on many; deletes a caller's"),
+    "export": (export, "writes all that a caller has, as JSON lines"),
+    "journal": (acting, "lists what operators have done: who, when, and what came of it"),
+    "undecodable": (letters, "lists the messages that cannot be read; shows or deletes one"),
+    "notifications": (letters, "lists the notifications that were given up; shows or deletes one"),
+    "provision": (
+        processes,
+        "creates the table and the queues of template.yaml where they are missing",
+    ),
+    "bundle": (project, "puts the agent's locked packages into a folder, for `sam build`"),
+    "docs": (docs, "the documentation of this version"),
+}
+"""The module and the summary of each command, in the order of `--help`."""
 
 _EXIT_INTERRUPTED = 130
 _EXIT_UNREAD = 141
@@ -123,13 +153,8 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    modules = (
-        *(dev, send, project, secrets, preflight, processes, status, task, tasks, export),
-        *(letters, acting, docs),
-    )
-    adders = {name: add for module in modules for name, add in module.ADDERS.items()}
-    for name in _COMMANDS:
-        adders[name](commands)
+    for name, (module, summary) in _COMMANDS.items():
+        module.ADDERS[name](commands.add_parser(name, help=summary))
     return parser
 
 

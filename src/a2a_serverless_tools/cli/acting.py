@@ -7,7 +7,7 @@ from argparse import SUPPRESS, Namespace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from a2a_serverless_tools.cli.arguments import Adders, Commands, Parser, add_command, positive
+from a2a_serverless_tools.cli.arguments import Adders, Commands, Parser, positive
 from a2a_serverless_tools.cli.task import fault_of, not_found
 from a2a_serverless_tools.cli.text import agreed, counting, printable, refuse, say
 
@@ -100,7 +100,8 @@ def add_acts(verbs: Commands) -> None:
     """Add the verbs that act on one task, or on those of a filter."""
     for act, (summary, description) in _VERBS.items():
         run = partial(_act, act=act)
-        verb = add_command(verbs, act, run, summary=summary, description=description)
+        verb = verbs.add_parser(act, help=summary)
+        verb.does(run, description)
         verb.add_task_id(is_optional=True)
         add_filter(verb, is_verb=True)
         if act == "redeliver":
@@ -237,13 +238,10 @@ def _print_done(done: Done, of: int) -> None:
 # -- the journal -----------------------------------------------------------------------------
 
 
-def _add_journal(commands: Commands) -> None:
-    journal = add_command(
-        commands,
-        "journal",
+def _add_journal(journal: Parser) -> None:
+    journal.does(
         _journal,
-        summary="lists what operators have done: who, when, and what came of it",
-        description="Lists the acts of operators on tasks, the newest first. An act is noted "
+        "Lists the acts of operators on tasks, the newest first. An act is noted "
         "before and after, and kept for 90 days.",
     )
     journal.add_argument("--task", metavar="ID", help="only acts on this task; needs --scope")

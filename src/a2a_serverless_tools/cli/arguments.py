@@ -56,6 +56,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_UNUSABLE, f"{self.prog}: {message}; see {self.prog} --help\n")
 
+    def does(self, run: Run, description: str) -> None:
+        """Add what a command does: in words, and the function that does it."""
+        self.description = description
+        self.set_defaults(run=run)
+        self.add_argument("-v", "--verbose", action="store_true", help="log what happens to stderr")
+
     def add_words(self, named: str, *, help_text: str) -> None:
         """Add `words`, which may stand before, between and behind the options."""
         self.add_argument("words", nargs="*", metavar=named, help=help_text)
@@ -158,22 +164,12 @@ class Parser(argparse.ArgumentParser):
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # noqa: SLF001 - has no public name
 
-Adders: TypeAlias = Mapping[str, Callable[[Commands], None]]
+Adders: TypeAlias = Mapping[str, Callable[[Parser], None]]
 """The functions of a module that describe its commands, by the commands' names."""
 
 Run: TypeAlias = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
 """Does a command's work and returns the exit code; a `ConfigurationError` is printed, and of a
 coroutine also what AWS has refused."""
-
-
-def add_command(
-    commands: Commands, name: str, run: Run, *, summary: str, description: str
-) -> Parser:
-    """Add a command, and return its parser to add its own arguments."""
-    command = commands.add_parser(name, help=summary, description=description)
-    command.set_defaults(run=run)
-    command.add_argument("-v", "--verbose", action="store_true", help="log what happens to stderr")
-    return command
 
 
 def project_folder(here: Path) -> Path:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from a2a_serverless_tools.cli.arguments import (
     Adders,
-    Commands,
-    add_command,
+    Parser,
     agent_spec,
     card_path,
     has_own_agent,
@@ -44,13 +43,10 @@ _LOADS = {
 }
 
 
-def _add_dev(commands: Commands) -> None:
-    dev = add_command(
-        commands,
-        "dev",
+def _add_dev(dev: Parser) -> None:
+    dev.does(
         _dev,
-        summary="the whole stack in one process, on a file, for working on an agent",
-        description="Serves the agent at --port: what api, worker, sweep and push do, on one file, "
+        "Serves the agent at --port: what api, worker, sweep and push do, on one file, "
         "which keeps all tasks for the next start. Webhooks on this machine are called. The agent "
         "gets the variables of .env in the current folder or the project around it, also after a "
         "change. Without A2A_AUTH every program on this machine may call, and no page in a browser "
@@ -203,13 +199,10 @@ def beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGIA
     return with_console(running.app, console, OwnAddress(console.app, port=port))
 
 
-def _add_demo(commands: Commands) -> None:
-    add_command(
-        commands,
-        "demo",
+def _add_demo(command: Parser) -> None:
+    command.does(
         _demo,
-        summary="one streamed and one resumed task on this machine, shown with the official client",
-        description="Starts the stack on a free port and a file that it removes again, runs tasks "
+        "Starts the stack on a free port and a file that it removes again, runs tasks "
         "through the official a2a-sdk client, and prints what the client sees. They are two tasks "
         "of a trip planner or, in the folder of your project, the examples of its card. Needs no "
         "AWS account and no network.",
@@ -235,13 +228,10 @@ def _demo(options: Namespace) -> int:
     return 0
 
 
-def _add_console(commands: Commands) -> None:
-    console = add_command(
-        commands,
-        "console",
+def _add_console(console: Parser) -> None:
+    console.does(
         _console,
-        summary="tasks, queues and card in a browser, on this machine",
-        description="Serves pages on 127.0.0.1 for one person, with your own AWS credentials. "
+        "Serves pages on 127.0.0.1 for one person, with your own AWS credentials. "
         "They show the stack --stack or the table A2A_TABLE, else the file of your dev, which "
         "need not run. Nothing is deployed.",
     )

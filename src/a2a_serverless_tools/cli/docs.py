@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.cli.arguments import PROGRAM, Adders, Commands, add_command
+from a2a_serverless_tools.cli.arguments import PROGRAM, Adders, Parser
 from a2a_serverless_tools.cli.text import say
 from a2a_serverless_tools.scaffold.pages import title
 from a2a_serverless_tools.scaffold.source import PAGES, files, page_order, source
@@ -31,13 +31,10 @@ _STYLE: Final = (
 )
 
 
-def _add_docs(commands: Commands) -> None:
-    docs = add_command(
-        commands,
-        "docs",
+def _add_docs(docs: Parser) -> None:
+    docs.does(
         _docs,
-        summary="the documentation of this version",
-        description="Prints a page, or without TOPIC the list of all pages.",
+        "Prints a page, or without TOPIC the list of all pages.",
     )
     docs.add_argument("topic", nargs="?", default="", metavar="TOPIC", help="the name of a page")
     docs.add_argument("--browser", action="store_true", help="open the page in a browser")

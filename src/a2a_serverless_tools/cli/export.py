@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from a2a_serverless_tools.cli.arguments import EXIT_DAMAGED, Adders, Commands, add_command
+from a2a_serverless_tools.cli.arguments import EXIT_DAMAGED, Adders, Parser
 from a2a_serverless_tools.cli.tasks import add_owner, fault_of_owner, nothing_of, owner_of
 from a2a_serverless_tools.cli.text import as_line, counting, refuse
 
@@ -25,13 +25,10 @@ _SECRETS: Final = ("token", "credentials")
 """The fields of a webhook that are left out: they are its receiver's secrets."""
 
 
-def _add(commands: Commands) -> None:
-    export = add_command(
-        commands,
-        "export",
+def _add(export: Parser) -> None:
+    export.does(
         _export,
-        summary="writes all that a caller has, as JSON lines",
-        description="Writes a caller's tasks with history, artifacts and metadata, the states of "
+        "Writes a caller's tasks with history, artifacts and metadata, the states of "
         "its conversations and its webhooks without their secrets, one JSON object a line, and "
         "changes nothing. The last line has the counts. What is damaged is named in a line.",
     )

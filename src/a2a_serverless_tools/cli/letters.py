@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.cli.arguments import Adders, Commands, add_command
+from a2a_serverless_tools.cli.arguments import Adders, Parser
 from a2a_serverless_tools.cli.text import agreed, printable, refuse
 
 if TYPE_CHECKING:
@@ -26,14 +26,11 @@ _SHOWN: Final = 80
 """The most characters of a body that a list shows."""
 
 
-def _add(commands: Commands, name: str) -> None:
+def _add(command: Parser, name: str) -> None:
     what = _WHAT[name]
-    command = add_command(
-        commands,
-        name,
+    command.does(
         _look,
-        summary=f"lists the {what}; shows or deletes one",
-        description=f"Lists the {what}, which are kept for 14 days and which no function "
+        f"Lists the {what}, which are kept for 14 days and which no function "
         "consumes. They are those of a stack, of the queue that the environment names, or of the "
         "file of your dev. `a2a-serverless docs incidents` says what to do about them.",
     )

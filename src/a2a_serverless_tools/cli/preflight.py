@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.cli.arguments import Adders, Commands, Parser, add_command, project_folder
+from a2a_serverless_tools.cli.arguments import Adders, Parser, project_folder
 from a2a_serverless_tools.cli.text import refuse, say
 
 SETTINGS: Final = "samconfig.toml"
@@ -52,13 +52,10 @@ _UPLOADED: Final = "WebAdapterLayerArn"
 _ALL_AT_ONCE: Final = "all-at-once"
 
 
-def _add_preflight(commands: Commands) -> None:
-    preflight = add_command(
-        commands,
-        "preflight",
+def _add_preflight(preflight: Parser) -> None:
+    preflight.does(
         _preflight,
-        summary="says what is wrong with a deployment, before anything is changed",
-        description="Compares the project's template with the deployed stack, its parameters with "
+        "Compares the project's template with the deployed stack, its parameters with "
         "what the template takes, and its region with what AWS has there. It says in one "
         "sentence each what would replace the table, a queue or a secret, or would not deploy. "
         "Stack, region and parameters are those of samconfig.toml. It changes nothing.",

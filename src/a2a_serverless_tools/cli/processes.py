@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import (
     Adders,
-    Commands,
-    add_command,
+    Parser,
     agent_spec,
     card_path,
 )
@@ -31,13 +30,10 @@ VISIBILITY_S = 30.0
 """Seconds until another worker takes over from one that died, unless A2A_VISIBILITY_S is set."""
 
 
-def _add_api(commands: Commands) -> None:
-    api = add_command(
-        commands,
-        "api",
+def _add_api(api: Parser) -> None:
+    api.does(
         _api,
-        summary="the HTTP application alone, on DynamoDB and SQS",
-        description="Serves A2A with uvicorn on 127.0.0.1, streamed as StreamFunction does it. "
+        "Serves A2A with uvicorn on 127.0.0.1, streamed as StreamFunction does it. "
         "A2A_TABLE and A2A_QUEUE name the table and the queue; with A2A_TABLE=file:PATH both are "
         "in a file. A2A_AUTH says who may call: api-key "
         "(with A2A_API_KEYS), oidc (with A2A_OIDC_ISSUER and A2A_OIDC_AUDIENCE), api-key+oidc "
@@ -89,13 +85,10 @@ def _api(options: Namespace) -> int:
     return 0
 
 
-def _add_worker(commands: Commands) -> None:
-    worker = add_command(
-        commands,
-        "worker",
+def _add_worker(worker: Parser) -> None:
+    worker.does(
         _worker,
-        summary="runs the agent on what the queue delivers (pull mode)",
-        description="Takes operations from the queue A2A_QUEUE, or from A2A_TABLE=file:PATH, and "
+        "Takes operations from the queue A2A_QUEUE, or from A2A_TABLE=file:PATH, and "
         "runs the agent on them. After "
         "SIGTERM or SIGINT it takes no more, lets turns run for --drain seconds, and gives "
         "the rest back to other workers. Several workers share a queue. With "
@@ -168,13 +161,10 @@ def _settings(settings: Settings, options: Namespace) -> Settings:
     return settings.model_copy(update={"turn_limit_s": limit_s, "visibility_s": visibility_s})
 
 
-def _add_push(commands: Commands) -> None:
-    push = add_command(
-        commands,
-        "push",
+def _add_push(push: Parser) -> None:
+    push.does(
         _push,
-        summary="tells webhooks what was committed (pull mode)",
-        description="What PushFunction does: reads the stream of the table A2A_TABLE and the queue "
+        "What PushFunction does: reads the stream of the table A2A_TABLE and the queue "
         "A2A_PUSH_QUEUE, and calls webhooks, until SIGTERM or SIGINT. Only public https URLs are "
         "called, and what A2A_PUSH_ALLOWED_HOSTS names.",
     )
@@ -208,13 +198,10 @@ def _push(options: Namespace) -> int:
     return 0
 
 
-def _add_sweep(commands: Commands) -> None:
-    sweep = add_command(
-        commands,
-        "sweep",
+def _add_sweep(sweep: Parser) -> None:
+    sweep.does(
         _sweep,
-        summary="repairs overdue turns, ends overdue cancels and the tasks of dead letters",
-        description="What SweeperFunction does once a minute and with every dead letter.",
+        "What SweeperFunction does once a minute and with every dead letter.",
     )
     sweep.add_argument("--once", action="store_true", help="one round, then exit")
 
@@ -245,13 +232,10 @@ def _sweep(options: Namespace) -> int:
     return serve(backends, rounds.forever(), drain_s=0)
 
 
-def _add_provision(commands: Commands) -> None:
-    add_command(
-        commands,
-        "provision",
+def _add_provision(command: Parser) -> None:
+    command.does(
         _provision,
-        summary="creates the table and the queues of template.yaml where they are missing",
-        description="Prints A2A_TABLE=..., A2A_QUEUE=... and so on, a line each, for "
+        "Prints A2A_TABLE=..., A2A_QUEUE=... and so on, a line each, for "
         "`export $(...)`. The same variables choose other names beforehand. The table is for "
         "development: without backups, deletion protection and a key of your own, which a "
         "deployment has.",

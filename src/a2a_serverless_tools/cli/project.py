@@ -7,20 +7,17 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Final
 
-from a2a_serverless_tools.cli.arguments import Adders, Commands, add_command, project_folder
+from a2a_serverless_tools.cli.arguments import Adders, Parser, project_folder
 from a2a_serverless_tools.cli.text import refuse, say
 
 _EXIT_TO_DO: Final = 1
 """The exit code if the owner has something to decide or, with --check, something to upgrade."""
 
 
-def _add_init(commands: Commands) -> None:
-    init = add_command(
-        commands,
-        "init",
+def _add_init(init: Parser) -> None:
+    init.does(
         _init,
-        summary="makes a project of your own, to run, test, deploy and upgrade",
-        description="Writes an agent with its card, the template that deploys it, locked "
+        "Writes an agent with its card, the template that deploys it, locked "
         "packages, tests, a Makefile and a pipeline into DIR, which has to be empty or missing. "
         "The framework stays a package that the project names with its version.",
     )
@@ -49,13 +46,10 @@ def _init(options: Namespace) -> int:
     return 0
 
 
-def _add_lock(commands: Commands) -> None:
-    lock = add_command(
-        commands,
-        "lock",
+def _add_lock(lock: Parser) -> None:
+    lock.does(
         _lock,
-        summary="resolves the agent's packages beside those of the layer",
-        description="Makes functions/worker/requirements.txt of requirements.in beside it, with "
+        "Makes functions/worker/requirements.txt of requirements.in beside it, with "
         "hashes, and the locks in requirements/. What the layer has is left out; what does not "
         "fit it is named.",
     )
@@ -69,13 +63,10 @@ def _lock(options: Namespace) -> int:
     return 0
 
 
-def _add_upgrade(commands: Commands) -> None:
-    upgrade = add_command(
-        commands,
-        "upgrade",
+def _add_upgrade(upgrade: Parser) -> None:
+    upgrade.does(
         _upgrade,
-        summary="merges this version's template and files into a project, and locks anew",
-        description="Merges what the installed version writes into the project around the current "
+        "Merges what the installed version writes into the project around the current "
         "folder, by `git merge-file`. Your edits stay. What both have changed is marked in the "
         "file and listed, and the exit code is 1.",
     )
@@ -114,13 +105,10 @@ def _upgrade(options: Namespace) -> int:
     return 0
 
 
-def _add_bundle(commands: Commands) -> None:
-    bundle = add_command(
-        commands,
-        "bundle",
+def _add_bundle(bundle: Parser) -> None:
+    bundle.does(
         _bundle,
-        summary="puts the agent's locked packages into a folder, for `sam build`",
-        description="Installs what functions/worker/requirements.txt locks into FOLDER, as wheels "
+        "Installs what functions/worker/requirements.txt locks into FOLDER, as wheels "
         "for Lambda's platform. Stops with one sentence where requirements.in does not fit the "
         "layer or was not locked, and, with --measure, where FOLDER is too large for Lambda.",
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.cli.arguments import Adders, Commands, add_command, project_folder
+from a2a_serverless_tools.cli.arguments import Adders, Parser, project_folder
 from a2a_serverless_tools.cli.preflight import (
     SETTINGS,
     add_deployment,
@@ -26,13 +26,10 @@ _OF_THIS_MACHINE: Final = "AWS_"
 """The beginning of names in `.env` that take the place of the worker's role here."""
 
 
-def _add_secrets(commands: Commands) -> None:
-    secrets = add_command(
-        commands,
-        "secrets",
+def _add_secrets(secrets: Parser) -> None:
+    secrets.does(
         _secrets,
-        summary="writes the agent's keys from .env into the secret of a deployment",
-        description="Writes the variables of .env, or those that are named, into the secret that "
+        "Writes the variables of .env, or those that are named, into the secret that "
         "the stack's AgentSecretArn names, after one question that shows names and no values. "
         "Without such a secret it makes one, and names it in samconfig.toml for the next "
         "deployment. What else the secret has stays.",

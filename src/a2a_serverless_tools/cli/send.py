@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.cli.arguments import PROGRAM, Adders, Commands, add_command
+from a2a_serverless_tools.cli.arguments import PROGRAM, Adders, Parser
 from a2a_serverless_tools.cli.text import printable, refuse, say
 
 if TYPE_CHECKING:
@@ -39,13 +39,10 @@ _SOON_S: Final = 10.0
 _BINDINGS: Final = ("JSONRPC", "HTTP+JSON")
 
 
-def _add_send(commands: Commands) -> None:
-    send = add_command(
-        commands,
-        "send",
+def _add_send(send: Parser) -> None:
+    send.does(
         _send,
-        summary="talks to an agent: yours in dev, or any that speaks A2A",
-        description="Sends TEXT to the agent at URL, by default to the running dev of this folder, "
+        "Sends TEXT to the agent at URL, by default to the running dev of this folder, "
         "and prints the answer to stdout as it comes, what happens meanwhile to stderr. Without "
         "TEXT it reads stdin, which on a terminal is a conversation. Exit codes: 0 completed, "
         "1 failed, rejected or canceled, 2 wrong use or no connection, 3 the agent asks: answer "

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from a2a_serverless_tools.cli.arguments import Adders, Commands, add_command
+from a2a_serverless_tools.cli.arguments import Adders, Parser
 from a2a_serverless_tools.cli.text import printable
 
 if TYPE_CHECKING:
@@ -17,13 +17,10 @@ EXIT_WRONG: Final = 1
 """The exit code if something needs a person: the output's first part says what."""
 
 
-def _add(commands: Commands) -> None:
-    status = add_command(
-        commands,
-        "status",
+def _add(status: Parser) -> None:
+    status.does(
         _show,
-        summary="is it well? queues, workers, what waits, what failed, how long it took",
-        description="Shows how full the queues are, which workers have told of themselves, which "
+        "Shows how full the queues are, which workers have told of themselves, which "
         "open turns wait, what failed within 1 hour and 24, and how long tasks took. Exits with "
         "0 if nothing needs a person, with 1 if something does, with 2 if it is unknown.",
     )

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from a2a_serverless_tools.cli.arguments import Adders, Commands, add_command
+from a2a_serverless_tools.cli.arguments import Adders, Parser
 from a2a_serverless_tools.cli.text import counting, refuse
 
 if TYPE_CHECKING:
@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 _SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{32}")
 
 
-def _add(commands: Commands) -> None:
-    task = add_command(
-        commands,
-        "task",
+def _add(task: Parser) -> None:
+    task.does(
         _show,
-        summary="shows one task: its state, who has claimed it, and what happened to it",
-        description="Reads a task of a stack, of the table A2A_TABLE or of your dev, and changes "
+        "Reads a task of a stack, of the table A2A_TABLE or of your dev, and changes "
         "nothing. Shows its state, and its turns with their attempts and versions, without the "
         "contents of messages and artifacts.",
     )

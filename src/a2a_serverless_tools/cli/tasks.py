@@ -15,7 +15,6 @@ from a2a_serverless_tools.cli.arguments import (
     Adders,
     Commands,
     Parser,
-    add_command,
     positive,
 )
 from a2a_serverless_tools.cli.task import fault_of
@@ -32,13 +31,10 @@ _MORE: Final = 10_000
 """How many tasks more than it has counted a deletion deletes, until it gives up."""
 
 
-def _add(commands: Commands) -> None:
-    tasks = add_command(
-        commands,
-        "tasks",
+def _add(tasks: Parser) -> None:
+    tasks.does(
         _list,
-        summary="lists tasks; acts on one or on many; deletes a caller's",
-        description="Lists the tasks of one owner, the newest change first. Without an owner it "
+        "Lists the tasks of one owner, the newest change first. Without an owner it "
         "lists the tasks of all, the newest first, that were created in the last day, or since "
         "the time of --created or --since.",
     )
@@ -64,12 +60,10 @@ def _add(commands: Commands) -> None:
 
 
 def _add_purge(verbs: Commands) -> None:
-    purge = add_command(
-        verbs,
-        "purge",
+    purge = verbs.add_parser("purge", help="deletes all that a caller has")
+    purge.does(
         _purge,
-        summary="deletes all that a caller has",
-        description="Deletes a caller's tasks with their logs and webhooks, and the states of its "
+        "Deletes a caller's tasks with their logs and webhooks, and the states of its "
         "contexts, for good. It counts them first, and asks. Meanwhile the caller's new messages "
         "are refused. An interrupted deletion is continued by the next.",
     )

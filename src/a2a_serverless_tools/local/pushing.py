@@ -103,9 +103,13 @@ def pushing(
                 if not handles:
                     free.release()
 
-    again = partial(repeat, action="pump_failed")
-    failure = "The {} cannot be read."
-    delivering = partial(again, deliver, pause_s=FIRST_RETRY_S, failure=failure.format("queue"))
-    reading = partial(again, read, pause_s=LONGEST_RETRY_S, failure=failure.format("stream"))
+    async def reading() -> None:
+        failure = "The stream cannot be read."
+        await repeat(read, pause_s=LONGEST_RETRY_S, failure=failure, action="pump_failed")
+
+    async def delivering() -> None:
+        failure = "The queue cannot be read."
+        await repeat(deliver, pause_s=FIRST_RETRY_S, failure=failure, action="pump_failed")
+
     with Background("push", delivering), Background("push-stream", reading):
         yield
