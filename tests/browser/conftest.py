@@ -87,7 +87,7 @@ def site_of(
         stack_options = Options(
             agent=f"{agent}:agent",
             card=CARD,
-            beside=partial(dev.beside, consoles, lines),
+            beside=partial(dev._beside, consoles, lines),
             push=push,
         )
         with Stack(settings, stack_options) as stack:

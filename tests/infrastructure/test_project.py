@@ -17,7 +17,7 @@ from a2a_serverless.http.card import load_card
 from a2a_serverless.worker import TaskContext
 from a2a_serverless_tools.cli import main
 from a2a_serverless_tools.scaffold import project as project_module
-from a2a_serverless_tools.scaffold.project import BASE, KINDS, Project, checked_name, create, write
+from a2a_serverless_tools.scaffold.project import BASE, KINDS, Project, _write, checked_name, create
 from a2a_serverless_tools.scaffold.source import AGENT, CARD, PAGES, files, source
 from a2a_serverless_tools.testing.fixtures import MakeBench
 from tests.support.permissions import granted, transform
@@ -87,7 +87,7 @@ def test_the_agent_of_the_rules_keeps_them(
 ) -> None:
     """The code of AGENTS.md runs as it stands there: its agent asks, and its own test passes."""
     agent, test = re.findall(r"```python\n(.*?)```", for_assistants()["AGENTS.md"], re.DOTALL)
-    write(tmp_path, {AGENT: agent.encode()})
+    _write(tmp_path, {AGENT: agent.encode()})
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(test, names)  # noqa: S102 - it is what this version writes
@@ -198,7 +198,7 @@ def test_a_project_that_is_copied_in_part_is_taken_away(
         folder.mkdir()
 
     def fills_up(source: Path, target: Path, **_: bool) -> None:
-        write(target, {"template.yaml": b"", "functions/api/api.py": b""})
+        _write(target, {"template.yaml": b"", "functions/api/api.py": b""})
         raise shutil.Error([(str(source), str(target), "[Errno 28] No space left on device")])
 
     monkeypatch.setattr(shutil, "copytree", fills_up)

@@ -13,7 +13,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli import main
 from a2a_serverless_tools.scaffold import dependencies
 from a2a_serverless_tools.scaffold.dependencies import DEVELOPMENT, DEVELOPMENT_LOCK
-from a2a_serverless_tools.scaffold.project import BASE, Project, _Upgrade, plan, write
+from a2a_serverless_tools.scaffold.project import BASE, Project, _Upgrade, _write, plan
 from a2a_serverless_tools.scaffold.source import (
     AGENT_LOCK,
     LAYER_LOCK,
@@ -39,7 +39,7 @@ def versions(tmp_path: Path, project: Path) -> dict[str, Path]:
     for number, version in enumerate(("0.2.0", "0.3.0", "0.4.0")):
         root = tmp_path / "versions" / version
         names = [path.relative_to(project) for path in files(project, PACKAGED_FILES)]
-        write(root, {name.as_posix(): (project / name).read_bytes() for name in names})
+        _write(root, {name.as_posix(): (project / name).read_bytes() for name in names})
         template = (root / "template.yaml").read_text()
         for name in ("NewerParameter", "NewestParameter")[:number]:
             template = template.replace("Rules:\n", PARAMETER.format(name=name), 1)
@@ -55,7 +55,7 @@ def made(folder: Path, repository: Path | None, version: str = "0.2.0") -> Path:
     """A project as a version writes it."""
     project = Project(agent="worker", name="mine", version=version)
     rendered = project.render(repository)
-    write(folder, rendered)
+    _write(folder, rendered)
     project.record(folder, rendered)
     return folder
 
@@ -263,7 +263,7 @@ def test_locks_that_could_not_be_made_are_made_by_the_next_upgrade(
 ) -> None:
     """The files are merged, and the index does not answer: what is left to do is not forgotten."""
     folder = made(tmp_path / "mine", None, __version__)
-    write(folder, {LAYER_LOCK: b"a2a-serverless==0.0.1\n"})
+    _write(folder, {LAYER_LOCK: b"a2a-serverless==0.0.1\n"})
     monkeypatch.chdir(folder)
 
     def unlocked(_: dependencies.Dependencies) -> None:

@@ -90,7 +90,7 @@ class Answer:
             print(as_line(MessageToDict(event)), flush=True)
         match event.WhichOneof("payload"):
             case "task":
-                self.show_task(event.task)
+                self._take_task(event.task)
             case "message":
                 self._take_message(event.message)
             case "status_update":
@@ -102,7 +102,7 @@ class Answer:
                 self._is_of(chunk.task_id, chunk.context_id)
                 self._take_artifact(chunk.artifact, is_whole=not chunk.append)
 
-    def show_task(self, task: Task) -> None:
+    def _take_task(self, task: Task) -> None:
         """Show what is new of a task."""
         self._is_of(task.id, task.context_id)
         for artifact in task.artifacts:

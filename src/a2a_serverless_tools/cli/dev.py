@@ -117,17 +117,22 @@ def _dev(options: Namespace) -> int:
         running.callback(spans.close)  # here, as a start anew has no end of the process
         lines = running.enter_context(kept_lines(log_of(file)))
         if not options.no_console:
-            how = replace(how, beside=partial(beside, consoles, lines))
+            how = replace(how, beside=partial(_beside, consoles, lines))
         ended = running.enter_context(until_signal())
-        anew = _Anew(ended)
-        how = replace(how, watch=watch, start_anew=anew.ask)
+        anew = threading.Event()
+
+        def start_anew() -> None:
+            anew.set()
+            ended.set()
+
+        how = replace(how, watch=watch, start_anew=start_anew)
         stack = running.enter_context(Stack(settings, how))
         _say_what_runs(stack, how, read)
         for console in consoles:
             say(f"console, once: {console.open_url()}")
         say("Ctrl-C ends it")
         ended.wait()
-    if anew.is_asked:
+    if anew.is_set():
         sys.stderr.flush()
         given = [one for one in options.given if one not in ("--fresh", "--restarted")]
         port = stack.url.rpartition(":")[2]
@@ -135,19 +140,6 @@ def _dev(options: Namespace) -> int:
         program = [sys.executable, "-m", "a2a_serverless_tools.cli", *given]
         os.execv(sys.executable, program)  # noqa: S606 - this program, as it was started
     return 0
-
-
-class _Anew:
-    """Ends the process so that it starts again."""
-
-    def __init__(self, ended: threading.Event) -> None:
-        self._ended = ended
-        self.is_asked = False
-
-    def ask(self) -> None:
-        """End this process soon."""
-        self.is_asked = True
-        self._ended.set()
 
 
 def _asked_for(options: Namespace, file: Path) -> Options:
@@ -177,7 +169,7 @@ def _say_what_runs(stack: Stack, how: Options, variables: Path | None) -> None:
     say(f"A2A at {stack.url}, its card at {stack.url}/.well-known/agent-card.json")
 
 
-def beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGIApp:
+def _beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGIApp:
     """Return the agent's application with a console at `/`; add the console to `consoles`.
 
     `lines` are what this process logs about tasks.

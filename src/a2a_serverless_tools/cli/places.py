@@ -188,9 +188,8 @@ async def _outputs_of(name: str) -> Mapping[str, str]:
         if code == "ValidationError":
             msg = f"There is no stack {name} in {region}: check --stack and --region."
         else:
-            reason = code or str(error).rstrip(".")
             msg = (
-                f"The stack {name} in {region} cannot be read ({reason}): check the credentials,"
+                f"The stack {name} in {region} cannot be read ({code}): check the credentials,"
                 " their right cloudformation:DescribeStacks, and --region."
             )
         raise ConfigurationError(msg) from error
@@ -234,7 +233,7 @@ class _StackLogs(Logs):
             try:
                 page = await aws.call(client.filter_log_events, **asked)
             except aws.ERRORS as error:
-                code = aws.error_code(error) or str(error).rstrip(".")
+                code = aws.error_code(error)
                 msg = f"The log group {group} cannot be read ({code}): check logs:FilterLogEvents."
                 raise ConfigurationError(msg) from error
             for event in page.get("events", ()):

@@ -213,7 +213,7 @@ async def deployed(stack: str) -> tuple[dict[str, Any], dict[str, str]]:
         if code == "ValidationError" and "does not exist" in str(error):
             return {}, {}
         msg = (
-            f"The stack {stack} cannot be read ({code or str(error).rstrip('.')}): check the "
+            f"The stack {stack} cannot be read ({code}): check the "
             "credentials, their rights cloudformation:DescribeStacks and GetTemplate, and --region."
         )
         raise ConfigurationError(msg) from error

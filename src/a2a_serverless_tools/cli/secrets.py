@@ -18,7 +18,7 @@ from a2a_serverless_tools.cli.preflight import (
     given_parameters,
     settings_of,
 )
-from a2a_serverless_tools.cli.text import refuse, say, typed
+from a2a_serverless_tools.cli.text import agreed, refuse, say
 
 _PARAMETER: Final = "AgentSecretArn"
 _KEY: Final = "KmsKeyArn"
@@ -59,16 +59,14 @@ async def _secrets(options: Namespace) -> int:
             return 0
         what = "a new secret" if before is None else "the secret"
         asked = f"Write {', '.join(news) or 'nothing new'} of {path} to {what} {secret}"
-        question = f"{asked}, for the stack {stack}? [y/N] "
-        if not options.yes and typed(question).lower() not in ("y", "yes"):
+        if not agreed(f"{asked}, for the stack {stack}?", options):
             return refuse("Nothing was written: answer y, or give --yes.")
         arn = await _written(secret, before, values, key=parameters.get(_KEY, ""))
     except aws.ERRORS as error:
-        reason = aws.error_code(error) or str(error).rstrip(".")
         msg = (
-            f"The secret {secret} cannot be read or written ({reason}): check --region, the"
-            " credentials, and their rights secretsmanager:GetSecretValue, PutSecretValue and"
-            " CreateSecret."
+            f"The secret {secret} cannot be read or written ({aws.error_code(error)}): check"
+            " --region, the credentials, and their rights secretsmanager:GetSecretValue,"
+            " PutSecretValue and CreateSecret."
         )
         raise ConfigurationError(msg) from error
     say(f"written to {arn}: workers that start from now on read it")

@@ -154,7 +154,7 @@ class Project:
         base = folder / BASE
         shutil.rmtree(base, ignore_errors=True)
         kept = {name: content for name, content in rendered.items() if name not in OWNERS}
-        write(base / "written", kept)
+        _write(base / "written", kept)
         record = {"version": self.version, "agent": self.agent, "name": self.name}
         (base / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
@@ -199,7 +199,7 @@ def create(folder: Path, project: Project, find_links: Sequence[str] = ()) -> No
     rendered = project.render()
     with TemporaryDirectory() as scratch:
         made = Path(scratch, "project")
-        write(made, rendered)
+        _write(made, rendered)
         Dependencies(made, links).lock()
         project.record(made, rendered)
         if links:
@@ -209,7 +209,7 @@ def create(folder: Path, project: Project, find_links: Sequence[str] = ()) -> No
             _copy(made, folder)
 
 
-def write(folder: Path, contents: Mapping[str, bytes]) -> None:
+def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write files by their paths in a folder; make scripts executable."""
     for name, content in contents.items():
         path = folder / name
@@ -289,7 +289,7 @@ class _Upgrade:
             elif step.content is not None:
                 path = self.folder / step.name
                 mode = path.stat().st_mode & 0o777 if path.is_file() else None
-                write(self.folder, {step.name: step.content})
+                _write(self.folder, {step.name: step.content})
                 if mode is not None:
                     path.chmod(mode)
         self.after.record(self.folder, self.rendered)

@@ -57,7 +57,7 @@ def developing(file: Path, *, push: bool = False, **settings: Any) -> Iterator[D
     """`dev` on a file, with its console."""
     consoles: list[Console] = []
     with kept_lines(log_of(file)) as lines:
-        beside = partial(dev.beside, consoles, lines)
+        beside = partial(dev._beside, consoles, lines)
         agent, card = f"{ECHO / 'agent.py'}:agent", ECHO / "agent_card.json"
         options = Options(agent=agent, card=card, file=file, beside=beside, push=push)
         with Stack(Settings(auth="none", **settings), options) as stack:

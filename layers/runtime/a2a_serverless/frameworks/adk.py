@@ -137,7 +137,11 @@ class AdkExecutor(Adapter, AgentExecutor):
             platform_uuid.set_id_provider(ids.new)
             agent = recording.agent(agent)
         options = await self.passed.of(ctx, self._options, Runner.__init__)
-        runner = self._runner(sessions, agent, **options)
+        if self._app is None:
+            options["agent"] = agent
+        else:
+            options["app"] = self._app.model_copy(update={"root_agent": agent})
+        runner = _TellingRunner(app_name=self._app_name, session_service=sessions, **options)
         runner.answers = recording.answers
         runner.counts_for = None if self._steps else ctx
         runner.options = await self.passed.of(ctx, self._options, Runner.run_async)
@@ -149,17 +153,9 @@ class AdkExecutor(Adapter, AgentExecutor):
         self._warn_if_empty(ctx)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        runner = self._runner(InMemorySessionService(), self._agent)
-        await A2aAgentExecutor(runner=runner, **self._executor_options).cancel(context, event_queue)
-
-    def _runner(
-        self, sessions: InMemorySessionService, agent: BaseAgent, **options: Any
-    ) -> _TellingRunner:
-        if self._app is None:
-            options["agent"] = agent
-        else:
-            options["app"] = self._app.model_copy(update={"root_agent": agent})
-        return _TellingRunner(app_name=self._app_name, session_service=sessions, **options)
+        # The ADK makes the runner when it runs, and a cancel runs nothing.
+        executor = A2aAgentExecutor(runner=_TellingRunner, **self._executor_options)
+        await executor.cancel(context, event_queue)
 
 
 class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the types
