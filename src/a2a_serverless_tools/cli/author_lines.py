@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from rich.console import Console
@@ -28,23 +27,21 @@ from a2a_serverless_tools.cli.plain_lines import PlainLines, in_context
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.inspect.wording import duration, left_at_record
 
-_NEWS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "agent_reloaded": "green",
-        "card_reloaded": "green",
-        "card_kept": "red",
-        "started_anew": "yellow",
-        "agent_kept": "red",
-        "agent_shared": "yellow",
-        "restart_needed": "yellow",
-        "kept_in_memory": "yellow",
-        "many_events": "yellow",
-        "never_awaited": "yellow",
-        "loop_blocked": "yellow",
-        "background_tasks_ended": "yellow",
-        "call_after_end": "yellow",
-    }
-)
+_NEWS: Final[Mapping[str, str]] = {
+    "agent_reloaded": "green",
+    "card_reloaded": "green",
+    "card_kept": "red",
+    "started_anew": "yellow",
+    "agent_kept": "red",
+    "agent_shared": "yellow",
+    "restart_needed": "yellow",
+    "kept_in_memory": "yellow",
+    "many_events": "yellow",
+    "never_awaited": "yellow",
+    "loop_blocked": "yellow",
+    "background_tasks_ended": "yellow",
+    "call_after_end": "yellow",
+}
 """The actions of log lines for the author, and their colours."""
 _TOLD: Final = ("a2a_serverless_tools.local.reloading", "a2a_serverless.worker.attempt")
 """The loggers whose news are told although they are no warnings."""

@@ -7,7 +7,7 @@ import re
 import shlex
 import tomllib
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,8 +73,8 @@ def add_deployment(command: Parser) -> None:
     command.add_argument("--region", metavar="REGION", help="another region")
 
 
-def settings_of(folder: Path, options: Namespace) -> tuple[str, dict[str, Any]]:
-    """Return the stack of a deployment, empty if none is named, and what samconfig.toml says of it.
+def settings_of(folder: Path, options: Namespace) -> tuple[str, dict[str, str]]:
+    """Return the stack of a deployment, empty if none is named, and what it is given of parameters.
 
     boto3 takes region and profile from the environment: they are set there.
 
@@ -87,12 +87,9 @@ def settings_of(folder: Path, options: Namespace) -> tuple[str, dict[str, Any]]:
         os.environ.pop("AWS_REGION", None)
     if profile := settings.get("profile", ""):
         os.environ["AWS_PROFILE"] = profile
-    return options.stack or settings.get("stack_name", ""), settings
-
-
-def given_parameters(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parameters that samconfig.toml gives a deployment."""
-    return _pairs(_overrides(settings))
+    given = settings.get("parameter_overrides", "")
+    parameters = _pairs(shlex.split(given) if isinstance(given, str) else map(str, given))
+    return options.stack or settings.get("stack_name", ""), parameters
 
 
 async def _preflight(options: Namespace) -> int:
@@ -101,12 +98,13 @@ async def _preflight(options: Namespace) -> int:
     from a2a_serverless_tools.local.template import Template, find_template, read_document
 
     folder = project_folder(Path.cwd())
-    stack, settings = settings_of(folder, options)
+    stack, given = settings_of(folder, options)
     document = read_document(find_template())
-    given = given_parameters(settings) | _pairs(options.values)
+    given |= _pairs(options.values)
     before, present = await deployed(stack) if stack else ({}, {})
-    values = {**_known(document, present), **given}
-    region = options.region or settings.get("region") or aws.client("dynamodb").meta.region_name
+    known = document.get("Parameters", {})
+    values = {**{name: it for name, it in present.items() if name in known}, **given}
+    region = os.environ.get("AWS_DEFAULT_REGION") or aws.client("dynamodb").meta.region_name
     faults = [
         *_misplaced(region, values),
         *Template(document, values).refusals(),
@@ -227,11 +225,6 @@ async def deployed(stack: str) -> tuple[dict[str, Any], dict[str, str]]:
     return document, {it["ParameterKey"]: it["ParameterValue"] for it in pairs}
 
 
-def _known(document: Mapping[str, Any], present: Mapping[str, str]) -> dict[str, str]:
-    """Return the present values of the parameters that the template still has."""
-    return {n: it for n, it in present.items() if n in document.get("Parameters", {})}
-
-
 def _settings(path: Path, environment: str) -> dict[str, Any]:
     """Return what samconfig.toml says of a deployment in an environment.
 
@@ -254,12 +247,7 @@ def _settings(path: Path, environment: str) -> dict[str, Any]:
     return found
 
 
-def _overrides(settings: Mapping[str, Any]) -> Sequence[str]:
-    given = settings.get("parameter_overrides", "")
-    return shlex.split(given) if isinstance(given, str) else [str(each) for each in given]
-
-
-def _pairs(values: Sequence[str]) -> dict[str, str]:
+def _pairs(values: Iterable[str]) -> dict[str, str]:
     """Return parameters by name; SAM takes `ParameterKey=NAME,ParameterValue=VALUE` too.
 
     Raises:

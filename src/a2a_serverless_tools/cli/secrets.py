@@ -11,13 +11,7 @@ from typing import Any, Final
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import Adders, Parser, project_folder
-from a2a_serverless_tools.cli.preflight import (
-    SETTINGS,
-    add_deployment,
-    deployed,
-    given_parameters,
-    settings_of,
-)
+from a2a_serverless_tools.cli.preflight import SETTINGS, add_deployment, deployed, settings_of
 from a2a_serverless_tools.cli.text import agreed, refuse, say
 
 _PARAMETER: Final = "AgentSecretArn"
@@ -45,11 +39,11 @@ async def _secrets(options: Namespace) -> int:
 
     folder = project_folder(Path.cwd())
     path, values = _wanted(options.names)
-    stack, settings = settings_of(folder, options)
+    stack, given = settings_of(folder, options)
     if not stack:
         raise ConfigurationError(f"{SETTINGS} names no stack: name it with --stack.")
     _, present = await deployed(stack)
-    parameters = present | given_parameters(settings)
+    parameters = present | given
     secret = parameters.get(_PARAMETER) or f"{stack}-agent"
     try:
         before = await _members(secret)

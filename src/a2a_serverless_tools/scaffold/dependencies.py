@@ -210,21 +210,14 @@ class Dependencies:
         """
         if "==" not in lock:
             return
-        with TemporaryDirectory() as folder:
-            wanted, made = Path(folder, "in"), Path(folder, "pylock.toml")
-            wanted.write_text(lock, encoding="utf-8")
-            forms = ("--no-deps", "--no-header", "--format", "pylock.toml", *_WHEELS_ALONE)
-            place = ("--python-version", LAMBDA_PYTHON, "--python-platform", LAMBDA_PLATFORM)
-            own = (
-                "--python",
-                sys.executable,
-            )  # or uv looks for one of Lambda's version, or gets it
-            try:
-                files = (str(wanted), "-o", str(made))
-                self._run_uv("Lambda", "compile", *files, *forms, *place, *own)
-            except ConfigurationError:
-                return  # the build names it
-            check_wheels(made.read_text(encoding="utf-8"))
+        forms = ("--no-deps", "--no-header", "--format", "pylock.toml", *_WHEELS_ALONE)
+        place = ("--python-version", LAMBDA_PYTHON, "--python-platform", LAMBDA_PLATFORM)
+        own = ("--python", sys.executable)  # or uv looks for one of Lambda's version, or gets it
+        try:
+            wheels = self._resolved("Lambda", "pylock.toml", lock, *forms, *place, *own)
+        except ConfigurationError:
+            return  # the build names it
+        check_wheels(wheels)
 
     def _lock_development(self) -> None:
         development = [
@@ -265,13 +258,21 @@ class Dependencies:
     ) -> str:
         layer = [f"{PACKAGE}=={__version__}"]
         layer += [f"{name}=={version}" for name, version in self._layer.items()]
+        forms = (*_UNIVERSAL, *_WHEELS_ALONE, *_HASHED, *options)
+        fixed = "\n".join([*layer, *constraints])
+        asked = "\n".join(requirements)
+        return self._resolved("any platform", "lock", asked, *forms, constraints=fixed)
+
+    def _resolved(
+        self, platform: str, form: str, requirements: str, *options: str, constraints: str = ""
+    ) -> str:
+        """Return what `uv pip compile` makes of requirements; `form` is the name of its file."""
         with TemporaryDirectory() as folder:
-            wanted, fixed, made = (Path(folder, name) for name in ("in", "constraints", "lock"))
-            wanted.write_text("\n".join(requirements), encoding="utf-8")
-            fixed.write_text("\n".join([*layer, *constraints]), encoding="utf-8")
+            wanted, fixed, made = (Path(folder, name) for name in ("in", "constraints", form))
+            wanted.write_text(requirements, encoding="utf-8")
+            fixed.write_text(constraints, encoding="utf-8")
             files = (str(wanted), "-c", str(fixed), "-o", str(made))
-            forms = (*_UNIVERSAL, *_WHEELS_ALONE, *_HASHED, *options)
-            self._run_uv("any platform", "compile", *files, *forms)
+            self._run_uv(platform, "compile", *files, *options)
             return made.read_text(encoding="utf-8")
 
     def _run_uv(self, platform: str, command: str, *arguments: str) -> None:
