@@ -7,9 +7,10 @@ and each call of a tool is a step.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -321,16 +322,9 @@ class _StepModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        async def call() -> Any:
-            if self._answer is not None:
-                return await self._streamed(messages, model_settings, model_request_parameters)
-            response = await self.wrapped.request(
-                messages, model_settings, model_request_parameters
-            )
-            _count(self._steps.ctx, response)
-            return _dumped([response])
-
-        return _response(await self._steps.run(MODEL, call, asked=_told(messages)))
+        ask = self.wrapped.request if self._answer is None else self._streamed
+        request = messages, model_settings, model_request_parameters
+        return await self._step(messages, partial(ask, *request))
 
     @asynccontextmanager
     async def request_stream(
@@ -341,27 +335,34 @@ class _StepModel(WrapperModel):
         run_context: RunContext[Any] | None = None,
     ) -> AsyncGenerator[StreamedResponse]:
         """Yield the events of the recorded response: they are the same in each attempt."""
-
-        async def call() -> Any:
-            return await self._streamed(
-                messages, model_settings, model_request_parameters, run_context
-            )
-
+        request = messages, model_settings, model_request_parameters, run_context
         yield CompletedStreamedResponse(
-            _response(await self._steps.run(MODEL, call, asked=_told(messages))),
+            await self._step(messages, partial(self._streamed, *request)),
             model_request_parameters=model_request_parameters,
             replay_events=True,
         )
 
-    async def _streamed(self, *request: Any) -> Any:
+    async def _step(
+        self, messages: list[ModelMessage], ask: Callable[[], Awaitable[ModelResponse]]
+    ) -> ModelResponse:
+        async def call() -> Any:
+            response = await ask()
+            _count(self._steps.ctx, response)
+            return _dumped([response])
+
+        recorded = await self._steps.run(MODEL, call, asked=_told(messages))
+        response = ModelMessagesTypeAdapter.validate_python(recorded)[0]
+        assert isinstance(response, ModelResponse)  # noqa: S101 - as it was dumped
+        return response
+
+    async def _streamed(self, *request: Any) -> ModelResponse:
         number = object()
         async with self.wrapped.request_stream(*request) as streamed:
             async for event in streamed:
                 text = _text_of(event)
                 if text and self._answer is not None:
                     await self._answer.add(text, number)
-            _count(self._steps.ctx, streamed.get())
-            return _dumped([streamed.get()])
+            return streamed.get()
 
 
 def _count(ctx: TaskContext, message: ModelMessage) -> None:
@@ -425,12 +426,6 @@ def _told(messages: list[ModelMessage]) -> Any:
         ]
         for message in _dumped(messages)
     ]
-
-
-def _response(dumped: list[Any]) -> ModelResponse:
-    response = ModelMessagesTypeAdapter.validate_python(dumped)[0]
-    assert isinstance(response, ModelResponse)  # noqa: S101 - as it was dumped
-    return response
 
 
 def _detail(kind: Any, message: str, loc: list[str | int], given: Any) -> InitErrorDetails:
