@@ -7,7 +7,6 @@ import sys
 import tempfile
 import webbrowser
 from argparse import Namespace
-from html import escape
 from pathlib import Path
 from typing import Final
 
@@ -82,24 +81,17 @@ def _print(text: str) -> None:
 
 def _written(pages: dict[str, str], folder: Path) -> dict[str, Path]:
     """Write the pages as HTML; return their paths by name, the list's under the empty name."""
-    listed = "".join(
-        f"<h2>{escape(part)}</h2><ul>"
-        + "".join(
-            f'<li><a href="{name}.html">{escape(title(pages[name], name))}</a></li>'
-            for name in named
-        )
-        + "</ul>"
-        for part, named in _parts(pages).items()
-    )
-    bodies = {name: _html(text) for name, text in pages.items()}
-    bodies[""] = f"<h1>a2a-serverless</h1>{listed}"
+    listed = "# a2a-serverless\n"
+    for part, named in _parts(pages).items():
+        rows = (f"- [{title(pages[name], name)}]({name}.md)\n" for name in named)
+        listed += f"\n## {part}\n\n{''.join(rows)}"
     written = {}
-    for name, body in bodies.items():
+    for name, text in {**pages, "": listed}.items():
         written[name] = folder / f"{name or 'index'}.html"
         head = f'<meta charset="utf-8"><title>{name or "a2a-serverless"}</title>'
         way = '<p><a href="index.html">All pages</a></p>' if name else ""
-        text = f"<!doctype html>{head}<style>{_STYLE}</style>{way}{body}"
-        written[name].write_text(text, encoding="utf-8")
+        page = f"<!doctype html>{head}<style>{_STYLE}</style>{way}{_html(text)}"
+        written[name].write_text(page, encoding="utf-8")
     return written
 
 

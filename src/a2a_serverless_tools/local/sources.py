@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from boto3.session import Session
@@ -237,14 +237,8 @@ def _is_trimmed(error: Exception) -> bool:
 
 def _json(value: Any) -> Any:
     """Return a value of boto3 in the form that Lambda passes on: base64 bytes, times in seconds."""
-    match value:
-        case dict():
-            return {name: _json(below) for name, below in value.items()}
-        case list():
-            return [_json(below) for below in value]
-        case bytes():
-            return base64.b64encode(value).decode()
-        case datetime():
-            return value.timestamp()
-        case _:
-            return value
+
+    def plain(odd: Any) -> Any:
+        return base64.b64encode(odd).decode() if isinstance(odd, bytes) else odd.timestamp()
+
+    return json.loads(json.dumps(value, default=plain))
