@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from uuid import uuid4
 
@@ -26,6 +26,8 @@ from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.loops import have_threads
 from a2a_serverless.worker.sweeper import GIVE_UP_S, DeadLetters
 from tests.support.clocks import ManualClock
+from tests.support.databases import Database, create_table, emulator_client
+from tests.support.emulators import Emulator
 from tests.support.observed import Line, counted, logged
 from tests.support.workers import PacedClock, S, params_of
 from tests.unit.worker.test_steps import Stand
@@ -34,6 +36,15 @@ Handle = Callable[[TaskContext], Awaitable[None]]
 Stands = Callable[..., Stand]
 AT_ONCE = "x" * 70_000
 """A text that is committed when the call that emits it returns: it claims the turn."""
+
+
+@pytest.fixture
+def database(local_dynamodb: Emulator) -> Iterator[Database]:
+    """A table of its own: turns of other tests that wait for a share would be before these."""
+    client, name = emulator_client(local_dynamodb), f"tasks-{uuid4()}"
+    create_table(client, name)
+    yield Database(client=client, table=name)
+    client.close()
 
 
 @pytest.fixture
