@@ -27,7 +27,7 @@ from a2a.types import SendMessageRequest, TaskPushNotificationConfig, TaskState,
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.activity import Ended, Presence, count_ended
+from a2a_serverless.storage.activity import Ended, count_ended, tell_of_process
 from a2a_serverless.storage.codec import event_items, head_item
 from a2a_serverless.storage.durable import DurableStorage, _body_of
 from a2a_serverless.storage.dynamodb import typed
@@ -115,7 +115,7 @@ async def beside(storage: DurableStorage, fill: Fill) -> None:
     now_ms = storage.clock.now_ms()
     of_day = [end for end in fill.ends if end.at >= now_ms - 25 * HOUR_MS]
     await count_ended(storage.table, of_day, now_ms)
-    await Presence(storage.table, storage.clock).tell()
+    await tell_of_process(storage.table, turns=0, now_ms=storage.clock.now_ms())
     working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
     for number in range(WAITING):
         user = f"caller-{number % CALLERS}"

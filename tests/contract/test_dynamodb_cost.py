@@ -24,10 +24,11 @@ from a2a.types import (
     TaskStatus,
 )
 
+from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import BeingDeletedError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.activity import Ended, Presence, count_ended
+from a2a_serverless.storage.activity import Ended, count_ended
 from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.deletion import Erasure, Owner, delete_context, delete_task
@@ -48,6 +49,7 @@ from a2a_serverless.tasks.identity import first_task_id, new_id, new_token
 from a2a_serverless.tasks.pace import PART_BYTES, commit_units
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.adapter import Presence
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import MOST_OF_ERROR, MOST_PLACE
 from a2a_serverless_tools.console.finding import created_in, find_tasks
@@ -97,7 +99,7 @@ def bench(local_dynamodb: Emulator, observer: Any) -> Iterator[Bench]:
     client.close()
 
 
-def set_clock(storage: DurableStorage, clock: ManualClock) -> None:
+def set_clock(storage: DurableStorage, clock: Clock) -> None:
     """Let a storage and its table go by another clock."""
     storage.clock = on_dynamo(storage)._clock = clock
 
@@ -157,10 +159,17 @@ async def test_fences_cost_a_process_one_unit_in_two_seconds(bench: Bench) -> No
     assert cost(usage) == (2, 0, 2)
 
 
+async def worker_of(bench: Bench, agent: Agent) -> Worker:
+    """A worker on the machine's clock, whose process has told of itself in this minute."""
+    set_clock(bench.storage, SystemClock())
+    worker = Worker(agent, backends=replace(memory_backends(Settings()), storage=bench.storage))
+    await worker.adapter.presence.tell()
+    return worker
+
+
 async def test_a_quick_turn_costs_a_worker_two_requests(bench: Bench) -> None:
     """One read has HEAD and log; one commit has the claim and what the agent did."""
-    backends = replace(memory_backends(Settings()), storage=bench.storage)
-    worker = Worker(Agent(complete), backends=backends)
+    worker = await worker_of(bench, Agent(complete))
     await worker.send()
     with bench.meter.measure() as usage:
         assert await worker.work()
@@ -179,9 +188,7 @@ async def test_a_conversation_costs_four_units_a_turn_and_no_request(bench: Benc
     costs = []
     for is_serial in (False, True):
         bench.storage.is_serial = is_serial
-        worker = Worker(
-            Agent(remembered), backends=replace(memory_backends(Settings()), storage=bench.storage)
-        )
+        worker = await worker_of(bench, Agent(remembered))
         for _ in range(2):
             with bench.meter.measure() as usage:
                 await worker.send()
@@ -304,9 +311,8 @@ async def test_what_the_first_page_needs_costs_little(bench: Bench) -> None:
 
 async def test_a_cancel_before_the_start_costs_no_read_more(bench: Bench) -> None:
     """HEAD says it, which is read with the log; the end finds nothing to remove."""
-    backends = replace(memory_backends(Settings()), storage=bench.storage)
     agent = Agent(complete)
-    worker = Worker(agent, backends=backends)
+    worker = await worker_of(bench, agent)
     head = await worker.send()
     await bench.storage.request_cancel(head.task_id)
     with bench.meter.measure() as usage:

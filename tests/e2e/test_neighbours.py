@@ -108,7 +108,6 @@ class Account:
                 self._backends,
                 Agent(self._work),
                 settings,
-                clock=self.clock,
                 keeper=_InlineKeeper(),
             )
             for _ in range(WORKERS)

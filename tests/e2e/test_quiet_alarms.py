@@ -280,13 +280,13 @@ class Client:
 @contextmanager
 def system(settings: Settings, backends: Backends, account: Account) -> Iterator[Any]:
     """All functions but the sweeper; yield the API, which counts its answers."""
-    operations, clock = backends.operations, backends.storage.clock
+    operations = backends.operations
     assert isinstance(operations, TableQueue)
     assert isinstance(backends.storage.table, MemoryTable)
 
     def worker(environment: ExitStack) -> Any:
         agent = load_agent(f"{AGENT}:agent")
-        function = WorkerFunction(backends, agent, settings, clock=clock)
+        function = WorkerFunction(backends, agent, settings)
         return environment.enter_context(closing(function)).handle
 
     commits = MemoryStream(backends.storage.table)

@@ -18,7 +18,6 @@ from a2a_serverless.push.jobs import PushBackends, PushJob, PushLetter
 from a2a_serverless.queues.fifo import FifoQueue, M, send_copy
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.activity import Presence
 from a2a_serverless.storage.blobs import Blobs
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.keys import KeyStore
@@ -78,8 +77,6 @@ class Backends:
 
     storage: DurableStorage
     operations: FifoQueue[Operation]
-    presence: Presence | None = None
-    """Says that this process works."""
     quarantine: FifoQueue[Operation] | None = None
     """Operations of turns that must not share a worker; None if no turns share one."""
     dead_letters: TableQueue[Operation] | None = None
@@ -141,7 +138,6 @@ def table_backends(settings: Settings, table: Table, clock: Clock | None = None)
     return Backends(
         storage=_storage_on(table, settings, clock, operations),
         operations=operations,
-        presence=Presence(table, clock),
         quarantine=made("quarantine_queue") if settings.worker_turns > 1 else None,
         dead_letters=queue_on(
             table, Operation, settings, "dead_letter_queue", visibility_s=SWEEP_S, clock=clock
@@ -262,7 +258,6 @@ def aws_backends(
     return Backends(
         storage=_storage_on(table, settings, clock, operations),
         operations=operations,
-        presence=Presence(table, clock),
         quarantine=queue(settings.quarantine_queue) if settings.quarantine_queue else None,
         push=_push_on_aws(settings, table, clock) if settings.pushes else None,
         streams=_leases(Slots(table, clock=clock), settings),

@@ -23,7 +23,7 @@ from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends, check_backends, table_backends
-from a2a_serverless.worker.adapter import LONG_POLL_S, Watch, WorkerAdapter
+from a2a_serverless.worker.adapter import LONG_POLL_S, Presence, Watch, WorkerAdapter
 from a2a_serverless.worker.agents import TurnAgents, keeps_conversation, load_agent
 from a2a_serverless_tools.local.background import Background
 from a2a_serverless_tools.local.dotenv import Dotenv
@@ -61,6 +61,7 @@ def _workers(
         count: the number of workers.
         watch: hears of the turns.
     """
+    presence = Presence(backends.storage.table, backends.storage.clock)
 
     async def serve() -> None:
         operations, free = backends.operations, asyncio.LifoQueue[_Worker]()
@@ -82,14 +83,15 @@ def _workers(
                     break
                 else:
                     free.put_nowait(worker)
-                    await worker[0].presence.tell()
+                    await presence.tell()
 
     with ExitStack() as running:
         threads = [Background(f"worker-{number + 1}") for number in range(count)]
         for thread in threads:
             running.enter_context(thread)
         made = [
-            (WorkerAdapter(backends, agent(), settings, watch=watch), thread) for thread in threads
+            (WorkerAdapter(backends, agent(), settings, watch=watch, presence=presence), thread)
+            for thread in threads
         ]
         for thread in threads:
             running.callback(thread.cancel)

@@ -330,9 +330,7 @@ class Process:
         self._loop.set_default_executor(self._threads)
         self._is_waiting = False
         self._asides: set[asyncio.Task[None]] = set()
-        adapter = WorkerAdapter(
-            backends, self._agent, settings, clock=clock, keeper=_TellingKeeper()
-        )
+        adapter = WorkerAdapter(backends, self._agent, settings, keeper=_TellingKeeper())
         self.engine = _Engine(backends, adapter)
 
     def turn(self, agent: AgentExecutor, points: Points) -> None:

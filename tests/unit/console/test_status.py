@@ -13,7 +13,6 @@ from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.activity import (
     Ended,
-    Presence,
     _longest_ms,
     _step_of,
     activity,
@@ -31,6 +30,7 @@ from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationPara
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker.adapter import Presence
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.inspector import Inspector, TaskQuery
 from a2a_serverless_tools.console.status import Status, status_of
@@ -147,8 +147,7 @@ async def test_a_message_without_workers_is_wrong(clock: ManualClock) -> None:
         return (await status_of(inspector)).wrong
 
     assert (await wrong())[0].startswith("1 message waits for a worker, and none has told")
-    assert backends.presence is not None
-    async with backends.presence.over_turn():
+    async with Presence(backends.storage.table, clock).over_turn():
         await asyncio.sleep(0)
     found: Status = await status_of(inspector)
     assert (found.wrong, found.working) == ((), 1)

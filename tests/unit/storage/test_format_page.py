@@ -18,7 +18,7 @@ from a2a_serverless.push.destinations import Destinations
 from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage import codec, layout
-from a2a_serverless.storage.activity import Ended, Presence, count_ended
+from a2a_serverless.storage.activity import Ended, count_ended, tell_of_process
 from a2a_serverless.storage.codec import Forms
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import Erasure, Owner
@@ -156,7 +156,7 @@ async def write_everything(database: Database, written: Written) -> None:
     assert await slots.claim(_Slot("ALL#0", 0), "token", until_ms=clock.now_ms() + 1)
     places = Slots(table, kind=PLACES, clock=clock)
     assert await places.claim(_Slot("CALLER#c#0", 0), "token", until_ms=clock.now_ms() + 1)
-    await Presence(table, clock).tell()
+    await tell_of_process(table, turns=0, now_ms=clock.now_ms())
     end = Ended(at=clock.now_ms(), state="completed", took_ms=1000, waited_ms=10)
     await count_ended(table, [end, replace(end, state="failed")], clock.now_ms())
     await count_ended(table, [replace(end, state="canceled"), replace(end, state="rejected")], 0)

@@ -166,7 +166,7 @@ class Stage:
             quarantine=self.quarantine,
         )
         self.agent = Agent(self._work)
-        adapter = WorkerAdapter(self.backends, self.agent, settings, clock=self.clock)
+        adapter = WorkerAdapter(self.backends, self.agent, settings)
         self.engine = _Engine(self.backends, adapter)
 
     async def deaths(self, count: int) -> list[Death]:
@@ -245,13 +245,12 @@ class Stage:
 
     def _function(self) -> WorkerFunction:
         """An environment in this loop, which is no thread's."""
-        function = WorkerFunction(self.backends, self.agent, self.settings, clock=self.clock)
+        function = WorkerFunction(self.backends, self.agent, self.settings)
         function._loop.close()
         function._adapter = WorkerAdapter(
             self.backends,
             self.agent,
             self.settings,
-            clock=self.clock,
             keeper=_InlineKeeper(),
         )
         return function

@@ -188,9 +188,7 @@ class House:
         )
         backends = replace(backends, storage=self.storage, operations=self.queue)
         self.adapters = [
-            WorkerAdapter(
-                backends, Agent(self._work), settings, clock=self.clock, keeper=_InlineKeeper()
-            )
+            WorkerAdapter(backends, Agent(self._work), settings, keeper=_InlineKeeper())
             for _ in range(self.places // self.turns)
         ]
         for adapter in self.adapters:

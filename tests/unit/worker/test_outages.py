@@ -86,7 +86,7 @@ class Deployment:
         assert self.backends.dead_letters is not None
         self.letters = self.backends.dead_letters
         self.agent = Agent(self._work)
-        self.worker = WorkerFunction(self.backends, self.agent, self.settings, clock=self.clock)
+        self.worker = WorkerFunction(self.backends, self.agent, self.settings)
         self.loop = asyncio.new_event_loop()
         self.has_queue = True
         self.has_worker = True

@@ -43,7 +43,7 @@ class Function:
         assert isinstance(quarantine, TableQueue)
         self.queue, self.quarantine = queue, quarantine
         self.function = WorkerFunction(
-            self.bench.backends, self.bench.adapter.agent, self.bench.settings, clock=self.clock
+            self.bench.backends, self.bench.adapter.agent, self.bench.settings
         )
         self.function._loop.close()  # the test's own loop runs its invocations
         self.function._adapter = self.bench.adapter

@@ -302,7 +302,7 @@ async def test_a_dead_workers_turn_goes_only_to_a_queue_that_is_read(turns: int,
     queues = {name: MemoryQueue(Operation, clock=clock) for name in ("operations", "quarantine")}
     backends = replace(memory_backends(settings, clock), storage=_storage(clock))
     backends = replace(backends, operations=queues["operations"], quarantine=queues["quarantine"])
-    adapter = WorkerAdapter(backends, Agent(complete), settings, clock=clock)
+    adapter = WorkerAdapter(backends, Agent(complete), settings)
     dead = (await backends.storage.open_task("ctx", request())).head
     await backends.storage.commit(dead, Commit(token="dead", claims=True))
     late = (await backends.storage.open_task("ctx", request())).head

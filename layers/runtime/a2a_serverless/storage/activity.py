@@ -6,30 +6,25 @@ task. It is written beside tasks, never in their transactions.
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import logging
 import math
 import os
 import random
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from a2a_serverless import __version__
-from a2a_serverless.clock import Clock
-from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import is_live, seconds
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.table import Added, Key, Range, Table, Update
 
 PARTITION: Final = "ACTIVITY"
-_TELL_MS: Final = 60_000
-"""Milliseconds between two writes in which a process says that it works."""
+TELL_MS: Final = 60_000
+"""Milliseconds between two times at which a process tells that it works."""
 _SEEN_S: Final = 3600
 """Seconds for which a process is remembered after its last one."""
 _HOURS_S: Final = 2 * 86_400
@@ -39,8 +34,6 @@ _STEPS_A_DECADE: Final = 10
 
 _PROCESS: Final = "PROCESS#"
 _HOUR: Final = "HOUR#"
-
-logger = logging.getLogger(__name__)
 
 
 @functools.cache
@@ -58,50 +51,19 @@ def process_name() -> str:
 # -- processes -------------------------------------------------------------------------------
 
 
-class Presence:
-    """Says once a minute that this process works, while it does.
+async def tell_of_process(table: Table, *, turns: int, now_ms: int) -> None:
+    """Write that this process works, and how many turns it runs now.
 
-    Args:
-        table: where that is stored.
-        clock: tells the minutes.
+    Raises:
+        UnavailableError: no answer within the retry budget.
     """
-
-    def __init__(self, table: Table, clock: Clock) -> None:
-        self._table = table
-        self._clock = clock
-        self._told_at = -_TELL_MS
-        self.turns = 0
-        """The turns that it runs now."""
-
-    @asynccontextmanager
-    async def over_turn(self) -> AsyncIterator[None]:
-        """Count a turn for the block, and tell of the process beside it if that is due."""
-        self.turns += 1
-        telling = asyncio.create_task(self.tell())
-        try:
-            yield
-        finally:
-            self.turns -= 1
-            await telling
-
-    async def tell(self) -> None:
-        """Write that the process works, at most once a minute; an error is logged."""
-        now_ms = self._clock.now_ms()
-        if 0 <= now_ms - self._told_at < _TELL_MS:
-            return
-        self._told_at = now_ms
-        values = {
-            "at": now_ms,
-            "turns": self.turns,
-            "release": __version__,
-            "expires_at": seconds(now_ms) + _SEEN_S,
-        }
-        key = Key(PARTITION, _PROCESS + process_name())
-        try:
-            await self._table.write(Update(key=key, values=values))
-        except A2AServerlessError as error:
-            extra = {"action": "presence_failed"}
-            logger.warning("This process is not seen as working: %s", error, extra=extra)
+    values = {
+        "at": now_ms,
+        "turns": turns,
+        "release": __version__,
+        "expires_at": seconds(now_ms) + _SEEN_S,
+    }
+    await table.write(Update(key=Key(PARTITION, _PROCESS + process_name()), values=values))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
+    asynccontextmanager,
     contextmanager,
     nullcontext,
 )
@@ -18,8 +19,9 @@ from a2a.server.agent_execution import AgentExecutor
 
 from a2a_serverless import faults
 from a2a_serverless.carried import carried_variables
-from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.clock import Clock
 from a2a_serverless.errors import (
+    A2AServerlessError,
     ConcurrencyError,
     ConfigurationError,
     TurnFinishedError,
@@ -47,13 +49,13 @@ from a2a_serverless.queues.fifo import (
     send_operation,
 )
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.activity import Presence
+from a2a_serverless.storage.activity import TELL_MS, tell_of_process
 from a2a_serverless.storage.conversation import Line, found_in, pass_on, take_place
 from a2a_serverless.storage.endings import cancel_task, end_task, gave_up
 from a2a_serverless.storage.layout import LINE
 from a2a_serverless.storage.snapshots import take_snapshot
 from a2a_serverless.storage.spending import Spending
-from a2a_serverless.storage.table import Item
+from a2a_serverless.storage.table import Item, Table
 from a2a_serverless.tasks.attempts import (
     MOST_INTERRUPTIONS,
     NEWER_DELAY_S,
@@ -121,6 +123,45 @@ PULL_LIMIT_S = 11.5 * 3600
 """The longest turn in pull mode: SQS lets a message be invisible for 12 hours at most."""
 
 
+class Presence:
+    """Tells once a minute that this process works, while it does.
+
+    Args:
+        table: where that is stored.
+        clock: tells the minutes.
+    """
+
+    def __init__(self, table: Table, clock: Clock) -> None:
+        self._table = table
+        self._clock = clock
+        self._told_at = -TELL_MS
+        self.turns = 0
+        """The turns that it runs now."""
+
+    @asynccontextmanager
+    async def over_turn(self) -> AsyncIterator[None]:
+        """Count a turn for the block, and tell of the process beside it if that is due."""
+        self.turns += 1
+        telling = asyncio.create_task(self.tell())
+        try:
+            yield
+        finally:
+            self.turns -= 1
+            await telling
+
+    async def tell(self) -> None:
+        """Tell that the process works, at most once a minute; an error is logged."""
+        now_ms = self._clock.now_ms()
+        if 0 <= now_ms - self._told_at < TELL_MS:
+            return
+        self._told_at = now_ms
+        try:
+            await tell_of_process(self._table, turns=self.turns, now_ms=now_ms)
+        except A2AServerlessError as error:
+            extra = {"action": "presence_failed"}
+            logger.warning("This process is not seen as working: %s", error, extra=extra)
+
+
 class Watch:
     """Hears of a worker's attempts, with what the log does not say: the content of their tasks."""
 
@@ -138,11 +179,11 @@ class WorkerAdapter:
         backends: storage and queue, seen through any scope.
         agent: runs all turns, several at a time; or a `TurnAgents`, which gives each turn its own.
         settings: retries, visibility and the time a cancel may take.
-        clock: by default that of the machine.
         deadline_margin_s: how long before its deadline a turn is given back.
         has_heartbeat: False where the queue keeps a delivery for as long as a turn can take.
         keeper: runs what goes on while the agent blocks its event loop.
         watch: hears of the attempts.
+        presence: that of the process, if it has several adapters.
 
     Raises:
         ConfigurationError: A2A_CONTEXT_VARIABLES names something that is no context variable; or
@@ -155,24 +196,24 @@ class WorkerAdapter:
         agent: AgentExecutor | TurnAgents,
         settings: Settings,
         *,
-        clock: Clock | None = None,
         deadline_margin_s: float = DEADLINE_MARGIN_S,
         has_heartbeat: bool = True,
         keeper: Keeper | None = None,
         watch: Watch | None = None,
+        presence: Presence | None = None,
     ) -> None:
         self.watch = watch or Watch()
         self.backends = backends
         self.agent = agent
         self.carried = carried_variables(settings.context_variables)
         self.settings = settings
-        self.clock = clock or SystemClock()
+        self.clock = backends.storage.clock
         self.retry = settings.retry()
         self.budgets = Budgets.of(settings)
         self.inline = settings.inline(settings.public_url or settings.push_issuer)
         self.keeper = keeper or Keeper()
-        self.presence = backends.presence or Presence(backends.storage.table, self.clock)
-        self.looks = Looks(backends.storage, self.clock, presence=self.presence)
+        self.presence = presence or Presence(backends.storage.table, self.clock)
+        self.looks = Looks(backends.storage, self.clock, beside=self.presence.tell)
         self.since = self.clock.now_ms()
         """A message that waited for the process to start is no sign of a backlog."""
         self.shares = Shares(

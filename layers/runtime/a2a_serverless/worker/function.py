@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from a2a.server.agent_execution import AgentExecutor
 
-from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.clock import Clock
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError, UndecodableMessageError
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
@@ -158,20 +158,15 @@ class WorkerFunction(EventFunction):
     """
 
     def __init__(
-        self,
-        backends: Backends,
-        agent: AgentExecutor | TurnAgents,
-        settings: Settings,
-        *,
-        clock: Clock | None = None,
+        self, backends: Backends, agent: AgentExecutor | TurnAgents, settings: Settings
     ) -> None:
         settings.check_sharing()
         self._operations = backends.operations
         shares = settings.worker_turns > 1
         self._quarantine = backends.quarantining() if shares else None
         self._settings = settings
-        self._clock = clock or SystemClock()
-        self._adapter = WorkerAdapter(backends, agent, settings, clock=self._clock)
+        self._clock = backends.storage.clock
+        self._adapter = WorkerAdapter(backends, agent, settings)
         super().__init__()
         have_threads(self._loop, settings.worker_turns)
 

@@ -30,7 +30,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import correlation_id
 from a2a_serverless.queues.fifo import Handle
-from a2a_serverless.storage.activity import Presence, process_name
+from a2a_serverless.storage.activity import process_name
 from a2a_serverless.storage.contexts import State
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.storage.layout import CONTEXT
@@ -99,7 +99,7 @@ class Looks:
     """Looks once a second at HEAD of all tasks whose turns a process runs.
 
     One request serves `LOOK_AT_ONCE` tasks. A look that fails, or has no capacity, shows nothing;
-    the next one follows after `interval_s`. It also has the process's presence told.
+    the next one follows after `interval_s`. `beside` is awaited before each.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Looks:
         log: DurableStorage,
         clock: Clock,
         *,
-        presence: Presence | None = None,
+        beside: Callable[[], Awaitable[None]] | None = None,
         interval_s: float = POLL_S,
     ) -> None:
         self._log = log
-        self._presence = presence
+        self._beside = beside
         self._clock = clock
         self._interval_s = interval_s
         self._tasks: set[_LookedAt] = set()
@@ -149,8 +149,8 @@ class Looks:
     async def _look_at_all(self) -> None:
         keys = list({task.key for task in self._tasks})
         starts = range(0, len(keys), LOOK_AT_ONCE)
-        if self._presence is not None:
-            await self._presence.tell()
+        if self._beside is not None:
+            await self._beside()
         await asyncio.gather(*(self._look(keys[at : at + LOOK_AT_ONCE]) for at in starts))
 
     async def _look(self, keys: list[TaskKey]) -> None:
