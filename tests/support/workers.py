@@ -31,7 +31,7 @@ from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless.worker.guard import Guard, Looks
-from a2a_serverless.worker.keeper import Keeper
+from a2a_serverless.worker.loops import Keeper
 from a2a_serverless_tools.testing.clock import PacedClock, idle
 from a2a_serverless_tools.testing.process import _Engine, _InlineKeeper
 from tests.support.messages import request

@@ -1,6 +1,6 @@
-"""Time as a dependency: the runtime makes all decisions by this clock.
+"""Time as a dependency: the runtime makes all decisions by this clock, and waits by it.
 
-Only the measuring of a blocked event loop (`worker/keeper.py`) reads the system's clock itself.
+Only the measuring of a blocked event loop (`worker/loops.py`) reads the system's clock itself.
 """
 
 from __future__ import annotations
@@ -8,12 +8,16 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+RECANCEL_S: Final = 1.0
+"""Seconds that a cancelled task has before it is cancelled again."""
+STOP_GRACE_S: Final = 5.0
+"""Seconds that a cancelled task has to end; after that it is left behind."""
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 2.0
 
@@ -70,21 +74,75 @@ class Waker:
                 await self._woken.wait()
 
 
-async def first_of(*waits: Awaitable[object]) -> None:
-    """Return when the first of several waits has ended, and end the others.
+async def first_of(
+    *waits: Coroutine[Any, Any, object], tasks: Iterable[asyncio.Future[Any]] = ()
+) -> None:
+    """Return when one of `waits` and `tasks` is done; end the other `waits`, not the `tasks`.
 
     Raises:
-        Exception: that of the wait.
+        Exception: that of the wait; those of tasks are not raised here.
     """
-    running = [asyncio.ensure_future(wait) for wait in waits]
+    own = [asyncio.ensure_future(wait) for wait in waits]
     try:
-        ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        for wait in ended:
-            wait.result()
+        done, _ = await asyncio.wait([*own, *tasks], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for wait in running:
+        for wait in own:
             wait.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*own, return_exceptions=True)
+    for wait in own:
+        if wait in done and not wait.cancelled():
+            wait.result()
+
+
+def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
+    """Run `callback` in another thread's loop; do nothing if that loop has ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, *args)
+
+
+def error_of(task: asyncio.Future[Any]) -> BaseException | None:
+    """Return the exception of a task; None if the task still runs, or has raised none."""
+    if not task.done():
+        return None
+    try:
+        return task.exception()
+    except asyncio.CancelledError as error:
+        return error
+
+
+async def end_tasks(
+    *tasks: asyncio.Task[Any], clock: Clock, grace_s: float = STOP_GRACE_S
+) -> list[asyncio.Task[Any]]:
+    """Cancel tasks and wait for them; return those that run on after `grace_s`.
+
+    A task that swallows a cancellation gets another one every second.
+    """
+    deadline = clock.monotonic() + grace_s
+    running = [task for task in tasks if not task.done()]
+    while running:
+        for task in running:
+            task.cancel()
+        left_s = deadline - clock.monotonic()
+        if left_s <= 0:
+            break
+        ended = asyncio.gather(*running, return_exceptions=True)
+        await first_of(clock.sleep(min(RECANCEL_S, left_s)), tasks=[ended])
+        running = [task for task in running if not task.done()]
+    return running
+
+
+async def limited(
+    work: Coroutine[Any, Any, Any], *, clock: Clock, seconds: float
+) -> BaseException | None:
+    """Run `work` for at most `seconds`; return its exception, TimeoutError if it did not end."""
+    task = asyncio.create_task(work)
+    try:
+        await first_of(clock.sleep(seconds), tasks=[task])
+        if not task.done():
+            return TimeoutError(f"No end within {seconds} s.")
+        return error_of(task)
+    finally:
+        await end_tasks(task, clock=clock)
 
 
 def pause_s(attempt: int) -> float:

@@ -19,10 +19,9 @@ from typing import Any, Final, NamedTuple
 import httpx
 
 from a2a_serverless import aws
-from a2a_serverless.clock import Clock
+from a2a_serverless.clock import Clock, first_of
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.failures import going_on
-from a2a_serverless.worker.loops import first_of
 
 logger = logging.getLogger(__name__)
 

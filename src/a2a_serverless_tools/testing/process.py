@@ -29,8 +29,7 @@ from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import is_library, place
 from a2a_serverless.worker.guard import POLL_S
-from a2a_serverless.worker.keeper import Duty, Keeper, OnBlocked
-from a2a_serverless.worker.loops import run_to_end
+from a2a_serverless.worker.loops import Duty, Keeper, OnBlocked, run_to_end
 from a2a_serverless.worker.steps import SLEEP
 from a2a_serverless_tools.testing.clock import PacedClock, idle
 from a2a_serverless_tools.testing.run import When

@@ -21,10 +21,10 @@ from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, Timing
-from a2a_serverless.worker import keeper as keepers
+from a2a_serverless.worker import loops
 from a2a_serverless.worker.executor import TurnQueue, TurnWriter
 from a2a_serverless.worker.guard import CLAIM_AFTER_S
-from a2a_serverless.worker.keeper import Keeper
+from a2a_serverless.worker.loops import Keeper
 from tests.support.memory import items_of
 from tests.support.queues import is_empty
 from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, guard_of
@@ -139,7 +139,7 @@ async def test_a_blockage_is_logged_once_with_its_place(caplog: pytest.LogCaptur
 
     async def blocking(context: RequestContext, queue: EventQueue) -> None:
         for _ in range(2):
-            time.sleep(keepers.BLOCKED_S + 3 * keepers.LOOK_S)  # noqa: ASYNC251 - what agents do
+            time.sleep(loops.BLOCKED_S + 3 * loops.LOOK_S)  # noqa: ASYNC251 - what agents do
             async with asyncio.timeout(WAIT_S):
                 while not warnings():  # noqa: ASYNC110 - it is logged in another thread
                     await asyncio.sleep(0.01)
@@ -160,8 +160,8 @@ async def test_a_blockage_at_the_end_of_a_turn_is_logged(caplog: pytest.LogCaptu
     """An agent that blocks and then ends at once leaves the watch no time for another look."""
 
     async def blocking(context: RequestContext, queue: EventQueue) -> None:
-        await asyncio.sleep(2 * keepers.LOOK_S)  # the watch looks
-        time.sleep(keepers.BLOCKED_S + 4 * keepers.LOOK_S)  # noqa: ASYNC251 - what agents do
+        await asyncio.sleep(2 * loops.LOOK_S)  # the watch looks
+        time.sleep(loops.BLOCKED_S + 4 * loops.LOOK_S)  # noqa: ASYNC251 - what agents do
         await complete(context, queue)
 
     bench = Bench(Agent(blocking), has_heartbeat=True)
@@ -175,7 +175,7 @@ async def test_a_blockage_that_does_not_end_is_reported_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A process that is killed in the middle of the blockage has said where it stood."""
-    monkeypatch.setattr(keepers, "REPORT_AFTER_S", 1.5)
+    monkeypatch.setattr(loops, "REPORT_AFTER_S", 1.5)
     reported = threading.Event()
     async with Keeper().over(on_blocked=lambda _, __: reported.set()):
         assert reported.wait(WAIT_S)  # blocks this event loop
@@ -415,7 +415,7 @@ async def test_a_keeper_whose_thread_has_failed_is_replaced(
         raise ValueError
 
     with monkeypatch.context() as patched:
-        patched.setattr(keepers._Lag, "look", broken)
+        patched.setattr(loops._Lag, "look", broken)
         async with guard.keeping_delivery(), asyncio.timeout(WAIT_S):
             await guard.stopped.wait()
     assert guard.is_lost

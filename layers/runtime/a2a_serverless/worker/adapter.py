@@ -19,7 +19,7 @@ from a2a.server.agent_execution import AgentExecutor
 
 from a2a_serverless import faults
 from a2a_serverless.carried import carried_variables
-from a2a_serverless.clock import Clock
+from a2a_serverless.clock import Clock, limited
 from a2a_serverless.errors import (
     A2AServerlessError,
     ConcurrencyError,
@@ -84,8 +84,7 @@ from a2a_serverless.worker.agents import CarryingAgent, TurnAgents
 from a2a_serverless.worker.attempt import Attempt
 from a2a_serverless.worker.failures import going_on, reason_of
 from a2a_serverless.worker.guard import Guard, Looks, StaleReadError
-from a2a_serverless.worker.keeper import Keeper
-from a2a_serverless.worker.loops import have_threads, limited, name_origins, survive_exits
+from a2a_serverless.worker.loops import Keeper, have_threads, name_origins, survive_exits
 from a2a_serverless.worker.meter import Budgets, Meter
 from a2a_serverless.worker.shares import Admitted, Shares
 from a2a_serverless.worker.turn import TurnInput, canceled_turn_of, turn_of

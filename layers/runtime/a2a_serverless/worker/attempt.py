@@ -13,6 +13,7 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless import faults
+from a2a_serverless.clock import end_tasks, error_of, first_of, limited
 from a2a_serverless.errors import (
     A2AServerlessError,
     FencedError,
@@ -62,15 +63,7 @@ from a2a_serverless.worker.failures import (
     where,
 )
 from a2a_serverless.worker.guard import Guard
-from a2a_serverless.worker.loops import (
-    StartedTasks,
-    called,
-    contained,
-    end_tasks,
-    error_of,
-    first_of,
-    limited,
-)
+from a2a_serverless.worker.loops import StartedTasks, called, contained
 from a2a_serverless.worker.meter import BudgetError, Meter
 from a2a_serverless.worker.services import Meaning, Passing, Refusal, meaning_of, no_longer, waits
 from a2a_serverless.worker.steps import (

@@ -27,6 +27,7 @@ from a2a.types import (
 from google.protobuf.message import Message as ProtobufMessage
 
 from a2a_serverless import faults
+from a2a_serverless.clock import first_of
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.spans import Piece
@@ -67,7 +68,7 @@ from a2a_serverless.worker.failures import (
 )
 from a2a_serverless.worker.files import AGENTS, FileInfo, Files
 from a2a_serverless.worker.guard import Guard, Merged
-from a2a_serverless.worker.loops import AgentCall, AgentCalls, first_of, noted
+from a2a_serverless.worker.loops import AgentCall, AgentCalls, noted
 from a2a_serverless.worker.meter import Meter
 from a2a_serverless.worker.steps import (
     CANCELLED,

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from a2a.server.agent_execution import AgentExecutor
 
-from a2a_serverless.clock import Clock
+from a2a_serverless.clock import Clock, first_of
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError, UndecodableMessageError
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
@@ -26,7 +26,7 @@ from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import MOST_AT_ONCE, WorkerAdapter
 from a2a_serverless.worker.agents import TurnAgents
-from a2a_serverless.worker.loops import first_of, have_threads, run_to_end
+from a2a_serverless.worker.loops import have_threads, run_to_end
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from a2a_serverless import faults
-from a2a_serverless.clock import Clock
+from a2a_serverless.clock import Clock, call_in, first_of
 from a2a_serverless.errors import (
     ConcurrencyError,
     FencedError,
@@ -49,8 +49,7 @@ from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationPara
 from a2a_serverless.tasks.identity import TaskKey, new_token
 from a2a_serverless.tasks.rules import Commit, ContextWrite, is_still
 from a2a_serverless.worker.failures import StaleStateError, going_on
-from a2a_serverless.worker.keeper import Keeper, OnBlocked
-from a2a_serverless.worker.loops import call_in, first_of
+from a2a_serverless.worker.loops import Keeper, OnBlocked
 
 T = TypeVar("T")
 Merged: TypeAlias = Callable[[], Awaitable[ContextWrite]]

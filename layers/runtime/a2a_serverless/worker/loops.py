@@ -1,6 +1,6 @@
-"""What a worker needs beside asyncio: waiting for several things, and what an agent does to a loop.
+"""The event loop that an agent shares with the runtime, and the one that goes on beside it.
 
-An agent starts tasks of its own, forgets to await calls, and may exit.
+An agent starts tasks of its own, forgets to await calls, exits, and blocks its loop.
 
 asyncio lets SystemExit and KeyboardInterrupt out of the event loop, from whichever task or callback
 raises them. So an agent that calls `sys.exit()` in a child task would end every turn of the
@@ -16,18 +16,30 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
+import time
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+)
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakSet
 
-from a2a_serverless.clock import Clock
+from a2a_serverless.clock import STOP_GRACE_S, Clock, call_in, end_tasks, first_of
+from a2a_serverless.errors import UnavailableError
 from a2a_serverless.worker.failures import (
     AgentFailedError,
     WrongMethodError,
+    going_on,
+    own_frame,
     place,
     place_of_function,
 )
@@ -47,84 +59,25 @@ _RUNTIME: Final = __name__.partition(".")[0]
 _STOPPED: Final = "Event loop stopped before Future completed."
 """The text of asyncio's RuntimeError after `loop.stop()`."""
 
-RECANCEL_S = 1.0
-"""Seconds that a cancelled task has before it is cancelled again."""
-STOP_GRACE_S = 5.0
-"""Seconds that a cancelled task has to end; after that it is left behind."""
-ENDING_ROUNDS = 10
+ENDING_ROUNDS: Final = 10
 """How many times tasks are ended that earlier tasks have started while they ended."""
+
+LOOK_S: Final = 0.25
+BLOCKED_S: Final = 1.0
+REPORT_AFTER_S: Final = 10.0
+"""Seconds between two questions to the agents' loop; without an answer until the loop counts as
+blocked; and until a blockage that has not ended is reported."""
+
+Duty = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+"""Runs in the keeper's loop until the event is set, and returns soon after."""
+
+OnBlocked = Callable[[float, str], None]
+"""Takes the seconds for which the loop was blocked, and the place in the code as FILE:LINE."""
 
 
 def in_agent() -> bool:
     """Return True in an agent's call, and in the tasks that it has started there."""
     return _in_agent.get() is not None
-
-
-async def first_of(
-    *waits: Coroutine[Any, Any, Any], tasks: Iterable[asyncio.Future[Any]] = ()
-) -> None:
-    """Return when one of `waits` and `tasks` is done; end the other `waits`, not the `tasks`.
-
-    Exceptions of a wait or a task are not raised here.
-    """
-    own = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait([*own, *tasks], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in own:
-            wait.cancel()
-        await asyncio.gather(*own, return_exceptions=True)
-
-
-def call_in(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
-    """Run `callback` in another thread's loop; do nothing if that loop has ended."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(callback, *args)
-
-
-def error_of(task: asyncio.Future[Any]) -> BaseException | None:
-    """Return the exception of a task; None if the task still runs, or has raised none."""
-    if not task.done():
-        return None
-    try:
-        return task.exception()
-    except asyncio.CancelledError as error:
-        return error
-
-
-async def end_tasks(
-    *tasks: asyncio.Task[Any], clock: Clock, grace_s: float = STOP_GRACE_S
-) -> list[asyncio.Task[Any]]:
-    """Cancel tasks and wait for them; return those that run on after `grace_s`.
-
-    A task that swallows a cancellation gets another one every second.
-    """
-    deadline = clock.monotonic() + grace_s
-    running = [task for task in tasks if not task.done()]
-    while running:
-        for task in running:
-            task.cancel()
-        left_s = deadline - clock.monotonic()
-        if left_s <= 0:
-            break
-        ended = asyncio.gather(*running, return_exceptions=True)
-        await first_of(clock.sleep(min(RECANCEL_S, left_s)), tasks=[ended])
-        running = [task for task in running if not task.done()]
-    return running
-
-
-async def limited(
-    work: Coroutine[Any, Any, Any], *, clock: Clock, seconds: float
-) -> BaseException | None:
-    """Run `work` for at most `seconds`; return its exception, TimeoutError if it did not end."""
-    task = asyncio.create_task(work)
-    try:
-        await first_of(clock.sleep(seconds), tasks=[task])
-        if not task.done():
-            return TimeoutError(f"No end within {seconds} s.")
-        return error_of(task)
-    finally:
-        await end_tasks(task, clock=clock)
 
 
 # -- an agent's own tasks --------------------------------------------------------------------
@@ -468,3 +421,240 @@ def _exits_as_failures(started: StartedTasks | None = None) -> Iterator[None]:
         if started is not None:
             started.on_exit(failure)
         raise failure from error
+
+
+# -- the loop beside it ---------------------------------------------------------------------
+
+
+class Keeper:
+    """Runs the duties of a process's turns in one thread, as long as there are any.
+
+    So the delivery and the lease of a turn are renewed, and the turn is claimed, even if its agent
+    blocks the event loop. Between two invocations of a Lambda no thread is left. One keeper belongs
+    to one event loop, that of the agents.
+
+    >>> async def run(keeper: Keeper, renew: Duty) -> None:
+    ...     async with keeper.over(renew):
+    ...         time.sleep(600)  # the renewals go on
+    """
+
+    def __init__(self) -> None:
+        self._side: _Side | None = None
+
+    @property
+    def lag_s(self) -> float:
+        """Return how many seconds late the agents' loop last answered; 0 while no turn runs."""
+        return 0.0 if self._side is None else self._side.lag.seconds
+
+    @asynccontextmanager
+    async def over(self, *duties: Duty, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
+        """Run duties while the block runs; they have ended when the block is left.
+
+        `on_blocked` is called for each blockage of the loop that runs the block: in the keeper's
+        thread, or when the block is left after one that the keeper has not reported yet.
+
+        Raises:
+            UnavailableError: no thread could be started.
+        """
+        if self._side is None or self._side.has_left:
+            self._side = _Side()
+        side = self._side
+        side.users += 1
+        listener = side.listen(on_blocked) if on_blocked else None
+        try:
+            running = [side.start(duty) for duty in duties]
+            try:
+                yield
+            finally:
+                await _ended(running)
+        finally:
+            side.users -= 1
+            if listener is not None:
+                side.forget(listener)
+            if not side.users:
+                if self._side is side:
+                    self._side = None
+                await side.end()
+
+
+class _OnDuty:
+    """One duty in the keeper's loop."""
+
+    def __init__(self, duty: Duty, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._stop = asyncio.Event()
+        self.done = asyncio.run_coroutine_threadsafe(duty(self._stop), loop)
+
+    def stop(self) -> None:
+        """Ask the duty to return; harmless when its loop has ended."""
+        call_in(self._loop, self._stop.set)
+
+
+async def _ended(running: list[_OnDuty]) -> None:
+    """Stop duties and return when they have ended; log their exceptions."""
+    for duty in running:
+        duty.stop()
+    ends = [asyncio.wrap_future(duty.done) for duty in running]
+    for error in await asyncio.gather(*ends, return_exceptions=True):
+        if error is not None:
+            logger.error("A keeper's duty failed", extra={"action": "keeper"}, exc_info=error)
+
+
+class _Side:
+    """The thread, its loop, and its watch on the agents' loop, the home loop."""
+
+    def __init__(self) -> None:
+        """Start the thread; raise UnavailableError if the system has none."""
+        self.users = 0
+        self.has_left = False
+        self._listeners: set[OnBlocked] = set()
+        self._home = asyncio.get_running_loop()
+        self.lag = _Lag(self._home, threading.get_ident())
+        self._has_ended = self._home.create_future()
+        self._duties: list[_OnDuty] = []
+        self._ready = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise _no_thread() from error
+        self._ready.wait()
+
+    def start(self, duty: Duty) -> _OnDuty:
+        """Begin a duty in the context of the caller, so that its log lines name the turn."""
+        if self._loop is None:
+            raise _no_thread()
+        running = _OnDuty(duty, self._loop)
+        self._duties.append(running)
+        running.done.add_done_callback(lambda _: self._duties.remove(running))
+        return running
+
+    def listen(self, on_blocked: OnBlocked) -> OnBlocked:
+        """Call `on_blocked` for blockages, in the caller's context; return the added listener."""
+        context = copy_context()
+
+        def listener(seconds: float, place: str) -> None:
+            # A copy: the agents' thread may call it at the end of a turn while the keeper's does.
+            context.copy().run(on_blocked, seconds, place)
+
+        self._listeners.add(listener)
+        return listener
+
+    def forget(self, listener: OnBlocked) -> None:
+        """Stop calling `listener`; tell it of a blockage that has ended just now."""
+        self._listeners.discard(listener)
+        blocked = self.lag.unreported()
+        if blocked is not None:
+            _tell(listener, *blocked)
+
+    async def end(self) -> None:
+        """Return when the thread has ended."""
+        if self._loop is not None:
+            call_in(self._loop, self._stop.set)
+        await self._has_ended
+        self._thread.join()  # immediate: the future is set by its last statement
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._stay())
+        except Exception:
+            # The thread's edge: deliveries count as lost, and the next turn gets another thread.
+            logger.exception("The keeper's thread has failed", extra={"action": "keeper"})
+        finally:
+            self.has_left = True
+            self._ready.set()  # also if no loop could be made
+            call_in(self._home, self._resolve)
+
+    def _resolve(self) -> None:
+        if not self._has_ended.done():
+            self._has_ended.set_result(None)
+
+    async def _stay(self) -> None:
+        """Look at the home loop until the end, or until that loop has died with its turns."""
+        self._stop = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._ready.set()
+        absent = 0
+        while not self._stop.is_set():
+            await first_of(asyncio.sleep(LOOK_S), self._stop.wait())
+            # The home loop may stand still for a moment between two of its runs.
+            absent = 0 if self._home.is_running() else absent + 1
+            if absent > 1:
+                break
+            blocked = self.lag.look()
+            if blocked is not None:
+                for listener in tuple(self._listeners):
+                    _tell(listener, *blocked)
+        self.has_left = True
+        for duty in tuple(self._duties):
+            duty.stop()
+        await asyncio.gather(
+            *(asyncio.wrap_future(duty.done) for duty in tuple(self._duties)),
+            return_exceptions=True,
+        )
+
+
+def _tell(listener: OnBlocked, seconds: float, place: str) -> None:
+    # A warning that cannot be written must not end the heartbeats.
+    with going_on(logger, logging.ERROR, "A blockage was not reported", action="keeper"):
+        listener(seconds, place)
+
+
+class _Lag:
+    """Notices that a loop does not answer, and which place in the code its thread is at."""
+
+    def __init__(self, home: asyncio.AbstractEventLoop, thread_id: int) -> None:
+        self._home = home
+        self._thread_id = thread_id
+        self._asked_at = 0.0
+        self._answered_after_s = 0.0
+        self._is_waiting = False
+        self._place = ""
+        self._is_reported = False
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds that the last answer took, or that the next one has taken so far."""
+        waited_s = time.monotonic() - self._asked_at if self._is_waiting else 0.0
+        return max(self._answered_after_s, waited_s)
+
+    def unreported(self) -> tuple[float, str] | None:
+        """Return seconds and place of a blockage that no look has reported yet; None if none is."""
+        return None if self._is_reported or not self._place else (self.seconds, self._place)
+
+    def look(self) -> tuple[float, str] | None:
+        """Return seconds and place of a blockage to report now; None if there is none."""
+        lag_s = time.monotonic() - self._asked_at
+        if not self._is_waiting:
+            return self._ask()
+        if lag_s >= BLOCKED_S and not self._place:
+            self._place = _place_of(self._thread_id)
+        if lag_s >= REPORT_AFTER_S and not self._is_reported:
+            self._is_reported = True
+            return lag_s, self._place
+        return None
+
+    def _ask(self) -> tuple[float, str] | None:
+        """Ask the loop for an answer; return the blockage that has ended with the last one."""
+        ended = (self._answered_after_s, self._place) if self._place else None
+        was_reported, self._is_reported, self._place = self._is_reported, False, ""
+        self._asked_at, self._is_waiting = time.monotonic(), True
+        call_in(self._home, self._answer)  # if the loop is closed, `_Side` sees that
+        return None if was_reported else ended
+
+    def _answer(self) -> None:
+        self._answered_after_s = time.monotonic() - self._asked_at
+        self._is_waiting = False
+
+
+def _place_of(thread_id: int) -> str:
+    """Return FILE:LINE of the author's innermost frame, of the innermost one if there is none."""
+    innermost = sys._current_frames().get(thread_id)  # noqa: SLF001 - the one way to it
+    frame = own_frame(innermost) or innermost
+    return "unknown" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _no_thread() -> UnavailableError:
+    return UnavailableError("No thread could be started to keep the delivery.")
