@@ -179,7 +179,7 @@ async def test_a_quick_turn_costs_a_worker_two_requests(bench: Bench) -> None:
 async def remembered(context: RequestContext, queue: EventQueue) -> None:
     """An agent that loads and stores the state of its conversation."""
     assert isinstance(queue, TurnQueue)
-    await queue.store_state([*(await queue.load_state() or []), "said"])
+    await queue.records.store_state([*(await queue.records.load_state() or []), "said"])
     await complete(context, queue)
 
 

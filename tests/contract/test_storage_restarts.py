@@ -22,7 +22,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.fold import Cursor, Log, incarnation_tag
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.turn import TurnInput, turn_of
+from a2a_serverless.worker.attempt import TurnInput, turn_of
 from tests.support.messages import agent_message, artifact, request, said, texts
 
 

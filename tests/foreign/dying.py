@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any
 
-from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.records import TurnRecords
 from a2a_serverless_tools import cli
 
 VARIABLE = "FAULTS_DIES_AT_STATE"
@@ -21,19 +21,19 @@ VARIABLE = "FAULTS_DIES_AT_STATE"
 
 def arm(passage: int) -> None:
     """Let this process die at that passage."""
-    queues: Any = TurnQueue
-    store = queues.store_state
+    records: Any = TurnRecords
+    store = records.store_state
     left = passage
 
-    async def dying(queue: TurnQueue, *given: Any) -> None:
+    async def dying(each: TurnRecords, *given: Any) -> None:
         nonlocal left
         left -= 1
-        await store(queue, *given)
+        await store(each, *given)
         if left == 0:
-            await queue._writer.drain()
+            await each._writer.drain()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    queues.store_state = dying
+    records.store_state = dying
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from a2a_serverless.storage.table import Update
 from a2a_serverless.tasks import attempts, rules
 from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_of
 from a2a_serverless.tasks.head import Head, OperationParams
-from a2a_serverless.worker.turn import TurnView
+from a2a_serverless.worker.executor import TurnView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_of
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Step
-from a2a_serverless.worker.turn import TurnView
+from a2a_serverless.worker.executor import TurnView
 
 # -- rules.advance ---------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.usage import Usage, total
+from a2a_serverless.worker.context import HistoryMessage, history_message
 from a2a_serverless.worker.files import FileInfo, files_of
-from a2a_serverless.worker.turn import HistoryMessage, history_message
 
 if TYPE_CHECKING:
     from a2a_serverless_tools.testing.bench import AgentBench

@@ -17,8 +17,8 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import Worker
 from a2a_serverless.worker.context import WorkerExecutor
-from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import DeadlineError
+from a2a_serverless.worker.records import TurnRecords
 from a2a_serverless.worker.steps import STATE
 from tests.support.messages import request
 from tests.support.queues import is_empty
@@ -94,29 +94,29 @@ def dies_at(record: int, *, before: bool) -> Iterator[list[str]]:
 
     Yields the names of the steps that are recorded.
     """
-    queues: Any = TurnQueue
-    store = queues._record
+    records: Any = TurnRecords
+    store = records._record
     recorded: list[str] = []
 
-    async def die(queue: Any) -> None:
-        _deaths.append(queue)
-        queue._guard.stop(DeadlineError())
+    async def die(each: Any) -> None:
+        _deaths.append(each)
+        each._guard.stop(DeadlineError())
         await asyncio.get_running_loop().create_future()
 
-    async def dying(queue: Any, running: Any, entry: Any) -> None:
+    async def dying(each: Any, running: Any, entry: Any) -> None:
         recorded.append(entry.id.name)
         is_due = len(recorded) == record
         if is_due and before:
-            await die(queue)
-        await store(queue, running, entry)
+            await die(each)
+        await store(each, running, entry)
         if is_due:
-            await die(queue)
+            await die(each)
 
-    queues._record = dying
+    records._record = dying
     try:
         yield recorded
     finally:
-        queues._record = store
+        records._record = store
 
 
 async def killed_everywhere(

@@ -8,7 +8,7 @@ from a2a.server.context import ServerCallContext
 from a2a.types import Part
 
 from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, PartRefusedError, Takes
-from a2a_serverless.worker.turn import UserTurn
+from a2a_serverless.worker.context import UserTurn
 from tests.support.workers import user_request
 
 ANY = Takes("any", None).by_url(*KINDS)

@@ -45,7 +45,7 @@ async def remembered(context: RequestContext, queue: EventQueue) -> None:
     """An agent that keeps what it is told, and says it again."""
     assert isinstance(queue, TurnQueue)
     text = context.get_user_input()
-    await queue.store_state([*(await queue.load_state() or []), text])
+    await queue.records.store_state([*(await queue.records.load_state() or []), text])
     await queue.enqueue_event(chunk(context, text, append=False))
     await complete(context, queue)
 

@@ -22,8 +22,8 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker import loops
-from a2a_serverless.worker.executor import TurnQueue, TurnWriter
-from a2a_serverless.worker.guard import CLAIM_AFTER_S
+from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.guard import CLAIM_AFTER_S, TurnWriter
 from a2a_serverless.worker.loops import Keeper
 from tests.support.memory import items_of
 from tests.support.queues import is_empty
@@ -396,7 +396,7 @@ async def test_a_claim_beside_a_commit_with_state_fails_nothing(
         monkeypatch.setattr(type(bench.storage), "commit", claimed_beside)
         writer.put(
             StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED)),
-            state=context_write({"n": 1}, 0),
+            wanted=Commit(context_write=context_write({"n": 1}, 0)),
         )
         await writer.flush()
     assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED

@@ -78,7 +78,7 @@ class Conversation:
         # What a waiting task kept may be the whole conversation, and then replaces what has ended.
         ended = max(state["ended"], waiting, key=lambda kept: len(json.dumps(kept)))
         kept = {**state, "waiting": others, "ended": ended}
-        size, limit = queue_of(ctx).size_of_state(kept)
+        size, limit = queue_of(ctx).records.size_of_state(kept)
         size += int(len(said) * growth)
         if waiting is None:
             size = max(size, refused)

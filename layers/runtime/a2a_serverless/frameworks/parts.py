@@ -21,8 +21,8 @@ from a2a.types import Part
 
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import FinalError, TaskContext
+from a2a_serverless.worker.context import UserTurn
 from a2a_serverless.worker.services import refuses_content
-from a2a_serverless.worker.turn import UserTurn
 
 T = TypeVar("T")
 Kind: TypeAlias = Literal["image", "audio", "video", "document"]

@@ -92,7 +92,7 @@ class NotRecordedError(StepError):
 
 async def record_of(ctx: TaskContext, name: str, key: str) -> bytes | None:
     """Return the bytes that an earlier attempt has recorded for the one step of a name and key."""
-    record = await queue_of(ctx).recorded(StepId(name, key, 1))
+    record = await queue_of(ctx).records.recorded(StepId(name, key, 1))
     return None if record is None else record.value
 
 
@@ -113,7 +113,7 @@ def refuse_another(ctx: TaskContext, what: str) -> NoReturn:
     Raises:
         DivergedError: always.
     """
-    queue_of(ctx).diverge(what, ", or turn the adapter's steps off (`steps=False`)")
+    queue_of(ctx).records.diverge(what, ", or turn the adapter's steps off (`steps=False`)")
 
 
 class Steps:

@@ -81,13 +81,12 @@ from a2a_serverless.tasks.rules import Commit, wants_snapshot
 from a2a_serverless.tasks.usage import MILLION, total
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent, TurnAgents
-from a2a_serverless.worker.attempt import Attempt
+from a2a_serverless.worker.attempt import Attempt, TurnInput, canceled_turn_of, turn_of
 from a2a_serverless.worker.failures import going_on, reason_of
 from a2a_serverless.worker.guard import Guard, Looks, StaleReadError
 from a2a_serverless.worker.loops import Keeper, have_threads, name_origins, survive_exits
 from a2a_serverless.worker.meter import Budgets, Meter
 from a2a_serverless.worker.shares import Admitted, Shares
-from a2a_serverless.worker.turn import TurnInput, canceled_turn_of, turn_of
 
 logger = logging.getLogger(__name__)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from a2a.auth.user import User
 from a2a.server.agent_execution import AgentExecutor, RequestContext
-from a2a.types import TaskState, TaskStatus
+from a2a.server.context import ServerCallContext
+from a2a.types import SendMessageRequest, Task, TaskState, TaskStatus
 
 from a2a_serverless import faults
 from a2a_serverless.clock import end_tasks, error_of, first_of, limited
@@ -25,6 +27,8 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import DONE, Verdict, again
+from a2a_serverless.storage.blobs import Inline
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import canceled, ending, gave_up, stated
 from a2a_serverless.tasks.attempts import (
     MOST_STARTS,
@@ -39,12 +43,14 @@ from a2a_serverless.tasks.attempts import (
     on_failure,
     on_return,
 )
-from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import AttemptEnd, FailedBy, Spared, is_terminal
+from a2a_serverless.tasks.blobs import raw_bytes
+from a2a_serverless.tasks.entries import Caller, StatusChanged, contents_of, copied
+from a2a_serverless.tasks.fold import Fold, Log, Record, extend
+from a2a_serverless.tasks.head import AttemptEnd, FailedBy, Spared, is_terminal, state_name
 from a2a_serverless.tasks.rules import Commit, Waits
 from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.context import enter_turn
-from a2a_serverless.worker.executor import TurnQueue, TurnWriter
+from a2a_serverless.worker.executor import TurnQueue, TurnView
 from a2a_serverless.worker.failures import (
     MOST_OF_ERROR,
     AgentFailedError,
@@ -62,7 +68,8 @@ from a2a_serverless.worker.failures import (
     text_of,
     where,
 )
-from a2a_serverless.worker.guard import Guard
+from a2a_serverless.worker.files import AGENTS
+from a2a_serverless.worker.guard import Guard, TurnWriter
 from a2a_serverless.worker.loops import StartedTasks, called, contained
 from a2a_serverless.worker.meter import BudgetError, Meter
 from a2a_serverless.worker.services import Meaning, Passing, Refusal, meaning_of, no_longer, waits
@@ -72,7 +79,6 @@ from a2a_serverless.worker.steps import (
     DivergedError,
     LeftError,
 )
-from a2a_serverless.worker.turn import TurnInput, describe
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +124,148 @@ def failed_by(error: Exception, meaning: Meaning) -> FailedBy:
     return next(
         (by for kind, by in _OWN_ERRORS.items() if isinstance(error, kind)), FailedBy.UNAVAILABLE
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnInput:
+    """A turn of a task, ready for an attempt, or for a cancel on which no attempt works."""
+
+    context: RequestContext
+    """For `execute()`, or for a cancel's `cancel()`."""
+    view: TurnView
+    log: Log
+    state: Mapping[str, str]
+    """For the headers of the call contexts."""
+    kept: Sequence[Record] = ()
+    """The commits of earlier attempts that the next claim does not take back."""
+    inline: Inline = AGENTS
+    """What the agent is shown of files in itself."""
+
+    def cancel_context(self) -> RequestContext:
+        """Return the context of `cancel()`: the Task when the attempt began, and no message."""
+        return _cancel_context(self.log, self.state)
+
+    async def shown(self, storage: DurableStorage, inline: Inline) -> TurnInput:
+        """Return the turn with files and long texts, or links, in what the agent is given.
+
+        `inline` is what clients are shown: a task with more files than an agent gets in itself
+        shows them to the agent in the same way.
+        """
+        await _show_given(storage, self.context, inline)
+        return replace(self, inline=replace(AGENTS, link_s=inline.link_s, base_url=inline.base_url))
+
+
+def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
+    """Return the current turn of a log that was read from its beginning.
+
+    The agent gets the turn as it began. The view has what the next claim keeps of earlier attempts,
+    as `kept` does. `state` becomes the headers of the call context.
+    """
+    head = log.head
+    fold = log.fold(head.turn - 1)
+    given = _given(log, fold) if head.turn > 1 else None
+    extend(fold, log.between(head.turn - 1, head.turn_base))
+    request, caller = fold.opening(head.turn)
+    context = _request_context(fold, caller, request=request, given=given, state=state)
+    kept = log.kept()
+    return TurnInput(
+        context=context,
+        view=TurnView(log.restarted() if kept else fold, None if given is None else copied(given)),
+        log=log,
+        state=state,
+        kept=kept,
+    )
+
+
+def canceled_turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
+    """Return the current turn of a log for `cancel()` alone: with all that the log has."""
+    context = _cancel_context(log, state)
+    given = context.current_task
+    view = TurnView(log.fold(), None if given is None else copied(given))
+    return TurnInput(context=context, view=view, log=log, state=state)
+
+
+async def _show_given(storage: DurableStorage, context: RequestContext, inline: Inline) -> None:
+    agents = replace(AGENTS, link_s=inline.link_s, base_url=inline.base_url)
+    if context.message is not None:
+        await storage.show(context.message, agents)
+    task = context.current_task
+    if task is not None:
+        files = sum(raw_bytes(*content.parts) for content in contents_of(task))
+        await storage.show(task, agents if files <= AGENTS.all_bytes else inline)
+
+
+def _cancel_context(log: Log, state: Mapping[str, str]) -> RequestContext:
+    now = log.fold()
+    _, caller = now.opening(log.head.turn)
+    return _request_context(now, caller, request=None, given=now.task(), state=state)
+
+
+class _CallerUser(User):
+    """The sender of the turn's message, as the API has authenticated it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def is_authenticated(self) -> bool:
+        return bool(self._name)
+
+    @property
+    def user_name(self) -> str:
+        return self._name
+
+
+def _given(log: Log, before: Fold) -> Task:
+    """Return the Task for a follow-up, without the follow-up's message, as the SDK's server does.
+
+    So the Task's status is still the question that the message answers. `before` is the task before
+    the message was accepted. If the message had to wait for another turn, the Task also shows what
+    was written until the end of that turn.
+    """
+    head = log.head
+    if head.turn == head.turn_base:
+        return before.task()
+    opening = replace(log.at(head.turn), entries=())
+    behind = log.between(head.turn, head.turn_base)
+    return extend(log.fold(head.turn - 1), (opening, *behind)).task()
+
+
+def _request_context(
+    fold: Fold,
+    caller: Caller,
+    *,
+    request: SendMessageRequest | None,
+    given: Task | None,
+    state: Mapping[str, str] | None = None,
+) -> RequestContext:
+    """Return the context of `execute()`, or of `cancel()`, which has no request.
+
+    `given` is the Task as it was before the message: None on a first turn, as on the SDK's own
+    server, where the agent's first event creates the task. `state` has the request's headers that
+    the API sent along; executors look for them in the call context's `state["headers"]`.
+    """
+    own_request = None
+    if request is not None:
+        own_request = SendMessageRequest()
+        own_request.CopyFrom(request)
+    return RequestContext(
+        ServerCallContext(
+            state={"headers": dict(state or {})},
+            user=_CallerUser(caller.user),
+            tenant=caller.tenant,
+            requested_extensions=set(caller.extensions),
+        ),
+        request=own_request,
+        task_id=fold.task_id,
+        context_id=fold.context_id,
+        task=given,
+    )
+
+
+def _described(state: TaskState | None) -> str:
+    """Return the name of a state for a sentence to the client."""
+    return "none" if state is None else state_name(state)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -206,7 +354,7 @@ class Attempt:
                     "Turn left at a record",
                     reason=self.left.reason,
                     until=self.left.until,
-                    records=len(self._queue.journal),
+                    records=len(self._queue.records.journal),
                 )
             return verdict
         finally:
@@ -312,7 +460,7 @@ class Attempt:
         queue.shut()  # nothing comes behind the end of the turn
         if on_return(queue.state) is Returned.AT_FAULT:
             place = place_of_function(handler_of(self.agent))
-            raise InvalidAgentEventError(NO_ENDING.format(describe(queue.state)), place=place)
+            raise InvalidAgentEventError(NO_ENDING.format(_described(queue.state)), place=place)
         # The kept pause and the end of the turn are one commit: no crash comes between them.
         await writer.flush(ends_turn=True)
 
@@ -328,7 +476,7 @@ class Attempt:
 
     async def _commit(self, end: Commit) -> None:
         self._queue.shut()  # nothing comes behind the end, not even in its own commit
-        self._writer.put(*end.entries, failed=end.failed, failed_by=end.failed_by)
+        self._writer.put(*end.entries, wanted=end)
         await self._writer.flush()
 
     async def _cancel(self, execution: asyncio.Task[None]) -> None:
@@ -363,7 +511,7 @@ class Attempt:
     async def _keep_deadline(self) -> None:
         if self.stop_at < math.inf:
             await self._clock.sleep(max(0, self.stop_at - self._clock.monotonic()))
-            running = [step.id.name for step in self._queue.journal.running]
+            running = [step.id.name for step in self._queue.records.journal.running]
             self.guard.stop(DeadlineError(*running[:1]))
 
     async def _end(self, *tasks: asyncio.Task[None]) -> None:
@@ -404,7 +552,7 @@ class Attempt:
         if isinstance(error, StaleStateError):  # no agent has failed: another turn came first
             attempts, spared = after_interruption(replace(head, attempts=attempts - 1))
         why = meaning.text if isinstance(meaning, Refusal) else client_text_of(cause)
-        is_stale = isinstance(error, StaleStateError) and self._queue.journal.keeps_state
+        is_stale = isinstance(error, StaleStateError) and self._queue.records.journal.keeps_state
         why = STALE if is_stale else why
         if isinstance(error, DeadlineError) and error.step:
             self._log(logging.WARNING, "step_too_long", TOO_LONG, error.step)
@@ -512,7 +660,8 @@ class Attempt:
         end = replace(end, reason=reason, until=until)
         text = waits(passing, until)
         status = stated(self.guard.head, TaskState.TASK_STATE_WORKING, text)
-        self._writer.put(StatusChanged(status), waits=Waits(end=end, spared=spared))
+        wanted = Commit(waits=Waits(end=end, spared=spared))
+        self._writer.put(StatusChanged(status), wanted=wanted)
         await self._writer.flush()
         self.guard.has_given_back = True
         metrics.count("Retries")

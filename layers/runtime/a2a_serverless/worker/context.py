@@ -11,12 +11,13 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar, Literal, ParamSpec, TypeVar
 
-from a2a.helpers import new_data_part
+from a2a.helpers import get_data_parts, get_text_parts, new_data_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import (
@@ -29,7 +30,7 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from google.protobuf.json_format import ParseError
+from google.protobuf.json_format import MessageToDict, ParseError
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.sources import Source
@@ -47,7 +48,7 @@ from a2a_serverless.worker.failures import (
     refused_data,
     refused_text,
 )
-from a2a_serverless.worker.files import FileInfo
+from a2a_serverless.worker.files import FileInfo, files_of
 from a2a_serverless.worker.loops import called, noted, notes_calls
 from a2a_serverless.worker.steps import (
     IN_TASK,
@@ -61,7 +62,6 @@ from a2a_serverless.worker.steps import (
     seconds_of,
     seconds_until,
 )
-from a2a_serverless.worker.turn import UserTurn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,6 +94,153 @@ def enter_turn(request: RequestContext, queue: TurnQueue) -> None:
     """Make a turn the one that runs in the calling task, and in the tasks that it starts."""
     _turn.set((request, queue))
     queue.main = asyncio.current_task()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryMessage:
+    """An earlier message of the task; `text` joins its text parts by newlines.
+
+    >>> asked = [message.text for message in ctx.history if message.role == "user"]
+    """
+
+    role: Literal["user", "agent"]
+    text: str
+    parts: tuple[Part, ...]
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviousArtifact:
+    """An artifact of an earlier turn.
+
+    >>> files = [file for artifact in ctx.previous_artifacts for file in artifact.files]
+    """
+
+    artifact_id: str
+    name: str
+    parts: tuple[Part, ...]
+
+    @property
+    def files(self) -> list[FileInfo]:
+        """Return the files of the artifact, as `ctx.files` those of the message."""
+        return files_of(self.parts)
+
+
+class UserTurn:
+    """The user's message of one turn, and the task as it was before it."""
+
+    def __init__(self, request: RequestContext) -> None:
+        self._request = request
+        self._message = request.message or Message()
+        self._task = request.current_task
+
+    @property
+    def task_id(self) -> str:
+        """Return the task's id."""
+        return self._request.task_id or ""
+
+    @property
+    def context_id(self) -> str:
+        """Return the id of the conversation that the task belongs to."""
+        return self._request.context_id or ""
+
+    @property
+    def message_id(self) -> str:
+        """Return the id of the user's message, as the client chose it."""
+        return self._message.message_id
+
+    @property
+    def user_text(self) -> str:
+        """Return the text parts of the user's message, joined by newlines."""
+        return self._request.get_user_input()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Return the parts of the user's message."""
+        return tuple(self._message.parts)
+
+    @property
+    def files(self) -> list[FileInfo]:
+        """Return the files of the user's message, by content or by URL."""
+        return files_of(self._message.parts)
+
+    @property
+    def data_parts(self) -> list[Any]:
+        """Return the JSON values of the user's message."""
+        return get_data_parts(self._message.parts)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Return the metadata of the user's message."""
+        return MessageToDict(self._message.metadata)
+
+    @property
+    def reference_task_ids(self) -> tuple[str, ...]:
+        """Return the tasks that the user's message refers to."""
+        return tuple(self._message.reference_task_ids)
+
+    @property
+    def message_extensions(self) -> tuple[str, ...]:
+        """Return the URIs of the extensions that the user's message uses."""
+        return tuple(self._message.extensions)
+
+    @property
+    def requested_extensions(self) -> frozenset[str]:
+        """Return the URIs of the extensions that the request has asked for."""
+        return frozenset(self._request.requested_extensions)
+
+    @property
+    def user(self) -> str:
+        """Return the sender of the message; empty on an endpoint without authentication.
+
+        With API keys it is the key's name. With OIDC it is the name that the keys' secret gives to
+        the token's caller, else a digest of the token's issuer and subject. The digest is the same
+        for all requests of one user, and does not reveal who the user is.
+        """
+        return self._request.call_context.user.user_name
+
+    @property
+    def tenant(self) -> str:
+        """Return the tenant that the request was addressed to; empty without one."""
+        return self._request.tenant
+
+    @property
+    def history(self) -> list[HistoryMessage]:
+        """Return the messages before the user's, oldest first; empty on a task's first turn."""
+        if self._task is None:
+            return []
+        messages = list(self._task.history)
+        if self._task.status.HasField("message"):
+            messages.append(self._task.status.message)
+        return [history_message(message) for message in messages]
+
+    @property
+    def previous_artifacts(self) -> list[PreviousArtifact]:
+        """Return the artifacts of earlier turns; empty on the first turn of a task."""
+        artifacts = self._task.artifacts if self._task is not None else ()
+        return [
+            PreviousArtifact(artifact_id=a.artifact_id, name=a.name, parts=tuple(a.parts))
+            for a in artifacts
+        ]
+
+    def accepts(self, media_type: str) -> bool:
+        """Return True if the client takes output of this type; it takes any if it named none.
+
+        >>> if ctx.accepts("application/json"):
+        ...     await ctx.complete_json({"answer": 42})
+        """
+        modes = self._request.configuration and self._request.configuration.accepted_output_modes
+        return not modes or media_type in modes
+
+
+def history_message(message: Message) -> HistoryMessage:
+    """Return a message of a task's history in the form for agents."""
+    return HistoryMessage(
+        role="user" if message.role == Role.ROLE_USER else "agent",
+        text="\n".join(get_text_parts(message.parts)),
+        parts=tuple(message.parts),
+        message_id=message.message_id,
+    )
 
 
 @notes_calls
@@ -436,12 +583,14 @@ class TaskContext(UserTurn):
             return
         # The agent's own task has one order, so that short sleeps count, too: the same call may be
         # a long one now and a short one when the code runs again.
-        step_id = queue.journal.id_of(SLEEP, key) if queue.is_main_task else None
-        if seconds < PARK_S and (step_id is None or queue.journal.found(step_id) is None):
+        step_id = queue.records.journal.id_of(SLEEP, key) if queue.is_main_task else None
+        if seconds < PARK_S and (step_id is None or queue.records.journal.found(step_id) is None):
             await queue.sleep(seconds)
         elif self._is_open("sleep"):
             until = queue.now_ms + int(seconds * 1000)
-            await queue.sleep_until(step_id or queue.journal.id_of(SLEEP, key or IN_TASK), until)
+            await queue.records.sleep_until(
+                step_id or queue.records.journal.id_of(SLEEP, key or IN_TASK), until
+            )
 
     async def sleep_until(self, when: datetime) -> None:
         """Wait until a time with a time zone, as `sleep` does.
@@ -458,7 +607,7 @@ class TaskContext(UserTurn):
         if seconds < PARK_S or current_step() is not None or self.is_cancelled:
             await self._queue.sleep(seconds)
         else:
-            await self._queue.sleep_until(step_id, self._queue.now_ms + int(seconds * 1000))
+            await self._queue.records.sleep_until(step_id, self._queue.now_ms + int(seconds * 1000))
 
     @noted("ctx")
     def step(
@@ -503,8 +652,8 @@ class TaskContext(UserTurn):
         is_plain = current_step() is not None or self.is_cancelled
         if is_plain or not self._is_open("step"):
             return work()
-        step_id = self._queue.journal.id_of(name, key)
-        return self._queue.step(step_id, work, Form.of(type), retry)
+        step_id = self._queue.records.journal.id_of(name, key)
+        return self._queue.records.step(step_id, work, Form.of(type), retry)
 
     def usage(
         self,
@@ -625,7 +774,7 @@ class TaskContext(UserTurn):
 
         >>> state = await ctx.load_context() or {"visits": 0}
         """
-        return await self._queue.load_state()
+        return await self._queue.records.load_state()
 
     async def update_context(
         self, value: Any, *, merge: Callable[[Any, Any], Any] | None = None
@@ -656,7 +805,7 @@ class TaskContext(UserTurn):
         if merge is not None:
             refuse_merge(merge)
         if self._is_open("update_context"):
-            await self._queue.store_state(value, merge)
+            await self._queue.records.store_state(value, merge)
 
     # ------------------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
-"""The guard of a turn: it keeps the turn's delivery and claim, and hears what happens to its task.
+"""All that a worker writes for a turn: its guard, which keeps delivery and claim, and its writer.
 
-In the loop of the agents it commits for the turn. Whatever has to go on while an agent blocks that
-loop runs in the keeper's thread: renewing the delivery and the lease, claiming the turn of a silent
-agent, looking at HEAD.
+In the loop of the agents the writer gathers what the agent emits, and the guard commits it while
+the attempt owns its turn. Whatever has to go on while an agent blocks that loop runs in the
+keeper's thread: renewing the delivery and the lease, claiming the turn of a silent agent, looking
+at HEAD.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, Self, TypeAlias, TypeVar
 
 from a2a_serverless import faults
 from a2a_serverless.clock import Clock, call_in, first_of
@@ -32,7 +33,7 @@ from a2a_serverless.observability.logs import correlation_id
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.activity import process_name
 from a2a_serverless.storage.contexts import State
-from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
+from a2a_serverless.storage.durable import LOOK_AT_ONCE, MAX_COMMIT_BYTES, DurableStorage
 from a2a_serverless.storage.layout import CONTEXT
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.attempts import (
@@ -44,12 +45,15 @@ from a2a_serverless.tasks.attempts import (
     on_lost_claim,
     on_refusal,
 )
+from a2a_serverless.tasks.entries import ArtifactWritten, Entry, ModelsUsed, encode_entries
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import TaskKey, new_token
+from a2a_serverless.tasks.pace import Pace, commit_units
 from a2a_serverless.tasks.rules import Commit, ContextWrite, is_still
 from a2a_serverless.worker.failures import StaleStateError, going_on
 from a2a_serverless.worker.loops import Keeper, OnBlocked
+from a2a_serverless.worker.meter import Meter
 
 T = TypeVar("T")
 Merged: TypeAlias = Callable[[], Awaitable[ContextWrite]]
@@ -64,6 +68,15 @@ AGAIN_S: Final = 5.0
 """Seconds until a claim or renewal that AWS has not answered is tried again."""
 POLL_S: Final = 1.0
 """Seconds from one look at HEAD to the next."""
+
+FLUSH_AFTER_S: Final = 0.1
+"""Seconds that an entry waits for others to share its commit with, unless the last commit began as
+long ago."""
+PAUSE_ROUNDS: Final = 8
+"""Rounds of the event loop without a new entry after which the agent counts as waiting."""
+FLUSH_BYTES: Final = 64 * 1024
+ROOM_FOR_FRAMES: Final = 64 * 1024
+"""Bytes that entries may need beyond the size of their event: frames, and ids that are added."""
 
 RENEW_AFTER: Final = 1 / 3
 RETRY_AFTER: Final = 1 / 12
@@ -557,4 +570,256 @@ def _going_on(**fields: object) -> AbstractContextManager[None]:
     """Log an exception and go on: one failed look must not end the others."""
     return going_on(
         logger, logging.WARNING, "Turns not watched", action="watch_failed", fields=fields
+    )
+
+
+# -- commits ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Entries that wait for their commit."""
+
+    opened_at: float
+    entries: list[Entry] = field(default_factory=list)
+    size: int = 0
+    wanted: Commit = field(default_factory=Commit)
+    """What the commit says beside its entries."""
+    urgent: asyncio.Event = field(default_factory=asyncio.Event)
+    done: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+@dataclass(kw_only=True, eq=False)
+class TurnWriter:
+    """The one writer of one attempt: one commit is in flight, the next batch waits behind it.
+
+    A batch is committed when it is flushed, or when it has `FLUSH_BYTES`. Otherwise its first entry
+    decides. If that entry comes `flush_after_s` or more after the last commit began, the batch is
+    committed as soon as the agent pauses. If it comes earlier, the batch waits `flush_after_s` for
+    the entries that follow. So after each silence chunks cost at most one commit more.
+
+    Where a partition takes so many units a second, a batch also waits for its `Pace`. It takes
+    entries meanwhile, until it is full: then `drain` keeps the agent waiting.
+
+    A commit that fails ends the writing: the turn is stopped, and what is put from then on is
+    dropped, until `discard`. Commits run in a task of the writer's own, so that cancelling the
+    agent never interrupts one.
+    """
+
+    guard: Guard
+    flush_after_s: float = FLUSH_AFTER_S
+    meter: Meter = field(default_factory=Meter)
+    accepted_at: int | None = None
+    """When the turn's message was accepted, in milliseconds, until its first chunk is stored."""
+    failure: Exception | None = field(default=None, init=False)
+    on_stored: Callable[[tuple[Entry, ...]], Awaitable[None]] | None = field(
+        default=None, init=False
+    )
+    """Awaited after each commit with its entries."""
+    merged: Merged | None = field(default=None, init=False)
+    """Awaited for the state to store with the end, if another task has changed it meanwhile."""
+    _batch: _Batch | None = field(default=None, init=False)
+    _opened: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _committing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _began_at: float = field(default=-math.inf, init=False)
+    """When the last commit began, in monotonic seconds."""
+
+    def __post_init__(self) -> None:
+        takes = self.guard.log.table.partition_units
+        self._pace = None if takes is None else Pace(takes)
+
+    @property
+    def is_idle(self) -> bool:
+        return self._batch is None and not self._committing.locked()
+
+    @property
+    def is_full(self) -> bool:
+        """Return True if the waiting batch is full: flush before the next `put`."""
+        return self._batch is not None and self._batch.size >= FLUSH_BYTES
+
+    def has_room(self, size: int) -> bool:
+        """Return True when `size` more bytes fit into the waiting batch's commit, and its pace."""
+        waiting = 0 if self._batch is None else self._batch.size
+        size += waiting + ROOM_FOR_FRAMES
+        keeps_pace = self._pace is None or self._units_of(size) <= self._pace.most
+        return not waiting or (size <= MAX_COMMIT_BYTES and keeps_pace)
+
+    async def __aenter__(self) -> Self:
+        self._pump_task = asyncio.create_task(self._pump())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Let the commit in flight end, and drop what was not flushed."""
+        # Cancelled under the lock: no commit is in flight that could be interrupted.
+        async with self._committing:
+            self._pump_task.cancel()
+        await asyncio.gather(self._pump_task, return_exceptions=True)
+        self._drop()
+
+    def put(self, *entries: Entry, wanted: Commit | None = None) -> None:
+        """Add entries to the batch that waits.
+
+        `wanted` says more of its commit than its entries: the conversation's state to store if they
+        end the turn, why the attempt has failed, and that it gives its turn back or leaves it.
+        """
+        if self.failure is not None:
+            return
+        batch = self._waiting()
+        batch.entries.extend(entries)
+        batch.size += len(encode_entries(entries))
+        if wanted is not None:
+            batch.wanted = _both(batch.wanted, wanted)
+        if batch.size >= FLUSH_BYTES:
+            batch.urgent.set()
+
+    def fill_batch(self) -> None:
+        """Commit what waits without waiting for more: a part of it is stored beside the log."""
+        batch = self._waiting()
+        batch.size += FLUSH_BYTES
+        batch.urgent.set()
+
+    async def flush(self, *, ends_turn: bool = False) -> None:
+        """Return when all that was put is committed; with `ends_turn`, end the turn as well.
+
+        Raises:
+            FencedError, TurnFinishedError: the turn is not this attempt's any more.
+            StaleStateError: the conversation's state has changed since it was loaded.
+            InvalidArgumentError: the batch cannot be stored.
+            UnavailableError: there was no answer; the batch may have been stored.
+        """
+        await self.drain(ends_turn=ends_turn)
+        if self.failure is not None:
+            raise self.failure
+
+    async def drain(self, *, ends_turn: bool = False) -> None:
+        """Return when all that was put is committed or dropped; `failure` tells which."""
+        if self.failure is not None:
+            return
+        batch = self._waiting() if ends_turn else self._batch
+        if batch is None:
+            # The commit in flight may hold what was put last.
+            async with self._committing:
+                return
+        if ends_turn:
+            batch.wanted = replace(batch.wanted, ends_turn=True)
+        batch.urgent.set()
+        # Not `await batch.done`: a cancelled caller would cancel the future of all that wait.
+        await asyncio.wait([batch.done])
+
+    def discard(self) -> None:
+        """Drop the waiting batch and forget the failure; the writer can be used again."""
+        self.failure = None
+        self._drop()
+
+    def _waiting(self) -> _Batch:
+        if self._batch is None:
+            self._batch = _Batch(self.guard.clock.monotonic())
+            self._opened.set()
+        return self._batch
+
+    def _drop(self) -> None:
+        batch, self._batch = self._batch, None
+        self._opened.clear()
+        if batch is not None and not batch.done.done():
+            batch.done.set_result(None)
+            batch.urgent.set()
+
+    async def _pump(self) -> None:
+        while True:
+            await self._opened.wait()
+            batch = self._waiting()
+            if batch.opened_at - self._began_at >= self.flush_after_s:
+                await self._pause_of_agent(batch)
+            else:
+                await self._company(batch)
+            await self._paced(batch)
+            # One commit at a time: the log has the order of `put`.
+            async with self._committing:
+                if self._batch is batch:  # else it was discarded meanwhile
+                    self._began_at = self.guard.clock.monotonic()
+                    await self._commit_waiting(batch)
+
+    async def _pause_of_agent(self, batch: _Batch) -> None:
+        """Wait until the agent has emitted all that it emits in one go: one commit holds it."""
+        seen = rounds = 0
+        while rounds < PAUSE_ROUNDS and not batch.urgent.is_set() and self._wait_s(batch) > 0:
+            await asyncio.sleep(0)
+            rounds = rounds + 1 if len(batch.entries) == seen else 0
+            seen = len(batch.entries)
+
+    async def _company(self, batch: _Batch) -> None:
+        """Wait for the entries that share the commit of the first one."""
+        wait_s = self._wait_s(batch)
+        if wait_s > 0 and not batch.urgent.is_set():
+            await first_of(self.guard.clock.sleep(wait_s), batch.urgent.wait())
+
+    async def _paced(self, batch: _Batch) -> None:
+        """Wait until the batch keeps to the pace; what is to end the turn at once does not wait.
+
+        Not under the lock of the commits: a batch that waits here can still be dropped.
+        """
+        stopped = self.guard.stopped
+        while self._pace is not None and self._batch is batch and not stopped.is_set():
+            units = self._units_of(batch.size)  # of a batch that may have grown
+            wait_s = self._pace.wait_s(units, self.guard.clock.monotonic())
+            if wait_s <= 0:
+                return
+            await first_of(self.guard.clock.sleep(wait_s), stopped.wait(), tasks=[batch.done])
+
+    def _units_of(self, size: int) -> int:
+        head = self.guard.head
+        return commit_units(size, len(head.status or b"") + len(head.metadata or b""))
+
+    def _wait_s(self, batch: _Batch) -> float:
+        """Return the seconds for which a batch may still wait."""
+        return batch.opened_at + self.flush_after_s - self.guard.clock.monotonic()
+
+    def _tell_first_chunk(self, stored: Sequence[Entry]) -> None:
+        is_first = self.accepted_at is not None
+        if is_first and any(isinstance(entry, ArtifactWritten) for entry in stored):
+            metrics.time("TimeToFirstChunk", self.guard.clock.now_ms() - (self.accepted_at or 0))
+            self.accepted_at = None
+
+    async def _commit_waiting(self, batch: _Batch) -> None:
+        # Taken out before the commit: what is put meanwhile waits in a batch of its own.
+        self._batch = None
+        self._opened.clear()
+        if not self.guard.must_claim:
+            faults.point("between-commits")
+        try:
+            if self.meter.unsure:
+                head = await self.guard.log.head(self.guard.params.task_id)
+                await self.meter.settle(head.usage if head else ())
+            with self.meter.taken() if self.meter.pending else nullcontext(()) as used:
+                entries = [*batch.entries, ModelsUsed(used)] if used else batch.entries
+                commit = replace(batch.wanted, entries=tuple(entries))
+                await self.guard.commit(commit, merged=self.merged)
+            if used:
+                await self.meter.stored(used)
+            self._tell_first_chunk(batch.entries)
+            if self.on_stored is not None:
+                await self.on_stored(tuple(batch.entries))
+        except Exception as error:  # noqa: BLE001 - the task's edge: `flush` raises it
+            self.failure = error  # before `done`: those who wait in `flush` have to find it
+            self._drop()
+            self.guard.stop(error)
+        finally:
+            if self._pace is not None:
+                self._pace.spend(self._units_of(batch.size), self.guard.clock.monotonic())
+            if not batch.done.done():
+                batch.done.set_result(None)
+
+
+def _both(earlier: Commit, later: Commit) -> Commit:
+    """Return what two parts of a batch want of its commit; the later one's words count."""
+    has_failed = later.failed is not None
+    return replace(
+        earlier,
+        context_write=later.context_write or earlier.context_write,
+        failed=later.failed if has_failed else earlier.failed,
+        failed_by=later.failed_by if has_failed else earlier.failed_by,
+        waits=later.waits or earlier.waits,
+        leaves=later.leaves or earlier.leaves,
     )
