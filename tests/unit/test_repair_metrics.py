@@ -25,7 +25,7 @@ from a2a_serverless.tasks.head import FailedBy, Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless.worker.attempt import failed_by
+from a2a_serverless.worker.failing import failed_by
 from a2a_serverless.worker.failures import (
     DeadlineError,
     FinalError,

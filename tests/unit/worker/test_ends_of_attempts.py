@@ -19,7 +19,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import SHUTDOWN, AttemptEnd
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker import TaskContext, Worker, attempt
+from a2a_serverless.worker import TaskContext, Worker, failing
 from a2a_serverless.worker.adapter import RELEASE_S
 from a2a_serverless.worker.agents import executor_of
 from a2a_serverless.worker.failures import (
@@ -457,7 +457,7 @@ async def test_an_unforeseen_error_releases_the_turn(
     async def broken(*_: object) -> None:
         raise LookupError("no such thing")
 
-    monkeypatch.setattr(attempt.Attempt, "_release", broken)
+    monkeypatch.setattr(failing.FailedAttempt, "_release", broken)
     handle = await bench.deliver()
     give_back = handle.nack
 

@@ -7,12 +7,11 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from a2a.auth.user import User
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.context import ServerCallContext
-from a2a.types import SendMessageRequest, Task, TaskState, TaskStatus
+from a2a.types import SendMessageRequest, Task, TaskState
 
 from a2a_serverless import faults
 from a2a_serverless.clock import end_tasks, error_of, first_of, limited
@@ -20,63 +19,43 @@ from a2a_serverless.errors import (
     A2AServerlessError,
     FencedError,
     InvalidAgentEventError,
-    InvalidArgumentError,
     StateTooLargeError,
     TurnFinishedError,
-    UnavailableError,
 )
-from a2a_serverless.observability import metrics
-from a2a_serverless.queues.fifo import DONE, Verdict, again
+from a2a_serverless.queues.fifo import DONE, Verdict
 from a2a_serverless.storage.blobs import Inline
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import canceled, ending, gave_up, stated
+from a2a_serverless.storage.endings import canceled
 from a2a_serverless.tasks.attempts import (
-    MOST_STARTS,
-    Failed,
     RetryPolicy,
     Returned,
-    after_interruption,
-    after_passing,
-    attempts_started,
-    attempts_that_differ,
-    lease_end,
-    on_failure,
     on_return,
 )
 from a2a_serverless.tasks.blobs import raw_bytes
-from a2a_serverless.tasks.entries import Caller, StatusChanged, contents_of, copied
+from a2a_serverless.tasks.entries import Caller, contents_of, copied
 from a2a_serverless.tasks.fold import Fold, Log, Record, extend
-from a2a_serverless.tasks.head import AttemptEnd, FailedBy, Spared, is_terminal, state_name
-from a2a_serverless.tasks.rules import Commit, Waits
+from a2a_serverless.tasks.head import AttemptEnd, is_terminal, state_name
+from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.context import enter_turn
 from a2a_serverless.worker.executor import TurnQueue, TurnView
+from a2a_serverless.worker.failing import FailedAttempt
 from a2a_serverless.worker.failures import (
-    MOST_OF_ERROR,
     AgentFailedError,
     AgentNotLoadedError,
     DeadlineError,
     StaleStateError,
     WrongMethodError,
-    client_text_of,
     comes_of_forgetting,
-    is_final,
-    members,
     place_of_function,
-    raised_at,
-    reason_of,
-    text_of,
-    where,
 )
 from a2a_serverless.worker.files import AGENTS
 from a2a_serverless.worker.guard import Guard, TurnWriter
 from a2a_serverless.worker.loops import StartedTasks, called, contained
-from a2a_serverless.worker.meter import BudgetError, Meter
-from a2a_serverless.worker.services import Meaning, Passing, Refusal, meaning_of, no_longer, waits
+from a2a_serverless.worker.meter import Meter
 from a2a_serverless.worker.steps import (
     HAND_OVER_S,
     MAX_HAND_OVER_SHARE,
-    DivergedError,
     LeftError,
 )
 
@@ -86,44 +65,12 @@ NO_ENDING = (
     "The agent returned without ending its turn (its last state: {}): "
     "await ctx.complete(…), or was an await forgotten?"
 )
-STALE = (
-    "Another turn has changed the state of this conversation since this turn has loaded it, and"
-    " this turn has gone on from what it has recorded: send the message again."
-)
-TOO_LONG = (
-    "The step %r needs longer than a worker has: cut it into smaller steps, or let another service"
-    " do the work, and look for its result after `ctx.sleep`."
-)
-DIFFERS = (
-    "The agent's code has run again and %s, and the turn has no attempt left: take what differs"
-    " from run to run, such as the time or a random number, from a step%s."
-)
 BLOCKED = (
     "The event loop was blocked for %.1f s at %s: call blocking code by"
     " `await ctx.run_sync(func, …)`, in an AgentExecutor by `await asyncio.to_thread(func, …)`"
 )
-_OWN_ERRORS = {
-    AgentFailedError: FailedBy.RAISED,
-    DeadlineError: FailedBy.DEADLINE,
-    DivergedError: FailedBy.DIVERGED,
-    StaleStateError: FailedBy.STALE,
-}
 CANCEL_HEARD_S = 1.0
 """Seconds in which `execute()` may end by itself before `cancel()` is called while it runs."""
-
-
-def failed_by(error: Exception, meaning: Meaning) -> FailedBy:
-    """Return why a task fails whose last attempt has ended with `error`.
-
-    `meaning` is what a service's answer among its causes means, if there is one.
-    """
-    if meaning is not None:
-        return FailedBy.REFUSED if isinstance(meaning, Refusal) else FailedBy.UNAVAILABLE
-    if any(isinstance(one, BudgetError) for one in members(error.__cause__)):
-        return FailedBy.BUDGET
-    return next(
-        (by for kind, by in _OWN_ERRORS.items() if isinstance(error, kind)), FailedBy.UNAVAILABLE
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +295,8 @@ class Attempt:
             async with self._writer, kept:
                 verdict = await self._verdict()
             if self.left is not None:
-                self._log(
+                self.guard.logged(
+                    logger,
                     logging.INFO,
                     "turn_left",
                     "Turn left at a record",
@@ -400,7 +348,17 @@ class Attempt:
         except LeftError:
             return DONE
         except A2AServerlessError as error:
-            return await self._failed(error)
+            self._queue.shut()  # from here on the log is the runtime's
+            failed = FailedAttempt(
+                error=error,
+                writer=self._writer,
+                journal=self._queue.records.journal,
+                log=self.turn.log,
+                retry=self.retry,
+                keeps_texts=self.keeps_texts,
+            )
+            self.failure = failed.end
+            return await failed.settled()
         return DONE
 
     async def _supervise(self) -> None:
@@ -437,8 +395,12 @@ class Attempt:
             # The agent's own end comes first: it also counts in an attempt that is being stopped.
             await self._store_end()
             if error is not None and not is_cancelled:
-                self._log(
-                    logging.WARNING, "error_after_end", "Agent raised at its end", cause=error
+                self.guard.logged(
+                    logger,
+                    logging.WARNING,
+                    "error_after_end",
+                    "Agent raised at its end",
+                    cause=error,
                 )
             return
         if self.guard.reason is not None:
@@ -481,7 +443,7 @@ class Attempt:
 
     async def _cancel(self, execution: asyncio.Task[None]) -> None:
         """Cancel `execute()`, call `cancel()`, and wait for both as long as a cancel may take."""
-        self._log(logging.INFO, "canceling", "Canceling the agent")
+        self.guard.logged(logger, logging.INFO, "canceling", "Canceling the agent")
         execution.cancel()
         self._queue.stop_waiting()
         faults.point("canceling")
@@ -506,7 +468,9 @@ class Attempt:
         await contained(called(self.agent.cancel, context, self._queue), self._started)
 
     def _log_raised(self, error: BaseException) -> None:
-        self._log(logging.WARNING, "cancel_raised", "Agent's cancel() raised", cause=error)
+        self.guard.logged(
+            logger, logging.WARNING, "cancel_raised", "Agent's cancel() raised", cause=error
+        )
 
     async def _keep_deadline(self) -> None:
         if self.stop_at < math.inf:
@@ -516,8 +480,11 @@ class Attempt:
 
     async def _end(self, *tasks: asyncio.Task[None]) -> None:
         for _ in await end_tasks(*tasks, clock=self._clock):
-            self._log(
-                logging.ERROR, "agent_left_behind", "Agent does not stop; its queue is closed"
+            self.guard.logged(
+                logger,
+                logging.ERROR,
+                "agent_left_behind",
+                "Agent does not stop; its queue is closed",
             )
         for task in tasks:
             error_of(task)  # retrieved, so that asyncio does not report it as lost
@@ -535,183 +502,4 @@ class Attempt:
         """Log, once a turn, that it has blocked its loop, and so the other turns of the process."""
         if not self._was_blocked:
             self._was_blocked = True
-            self._log(logging.WARNING, "loop_blocked", BLOCKED, seconds, place)
-
-    # -- failing -------------------------------------------------------------------------------
-
-    async def _failed(self, error: Exception) -> Verdict:
-        """End the task, or give its turn back for another attempt."""
-        self._queue.shut()  # from here on the log is the runtime's
-        if error is self._writer.failure:
-            self._writer.discard()
-        head, cause, retry = self.guard.head, error.__cause__, self.retry
-        has_raised = isinstance(error, AgentFailedError) and not is_final(cause)
-        meaning = meaning_of(cause, self._clock.now_ms()) if has_raised else None
-        attempts = attempts_started(head, is_claimed=not self.guard.must_claim)
-        spared = None
-        if isinstance(error, StaleStateError):  # no agent has failed: another turn came first
-            attempts, spared = after_interruption(replace(head, attempts=attempts - 1))
-        why = meaning.text if isinstance(meaning, Refusal) else client_text_of(cause)
-        is_stale = isinstance(error, StaleStateError) and self._queue.records.journal.keeps_state
-        why = STALE if is_stale else why
-        if isinstance(error, DeadlineError) and error.step:
-            self._log(logging.WARNING, "step_too_long", TOO_LONG, error.step)
-            why = TOO_LONG % error.step if retry.is_exhausted(attempts) else why
-        if isinstance(error, DivergedError):
-            attempts = attempts_that_differ(self.turn.log, attempts)
-            self._log(logging.WARNING, "diverged", "%s%s", error, where(error))
-            if retry.is_exhausted(attempts):
-                why = DIFFERS % (error.what, error.otherwise)
-        asked_s = meaning.asked_s if isinstance(meaning, Passing) else 0
-        place = raised_at(error)
-        left = MOST_OF_ERROR - len(place.encode())
-        said = text_of(error, left) if self.keeps_texts else ""
-        end = self.failure = self.guard.ended(reason_of(error), place=place, message=said)
-        reference = end.correlation_id
-        fields: dict[str, Any] = {
-            "attempts": attempts,
-            "max_attempts": retry.max_attempts,
-            "correlation_id": reference,
-            "reason": end.reason,
-        }
-        if isinstance(meaning, Passing) and retry.window_s:
-            passed = after_passing(head.spared, retry, asked_s=asked_s)
-            if passed is not None:
-                return await self._wait(error, meaning, passed, end, fields)
-            why = no_longer(meaning, head.spared, retry)
-        wanted = on_failure(
-            attempts,
-            retry,
-            is_at_fault=isinstance(error, InvalidAgentEventError | InvalidArgumentError),
-            is_final=bool(why) or is_final(cause),
-        )
-        match wanted:
-            case Failed.AGAIN:
-                return await self._give_back(error, end, fields, asked_s, spared)
-            case Failed.AT_FAULT:
-                text = "Task failed: %s%s"
-                self._log(logging.ERROR, "agent_at_fault", text, error, where(error), **fields)
-                last = ending(head, TaskState.TASK_STATE_FAILED, str(error))
-                last = replace(last, failed_by=FailedBy.AT_FAULT)
-            case Failed.GAVE_UP:
-                text = "Task failed, %s"
-                fields["reason"] = why if isinstance(meaning, Refusal) else end.reason
-                self._log(logging.ERROR, "gave_up", text, reference, cause=error, **fields)
-                last = gave_up(head, reference, why, failed_by=failed_by(error, meaning))
-        await self._commit(replace(last, failed=end))
-        return DONE
-
-    async def _give_back(
-        self,
-        error: Exception,
-        end: AttemptEnd,
-        fields: dict[str, Any],
-        asked_s: float,
-        spared: Spared | None,
-    ) -> Verdict:
-        """Count the attempt in HEAD and drop its uncommitted entries; the next one starts over.
-
-        `asked_s`: the wait that a service has asked for, which counts up to the longest back-off.
-        `spared`: the starts that use up no attempt, if this is one of them.
-        """
-        self._writer.discard()
-        if self.guard.must_claim:
-            self._writer.put(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)))
-            # Claimed before the delivery goes back: otherwise this attempt would not be counted.
-            await self._writer.flush()
-        elif self.meter.pending or self.meter.unsure:
-            # What failed has cost its tokens all the same, and no commit follows by itself.
-            self._writer.put()
-            await self._writer.flush()
-        metrics.count("Retries")
-        at_once = isinstance(error, DeadlineError)
-        retry = self.retry
-        starts = fields["attempts"] if spared is None else spared.interruptions
-        own_s = 0 if at_once else retry.delay_s(starts)
-        delay_s = max(own_s, min(asked_s, retry.cap_s))
-        await self._release(end, delay_s, fields["attempts"] if spared else None, spared)
-        self._log(
-            logging.WARNING,
-            "deadline" if at_once else "retry",
-            "Turn given back",
-            cause=error,
-            delay_s=delay_s,
-            **fields,
-        )
-        return again(delay_s)
-
-    async def _wait(
-        self,
-        error: Exception,
-        passing: Passing,
-        spared: Spared,
-        end: AttemptEnd,
-        fields: dict[str, Any],
-    ) -> Verdict:
-        """Give the turn back until a fault has passed; the attempt does not count.
-
-        The status that says what the turn waits for is in the same commit, so that the next attempt
-        takes it back.
-        """
-        self._writer.discard()
-        delay_s = (spared.waited - self.guard.head.spared.waited) / 1000
-        until = self._clock.now_ms() + int(delay_s * 1000)
-        reason = f"{end.reason}: {passing.what}" if passing.what else end.reason
-        end = replace(end, reason=reason, until=until)
-        text = waits(passing, until)
-        status = stated(self.guard.head, TaskState.TASK_STATE_WORKING, text)
-        wanted = Commit(waits=Waits(end=end, spared=spared))
-        self._writer.put(StatusChanged(status), wanted=wanted)
-        await self._writer.flush()
-        self.guard.has_given_back = True
-        metrics.count("Retries")
-        self._log(
-            logging.WARNING,
-            "retry_later",
-            "%s Start %d of %d",
-            text,
-            spared.faults,
-            MOST_STARTS,
-            cause=error,
-            delay_s=delay_s,
-            **fields | {"reason": end.reason},
-        )
-        return again(delay_s)
-
-    async def _release(
-        self, end: AttemptEnd, delay_s: float, attempts: int | None, spared: Spared | None
-    ) -> None:
-        """Note in HEAD why the attempt ends, before its delivery goes back.
-
-        If the lease could end before the delay, it is renewed: the turn comes back by itself, so
-        the sweeper need not send a copy.
-        """
-        due_at, again_ms = None, self._clock.now_ms() + int(delay_s * 1000)
-        log = self.guard.log
-        if delay_s > log.timing.renew_before_s:
-            due_at = lease_end(again_ms, log.timing)
-        end = replace(end, until=again_ms if delay_s else 0)
-        try:
-            await log.release(
-                self.guard.head,
-                end,
-                due_at=due_at,
-                attempts=attempts,
-                spared=spared,
-                starts_over=end.reason == DivergedError.__name__,
-            )
-            self.guard.has_given_back = True
-        except UnavailableError as failure:  # at worst the sweeper sends a copy
-            self._log(logging.WARNING, "release_failed", "Turn not released: %s", failure)
-
-    def _log(
-        self,
-        level: int,
-        action: str,
-        text: str,
-        *args: object,
-        cause: BaseException | None = None,
-        **fields: object,
-    ) -> None:
-        extra = {"action": action, **self.guard.ids(), **fields}
-        logger.log(level, text, *args, extra=extra, exc_info=cause)
+            self.guard.logged(logger, logging.WARNING, "loop_blocked", BLOCKED, seconds, place)

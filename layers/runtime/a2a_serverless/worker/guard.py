@@ -550,6 +550,20 @@ class Guard:
         """Return the fields that name the turn, for a line of the log."""
         return {"task_id": self.params.task_id, "turn": self.params.turn}
 
+    def logged(
+        self,
+        log: logging.Logger,
+        level: int,
+        action: str,
+        text: str,
+        *args: object,
+        cause: BaseException | None = None,
+        **fields: object,
+    ) -> None:
+        """Log a line about the turn; `cause` is an exception that it shows."""
+        extra = {"action": action, **self.ids(), **fields}
+        log.log(level, text, *args, extra=extra, exc_info=cause)
+
 
 def _unless(met: Refused, head: Head | None) -> Head:
     """Return HEAD for another try, or raise the error for the refusal that was `met`."""
