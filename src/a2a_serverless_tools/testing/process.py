@@ -251,7 +251,7 @@ class _StoppedAgent(AgentExecutor):
                 await _canceled(points, queue)
 
         queue.on_taken = taken
-        queue.tell_stored(stored)
+        queue.writer.on_stored = stored
         if points.dies_at_start():
             await self._die()
         points.running = agent.execute(context, queue)

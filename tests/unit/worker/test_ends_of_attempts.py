@@ -32,16 +32,7 @@ from a2a_serverless.worker.failures import (
 )
 from tests.support.clocks import ManualClock
 from tests.support.memory import items_of
-from tests.support.workers import (
-    Agent,
-    Bench,
-    PacedClock,
-    S,
-    chunk,
-    idle,
-    status,
-    status_text,
-)
+from tests.support.workers import Agent, Bench, PacedClock, S, chunk, idle, status, status_text
 
 AT_ONCE = "x" * 70_000
 """A text that is committed when the call that emits it returns."""

@@ -171,7 +171,7 @@ async def test_a_commit_whose_reader_raises_counts_once() -> None:
     async def handle(ctx: TaskContext) -> None:
         ctx.usage("m", input_tokens=7)
         if stand.script.starts == 1:
-            queue_of(ctx).tell_stored(raising)
+            queue_of(ctx).writer.on_stored = raising
             await ctx.emit_text_artifact("partial")
             await queue_of(ctx).drain()
         await ctx.complete()

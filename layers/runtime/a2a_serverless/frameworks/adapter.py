@@ -98,7 +98,7 @@ class Adapter:
 
     def _warn_if_empty(self, ctx: TaskContext) -> None:
         """Log a warning if the task has completed and a client has got nothing."""
-        if queue_of(ctx).completes_empty:
+        if queue_of(ctx).view.completes_empty:
             extra = {"action": "empty_answer", "task_id": ctx.task_id}
             text = "The task has completed without an answer: %s"
             logger.warning(text, self.way_out, extra=extra)

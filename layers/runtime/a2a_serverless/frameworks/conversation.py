@@ -198,7 +198,7 @@ class Answer:
     async def add(self, text: str, message: object) -> None:
         """Send the next chunk; `message` is equal for the chunks of one message."""
         # Steps that are recorded may have begun the artifact.
-        self._has_begun = self._has_begun or queue_of(self._ctx).has_artifact(ARTIFACT)
+        self._has_begun = self._has_begun or queue_of(self._ctx).view.has_artifact(ARTIFACT)
         is_next = self._has_begun and message != self._message
         self._has_begun, self._message = True, message
         text = f"\n\n{text}" if is_next else text

@@ -189,7 +189,7 @@ class PydanticAIWorker(FrameworkWorker):
         ...     async def finish(self, ctx: TaskContext, output: Any) -> None:
         ...         await ctx.complete_json({"plan": str(output)})
         """
-        if isinstance(output, str) and self._streams and queue_of(ctx).has_artifact(ARTIFACT):
+        if isinstance(output, str) and self._streams and queue_of(ctx).view.has_artifact(ARTIFACT):
             await ctx.respond()
         elif isinstance(output, str):
             await ctx.complete(output)

@@ -29,6 +29,7 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 """The most bytes of a blob that are in memory while it is copied."""
 AT_ONCE: Final = 8
 """Blobs that one answer, or one commit, reads or writes at the same time."""
+ANY_TYPE: Final = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +210,22 @@ def header_type(media_type: str) -> str:
     return media_type if fits else ANY_TYPE
 
 
+async def put_whole(
+    blobs: Blobs, content: bytes, owner: BlobOwner, media_type: str = ANY_TYPE
+) -> Blob:
+    """Store content as a blob; return its name, which the caller stores next.
+
+    Until then nothing refers to it. If nothing ever does, it is its owner's to delete.
+
+    Raises:
+        ConfigurationError: the store refuses.
+        UnavailableError: no answer within the retry budget.
+    """
+    blob = await asyncio.to_thread(Blob.of, content, owner)
+    await blobs.put(blob, content, media_type)
+    return blob
+
+
 async def whole(blobs: Blobs | None, blob: Blob) -> bytes | None:
     """Return a whole content as it was stored; None if it is missing or damaged.
 
@@ -248,7 +265,6 @@ def _tell(part: Part, blob: Blob, what: str) -> None:
 PATH: Final = "/.blobs/"
 """Where the service itself serves the blobs of such a store."""
 
-ANY_TYPE: Final = "application/octet-stream"
 _LONGEST: Final = 200
 """The most characters of a media type, or of a file's name, in a link and in its headers."""
 

@@ -12,6 +12,7 @@ import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from a2a_serverless.clock import Clock
@@ -23,7 +24,7 @@ from a2a_serverless.errors import (
     StateTooLargeError,
     UnreadableTaskError,
 )
-from a2a_serverless.storage.blobs import whole
+from a2a_serverless.storage.blobs import put_whole, whole
 from a2a_serverless.storage.codec import gone, is_live, seconds
 from a2a_serverless.storage.layout import context_item, context_key, context_owner
 from a2a_serverless.storage.table import (
@@ -116,9 +117,25 @@ class Contexts:
         content, blobs = write.value, self.table.blobs
         if blobs is None or not isinstance(content, bytes) or fits_item(write):
             return write
-        blob = await asyncio.to_thread(Blob.of, content, self._owner(context_id, write.mark))
-        await blobs.put(blob, content, "application/zlib")
+        owner = self._owner(context_id, write.mark)
+        blob = await put_whole(blobs, content, owner, "application/zlib")
         return replace(write, value=blob.place, form="blob")
+
+    async def write_of(self, value: Any, replaced: State) -> ContextWrite:
+        """Return a write of a state in the place of another one, as `context_write`."""
+        text, has_blobs = encoded(value), self.table.blobs is not None
+        made = partial(
+            _write_of, text, replaced.version, has_blobs=has_blobs, replaced=replaced.place
+        )
+        return await asyncio.to_thread(made) if len(text) > PLAIN_BYTES else made()
+
+    def size_of(self, value: Any) -> tuple[int, int]:
+        """Return the bytes that count of a state, and the most of them that can be kept."""
+        text, has_blobs = encoded(value), self.table.blobs is not None
+        most = _longest(has_blobs=has_blobs)
+        if has_blobs or len(text) > most:
+            return len(text), most
+        return len(_compressed(text)), StateTooLargeError.LIMIT
 
     async def forget(self, context_id: str, place: str) -> None:
         """Delete the blob of a state that no item names; what is left expires by itself."""
@@ -205,7 +222,7 @@ def context_write(
         InvalidArgumentError: it is no JSON value.
         StateTooLargeError: it is larger than what can be kept; more can where there are blobs.
     """
-    return write_of(encoded(value), expected_version, has_blobs=has_blobs, replaced=replaced)
+    return _write_of(encoded(value), expected_version, has_blobs=has_blobs, replaced=replaced)
 
 
 def encoded(value: Any) -> str:
@@ -220,15 +237,7 @@ def encoded(value: Any) -> str:
         raise InvalidArgumentError(f"A context's state must be a JSON value: {error}.") from error
 
 
-def size_of(text: str, *, has_blobs: bool) -> tuple[int, int]:
-    """Return the bytes that count of a state as JSON, and the most of them that can be kept."""
-    most = _longest(has_blobs=has_blobs)
-    if has_blobs or len(text) > most:
-        return len(text), most
-    return len(_compressed(text)), StateTooLargeError.LIMIT
-
-
-def write_of(
+def _write_of(
     text: str, expected_version: int | None, *, has_blobs: bool, replaced: str
 ) -> ContextWrite:
     """Return a write of a state that `encoded` has returned, as `context_write`."""

@@ -45,7 +45,7 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.storage import codec, conversation, layout
-from a2a_serverless.storage.blobs import ANY_TYPE, WHOLE, Inline, show, store, whole
+from a2a_serverless.storage.blobs import WHOLE, Inline, put_whole, show, store, whole
 from a2a_serverless.storage.codec import (
     Commits,
     canceled,
@@ -75,14 +75,7 @@ from a2a_serverless.storage.table import (
     holds,
 )
 from a2a_serverless.storage.webhooks import Webhooks, push_inline
-from a2a_serverless.tasks.blobs import (
-    Blob,
-    BlobOwner,
-    blob_at,
-    check_without_store,
-    refers,
-    set_apart,
-)
+from a2a_serverless.tasks.blobs import BlobOwner, blob_at, check_without_store, refers, set_apart
 from a2a_serverless.tasks.conversation import Place
 from a2a_serverless.tasks.entries import (
     APART_BYTES,
@@ -499,9 +492,7 @@ class DurableStorage:
         blobs = self.table.blobs
         if blobs is None or len(entry.value) <= APART_BYTES:
             return entry
-        blob = await asyncio.to_thread(Blob.of, entry.value, _owner(head))
-        await blobs.put(blob, entry.value, ANY_TYPE)
-        return entry.apart(blob.place)
+        return entry.apart((await put_whole(blobs, entry.value, _owner(head))).place)
 
     async def whole_record(self, head: Head, entry: Recorded) -> Recorded | None:
         """Return a record with its value, wherever that is stored; None if it is missing.

@@ -7,7 +7,6 @@ and a worker that dies before HEAD names it leaves that to the next one.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from dataclasses import replace
@@ -21,7 +20,7 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.storage import codec
-from a2a_serverless.storage.blobs import ANY_TYPE, whole
+from a2a_serverless.storage.blobs import put_whole, whole
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.entries import decode_entries, encode_entries
 from a2a_serverless.tasks.fold import Snapshot
@@ -81,8 +80,7 @@ async def _take(storage: DurableStorage, head: Head) -> None:
     about = json.dumps([made.version, made.turn, made.generation, made.shown])
     content = b"%b\n%b" % (about.encode(), encode_entries(made.entries))
     after = replace(log.head, snapshot_at=made.version, snapshot_size=log.head.size)
-    blob = await asyncio.to_thread(Blob.of, content, _owner(after))
-    await blobs.put(blob, content, ANY_TYPE)
+    blob = await put_whole(blobs, content, _owner(after))
     faults.point("snapshot-stored")
     after = replace(after, snapshot=blob.digest, snapshot_bytes=blob.size)
     # A reader that has read HEAD before finds it no more, and reads the whole log.

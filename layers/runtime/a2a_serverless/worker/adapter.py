@@ -248,14 +248,12 @@ class WorkerAdapter:
             self, handle, deadline, quarantine=quarantine, is_quarantined=is_quarantined
         )
         async with self.presence.over_turn():
-            return await self._processed(delivery, deadline, quarantine)
+            is_done = await self._processed(delivery)
+            if delivery.instead is not None:
+                await self.process(delivery.instead, deadline=deadline, quarantine=quarantine)
+            return is_done
 
-    async def _processed(
-        self,
-        delivery: _Delivery,
-        deadline: float | None,
-        quarantine: FifoQueue[Operation] | None,
-    ) -> bool:
+    async def _processed(self, delivery: _Delivery) -> bool:
         handle = delivery.handle
         with (
             observed_delivery(handle.message, handle.attempt),
@@ -283,8 +281,6 @@ class WorkerAdapter:
             is_done, _ = await asyncio.gather(concluding, delivery.refill_shares())
         if delivery.instead is not None or delivery.is_handed_over:
             await self._remove(handle)
-        if delivery.instead is not None:
-            await self.process(delivery.instead, deadline=deadline, quarantine=quarantine)
         return is_done
 
     async def serve(
@@ -687,10 +683,8 @@ class _Delivery:
             agent=agent,
             turn=turn,
             guard=guard,
+            settings=adapter.settings,
             retry=adapter.retry,
-            cancel_timeout_s=adapter.settings.cancel_timeout_s,
-            flush_after_s=adapter.settings.flush_ms / 1000,
-            keeps_texts=adapter.settings.keep_error_texts,
             stop_at=self._stop_at(),
             meter=Meter(
                 budgets=adapter.budgets,

@@ -23,14 +23,11 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.queues.fifo import DONE, Verdict
+from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import Inline
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import canceled
-from a2a_serverless.tasks.attempts import (
-    RetryPolicy,
-    Returned,
-    on_return,
-)
+from a2a_serverless.tasks.attempts import RetryPolicy, Returned, on_return
 from a2a_serverless.tasks.blobs import raw_bytes
 from a2a_serverless.tasks.entries import Caller, contents_of, copied
 from a2a_serverless.tasks.fold import Fold, Log, Record, extend
@@ -53,11 +50,7 @@ from a2a_serverless.worker.files import AGENTS
 from a2a_serverless.worker.guard import Guard, TurnWriter
 from a2a_serverless.worker.loops import StartedTasks, called, contained
 from a2a_serverless.worker.meter import Meter
-from a2a_serverless.worker.steps import (
-    HAND_OVER_S,
-    MAX_HAND_OVER_SHARE,
-    LeftError,
-)
+from a2a_serverless.worker.steps import HAND_OVER_S, MAX_HAND_OVER_SHARE, LeftError
 
 logger = logging.getLogger(__name__)
 
@@ -226,13 +219,10 @@ class Attempt:
     agent: AgentExecutor
     turn: TurnInput
     guard: Guard
+    settings: Settings
     retry: RetryPolicy
-    cancel_timeout_s: float
-    flush_after_s: float
     stop_at: float = math.inf
     meter: Meter = field(default_factory=Meter)
-    keeps_texts: bool = False
-    """True: the text of the error with which the attempt fails is stored."""
     drains: Callable[[], bool] = lambda: False
     """Returns True once the process is to end: the turn leaves it at its next record."""
     failure: AttemptEnd | None = field(default=None, init=False)
@@ -244,7 +234,7 @@ class Attempt:
         self._started = StartedTasks(self._exited)
         self._writer = TurnWriter(
             guard=self.guard,
-            flush_after_s=self.flush_after_s,
+            flush_after_s=self.settings.flush_ms / 1000,
             meter=self.meter,
         )
         left_s = self.stop_at - self._clock.monotonic()
@@ -325,7 +315,8 @@ class Attempt:
         async with writer:
             asking = self._asked_to_cancel(self.turn.context)
             try:
-                error = await limited(asking, clock=self._clock, seconds=self.cancel_timeout_s)
+                timeout_s = self.settings.cancel_timeout_s
+                error = await limited(asking, clock=self._clock, seconds=timeout_s)
             finally:
                 await self._started.end(clock=self._clock, fields=self.guard.ids())
             if error is not None:
@@ -355,7 +346,7 @@ class Attempt:
                 journal=self._queue.records.journal,
                 log=self.turn.log,
                 retry=self.retry,
-                keeps_texts=self.keeps_texts,
+                keeps_texts=self.settings.keep_error_texts,
             )
             self.failure = failed.end
             return await failed.settled()
@@ -450,7 +441,7 @@ class Attempt:
         asking = asyncio.create_task(self._ask_to_cancel(execution))
         try:
             both = asyncio.gather(execution, asking, return_exceptions=True)
-            timeout = self._clock.sleep(self.cancel_timeout_s)
+            timeout = self._clock.sleep(self.settings.cancel_timeout_s)
             await first_of(timeout, self.guard.stopped.wait(), tasks=[both])
         finally:
             # Before the end is committed: until here `cancel()` may give the task another end.

@@ -518,7 +518,7 @@ class TaskContext(UserTurn):
         if not self._is_open("emit_file"):
             return
         named = filename or (Path(source).name if isinstance(source, str | os.PathLike) else "")
-        part = await self._queue.put_file(source, media_type, named)
+        part = await self._queue.at_home(self._queue.files.put(source, media_type, named))
         artifact = Artifact(artifact_id=artifact_id, name=name, parts=[part])
         await self._publish_artifact(artifact, append=append, last_chunk=last_chunk)
 
@@ -557,7 +557,7 @@ class TaskContext(UserTurn):
         Raises:
             WrongCallError: as `read_file`.
         """
-        return await self._queue.link_to(file)
+        return await self._queue.at_home(self._queue.files.link(file))
 
     # -- long work -----------------------------------------------------------------------------
 
@@ -678,7 +678,7 @@ class TaskContext(UserTurn):
         """
         counts = Usage(model, calls, input_tokens, output_tokens, cached_tokens)
         if self._is_open("usage"):  # after the end no commit follows that could store it
-            self._queue.meter.count(counts)
+            self._queue.writer.meter.count(counts)
 
     def check_budget(self) -> None:
         """Return if the next call of a model may be made; adapters of frameworks ask by themselves.
@@ -688,7 +688,7 @@ class TaskContext(UserTurn):
         Raises:
             BudgetError: a budget is used up; the turn fails with a sentence.
         """
-        self._queue.meter.check()
+        self._queue.writer.meter.check()
 
     @property
     def step_id(self) -> str:

@@ -39,11 +39,8 @@ from google.protobuf.struct_pb2 import Struct
 from a2a_serverless import faults
 from a2a_serverless.clock import first_of
 from a2a_serverless.errors import InvalidAgentEventError
-from a2a_serverless.sources import Source
 from a2a_serverless.storage.blobs import Inline
-from a2a_serverless.storage.contexts import (
-    fits_item,
-)
+from a2a_serverless.storage.contexts import fits_item
 from a2a_serverless.tasks.attempts import Returned, on_return
 from a2a_serverless.tasks.blobs import raw_bytes
 from a2a_serverless.tasks.entries import (
@@ -58,18 +55,12 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.fold import Event, Fold, Record, bound, joined
 from a2a_serverless.tasks.head import KNOWN, AttemptEnd, is_terminal
 from a2a_serverless.tasks.rules import Commit, ContextWrite, merge_metadata
-from a2a_serverless.worker.failures import (
-    AgentFailedError,
-)
+from a2a_serverless.worker.failures import AgentFailedError
 from a2a_serverless.worker.files import AGENTS, FileInfo, Files
 from a2a_serverless.worker.guard import TurnWriter
 from a2a_serverless.worker.loops import AgentCall, AgentCalls, noted
-from a2a_serverless.worker.meter import Meter
 from a2a_serverless.worker.records import TurnRecords
-from a2a_serverless.worker.steps import (
-    current_step,
-    outside,
-)
+from a2a_serverless.worker.steps import current_step, outside
 
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")
@@ -333,10 +324,10 @@ class TurnQueue(EventQueue):
         hands_over: Callable[[float], bool] = lambda _: False,
         inline: Inline = AGENTS,
     ) -> None:
-        self._writer = writer
+        self.writer = writer
         self._inline = inline
         self._guard = writer.guard
-        self._view = view
+        self.view = view
         self._hands_over = hands_over
         self._records = self._recording(kept) if kept else None
         self.under_way = 0
@@ -365,7 +356,7 @@ class TurnQueue(EventQueue):
         return self._records
 
     def _recording(self, kept: Sequence[Record]) -> TurnRecords:
-        return TurnRecords(self, self._writer, self._view, kept, self._hands_over)
+        return TurnRecords(self, self.writer, self.view, kept, self._hands_over)
 
     @property
     def is_main_task(self) -> bool:
@@ -391,45 +382,24 @@ class TurnQueue(EventQueue):
     @property
     def state(self) -> TaskState | None:
         """Return the last state that the agent has emitted on this turn."""
-        return self._view.state
+        return self.view.state
 
     @property
     def has_ended(self) -> bool:
         """Return True if the agent has emitted an event that ends the turn, and no `fault`."""
-        is_ended = self._is_over or on_return(self._view.state) is Returned.ENDED
+        is_ended = self._is_over or on_return(self.view.state) is Returned.ENDED
         return is_ended and self.fault is None
-
-    def has_artifact(self, artifact_id: str) -> bool:
-        """Return True if the task has an artifact, also one of earlier attempts that is kept."""
-        return self._view.has_artifact(artifact_id)
-
-    @property
-    def completes_empty(self) -> bool:
-        """Return True if the agent has completed the task, which has no text, data or file."""
-        return self._view.completes_empty
-
-    async def put_file(self, source: Source, media_type: str, filename: str) -> Part:
-        """Store a file beside the log of the turn's task; return the part that stands for it."""
-        return await self.at_home(self._files.put(source, media_type, filename))
 
     async def file_chunks(self, file: FileInfo) -> AsyncIterator[bytes]:
         """Yield the content of a file, see `Files.chunks`."""
-        chunks = self._files.chunks(file)
+        chunks = self.files.chunks(file)
         while (chunk := await self.at_home(_next(chunks))) is not None:
             yield chunk
 
-    async def link_to(self, file: FileInfo) -> str:
-        """Return a new link to a file of this service."""
-        return await self.at_home(self._files.link(file))
-
     @property
-    def _files(self) -> Files:
+    def files(self) -> Files:
+        """Return the files of the turn's task; what it does is awaited `at_home`."""
         return Files(self._guard.log, self._guard.head, self._inline)
-
-    @property
-    def meter(self) -> Meter:
-        """Return what counts the tokens of the attempt's models."""
-        return self._writer.meter
 
     @property
     def now_ms(self) -> int:
@@ -460,21 +430,17 @@ class TurnQueue(EventQueue):
 
     async def reply(self, message: Message) -> None:
         """Answer with a message, also after task events; ends the turn."""
-        await self.at_home(self._enqueue(message, self._view.replied))
+        await self.at_home(self._enqueue(message, self.view.replied))
 
     def keep_pause(self) -> None:
         """Put the pause into the log's next commit if the agent has kept it (`TurnView.kept`)."""
-        entries = self._view.kept()
+        entries = self.view.kept()
         if entries:
             self.put(entries)
 
     async def drain(self) -> None:
         """Return when all events that were taken are committed or, after a failure, dropped."""
-        await self.at_home(self._writer.drain())
-
-    def tell_stored(self, told: Callable[[tuple[Entry, ...]], Awaitable[None]]) -> None:
-        """Await `told` after each commit; the testing kit can stop the agent there."""
-        self._writer.on_stored = told
+        await self.at_home(self.writer.drain())
 
     def stop_waiting(self) -> None:
         """End the agent's waits in other event loops; in this loop CancelledError ends them."""
@@ -604,7 +570,7 @@ class TurnQueue(EventQueue):
                 self.refuse_forgotten()
             self.put(entries, ends_turn=ends_turn)
             if is_large:
-                self._writer.fill_batch()
+                self.writer.fill_batch()
             self._count()
         await self._settle(ends_turn=ends_turn)
         if self.on_taken is not None:
@@ -622,7 +588,7 @@ class TurnQueue(EventQueue):
             event = self._records.named(event)
         if is_plain(event):  # what its artifact has before it does not matter
             return event, False
-        behind = self._view.raw_bytes_before(event)
+        behind = self.view.raw_bytes_before(event)
         faults.point("before-blob")
         stored = await self._guard.log.set_apart(self._guard.head, event, behind=behind)
         if stored is not event:
@@ -631,7 +597,7 @@ class TurnQueue(EventQueue):
 
     def _entries_of(self, event: Event) -> tuple[Entry, ...]:
         try:
-            return self._view.entries_of(event)
+            return self.view.entries_of(event)
         except InvalidAgentEventError as fault:
             self.fault = self.fault or fault
             raise
@@ -658,8 +624,8 @@ class TurnQueue(EventQueue):
         if state is not None and fits_item(state):
             size += len(state.value)
         async with self._taking:
-            while self._writer.is_full or not self._writer.has_room(size):
-                await self._writer.drain()
+            while self.writer.is_full or not self.writer.has_room(size):
+                await self.writer.drain()
             yield
 
     def _takes(self, kind: str) -> bool:
@@ -689,13 +655,13 @@ class TurnQueue(EventQueue):
         """Put entries into the log's next commit."""
         self._is_over = ends_turn
         state = self._state if self._keeps_state else None
-        self._writer.put(*entries, wanted=None if state is None else Commit(context_write=state))
+        self.writer.put(*entries, wanted=None if state is None else Commit(context_write=state))
 
     async def _settle(self, *, ends_turn: bool = False) -> None:
         """Wait for the commit of an ending, and of a batch that is full."""
-        if self.has_ended or self._writer.is_full:
+        if self.has_ended or self.writer.is_full:
             # If the commit fails, the attempt is told, and stops the agent.
-            await self._writer.drain(ends_turn=ends_turn)
+            await self.writer.drain(ends_turn=ends_turn)
 
 
 async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:

@@ -1,4 +1,4 @@
-"""What becomes of a turn whose attempt has failed: it is given back, or its task ends."""
+"""Settling a turn whose attempt has failed: it is given back, or its task ends."""
 
 from __future__ import annotations
 

@@ -460,8 +460,8 @@ class Guard:
         except (FencedError, TurnFinishedError):
             raise
         except Exception as error:  # noqa: BLE001 - the thread's edge: tried again, and logged
-            extra = {"action": f"{what}_failed", "task_id": self.params.task_id}
-            logger.warning("The turn's %s has failed: %r", what, error, extra=extra)
+            text = "The turn's %s has failed: %r"
+            self.logged(logger, logging.WARNING, f"{what}_failed", text, what, error)
             return None
 
     # -- the delivery ----------------------------------------------------------------------------
@@ -491,8 +491,7 @@ class Guard:
         finally:
             if not stop.is_set():  # lost, or ended unasked, for instance with its loop
                 self.is_lost = True
-                extra = {"action": "delivery_lost", **self.ids()}
-                logger.error("Delivery lost", extra=extra)
+                self.logged(logger, logging.ERROR, "delivery_lost", "Delivery lost")
                 call_in(self._home, self.stop, FencedError("The delivery is lost."))
 
     async def _renewed(self, handle: Handle[Operation], stop: asyncio.Event) -> None:
@@ -527,8 +526,8 @@ class Guard:
             self._counts_until = self._end_of(asked_at, seconds)
             return True
         self.is_lost = isinstance(error, ConcurrencyError)
-        extra = {"action": "renewal_failed", **self.ids()}
-        logger.warning("Visibility not renewed: %s", error, extra=extra)
+        text = "Visibility not renewed: %s"
+        self.logged(logger, logging.WARNING, "renewal_failed", text, error)
         return False
 
     def _left_s(self) -> float:
@@ -631,7 +630,7 @@ class TurnWriter:
     on_stored: Callable[[tuple[Entry, ...]], Awaitable[None]] | None = field(
         default=None, init=False
     )
-    """Awaited after each commit with its entries."""
+    """Awaited after each commit with its entries; the testing kit can stop the agent there."""
     merged: Merged | None = field(default=None, init=False)
     """Awaited for the state to store with the end, if another task has changed it meanwhile."""
     _batch: _Batch | None = field(default=None, init=False)

@@ -18,14 +18,7 @@ from a2a_serverless import faults
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.observability import spans
 from a2a_serverless.observability.spans import Piece
-from a2a_serverless.storage.contexts import (
-    PLAIN_BYTES,
-    State,
-    encoded,
-    size_of,
-    value_in,
-    write_of,
-)
+from a2a_serverless.storage.contexts import State, value_in
 from a2a_serverless.tasks.entries import Recorded, StepId, copied
 from a2a_serverless.tasks.fold import Event, Record
 from a2a_serverless.tasks.head import ASLEEP, HANDOVER, AttemptEnd
@@ -415,7 +408,7 @@ class TurnRecords:
 
     def size_of_state(self, value: Any) -> tuple[int, int]:
         """Return the bytes that count of a state, and the most of them that can be kept."""
-        return size_of(encoded(value), has_blobs=self._guard.log.table.blobs is not None)
+        return self._guard.log.contexts.size_of(value)
 
     async def _load_state(self) -> Any | None:
         if self.state is not None:
@@ -433,7 +426,7 @@ class TurnRecords:
     async def _store_state(self, value: Any, merge: Callable[[Any, Any], Any] | None) -> None:
         if self._loaded is None:
             await self._load_state()
-        self.state = await self._write_of(value, self._loaded or State())
+        self.state = await self._guard.log.contexts.write_of(value, self._loaded or State())
         self._writer.merged = None if merge is None else partial(self._merged, merge, self.state)
 
     async def _merged(self, merge: Callable[[Any, Any], Any], own: ContextWrite) -> ContextWrite:
@@ -443,18 +436,7 @@ class TurnRecords:
             value = merge(stored.value, own_value)
         except Exception as error:
             raise AgentFailedError from error
-        return await self._write_of(value, stored)
-
-    async def _write_of(self, value: Any, replaced: State) -> ContextWrite:
-        text = encoded(value)
-        write = partial(
-            write_of,
-            text,
-            replaced.version,
-            has_blobs=self._guard.log.table.blobs is not None,
-            replaced=replaced.place,
-        )
-        return await asyncio.to_thread(write) if len(text) > PLAIN_BYTES else write()
+        return await self._guard.log.contexts.write_of(value, stored)
 
 
 def _step_span(step_id: StepId, tried: int) -> AbstractContextManager[Piece]:
