@@ -89,7 +89,7 @@ async def long_task(storage: DurableStorage, turns: int = 6) -> Head:
         await after_turn(storage, head)
         head = await stored(storage, head)
     assert head is not None
-    assert head.snapshot_at
+    assert head.snapshot.version
     return head
 
 
@@ -165,21 +165,21 @@ async def test_a_short_task_has_no_snapshot(storage: DurableStorage) -> None:
     """Nor has one whose turn is open, or that has written little since its last one."""
     head = await turn(storage, None, "1", chunks=2)
     await after_turn(storage, head)
-    assert not (await stored(storage, head)).snapshot_at
+    assert not (await stored(storage, head)).snapshot.version
     head = await long_task(storage)
     await after_turn(storage, head)
-    assert (await stored(storage, head)).snapshot_at == head.snapshot_at
+    assert (await stored(storage, head)).snapshot.version == head.snapshot.version
     opened = await storage.commit(head, Commit(entries=(TurnOpened(request("6"), Caller()),)))
     opened = await storage.commit(opened, Commit(entries=(written(CHUNK * 12),)))
     await after_turn(storage, opened)
-    assert (await stored(storage, head)).snapshot_at == head.snapshot_at
+    assert (await stored(storage, head)).snapshot.version == head.snapshot.version
 
 
 async def test_the_snapshot_before_is_deleted(storage: DurableStorage) -> None:
     """One snapshot of a task is stored; a reader that knows another one reads the whole log."""
     head = await long_task(storage)
     old, now = head, await long_task_more(storage, head)
-    assert now.snapshot_at > old.snapshot_at
+    assert now.snapshot.version > old.snapshot.version
     assert await snapshots_of(storage, old, now) == [False, True]
 
 
@@ -239,7 +239,7 @@ async def test_a_store_that_refuses_hinders_no_turn(
     await after_turn(storage, head)
     assert "A snapshot was not stored: The bucket refuses." in caplog.text
     log = await read(storage, head)
-    assert (log.since, log.head.snapshot_at) == (None, 0)
+    assert (log.since, log.head.snapshot.version) == (None, 0)
 
 
 async def test_a_late_snapshot_is_dropped(
@@ -251,9 +251,9 @@ async def test_a_late_snapshot_is_dropped(
     newer = await long_task_more(storage, head)
     await late()
     after = await stored(storage, head)
-    assert after.snapshot_at == newer.snapshot_at
+    assert after.snapshot.version == newer.snapshot.version
     assert await snapshots_of(storage, after) == [True]
-    assert await blobs_of(storage, head) == [f"!{after.snapshot_at}"]
+    assert await blobs_of(storage, head) == [f"!{after.snapshot.version}"]
 
 
 async def held_up(
@@ -290,7 +290,7 @@ async def test_a_snapshot_that_is_named_meanwhile_is_deleted(
     second = await held_up(storage, monkeypatch, head)
     await first()
     await second()
-    assert (await stored(storage, head)).snapshot_at == head.version
+    assert (await stored(storage, head)).snapshot.version == head.version
     assert await blobs_of(storage, head) == [f"!{head.version}"]
 
 
@@ -360,7 +360,7 @@ async def test_a_snapshot_keeps_what_a_newer_release_knows(storage: DurableStora
     entries = (written(CHUNK * 12), status_of(ASKS))
     head = await storage.commit(head, Commit(entries=entries, token=token, ends_turn=True))
     await after_turn(storage, head)
-    assert not (await stored(storage, head)).snapshot_at
+    assert not (await stored(storage, head)).snapshot.version
 
 
 async def test_streams_have_the_same_ids(storage: DurableStorage) -> None:
@@ -437,7 +437,7 @@ async def test_turns_go_on_behind_a_snapshot(blobs: Blobs) -> None:
         assert await bench.work()
     head = await bench.storage.head(task.task_id)
     assert head is not None
-    assert head.snapshot_at > 0
+    assert head.snapshot.version > 0
     assert agent.given == [2 * number for number in range(8)]
     done = await bench.task(task)
     assert [*artifact_texts(done)] == [f"{number}" for number in range(8)]

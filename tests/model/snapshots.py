@@ -152,10 +152,10 @@ class _World(World):
         if state.is_misread:
             return MISREAD
         if (head := _live(state)) is not None:
-            if head.snapshot_at > (head.turn_base if head.turn_is_open else head.version):
+            if head.snapshot.version > (head.turn_base if head.turn_is_open else head.version):
                 return BEYOND
             named = [one for one in state.blobs if one.key.endswith(_end_of(head))]
-            if head.snapshot_at and not named:
+            if head.snapshot.version and not named:
                 return GONE
             if not self._reads_alike(state):
                 return MISREAD
@@ -223,8 +223,8 @@ def _is_litter(blob: Kept, state: State) -> bool:
 
 def _end_of(head: Head) -> str:
     """How the key of HEAD's snapshot ends."""
-    mark = f"{head.incarnation}/!{head.snapshot_at}"
-    return f"/{mark}/{head.snapshot}.{head.snapshot_bytes}"
+    mark = f"{head.incarnation}/!{head.snapshot.version}"
+    return f"/{mark}/{head.snapshot.digest}.{head.snapshot.length}"
 
 
 def _done(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -17,7 +17,7 @@ from a2a_serverless.tasks import attempts, blobs, rules
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore
 from a2a_serverless.tasks.conversation import First, Started, on_first
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import Head, OperationParams
+from a2a_serverless.tasks.head import Head, OperationParams, SnapshotName
 from tests.model.blobs import DANGLES, FIRST, HEAD, UPLOADED, Files, ModelBlobs
 from tests.model.blobs import LEFT as BLOB_LEFT
 from tests.model.blobs import LOST as BLOB_LOST
@@ -298,7 +298,7 @@ def _names_any(before: Head, after: Head) -> Update:
 
 
 def _names_later(before: Head, after: Head) -> Update:
-    is_later = [Check("snapshot_at", "absent"), Check("snapshot_at", "<", after.snapshot_at)]
+    is_later = [Check("snapshot_at", "absent"), Check("snapshot_at", "<", after.snapshot.version)]
     return replace(_named(before, after), when=[*are(incarnation=after.incarnation), is_later])
 
 
@@ -312,12 +312,12 @@ def _any_age(_: DurableStorage, update: Update) -> Update:
 
 
 def _wants_always(head: Head) -> bool:
-    return head.size > head.snapshot_size
+    return head.size > head.snapshot.size
 
 
 async def _keeps_own(storage: DurableStorage, before: Head, after: Head) -> Head:
     unneeded = await _name(storage, before, after)
-    return replace(before, snapshot_at=0) if unneeded is after else unneeded
+    return replace(before, snapshot=SnapshotName()) if unneeded is after else unneeded
 
 
 async def _puts_later(self: ModelBlobs, blob: Blob, content: Any, media_type: str) -> None:
@@ -334,7 +334,7 @@ async def _names_first(storage: DurableStorage, before: Head, after: Head) -> He
 
 async def _deletes_first(storage: DurableStorage, before: Head, after: Head) -> Head:
     assert storage.table.blobs is not None
-    if before.snapshot_at:
+    if before.snapshot.version:
         await storage.table.blobs.delete(snapshots._owner(before))
     return await _name(storage, before, after)
 

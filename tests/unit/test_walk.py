@@ -165,10 +165,12 @@ def test_the_walk_is_a_send(trace: Trace) -> None:
 
 
 def test_the_walk_is_short(trace: Trace) -> None:
-    """A reader passes 25 functions at most, and a send as many modules as the page says."""
+    """A reader passes 25 functions at most, and a send as many modules as the pages say."""
     assert 0 < len(walk()) <= MOST_STEPS
     assert len(trace.modules) <= MOST_MODULES, (f"see the end of {PAGE}", sorted(trace.modules))
     assert f"A blocking send enters at most {MOST_MODULES} modules" in pages.text("one-send")
+    contributing = (PAGE.parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert f"the send enters at most {MOST_MODULES} modules" in contributing
 
 
 def test_the_walk_enters_each_room_once_in_a_leg() -> None:

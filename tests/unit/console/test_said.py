@@ -236,7 +236,7 @@ async def test_a_snapshot_changes_nothing(
     views = [f"{PATH}?view={view}" for view in ("conversation", "events")]
     before = [(await person.get(view)).text for view in views]
     await take_snapshot(storage, await writer.head())
-    assert (await writer.head()).snapshot_at == 6
+    assert (await writer.head()).snapshot.version == 6
     assert [(await person.get(view)).text for view in views] == before
     fresh = Console(Inspector(storage, Settings(), place="memory"), url=URL)
     async with visited(fresh) as other:

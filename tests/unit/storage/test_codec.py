@@ -29,6 +29,7 @@ from a2a_serverless.tasks.head import (
     CancelMark,
     Failure,
     Head,
+    SnapshotName,
     Spared,
 )
 from a2a_serverless.tasks.rules import Commit, Step
@@ -61,10 +62,7 @@ FULL = replace(
     needs=1,
     generation=7,
     size=1_000_000,
-    snapshot_at=3,
-    snapshot="d",
-    snapshot_bytes=90_000,
-    snapshot_size=80_000,
+    snapshot=SnapshotName(version=3, digest="d", length=90_000, size=80_000),
     cancel=CancelMark(at=1_700_000_400_000, by="someone"),
     released=AttemptEnd(
         token="token",

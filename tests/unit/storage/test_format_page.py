@@ -45,7 +45,15 @@ from a2a_serverless.tasks.entries import (
     Unknown,
     encode_entries,
 )
-from a2a_serverless.tasks.head import FORMAT, AttemptEnd, Head, Operation, OperationParams, Spared
+from a2a_serverless.tasks.head import (
+    FORMAT,
+    AttemptEnd,
+    Head,
+    Operation,
+    OperationParams,
+    SnapshotName,
+    Spared,
+)
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless_tools.console.journal import Journal
@@ -132,7 +140,7 @@ async def write_everything(database: Database, written: Written) -> None:
     head = await storage.wake(await newest(storage, opened.head))
     assert head is not None
     head = await run_turns(storage, head, written)
-    snapshot = replace(head, snapshot_at=1, snapshot="d", snapshot_bytes=1, snapshot_size=1)
+    snapshot = replace(head, snapshot=SnapshotName(version=1, digest="d", length=1, size=1))
     await storage.table.write(codec.named(head, snapshot))
     await storage.webhooks.put(
         TaskPushNotificationConfig(id="own", task_id=head.task_id, url=hook.url)

@@ -47,6 +47,7 @@ from a2a_serverless.tasks.head import (
     CancelMark,
     Failure,
     Head,
+    SnapshotName,
     Spared,
     state_name,
 )
@@ -119,6 +120,8 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
         values |= spared_values(head, head.spared)
     if head.usage:
         values["usage"] = encoded(head.usage)
+    if head.snapshot.version:
+        values |= _snapshot_values(head.snapshot)
     if head.left or head.woken or head.wakes:
         values |= _line_values(head)
     return values | _attention_values(head)
@@ -127,6 +130,16 @@ def _noted(head: Head) -> dict[str, str | int | bytes | None]:
 def _attention_values(head: Head) -> dict[str, str]:
     noted = head.attention
     return {} if noted is None else attention_values(head.task_id, noted)
+
+
+def _snapshot_values(snapshot: SnapshotName) -> dict[str, str | int]:
+    """Return the attributes that `_snapshot_of` reads."""
+    return {
+        "snapshot_at": snapshot.version,
+        "snapshot": snapshot.digest,
+        "snapshot_bytes": snapshot.length,
+        "snapshot_size": snapshot.size,
+    }
 
 
 def _line_values(head: Head) -> dict[str, str | int | bytes | None]:
@@ -194,10 +207,6 @@ _OPTIONAL: Final = (
     "content_digest",
     "needs",
     "size",
-    "snapshot_at",
-    "snapshot",
-    "snapshot_bytes",
-    "snapshot_size",
     "serial_from",
     "started_at",
 )
@@ -261,12 +270,22 @@ def _head(scope: str, task_id: str, values: Mapping[str, Any]) -> Head:
         else None,
         released=_end_of(values, "released"),
         spared=_spared_of(values),
+        snapshot=_snapshot_of(values),
         alone=values.get("alone_for") == values["turn"],
         usage=_usage_of(values),
         failure=_failure_of(values),
         **_line_of(values),
         **{name: values[name] for name in _OPTIONAL if name in values}
         | ({} if is_known else {"needs": _NEVER}),
+    )
+
+
+def _snapshot_of(values: Mapping[str, Any]) -> SnapshotName:
+    return SnapshotName(
+        version=values.get("snapshot_at", 0),
+        digest=values.get("snapshot", ""),
+        length=values.get("snapshot_bytes", 0),
+        size=values.get("snapshot_size", 0),
     )
 
 
@@ -455,14 +474,13 @@ def named(before: Head, after: Head) -> Update:
 
     So the writer knows which one it has replaced.
     """
-    names = ("snapshot_at", "snapshot", "snapshot_bytes", "snapshot_size")
-    replaced = Check("snapshot_at", "=", before.snapshot_at)
+    replaced = before.snapshot.version
     return Update(
         key=head_key(after.scope, after.task_id),
-        values={name: getattr(after, name) for name in names},
+        values=_snapshot_values(after.snapshot),
         when=[
             *are(incarnation=after.incarnation),
-            replaced if before.snapshot_at else Check("snapshot_at", "absent"),
+            Check("snapshot_at", "=", replaced) if replaced else Check("snapshot_at", "absent"),
         ],
     )
 

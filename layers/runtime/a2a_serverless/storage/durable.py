@@ -333,7 +333,7 @@ class DurableStorage:
         if named is None:
             return log
         since = await snapshot_of(self, named)
-        if since is not None and since.version == named.snapshot_at:
+        if since is not None and since.version == named.snapshot.version:
             return replace(log, since=since)
         return await self.read(log.head.task_id, incarnation=log.head.incarnation)
 
@@ -349,8 +349,8 @@ class DurableStorage:
         if head is None:
             return None, commits
         if commits is None or commits.incarnation != head.incarnation:
-            since = None if is_whole or not head.snapshot_at else head
-            commits = Commits(head.incarnation, since.snapshot_at if since else 0, since)
+            since = None if is_whole or not head.snapshot.version else head
+            commits = Commits(head.incarnation, since.snapshot.version if since else 0, since)
         commits.add(found)
         return head, commits
 
@@ -428,7 +428,7 @@ class DurableStorage:
         if head is None:
             return found
         # Fewer items than were asked for need not be all: a page also ends at 1 MB.
-        start = layout.event_sort(head.incarnation, head.snapshot_at + 1, 0)
+        start = layout.event_sort(head.incarnation, head.snapshot.version + 1, 0)
         oldest = found[0]["SK"]
         if oldest <= start:
             return found

@@ -24,7 +24,7 @@ from a2a_serverless.storage.blobs import put_whole, whole
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.entries import decode_entries, encode_entries
 from a2a_serverless.tasks.fold import Snapshot
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, SnapshotName
 from a2a_serverless.tasks.rules import wants_snapshot
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 async def snapshot_of(storage: DurableStorage, head: Head) -> Snapshot | None:
     """Return the snapshot that HEAD names; None if it is not there, or cannot be had or read."""
-    blob = Blob(_owner(head), head.snapshot, head.snapshot_bytes)
+    blob = Blob(_owner(head), head.snapshot.digest, head.snapshot.length)
     try:
         content = await whole(storage.table.blobs, blob)
     except (ConfigurationError, UnavailableError) as error:
@@ -79,13 +79,13 @@ async def _take(storage: DurableStorage, head: Head) -> None:
         return
     about = json.dumps([made.version, made.turn, made.generation, made.shown])
     content = b"%b\n%b" % (about.encode(), encode_entries(made.entries))
-    after = replace(log.head, snapshot_at=made.version, snapshot_size=log.head.size)
-    blob = await put_whole(blobs, content, _owner(after))
+    name = SnapshotName(version=made.version, size=log.head.size)
+    blob = await put_whole(blobs, content, _owner(replace(log.head, snapshot=name)))
     faults.point("snapshot-stored")
-    after = replace(after, snapshot=blob.digest, snapshot_bytes=blob.size)
+    after = replace(log.head, snapshot=replace(name, digest=blob.digest, length=blob.size))
     # A reader that has read HEAD before finds it no more, and reads the whole log.
     unneeded = await _name(storage, log.head, after)
-    if unneeded.snapshot_at:
+    if unneeded.snapshot.version:
         await blobs.delete(_owner(unneeded))
 
 
@@ -102,16 +102,16 @@ async def _name(storage: DurableStorage, before: Head, after: Head) -> Head:
             at = stored.get("snapshot_at", 0)
             if stored.get("incarnation") != after.incarnation or not isinstance(at, int):
                 return after
-            if at == after.snapshot_at:
+            if at == after.snapshot.version:
                 # An earlier request, whose answer was lost, may have named it.
                 return before
-            if not before.snapshot_at < at < after.snapshot_at:
+            if not before.snapshot.version < at < after.snapshot.version:
                 return after
-            before = replace(before, snapshot_at=at)
+            before = replace(before, snapshot=SnapshotName(version=at))
         else:
             return before
 
 
 def _owner(head: Head) -> BlobOwner:
     """Return the owner of HEAD's snapshot: within that of the task, with a mark no file has."""
-    return BlobOwner(head.scope, head.task_id, f"{head.incarnation}/!{head.snapshot_at}")
+    return BlobOwner(head.scope, head.task_id, f"{head.incarnation}/!{head.snapshot.version}")

@@ -126,6 +126,19 @@ class Failure:
     """What its client was given, if anything: it leads to the line of the log."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotName:
+    """The snapshot that a reader gets in the place of the log up to a version."""
+
+    version: int = 0
+    """0: there is none."""
+    digest: str = ""
+    length: int = 0
+    """Its bytes."""
+    size: int = 0
+    """`Head.size` at that version."""
+
+
 NOT_STARTED: Final = "not started"
 """The reason of a failure before any attempt could claim the task's turn."""
 
@@ -240,14 +253,7 @@ class Head:
     """State transitions and artifact updates so far (A2A 1.1)."""
     size: int = 0
     """Bytes of all entries."""
-    snapshot_at: int = 0
-    """The version whose snapshot a reader gets in the place of the log up to it; 0: none."""
-    snapshot: str = ""
-    """The digest of that snapshot."""
-    snapshot_bytes: int = 0
-    """The length of that snapshot."""
-    snapshot_size: int = 0
-    """`size` at that version."""
+    snapshot: SnapshotName = SnapshotName()
     usage: Used = ()
     """What the task's models have used in all attempts, also in those that were taken back."""
     cancel: CancelMark | None = None

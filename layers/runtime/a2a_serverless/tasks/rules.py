@@ -712,8 +712,8 @@ def wants_snapshot(head: Head) -> bool:
     part of the snapshot if that is more. All snapshots of a task together are about 32 times as
     long as the task at most.
     """
-    enough = max(SNAPSHOT_BYTES, head.snapshot_bytes // 32)
-    return not head.turn_is_open and head.size - head.snapshot_size >= enough
+    enough = max(SNAPSHOT_BYTES, head.snapshot.length // 32)
+    return not head.turn_is_open and head.size - head.snapshot.size >= enough
 
 
 def is_behind(created_at: int, until: int) -> bool:
