@@ -452,12 +452,19 @@ class TurnQueue(EventQueue):
         Raises:
             CancelledError: the client has canceled; raised here in a loop other than the worker's.
         """
-        clock = self._guard.clock
         with self.busy():
-            if self.is_home:
-                await clock.sleep(seconds)
-                return
-            await self.at_home(first_of(clock.sleep(seconds), self._stopping.wait()))
+            await self.wait(self._guard.clock.sleep(seconds))
+
+    async def wait(self, wait: Coroutine[Any, Any, None]) -> None:
+        """Await a wait of the agent's, which ends at once if the client cancels.
+
+        Raises:
+            CancelledError: the client has canceled; raised here in a loop other than the worker's.
+        """
+        if self.is_home:
+            await wait
+            return
+        await self.at_home(first_of(wait, self._stopping.wait()))
         if self._stopping.is_set():
             raise asyncio.CancelledError
 

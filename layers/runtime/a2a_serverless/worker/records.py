@@ -116,7 +116,7 @@ class TurnRecords:
             return form.decoded(kept)
         until, tried = wait_in(kept)
         if until > self._guard.clock.now_ms():
-            await self._queue.at_home(self._park(step_id, until))
+            await self._queue.wait(self._park(step_id, until))
         with running_step(self.journal, step_id, at_home=self._queue.call_at_home) as running:
             while True:
                 await self._unless_stopped()
@@ -141,7 +141,7 @@ class TurnRecords:
                             raise  # not `from` itself, which would cut off its causes
                         raise told from error
                     running.held.clear()
-                    await self._queue.at_home(self._wait(running, tried, wait_s))
+                    await self._queue.wait(self._wait(running, tried, wait_s))
             has_blobs = self._guard.log.table.blobs is not None
             most = MAX_APART_BYTES if has_blobs else MAX_RESULT_BYTES
             entry = form.encoded(step_id, result, most)
@@ -178,7 +178,7 @@ class TurnRecords:
         """
         until = wait_in(self.journal.found(step_id))[0] or until
         if until > self._guard.clock.now_ms():
-            await self._queue.at_home(self._park(step_id, until))
+            await self._queue.wait(self._park(step_id, until))
 
     def diverge(self, what: str, otherwise: str = "") -> NoReturn:
         """Stop the attempt: the agent has done something else than its records tell.
