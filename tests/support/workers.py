@@ -122,7 +122,6 @@ class Bench(_Engine):
             self.backends,
             agent,
             self.settings,
-            clock=clock,
             keeper=None if has_heartbeat else _InlineKeeper(),
             has_heartbeat=has_heartbeat,
         )
