@@ -161,10 +161,9 @@ async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act
     try:
         if options.dry_run:
             said = await acts.preview(act, options.id, found[0].scope)
-        elif getattr(options, "webhook", None):
-            said = await acts.redeliver_one(options.id, found[0].scope, options.webhook)
         else:
-            said = await acts.on_one(act, options.id, found[0].scope)
+            hook = getattr(options, "webhook", None) or ""
+            said = await acts.on_one(act, options.id, found[0].scope, config_id=hook)
         print(printable(f"{options.id}: {said}"))
     except TaskNotFoundError:
         return refuse(f"The task {options.id} has gone meanwhile.")

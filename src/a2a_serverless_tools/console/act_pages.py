@@ -64,10 +64,9 @@ class ActPages:
             said = "Nothing was done: it was not confirmed."
         else:
             try:
-                if act == "redeliver" and (config_id := form.get("webhook", "")):
-                    said = await self._acts.redeliver_one(path["id"], path["scope"], config_id)
-                else:
-                    said = await self._acts.on_one(act, path["id"], path["scope"])
+                said = await self._acts.on_one(
+                    act, path["id"], path["scope"], config_id=form.get("webhook", "")
+                )
             except A2AServerlessError as error:
                 said = str(error)
         return RedirectResponse(f"{where}?said={self._notes.keep(said)}", 303)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
+
+from a2a.types import TaskState
 
 from a2a_serverless.errors import (
     A2AServerlessError,
@@ -20,6 +23,7 @@ from a2a_serverless.errors import (
     TaskNotCancelableError,
     TaskNotFoundError,
     UnavailableError,
+    UnreadableTaskError,
     UnsupportedOperationError,
 )
 from a2a_serverless.http.intake import Intake, Wait, cancel
@@ -99,7 +103,6 @@ class Acts:
             "cancel": self._cancel,
             "resend": self._resend,
             "retry": self._retry,
-            "redeliver": self._redeliver,
             "delete": self._delete,
         }
 
@@ -122,11 +125,18 @@ class Acts:
         return await self._why_not(act, storage, head) or "It can be done."
 
     async def on_one(
-        self, act: Act, task_id: str, scope: str, *, which: TaskFilter | None = None
+        self,
+        act: Act,
+        task_id: str,
+        scope: str,
+        *,
+        which: TaskFilter | None = None,
+        config_id: str = "",
     ) -> str:
         """Do something with one task; return what was done, as a sentence.
 
-        With `which` the task has to be one of those still.
+        With `which` the task has to be one of those still. With `config_id` that webhook alone is
+        redelivered to.
 
         Raises:
             TaskNotFoundError: there is no such task.
@@ -141,38 +151,19 @@ class Acts:
             raise TaskNotFoundError
         if act in NEED_QUEUE:
             self._backends(act)
-        why = await self._why_not(act, storage, head, which)
+        why = await self._why_not(act, storage, head, which, config_id)
         if why:
             raise UnsupportedOperationError(why)
-        return await self._noted(act, storage, head, "" if which is None else which.sentence())
-
-    async def redeliver_one(self, task_id: str, scope: str, config_id: str) -> str:
-        """Have one webhook told again of what was given up, as `on_one` does for all of a task."""
-        storage = self._storage.for_scope(Scope(scope))
-        head = await storage.head(task_id)
-        if head is None:
-            raise TaskNotFoundError
-        if not undelivered(await storage.webhooks.all(task_id), config_id):
-            raise UnsupportedOperationError(_NOTHING_GIVEN_UP)
-
-        async def one(storage: DurableStorage, head: Head) -> str:
-            return await self._redeliver(storage, head, config_id)
-
-        return await self._noted("redeliver", storage, head, f"webhook {config_id}", one)
-
-    async def _noted(
-        self,
-        act: Act,
-        storage: DurableStorage,
-        head: Head,
-        which: str,
-        doing: Callable[[DurableStorage, Head], Awaitable[str]] | None = None,
-    ) -> str:
-        """Act between the two notes in the journal."""
+        chosen = f"webhook {config_id}" if config_id else ""
         journal = await self.journal()
-        entry = await journal.begin(act, scope=head.scope, task_id=head.task_id, which=which)
+        entry = await journal.begin(
+            act, scope=scope, task_id=task_id, which=which.sentence() if which else chosen
+        )
         try:
-            outcome = await (doing or self._doing[act])(storage, head)
+            if act == "redeliver":
+                outcome = await self._redeliver(storage, head, config_id)
+            else:
+                outcome = await self._doing[act](storage, head)
         except TaskNotFoundError:
             await journal.forget(entry)
             raise
@@ -183,7 +174,12 @@ class Acts:
         return outcome
 
     async def _why_not(
-        self, act: Act, storage: DurableStorage, head: Head, which: TaskFilter | None = None
+        self,
+        act: Act,
+        storage: DurableStorage,
+        head: Head,
+        which: TaskFilter | None = None,
+        config_id: str = "",
     ) -> str:
         """Return why an act does not fit a task; empty: it does."""
         now_ms = storage.clock.now_ms()
@@ -193,9 +189,10 @@ class Acts:
         waits = await in_line_of(storage, head) if act == "resend" else None
         if why := refused(act, head, now_ms=now_ms, waits=waits):
             return why
-        if act == "retry" and await storage.head(retry_id(head)) is not None:
-            return f"It was tried again before: as {retry_id(head)}."
-        if act == "redeliver" and not undelivered(await storage.webhooks.all(head.task_id)):
+        if act == "retry" and (new_id := await retried_as(storage, head)):
+            return f"It was tried again before: as {new_id}."
+        hooks = await storage.webhooks.all(head.task_id) if act == "redeliver" else []
+        if act == "redeliver" and not undelivered(hooks, config_id):
             return _NOTHING_GIVEN_UP
         return ""
 
@@ -258,7 +255,7 @@ class Acts:
         first = f", with the first of its {turns} messages" if turns > 1 else ""
         return f"It is tried again as {opened.head.task_id}{first}{hooks}."
 
-    async def _redeliver(self, storage: DurableStorage, head: Head, config_id: str = "") -> str:
+    async def _redeliver(self, storage: DurableStorage, head: Head, config_id: str) -> str:
         log = await storage.read(head.task_id, incarnation=head.incarnation)
         if log is None:
             raise TaskNotFoundError
@@ -368,6 +365,16 @@ class Acts:
             raise  # the next task meets it, too
         except A2AServerlessError as error:
             done.failed[str(error)] += 1
+
+
+async def retried_as(storage: DurableStorage, head: Head) -> str:
+    """Return the task in which a failed one was tried again, also a damaged one; empty: none."""
+    if head.state != TaskState.TASK_STATE_FAILED:
+        return ""
+    new_id = retry_id(head)
+    with suppress(UnreadableTaskError):
+        return new_id if await storage.head(new_id) is not None else ""
+    return new_id
 
 
 _NOTHING_GIVEN_UP: Final = "No notification of it was given up: there is nothing to redeliver."

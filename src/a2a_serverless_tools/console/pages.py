@@ -19,7 +19,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
 from a2a_serverless_tools.console.act_pages import ActPages
-from a2a_serverless_tools.console.acts import Acts
+from a2a_serverless_tools.console.acts import Acts, retried_as
 from a2a_serverless_tools.console.conversation import artifacts_of, conversation
 from a2a_serverless_tools.console.events import KINDS, EventFilter, events
 from a2a_serverless_tools.console.filters import TaskFilter, is_scope
@@ -217,14 +217,19 @@ class Pages:
             late=LATE_MS,
             said=self._notes.get(asked.get("said", "")),
             can_try=bool(self._trying.endpoint),
-            acted=await about(self._inspector.storage, scope, task_id, limit=10)
-            if template == "task.html"
-            else [],
+            **await self._around(storage, seen.head) if template == "task.html" else {},
             can_log=self._inspector.logs is not None,
             may_join=self._inspector.logs is not None and not self._inspector.logs.is_at_hand,
             logs=asked.get("logs", ""),
             **values,
         )
+
+    async def _around(self, storage: DurableStorage, head: Head) -> dict[str, Any]:
+        """Return what stands on a task's page beside its live part."""
+        return {
+            "acted": await about(storage, head.scope, head.task_id, limit=10),
+            "retried_as": await retried_as(storage, head),
+        }
 
     async def _with_logs(self, shown: Timeline, request: Request) -> Timeline:
         """Add what the logs tell, if these are at hand or the person asks for them."""

@@ -9,7 +9,7 @@ from a2a.types import SendMessageRequest, TaskState
 
 from a2a_serverless.tasks.entries import TurnOpened, copied
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import ASLEEP, Head, plain_state
+from a2a_serverless.tasks.head import ASLEEP, FORMAT, Head, plain_state
 from a2a_serverless.tasks.identity import Scope, digest, keyed_task_id
 from a2a_serverless.tasks.push import Push
 from a2a_serverless_tools.inspect.timeline import InLine
@@ -32,6 +32,11 @@ def refused(act: Act, head: Head, *, now_ms: int, waits: InLine | None = None) -
 
     `waits` is the place of the open turn in a line; None: it stands in none.
     """
+    if head.needs_newer:
+        return (
+            f"A newer release wrote it, and it needs more than format {FORMAT}, which this release"
+            " knows: act with the newest release that has run here."
+        )
     if act == "cancel" and head.is_terminal:
         return "It has ended: nothing is left to cancel."
     if act == "retry" and head.state != TaskState.TASK_STATE_FAILED:

@@ -13,6 +13,7 @@ from a2a.types import TaskState, TaskStatus
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.layout import head_key
 from a2a_serverless.storage.table import Update
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
@@ -71,6 +72,12 @@ async def test_a_failed_task_is_tried_again_from_its_page(
     again = await person.post(f"{path}/retry", headers=OWN, data={"confirmed": "yes"})
     refused = (await person.get(again.headers["location"])).text
     assert f"before: as {link.partition(' as ')[2]}" in refused
+    assert f'action="{path}/retry"' not in refused
+    named = f'<p class="retry">{link.replace("is tried", "was tried")}</p>'
+    assert named in refused
+    damaged = Update(key=head_key(head.scope, new), values={"version": "x"})
+    await backends.storage.table.write(damaged)
+    assert named in (await person.get(path)).text
 
 
 async def test_an_act_on_many_is_counted_and_confirmed(
