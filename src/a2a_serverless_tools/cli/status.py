@@ -11,7 +11,8 @@ from a2a_serverless_tools.cli.arguments import Adders, Parser
 from a2a_serverless_tools.cli.text import printable
 
 if TYPE_CHECKING:
-    from a2a_serverless_tools.console.status import Queue, Status, Times, Troubles
+    from a2a_serverless_tools.console.letters import Queue
+    from a2a_serverless_tools.console.status import Status, Times, Troubles
 
 EXIT_WRONG: Final = 1
 """The exit code if something needs a person: the output's first part says what."""
@@ -49,7 +50,10 @@ def _lines(status: Status) -> Iterator[str]:
     yield f"{status.place}, {iso(status.at)}"
     yield from status.wrong or ("Nothing needs a person, as far as these numbers say.",)
     yield ""
-    yield from _table(("queue", "wait", "received", "oldest"), _queues(status.queues, status.at))
+    yield from _table(
+        ("messages, also copies of a turn", "wait", "received", "oldest"),
+        _queues(status.queues, status.at),
+    )
     yield ""
     yield f"workers that have told of themselves within 3 minutes: {status.working}"
     seen = [

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
 
 from a2a_serverless import aws
-from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.layout import queue_partition
+from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends, Name, queue_on
 
@@ -64,17 +67,29 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Depth:
-    """How many messages a queue holds; SQS counts them approximately."""
+class Queue:
+    """How many messages a queue holds; SQS counts them approximately.
 
-    waiting: int
+    The numbers are None if that is not known: no setting names the queue, or `fault` says why.
+    """
+
+    name: str
+    what: str
+    """What it holds, for sentences."""
+    waiting: int | None = None
     """Those that a consumer would get."""
-    received: int
+    received: int | None = None
     """Those that are hidden: a consumer has received them, and they are not deleted. It works on
     them, has died, or has given them back for a later try."""
     oldest_at: int | None = None
     """When the oldest of those that wait was sent, in milliseconds since the epoch; None: none
     waits, or it is unknown, as SQS does not tell: see `oldest_of`."""
+    fault: str = ""
+
+    @property
+    def is_aside(self) -> bool:
+        """Return True if its messages were set aside, for a person."""
+        return self.name in ASIDE
 
 
 class Letters(ABC):
@@ -106,21 +121,42 @@ def letters_of(
     return SqsLetters(queue, ASIDE[aside]) if queue else None
 
 
-async def depth_of(
-    queue: Working | Aside, settings: Settings, backends: Backends | None = None
-) -> Depth | None:
-    """Return how full a queue is, on the table of `backends` or as `settings` name it.
+async def queues_of(
+    names: Iterable[Working | Aside], settings: Settings, backends: Backends | None = None
+) -> list[Queue]:
+    """Return how full queues are, on the table of `backends` or as `settings` name them.
 
-    Return None if it is not named.
-
-    Raises:
-        ConfigurationError: it cannot be used; one sentence says why.
+    Those of a file that hold something, and that no setting names, are among them.
     """
-    if (on_table := _on_table(queue, settings, backends)) is not None:
-        waiting, received, oldest_at = await on_table.depth()
-        return Depth(waiting=waiting, received=received, oldest_at=oldest_at)
-    name: str = getattr(settings, queue)
-    return await SqsLetters(name, QUEUES[queue]).depth() if name else None
+    asked = [queue_of(name, settings, backends) for name in names]
+    table = None if backends is None else backends.storage.table
+    if isinstance(table, SqliteTable):
+        start = queue_partition("")
+        known = {getattr(settings, name) or name for name in QUEUES}
+        held = {one.removeprefix(start) for one in await table.partitions(start)}
+        asked += [queue_of("queue", settings, backends, own=one) for one in sorted(held - known)]
+    found = await asyncio.gather(*asked)
+    return [one for one in found if one.name in QUEUES or one.waiting or one.received]
+
+
+async def queue_of(
+    queue: Working | Aside, settings: Settings, backends: Backends | None = None, *, own: str = ""
+) -> Queue:
+    """Return how full one queue is; `own` is its name in a file where no setting names it."""
+    found = Queue(name=queue, what=QUEUES[queue])
+    if own:
+        settings = settings.model_copy(update={queue: own})
+        found = Queue(name=own, what=f"messages of {own}, a queue that no setting names here")
+    try:
+        if (on_table := _on_table(queue, settings, backends)) is not None:
+            waiting, received, oldest_at = await on_table.depth()
+            return replace(found, waiting=waiting, received=received, oldest_at=oldest_at)
+        if name := getattr(settings, queue):
+            waiting, received = await SqsLetters(name, QUEUES[queue]).depth()
+            return replace(found, waiting=waiting, received=received)
+    except A2AServerlessError as error:
+        return replace(found, fault=str(error))
+    return found
 
 
 async def oldest_of(queues: Collection[str], now_ms: int) -> dict[str, int]:
@@ -179,8 +215,6 @@ def _on_table(
     """Return a queue if it is on the table of `backends`; bodies of any kind are read as texts."""
     if backends is None or not isinstance(backends.operations, TableQueue):
         return None
-    if backends.push is None and name in ("push_queue", "push_dead_letter_queue"):
-        return None
     return queue_on(backends.storage.table, Operation, settings, name, clock=backends.storage.clock)
 
 
@@ -220,8 +254,8 @@ class SqsLetters(Letters):
         self._name = name
         self._client = aws.client("sqs")
 
-    async def depth(self) -> Depth:
-        """Return how many messages it has.
+    async def depth(self) -> tuple[int, int]:
+        """Return how many messages wait, and how many were received and are not deleted.
 
         Raises:
             ConfigurationError: the queue cannot be used; one sentence says why.
@@ -233,7 +267,7 @@ class SqsLetters(Letters):
             AttributeNames=list(names),
         )
         waiting, received = (int(answer["Attributes"][name]) for name in names)
-        return Depth(waiting=waiting, received=received)
+        return waiting, received
 
     async def all(self) -> list[Letter]:
         url = await self._url()

@@ -17,9 +17,9 @@ from a2a_serverless_tools.console.letters import (
     WORKING,
     Aside,
     Letters,
-    Working,
-    depth_of,
+    Queue,
     letters_of,
+    queues_of,
 )
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page
 
@@ -59,9 +59,9 @@ class Queues:
         unclaimed = [row for row in turns.rows if not (row.is_claimed or row.left)]
         asleep = sum(row.left == ASLEEP for row in turns.rows)
         left = sum(bool(row.left) for row in turns.rows) - asleep
-        working = await self._all_working()
+        working = await self._working()
         is_calm = turns.is_all and not (waiting or turns.unread or turns.cancels)
-        depths = [one["depth"] for one in working if one["name"] != "push_queue"]
+        is_empty = all(one.waiting == 0 for one in working if one.name != "push_queue")
         return page(
             "queues.html",
             working=working,
@@ -75,37 +75,29 @@ class Queues:
             sent_again=sum(row.sends > 0 for row in turns.rows),
             oldest=min((one.waits_since for one in unclaimed if one.waits_since), default=None),
             cancels=turns.cancels[:SHOWN],
-            is_calm=is_calm and all(depth and not depth.waiting for depth in depths),
+            is_calm=is_calm and is_empty,
             aside=await asyncio.gather(*map(self._aside, ASIDE)),
             deletable=_DELETABLE,
             now=now,
             said=self._notes.get(request.query_params.get("said", "")),
         )
 
-    async def _all_working(self) -> list[Mapping[str, Any]]:
+    async def _working(self) -> list[Queue]:
         """Return how full each queue of the workers is.
 
         The quarantine is left out where none is named, and where it is empty and no turns share a
         worker here.
         """
-        found = await asyncio.gather(*map(self._working, WORKING))
-        shares = self._inspector.settings.worker_turns > 1
-
-        def counts(one: Mapping[str, Any]) -> bool:
-            depth = one["depth"]
-            is_full = depth and (shares or depth.waiting or depth.received)
-            return one["name"] != "quarantine_queue" or bool(is_full or one["fault"])
-
-        return [one for one in found if counts(one)]
-
-    async def _working(self, name: Working) -> Mapping[str, Any]:
-        """Return how full a queue of the workers is; `depth` None: it is not named, or a fault."""
         settings, backends = self._inspector.settings, self._inspector.backends
-        queue = {"name": name, "what": WORKING[name], "depth": None, "fault": ""}
-        try:
-            return queue | {"depth": await depth_of(name, settings, backends)}
-        except A2AServerlessError as error:
-            return queue | {"fault": str(error)}
+        return [
+            one
+            for one in await queues_of(WORKING, settings, backends)
+            if one.name != "quarantine_queue"
+            or one.fault
+            or one.waiting
+            or one.received
+            or (one.waiting is not None and settings.worker_turns > 1)
+        ]
 
     async def _aside(self, name: Aside) -> Mapping[str, Any]:
         """Return the first messages of a queue; `count` None: there is none, or a fault."""

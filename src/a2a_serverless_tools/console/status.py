@@ -8,21 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.storage.activity import Hours, Process, activity, percentile
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless_tools.console.finding import Noted, NotedTasks, tasks_in_trouble, waiting_tasks
 from a2a_serverless_tools.console.inspector import MOST_NOTED, Inspector
-from a2a_serverless_tools.console.letters import (
-    ASIDE,
-    QUEUES,
-    WORKING,
-    Aside,
-    Working,
-    depth_of,
-    oldest_of,
-)
+from a2a_serverless_tools.console.letters import QUEUES, WORKING, Queue, oldest_of, queues_of
 from a2a_serverless_tools.inspect.wording import duration
 from a2a_serverless_tools.inspect.words import Asked
 
@@ -32,24 +23,6 @@ TAIL: Final = 10
 """What has happened last."""
 TOP: Final = 5
 """The most callers and reasons that are named: those of the most failures of a day."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
-    """How full a queue is; the numbers are None if that is not known, and `fault` says why."""
-
-    name: str
-    what: str
-    """What it holds, for sentences."""
-    waiting: int | None = None
-    received: int | None = None
-    oldest_at: int | None = None
-    fault: str = ""
-
-    @property
-    def is_aside(self) -> bool:
-        """Return True if its messages were set aside, for a person."""
-        return self.name in ASIDE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +168,7 @@ async def status_of(inspector: Inspector) -> Status:
 
 async def _queues(inspector: Inspector, now_ms: int) -> list[Queue]:
     """Return how full the queues are that are named here."""
-    found = await asyncio.gather(*(_queue(inspector, name) for name in QUEUES))
+    found = await queues_of(QUEUES, inspector.settings, inspector.backends)
     known = [queue for queue in found if queue.waiting is not None or queue.fault]
     named = {
         one.name: str(getattr(inspector.settings, one.name))
@@ -206,23 +179,6 @@ async def _queues(inspector: Inspector, now_ms: int) -> list[Queue]:
     return [
         replace(one, oldest_at=oldest.get(named.get(one.name, ""), one.oldest_at)) for one in known
     ]
-
-
-async def _queue(inspector: Inspector, name: Working | Aside) -> Queue:
-    """Return how full a queue is; without numbers if it is not named here."""
-    try:
-        depth = await depth_of(name, inspector.settings, inspector.backends)
-    except A2AServerlessError as error:
-        return Queue(name=name, what=QUEUES[name], fault=str(error))
-    if depth is None:
-        return Queue(name=name, what=QUEUES[name])
-    return Queue(
-        name=name,
-        what=QUEUES[name],
-        waiting=depth.waiting,
-        received=depth.received,
-        oldest_at=depth.oldest_at,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,14 +165,15 @@ def wait_text(wait: Wait, now_ms: int) -> str:
     until = f", until {iso(wait.until)}" if wait.what == ASLEEP and wait.until else until
     is_late = wait.until and late >= _LONG_WAIT_MS
     then = f", of which {duration(late)} for a worker" if is_late else ""
-    return f"{verb} {length}{so_far}{_FOR[wait.what].format(wait.reason)}{until}{then}"
+    after = _FOR[wait.what].format(f" after {wait.reason}" if wait.reason else "")
+    return f"{verb} {length}{so_far}{after}{until}{then}"
 
 
 _FOR: Final[Mapping[WaitsFor, str]] = {
     "turn": " for the end of the turn before it",
     "line": " in line for a place of the workers or its conversation, and for a worker",
     "worker": " for a worker",
-    "retry": " for the next try after {}",
+    "retry": " for the next try{}",
     "asleep": "",
     "handover": " for the process to which it was handed over",
     "shutdown": " for another worker, as its own was told to stop",
@@ -191,10 +192,11 @@ def why(shown: Timeline) -> str:
     if shown.in_line is not None:
         return in_line(shown.in_line) + asked
     if shown.wait is not None:
-        last = shown.given_back
-        is_error = last is not None and not left_at_record(last.reason, None)
-        ended = f"; the last attempt ended with {reason_text(last)}" if last and is_error else ""
-        return wait_text(shown.wait, shown.looked_at) + ended + asked
+        wait, last, ended = shown.wait, shown.given_back, ""
+        if last is not None and wait.what not in ("asleep", "handover", "shutdown"):
+            ended = f"; the last attempt ended with {reason_text(last)}"
+            wait = replace(wait, reason="")
+        return wait_text(wait, shown.looked_at) + ended + asked
     running = shown.last
     if running is None or running.outcome != "running":
         return f"no attempt at it is known{asked}"
@@ -233,7 +235,8 @@ def what_holds(shown: Timeline) -> str:
             last = "woken from its sleep" if end.reason == ASLEEP else "handed over"
             return f"no worker; {last}, and waits for one"
         at = f" at {iso(end.at)}" if end.at is not None else ""
-        text = f"no worker; given back{at}: {reason_text(end)}"
+        reason = f": {reason_text(end)}" if shown.wait is None else ""  # else `why` has it
+        text = f"no worker; given back{at}{reason}"
         return f"{text}; starts again at {iso(end.until)}" if end.until else text
     if shown.holder is None:
         return "no worker; the turn waits for one" if shown.turn_is_open else "none"

@@ -81,6 +81,30 @@ def test_the_queues_of_a_table_in_a_file(
     assert "unknown" not in out
     assert LETTER.job.task_id in run("notifications")[1]
     assert run("undecodable")[:2] == (0, "")
+    assert out.splitlines()[3].startswith("messages, also copies of a turn ")
+
+
+def test_a_file_shows_its_queues_where_no_setting_names_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those with the default names as such, and any other that holds something by its own."""
+    monkeypatch.setenv("A2A_TABLE", f"file:{tmp_path / 'tasks.db'}")
+    named = load_settings().model_copy(update={"push_queue": "push"})
+    queue = open_backends(named).pushing().queue
+    wait(queue.dead_letter(LETTER))
+    wait(queue.jobs.send(LETTER.job))
+    code, out, _ = run("status")
+    assert (code, "1 message is set aside: notifications that were given up." in out) == (1, True)
+    assert re.search(r"^push jobs +0 +0$", out, re.MULTILINE)
+    other = r"^messages of push, a queue that no setting names here +1 +0 +0 s$"
+    assert re.search(other, out, re.MULTILINE)
+    assert LETTER.job.task_id in run("notifications")[1]
+    monkeypatch.setenv("A2A_PUSH_QUEUE", "push")
+    out = run("status").out
+    assert (re.search(r"^push jobs +1 +0", out, re.MULTILINE) is None, "no setting" in out) == (
+        False,
+        False,
+    )
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ def test_a_turn_that_no_worker_has(run: Run, storage: DurableStorage) -> None:
     assert lines_of(run(TASK).out)["worker"] == "no worker; the turn waits for one"
     head = claimed(storage, head, "a")
     wait(storage.release(head, AttemptEnd(token="a", reason="ValueError")))
-    assert lines_of(run(TASK).out)["worker"] == "no worker; given back: ValueError"
+    assert lines_of(run(TASK).out)["worker"] == "no worker; given back"
     committed(storage, wait(storage.head(TASK)), COMPLETED, token="a")
     fields = lines_of(run(TASK).out)
     assert fields.keys().isdisjoint({"worker", "due", "cancel"})
@@ -297,9 +297,8 @@ def test_a_turn_that_waits_for_a_service(run: Run, storage: DurableStorage) -> N
     spared = Spared(faults=2, waited=4_000, interruptions=1)
     wait(storage.release(head, end, attempts=0, spared=spared))
     fields = lines_of(run(TASK).out)
-    assert fields["worker"] == (
-        "no worker; given back: HTTPStatusError: HTTP 429; starts again at 2026-11-22T02:15:30.000Z"
-    )
+    assert fields["worker"] == ("no worker; given back; starts again at 2026-11-22T02:15:30.000Z")
+    assert run(TASK).out.partition("turn 1")[0].count("HTTPStatusError") == 1
     assert fields["turn"] == (
         "1 (open), attempts 0, 2 starts met a fault that passes, interrupted once"
     )

@@ -13,7 +13,6 @@ from a2a.types import TaskState, TaskStatus
 from botocore.stub import Stubber
 
 from a2a_serverless import aws
-from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import listing
 from a2a_serverless.storage.durable import DurableStorage
@@ -325,10 +324,10 @@ def test_how_full_a_queue_is(queue: str) -> None:
         )
     assert len(sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=1)["Messages"]) == 1
     settings = Settings(queue="aside.fifo")
-    assert wait(letters.depth_of("queue", settings)) == letters.Depth(waiting=1, received=1)
-    assert wait(letters.depth_of("push_queue", settings)) is None
-    with pytest.raises(ConfigurationError, match="The queue of operations, which"):
-        wait(letters.depth_of("queue", Settings(queue="nowhere.fifo")))
+    found = wait(letters.queues_of(["queue", "push_queue"], settings))
+    assert [(one.waiting, one.received) for one in found] == [(1, 1), (None, None)]
+    lost = wait(letters.queue_of("queue", Settings(queue="nowhere.fifo")))
+    assert lost.fault.startswith("The queue of operations, which")
 
 
 def test_a_time_before_all_tasks(run: Run, storage: DurableStorage) -> None:

@@ -173,7 +173,7 @@ async def test_an_attempt_beyond_its_time_is_given_back() -> None:
     assert (first.outcome, first.reason, first.place) == ("gave back", "DeadlineError", "")
     assert 85_000 <= (first.took_ms or 0) <= 100_000
     assert re.fullmatch(
-        r"waits [34]\d\.\d s so far for the next try after DeadlineError; the last attempt ended"
+        r"waits [34]\d\.\d s so far for the next try; the last attempt ended"
         r" with DeadlineError \(correlation id \w+\)",
         why(shown),
     )

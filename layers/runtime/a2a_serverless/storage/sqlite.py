@@ -200,6 +200,12 @@ class SqliteTable(Streamed):
         )
         return [(number, _decoded(*row)) for number, *row in rows]
 
+    async def partitions(self, start: str) -> list[str]:
+        """Return the names of the partitions that begin with a text, in order."""
+        select = "SELECT DISTINCT PK FROM items WHERE PK >= ? AND PK < ? ORDER BY PK"
+        rows = await self.patiently(self._rows(select, (start, f"{start}\U0010ffff")))
+        return [name for (name,) in rows]
+
     async def forget(self, *, before_s: int, limit: int) -> int:
         return await self.patiently(lambda: self._forget(before_s, limit))
 
