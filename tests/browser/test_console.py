@@ -547,9 +547,16 @@ FILLED = """() => [...document.querySelectorAll('.facts')].every(facts => {
 """True if each row of facts ends at the end of its frame: there is no empty cell."""
 
 
+SEEN = """() => [...document.querySelectorAll('nav a')].every(link => {
+  const box = link.getBoundingClientRect();
+  return box.left >= 0 && box.right <= innerWidth;
+})"""
+"""True if each way to a page, and to a view of a task, is in the window."""
+
+
 @pytest.mark.parametrize("width", [320, 400, 1280, 2560])
 def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: int) -> None:
-    """From 320 px to 2,560: what does not fit scrolls in its own place."""
+    """From 320 px to 2,560: what does not fit scrolls in its own place, but the ways to pages."""
     seeds.killed(site.scribe, f"width-{width}")
     seeds.asleep(site.scribe, f"asleep-{width}")
     waits = site.scribe.open(f"00000000-0000-4000-8000-waits-{width}", "Hello.")
@@ -570,3 +577,4 @@ def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: i
             visit.task(site, f"width-{width}", view)
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, view
             assert visit.page.evaluate(FILLED), view
+            assert visit.page.evaluate(SEEN), view
