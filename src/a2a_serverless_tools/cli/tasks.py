@@ -141,8 +141,9 @@ async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilte
     if seen:
         count, oldest = sum(one.count for one in seen), iso(min(one.oldest for one in seen))
         tasks = "one task" if count == 1 else f"{count:,} tasks"
+        requests = sum(one.requests for one in seen)
         print(
-            f"Looked at {tasks} created since {oldest}; at none created before, even if it has"
+            f"Looked at {tasks} created since {oldest}, by {requests:,} requests; at none created before, even if it has"
             " changed since: --created 7d looks further back.",
             file=sys.stderr,
         )

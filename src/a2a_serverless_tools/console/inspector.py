@@ -17,6 +17,7 @@ from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.errors import PageTokenError, TaskNotFoundError
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage import layout
 from a2a_serverless.storage.blobs import Inline
 from a2a_serverless.storage.conversation import line_of
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
@@ -271,6 +272,8 @@ class Looked:
     newest: int
     oldest: int
     """Milliseconds since the epoch, as `newest`."""
+    requests: int
+    """The requests of the table that it took, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -609,10 +612,11 @@ class Inspector:
         is_older = place or query.is_whole
         until = (oldest if is_older else max(first, oldest)) if floor is None else max(0, floor)
         rows: list[tuple[TaskRow, Head]] = []
-        count = 0
+        count, requests = 0, 0
 
         def answer(token: str, looked_to: int) -> _Rows:
-            looked = Looked(count=count, newest=newest, oldest=max(looked_to, floor or 0))
+            down_to = max(looked_to, floor or 0)
+            looked = Looked(count=count, newest=newest, oldest=down_to, requests=requests)
             return replace(_listed(rows, token), looked=looked)
 
         for _ in range(_STEPS):
@@ -620,6 +624,7 @@ class Inspector:
                 has_more = floor is None and hour >= oldest // HOUR_MS
                 return answer(f"{hour}/" if has_more else "", (hour + 1) * HOUR_MS)
             found = await created_in(self.storage, hour * HOUR_MS, before=before, limit=query.limit)
+            requests += layout.SHARDS + bool(found.heads)
             for head in found.heads:
                 if floor is not None and head.created_at < floor:
                     continue

@@ -90,7 +90,7 @@ def test_the_tasks_of_all_by_their_creation(
 def test_a_list_of_all_says_what_it_has_looked_at(
     run: Run, storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change since then counts, not the creation; how far back it was looked stands below."""
+    """A change since then counts, not the creation; how far back and how dearly stands below."""
     monkeypatch.setattr("a2a_serverless.clock.SystemClock", lambda: clock)
     old, still = opened(storage, "old"), opened(storage, "still")
     clock.advance(3 * 86_400)
@@ -100,8 +100,8 @@ def test_a_list_of_all_says_what_it_has_looked_at(
     code, out, err = run("tasks", "--state", "completed", "--since", "1d")
     assert (code, out) == (0, "")
     assert err == (
-        "No task matches.\nLooked at one task created since 2026-11-24T02:30:00.000Z; at none"
-        " created before, even if it has changed since: --created 7d looks further back.\n"
+        "No task matches.\nLooked at one task created since 2026-11-24T02:30:00.000Z, by 101"
+        " requests; at none created before, even if it has changed since: --created 7d looks further back.\n"
     )
     further = run("tasks", "--state", "completed", "--since", "1d", "--created", "7d")
     assert ids(further[1]) == ["old"]

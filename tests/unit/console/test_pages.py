@@ -254,12 +254,13 @@ async def test_all_tasks_of_an_hour_can_be_paged_through(
 async def test_a_page_looks_at_a_bounded_number_of_hours(
     storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
-    """Where it finds nothing so far it says so, and the next one goes on."""
+    """Where it finds nothing so far it says so, and its requests, and the next one goes on."""
     await storage.open_task("c", request(), task_id="old")
     clock.advance(100 * 3600)
     path, looks = "/_console/tasks?since=week", 0
     while 'id="to-' not in (text := (await person.get(path)).text):
         assert "No task matches among those that were looked at." in text
+        assert "Looked at 0 tasks, by 200 requests of the table, created from" in text
         (link,) = re.findall(r'href="([^"]*)" rel="next"', text)
         path, looks = link.replace("&amp;", "&"), looks + 1
     assert looks == 2
@@ -326,6 +327,7 @@ async def test_a_rare_state_of_a_caller_is_found_over_short_pages(
         pages += 1
         if "to-" not in text:
             assert "No task matches among those that were looked at." in text
+        assert "Looked at 0 tasks, by 200 requests of the table, created from" in text
         link = re.findall(r'href="([^"]*)" rel="next"', text)
         path = link[0].replace("&amp;", "&") if link else ""
     assert pages > 1
