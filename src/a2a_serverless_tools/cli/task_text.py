@@ -223,7 +223,7 @@ def _attempt_text(attempt: Attempt, now_ms: int) -> str:
     trace_id = kept_trace_id(attempt.trace)
     trace = f", trace {trace_id}" if trace_id else ""
     took = f", {took}" if took else ""
-    return f"attempt {attempt.number}{worker}{kept}{took}{used}{trace}: {outcome(attempt)}"
+    return f"attempt {attempt.number or '?'}{worker}{kept}{took}{used}{trace}: {outcome(attempt)}"
 
 
 def _time(at_ms: int | None) -> str:
@@ -293,7 +293,8 @@ def _lines_of(one: Attempt, shown: Timeline) -> dict[str, Any]:
 
 def attempt_json(one: Attempt, now_ms: int) -> dict[str, Any]:
     """Return an attempt with the wait before it, as `task --json` and exports have it."""
-    return _plain(one, "after", "recorded_at", "trace", number="attempt") | {
+    return _plain(one, "after", "recorded_at", "trace", "number") | {
+        "attempt": one.number or None,
         "wait": wait_json(one.wait, now_ms),
         "took_ms": one.took_ms,
         "trace_id": kept_trace_id(one.trace),
@@ -349,6 +350,6 @@ def _end(end: AttemptEnd | None) -> dict[str, str | None] | None:
 def _change(change: Change) -> dict[str, Any]:
     """Return a change; fields that do not apply to it are left out."""
     values = _plain(change) | {"progress": change.progress and _plain(change.progress)}
-    if change.name != "restart":
+    if change.name != "restart" or change.discards is None:
         del values["discards"]
     return {name: value for name, value in values.items() if value not in (None, "", False, 0)}

@@ -271,6 +271,8 @@ class _Walk:
         self._bar: Key | None = None
         """The entry with the progress of the turn."""
         self._start: _Start | None = None
+        self._newest = self._missing = 0
+        """The version that was added last, and the last one before it that is not there."""
 
     def tell_damage(self, version: int, clause: str) -> None:
         """Say in its place what cannot be read."""
@@ -281,7 +283,9 @@ class _Walk:
 
     def add(self, record: Record) -> None:
         """Add what a record says, or take back what it takes back."""
-        is_over = False
+        if record.version != self._newest + 1:
+            self._missing = record.version - 1
+        self._newest, is_over = record.version, False
         for number, entry in enumerate(record.entries):
             key = (record.version, number * _AT_ONE)
             match entry:
@@ -370,17 +374,18 @@ class _Walk:
         discarded: dict[int, _Entry] = {}
         for entry, version in self._taken_back(base, record.version):
             of = self._attempts.get(version)
-            number = 0 if of is None else min(of.number, _AT_ONE - 1)
-            if number not in discarded:
-                place = (key[0], key[1] + number)
-                discarded[number] = self._put(
+            first = 0 if of is None else of.first
+            if first not in discarded:
+                place = (key[0], key[1] + min(len(discarded) + 1, _AT_ONE - 1))
+                discarded[first] = self._put(
                     "discarded", place, record, by_attempt=False, attempt=of, then=start
                 )
-            discarded[number].said.append(entry)
-            discarded[number].size += entry.size
+            discarded[first].said.append(entry)
+            discarded[first].size += entry.size
             entry.changed, entry.then = record.version, start
         before = self._before.get(record.version)
-        if not discarded and not (before and before.reason in (ASLEEP, HANDOVER)):
+        is_known = self._missing <= base and not discarded
+        if is_known and not (before and before.reason in (ASLEEP, HANDOVER)):
             self._put("over", key, record, by_attempt=False, attempt=before)
         self._start = start
 

@@ -175,7 +175,7 @@ def _rows_of(seen: Seen) -> list[_Row]:
             fold.add_later(record)
         if record.version in attempts:
             turn, attempt = attempts[record.version]
-            name = f"Attempt {attempt.number}"
+            name = f"Attempt {attempt.number or '?'}"
             title = name if turn.number < _SECOND else f"Turn {turn.number}, {name.lower()}"
             gone = [row for version in discards.get(record.version, ()) for row in rows[version]]
             own.append(_border(record, title, attempt.worker, gone))

@@ -108,9 +108,10 @@ def _attempts(shown: Timeline, scale: _Scale, end: int) -> Iterator[_Shape]:
             over = attempt.over_at or known or attempt.last_at
             last = attempt.last_at if attempt.outcome == "lost" else over
             where = f" on {attempt.worker}" if attempt.worker else ""
-            title = f"turn {turn.number}, attempt {attempt.number}{where}: {outcome(attempt)}"
+            number = attempt.number or "?"
+            title = f"turn {turn.number}, attempt {number}{where}: {outcome(attempt)}"
             look = attempt.outcome.replace(" ", "-")
-            label = f"{attempt.number}  {outcome(attempt)}"
+            label = f"{number}  {outcome(attempt)}"
             yield _bar(scale, 1, attempt.started_at, over or end, look, title, label)
             if last is not None and last != over:
                 yield _bar(scale, 1, attempt.started_at, last, "was-alive", title, "")

@@ -121,7 +121,8 @@ class Happening:
     version: int = 0
     """The commit that tells it; 0: HEAD tells it."""
     turn: int = 0
-    attempt: int = 0
+    attempt: int | None = None
+    """None: it is about no attempt; 0: the number is unknown."""
     worker: str = ""
     after_ms: int | None = None
     """The time since the message was accepted; of a takeover, since the end of the attempt before,
@@ -167,8 +168,8 @@ class Change:
     """True if a reader that does not know the entry cannot understand the task."""
     base: int | None = None
     """The version that a restart goes back to."""
-    discards: tuple[int, ...] = ()
-    """Versions whose changes a restart takes back."""
+    discards: tuple[int, ...] | None = ()
+    """Versions whose changes a restart takes back; None: some that it may take back are missing."""
     references: int = 0
     """Parts whose content, or records whose value, is stored elsewhere."""
     progress: Progress | None = None
@@ -428,11 +429,15 @@ def _commits(
     records: Iterable[Record], discards: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Committed]:
     workers: dict[str, str] = {}
+    newest = missing = 0
     for record in records:
+        missing = missing if record.version == newest + 1 else record.version - 1
+        newest = record.version
         is_claim = record.token is not None and record.token not in workers
         if record.token is not None and (is_claim or record.worker):
             workers[record.token] = record.worker
         discarded = discards.get(record.version, ())
+        change = partial(_change, discards=discarded, missing=missing)
         yield Committed(
             version=record.version,
             at=record.at,
@@ -440,7 +445,7 @@ def _commits(
             ended=record.ended,
             ended_itself=record.ended is not None and record.ended.token == record.token,
             units=_write_units(record, is_claim=is_claim),
-            changes=tuple(_change(entry, discarded) for entry in record.entries),
+            changes=tuple(map(change, record.entries)),
         )
 
 
@@ -458,8 +463,14 @@ def discards_of(records: Iterable[Record]) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
-    """Return an entry without its content; `discards`: the versions that a restart takes back."""
+def _change(entry: Entry, *, discards: tuple[int, ...], missing: int) -> Change:
+    """Return an entry without its content.
+
+    Args:
+        entry: the entry.
+        discards: the versions that a restart takes back.
+        missing: the last version before it that is not there; 0: all are.
+    """
     references = sum(blob_of(part) is not None for part in parts_of(content_of(entry)))
     change = partial(Change, size=len(encode_entries((entry,))), references=references)
     name: _ChangeName
@@ -478,7 +489,7 @@ def _change(entry: Entry, discards: tuple[int, ...]) -> Change:
         case MetadataMerged():
             return change(name="metadata")
         case Restarted(base):
-            return change(name="restart", base=base, discards=discards)
+            return change(name="restart", base=base, discards=discards if missing <= base else None)
         case Recorded(step):
             subject = step_text(step)
             return change(name="record", subject=subject, references=int(entry.is_apart))
@@ -544,13 +555,14 @@ def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> It
     for attempt in turn.attempts:
         if before is not None:
             yield _end_of(turn, before, attempt.first)
+        is_first = before is None and attempt.first not in discards
         yield of_turn(
-            what="started" if before is None else "went on" if attempt.kept else "took over",
+            what="started" if is_first else "went on" if attempt.kept else "took over",
             at=attempt.started_at,
             version=attempt.first,
             attempt=attempt.number,
             worker=attempt.worker,
-            after_ms=turn.waited_ms if before is None else _since(before, attempt),
+            after_ms=_since(before, attempt) if before else turn.waited_ms if is_first else None,
             follows_an_end=attempt.waited_ms is not None,
             discards=discards.get(attempt.first, ()),
             steps=() if attempt.after is None else (attempt.after,),

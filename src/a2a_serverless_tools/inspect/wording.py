@@ -49,8 +49,8 @@ _DAY_S: Final = 86_400
 
 def sentence(one: Happening) -> str:
     """Return what happened as one sentence, without a time and without a full stop."""
-    if one.attempt:
-        return f"turn {one.turn}, attempt {one.attempt} {_of_attempt(one)}"
+    if one.attempt is not None:
+        return f"turn {one.turn}, attempt {one.attempt or '?'} {_of_attempt(one)}"
     if one.turn:
         return f"turn {one.turn}: {_of_turn(one)}"
     match one.what:
@@ -201,7 +201,7 @@ def why(shown: Timeline) -> str:
     if running is None or running.outcome != "running":
         return f"no attempt at it is known{asked}"
     took = took_text(running, shown.looked_at)
-    return f"attempt {running.number} has it{took and f', {took}'}{asked}"
+    return f"attempt {running.number or '?'} has it{took and f', {took}'}{asked}"
 
 
 def _why_over(shown: Timeline) -> str:
@@ -220,7 +220,7 @@ def _why_over(shown: Timeline) -> str:
         end = replace(end, reason="no word: its process died or was cut off")
     elif last.reason.startswith(failure.reason):
         end = replace(end, place=last.place, message=last.message)
-    return f"attempt {last.number} ended with {reason_text(end)}"
+    return f"attempt {last.number or '?'} ended with {reason_text(end)}"
 
 
 def what_holds(shown: Timeline) -> str:
@@ -291,8 +291,9 @@ def changed(change: Change) -> str:
     """Return what one entry of a commit did."""
     match change.name:
         case "restart":
-            discards = _ranges(change.discards) or "nothing"
-            return f"restart from version {change.base}, discards {discards}"
+            text = f"restart from version {change.base}"
+            known = change.discards
+            return text if known is None else f"{text}, discards {_ranges(known) or 'nothing'}"
         case "status":
             text = f"status {change.subject}"
             text += f", {change.progress}" if change.progress else ""

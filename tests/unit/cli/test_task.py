@@ -558,6 +558,44 @@ def test_versions_that_cannot_be_read(
     assert "a2a-serverless docs restore" in said.err
 
 
+@pytest.mark.parametrize(
+    ("lost", "numbers", "started"),
+    [((2, 3), ["?"], True), ((2,), ["?", "?"], False), ((3,), ["1", "2"], True)],
+    ids=["an attempt", "its claim", "what it did then"],
+)
+def test_what_a_hole_in_the_log_hides_is_not_numbered(
+    run: Run,
+    database: Database,
+    storage: DurableStorage,
+    clock: ManualClock,
+    *,
+    lost: tuple[int, ...],
+    numbers: list[str],
+    started: bool,
+) -> None:
+    """An attempt behind it has the number that its record proves, or none; as what it discards.
+
+    Where the record of an attempt names the one before, nothing of the order is hidden.
+    """
+    head = restarted(storage, clock)
+    for version in lost:
+        database.client.delete_item(TableName=database.table, Key=event_key(head, version))
+    said = run(TASK)
+    attempts = [line for line in tree_of(said.out) if line.startswith("attempt ")]
+    assert [line.split()[1].strip(":") for line in attempts] == numbers
+    assert "  4  restart from version 1; status working" in said.out
+    assert ("waited" in said.out) is (len(lost) == 1)
+    shown = run(TASK, "--json").json
+    (turn,) = shown["turns"]
+    assert [str(one["attempt"] or "?") for one in turn["attempts"]] == numbers
+    assert (turn["attempts"][0]["started_at"] is not None) is started
+    restart = next(one for one in shown["commits"] if one["version"] == 4)["changes"][0]
+    assert "discards" not in restart
+    story = run(TASK, "--story").out
+    assert f"turn 1, attempt {numbers[-1]} took over on host-b 17" in story
+    assert f"attempt {numbers[-1]} has it" in said.out
+
+
 @pytest.mark.parametrize("view", ["--events", "--follow"])
 def test_the_events_of_a_damaged_task(
     run: Run, database: Database, storage: DurableStorage, clock: ManualClock, view: str

@@ -334,7 +334,7 @@ def test_an_attempt_ends_when_it_says_so() -> None:
         "turn 1, attempt 2 took over on host 2, 1 min 59 s after the end of the one before",
     ]
     head = replace(claimed(token="A"), released=AttemptEnd(token="A", reason="ValueError", at=420))
-    shown = of(record(2, token="A", at=100), head=head)
+    shown = of(record(2, token="A", at=100, worker="host 1"), head=head)
     assert shown.turns[0].attempts[0].took_ms == 320
     assert what_holds(shown) == ("no worker; given back at 1970-01-01T00:00:00.420Z: ValueError")
 

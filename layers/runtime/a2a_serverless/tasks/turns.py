@@ -96,7 +96,7 @@ class Attempt:
     """One start of the agent on a turn. Times are milliseconds since the epoch; None: unknown."""
 
     number: int
-    """From 1, within its turn."""
+    """From 1, within its turn; 0: unknown, as commits before it are missing."""
     worker: str
     """Its process; empty: it is lost."""
     wait: Wait
@@ -321,8 +321,13 @@ class _Walk:
         """The token of the last attempt at the current turn."""
         self.waiting: Turn | None = None
         """The turn that waits for the end of the current one."""
+        self.newest = 0
+        self.is_torn = False
+        """Commits are missing in which another attempt at the current turn may have begun."""
 
     def add(self, record: Record) -> None:
+        self.is_torn = self.is_torn or record.version != self.newest + 1
+        self.newest = record.version
         if record.token is not None:
             self._written_by(record.token, record)
         for entry in record.entries:
@@ -341,34 +346,39 @@ class _Walk:
             self.waiting = turn
         else:
             turn.began_at = record.at
-            self.current = turn
+            self.current, self.is_torn = turn, False
 
     def _written_by(self, token: str, record: Record) -> None:
         turn = self._open_turn()
         if turn.attempts and token == self.token:
             turn.attempts[-1].versions.append(record.version)
             turn.attempts[-1].last_at = record.at
-            return
-        self._take_over(turn, record)
-        self.token = token
+        else:
+            self._take_over(turn, record)
+        self.token, self.is_torn = token, False
 
     def _take_over(self, turn: Turn, claim: Record) -> None:
         """Begin the next attempt at a turn; end the one from which `claim` has taken it."""
+        end = claim.ended
+        is_next = end is not None and end.token == self.token
         if (running := _running(turn)) is not None:
-            end = claim.ended
-            if end is None or end.token != self.token:
+            if end is None or not is_next:
                 _close(running, "unknown", claim.at)
             elif end.reason == LOST:
                 _close(running, "lost", claim.at, end)
             else:
                 _give_back(running, end)
         before = turn.attempts[-1] if turn.attempts else None
+        is_torn = self.is_torn and not is_next
+        is_claim = not is_torn or bool(claim.worker)
+        is_counted = not is_torn and (before is None or before.number > 0)
+        unknown = Wait(what="unknown", since=None, over_at=claim.at)
         attempt = Attempt(
-            number=len(turn.attempts) + 1,
+            number=len(turn.attempts) + 1 if is_counted else 0,
             worker=claim.worker,
-            wait=_wait_after(turn, before, claim.at),
+            wait=unknown if is_torn else _wait_after(turn, before, claim.at),
             trace=claim.trace,
-            started_at=claim.at,
+            started_at=claim.at if is_claim else None,
             last_at=claim.at,
             versions=[claim.version],
         )
@@ -416,7 +426,7 @@ class _Walk:
                 _close(running, "ended the turn" if own else "cut short", record.at)
         if self.waiting is not None and not _is_end(record.entries):
             self.current, self.waiting = self.waiting, None
-            self.current.began_at = record.at
+            self.current.began_at, self.is_torn = record.at, False
 
 
 def _running(turn: Turn | None) -> Attempt | None:
