@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, takewhile
 from typing import Any, Final, Literal, TypeAlias
@@ -27,7 +27,7 @@ from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.turns import Attempt
 from a2a_serverless_tools.console.difference import Difference, difference
 from a2a_serverless_tools.console.inspector import Seen, Show
-from a2a_serverless_tools.console.paging import MOST_OF_ALL, Key, Place, Window, window
+from a2a_serverless_tools.console.paging import MOST_OF_ALL, Key, LogFilter, Place, Window, window
 from a2a_serverless_tools.console.parts import (
     PER_PART,
     Content,
@@ -54,6 +54,13 @@ _Kind: TypeAlias = Literal[
 _ContentKey: TypeAlias = Key | tuple[int | None, str]
 """Of a message its key; of an artifact `_Entry.as_of` and its id."""
 
+SPEAKERS: Final[Mapping[str, str]] = {
+    "user": "the caller's messages",
+    "agent": "the agent's messages",
+    "artifact": "artifacts",
+    "discarded": "discarded attempts",
+}
+"""The kinds that a filter chooses, and how it calls them."""
 MOST_DISCARDED: Final = 50
 """Entries of one discarded attempt that a page shows, the newest."""
 _PER_PIECE: Final = 40
@@ -214,7 +221,9 @@ class Conversation:
     window: Window[_Entry]
 
 
-async def conversation(seen: Seen, place: Place, show: Show, *, since: int = 0) -> Conversation:
+async def conversation(
+    seen: Seen, place: Place, which: LogFilter, show: Show, *, since: int = 0
+) -> Conversation:
     """Return a page of the conversation of a task, as far as its log can be read.
 
     Artifacts stand where they were begun, and have what they have now. What a restart has taken
@@ -222,7 +231,10 @@ async def conversation(seen: Seen, place: Place, show: Show, *, since: int = 0) 
     last one is shown, as a bar. `since` is the version of which the browser has this page; 0: none.
     """
     entries = await asyncio.to_thread(_entries_of, seen)
-    shown = window(entries, place)
+    searched = _Page(seen, 0)
+    if which.text:
+        await asyncio.to_thread(searched.load_artifacts, entries)
+    shown = await asyncio.to_thread(window, entries, place, which, searched.text_of)
     page = _Page(seen, since)
     await page.load(shown.entries, show)
     said = await asyncio.to_thread(page.said, shown.entries)
@@ -426,9 +438,7 @@ class _Page:
     async def load(self, entries: Sequence[_Entry], show: Show) -> None:
         """Load the contents of what is rendered, and of what that is compared with."""
         wanted = [one for entry in entries for one in self._wanted(entry) if one.has_content]
-        artifacts = {one.content_key for one in wanted if one.kind == "artifact"}
-        if artifacts:
-            await asyncio.to_thread(self._fold, artifacts)
+        await asyncio.to_thread(self.load_artifacts, wanted)
         self._loaded |= {one.content_key: copied(one.content) for one in wanted if one.content}
         for content in self._loaded.values():
             await show(content)
@@ -451,8 +461,17 @@ class _Page:
         """Return True if the browser has what a version has changed last."""
         return version <= self._since
 
-    def _fold(self, keys: Collection[_ContentKey]) -> None:
-        """Load artifacts as of several versions, by one walk through the log."""
+    def text_of(self, entry: _Entry) -> str:
+        """Return all that an entry says, of artifacts what was loaded."""
+        contents = (self._loaded.get(one.content_key, one.content) for one in (entry, *entry.said))
+        return "\n".join((entry.title, *map(plain_text, contents)))
+
+    def load_artifacts(self, entries: Iterable[_Entry]) -> None:
+        """Load the artifacts of entries as of their versions, by one walk through the log."""
+        every = (one for entry in entries for one in (entry, *entry.said))
+        keys = {one.content_key for one in every if one.kind == "artifact"}
+        if not keys:
+            return
         fold = self._seen.fold()
         versions = sorted({as_of for as_of, _ in keys if as_of is not None})
         for record in self._seen.records:

@@ -21,7 +21,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Cursor, Event, Fold, Record, events_of
 from a2a_serverless_tools.console.inspector import Seen, Show, as_response
-from a2a_serverless_tools.console.paging import Key, Place, Window, window
+from a2a_serverless_tools.console.paging import Key, LogFilter, Place, Window, window
 from a2a_serverless_tools.inspect.timeline import discards_of, unknown_entry
 
 _Kind: TypeAlias = Literal["message", "status", "artifact", "attempt", "damage"]
@@ -40,27 +40,6 @@ _SECOND: Final = 2
 """The turn from which on borders name the turn."""
 _AROUND: Final = 400
 """Characters of an event beside its content."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventFilter:
-    """Which events a page shows."""
-
-    kind: str = ""
-    """One of `KINDS`; another one, or empty: all."""
-    text: str = ""
-    """Only those whose JSON contains it, whatever the case."""
-
-    @classmethod
-    def of(cls, asked: Mapping[str, str]) -> EventFilter:
-        """Return the filter that a query names."""
-        kind = asked.get("kind", "")
-        return cls(kind=kind if kind in KINDS else "", text=asked.get("text", "").strip())
-
-    @property
-    def fields(self) -> dict[str, str]:
-        """Return the filter as the fields of a query."""
-        return {k: v for k, v in (("kind", self.kind), ("text", self.text)) if v}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,7 +97,7 @@ class Events:
 
 
 async def events(
-    seen: Seen, place: Place, which: EventFilter, show: Show, *, since: int = 0
+    seen: Seen, place: Place, which: LogFilter, show: Show, *, since: int = 0
 ) -> Events:
     """Return a page of the events of a task, as far as its log can be read.
 
@@ -128,16 +107,10 @@ async def events(
     rows = await asyncio.to_thread(_rows_of, seen)
     fold = seen.fold()
 
-    def matches(row: _Row) -> tuple[bool, int]:
-        if row.kind == "damage":
-            return True, 0
-        if row.kind == "attempt" or which.kind not in ("", row.kind):
-            return False, 1
-        text = _json(row.event(fold)) if which.text else ""
-        return which.text.casefold() in text.casefold(), len(text)
+    def text_of(row: _Row) -> str:
+        return _json(row.event(fold))
 
-    asked = matches if which.fields else None
-    shown = await asyncio.to_thread(window, rows, place, asked)
+    shown = await asyncio.to_thread(window, rows, place, which, text_of)
     lines: list[_Line] = []
     for row in reversed(shown.entries):
         line = _Line(row=row, id=f"v{row.key[0]}-{row.key[1]}", is_same=row.changed <= since)

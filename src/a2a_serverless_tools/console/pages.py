@@ -20,8 +20,8 @@ from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
 from a2a_serverless_tools.console.act_pages import ActPages
 from a2a_serverless_tools.console.acts import Acts, retried_as
-from a2a_serverless_tools.console.conversation import artifacts_of, conversation
-from a2a_serverless_tools.console.events import KINDS, EventFilter, events
+from a2a_serverless_tools.console.conversation import SPEAKERS, artifacts_of, conversation
+from a2a_serverless_tools.console.events import KINDS, events
 from a2a_serverless_tools.console.filters import TaskFilter, is_scope
 from a2a_serverless_tools.console.inspector import (
     ATTENTIONS,
@@ -32,7 +32,7 @@ from a2a_serverless_tools.console.inspector import (
     Seen,
 )
 from a2a_serverless_tools.console.journal import Entry, about
-from a2a_serverless_tools.console.paging import Place
+from a2a_serverless_tools.console.paging import LogFilter, Place
 from a2a_serverless_tools.console.parts import IMAGES, media_type
 from a2a_serverless_tools.console.picture import picture
 from a2a_serverless_tools.console.queues import Queues
@@ -43,6 +43,8 @@ from a2a_serverless_tools.inspect.cost import dollars
 from a2a_serverless_tools.inspect.timeline import Timeline, with_logs
 
 VIEWS: Final = ("conversation", "timeline", "events", "cost")
+_KINDS: Final = {"conversation": SPEAKERS, "events": KINDS}
+"""What the filter of a view chooses."""
 OPEN_MS: Final = 10_000
 PAUSED_MS: Final = 60_000
 """How old the ages on a page about a task may get, in milliseconds: with an open turn, without."""
@@ -195,7 +197,8 @@ class Pages:
         shown = seen.timeline
         tag, _, version = asked.get("since", "").partition(".")
         since = int(version) if tag == seen.tag and version.isdecimal() else 0
-        place, which = Place.of(asked, _openings(seen)), EventFilter.of(asked)
+        kinds = _KINDS.get(view, {})
+        place, which = Place.of(asked, _openings(seen)), LogFilter.of(asked, kinds)
         values = await self._view(view, seen, place, which, since)
         same = {"view": view, **place.fields, **which.fields}
         now = storage.clock.now_ms()
@@ -207,7 +210,7 @@ class Pages:
             same=urlencode(same | ({"logs": "1"} if asked.get("logs") else {})),
             at_end=urlencode({"view": view, **which.fields}),
             which=which,
-            kinds=KINDS,
+            kinds=kinds,
             turns=len(_openings(seen)),
             is_update=since > 0,
             since=f"{seen.tag}.{seen.timeline.version or 0}",
@@ -240,7 +243,7 @@ class Pages:
         return with_logs(shown, [line async for line in about])
 
     async def _view(
-        self, view: str, seen: Seen, place: Place, which: EventFilter, since: int
+        self, view: str, seen: Seen, place: Place, which: LogFilter, since: int
     ) -> dict[str, Any]:
         show = self._inspector.show
         match view:
@@ -252,7 +255,7 @@ class Pages:
             case "events":
                 return {"shown": await events(seen, place, which, show, since=since)}
             case _:
-                return {"shown": await conversation(seen, place, show, since=since)}
+                return {"shown": await conversation(seen, place, which, show, since=since)}
 
     async def _part(self, request: Request) -> Response:
         """Return the content of a file in an artifact: a safe image as such, others as download."""

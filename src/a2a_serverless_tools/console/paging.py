@@ -1,10 +1,10 @@
-"""Which part of a task's log a page shows: a bounded number of entries, from a place on."""
+"""Which part of a task's log a page shows: a bounded number of entries, from a place on, chosen."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -24,6 +24,9 @@ _TURN: Final = re.compile(r"\d{1,9}")
 
 
 class _Entry(Protocol):
+    @property
+    def kind(self) -> str: ...
+
     @property
     def key(self) -> Key: ...
 
@@ -62,6 +65,27 @@ class Place:
 _LAST: Final = 10**9
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFilter:
+    """Which entries of a log a page shows."""
+
+    kind: str = ""
+    """Only those of this kind; empty: of all."""
+    text: str = ""
+    """Only those that contain it, whatever the case."""
+
+    @classmethod
+    def of(cls, asked: Mapping[str, str], kinds: Container[str]) -> LogFilter:
+        """Return the filter that a query names; a kind that is none of `kinds` chooses all."""
+        kind = asked.get("kind", "")
+        return cls(kind=kind if kind in kinds else "", text=asked.get("text", "").strip())
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Return the filter as the fields of a query."""
+        return {k: v for k, v in (("kind", self.kind), ("text", self.text)) if v}
+
+
 def _key(text: str) -> Key | None:
     found = _KEY.fullmatch(text)
     return None if found is None else (int(found[1]), int(found[2]))
@@ -83,12 +107,12 @@ class Window(Generic[E]):
 
 
 def window(
-    entries: Sequence[E], place: Place, matches: Callable[[E], tuple[bool, int]] | None = None
+    entries: Sequence[E], place: Place, which: LogFilter, text_of: Callable[[E], str]
 ) -> Window[E]:
     """Return the part of a log that a page shows.
 
-    `matches` returns whether an entry is shown, and how many characters it has looked through for
-    that; None: all are shown. At least one entry is looked at.
+    `text_of` returns all that an entry says. What says that something is damaged is always shown,
+    and at least one entry is looked at.
     """
     is_forward = place.after is not None
     if place.after is not None:
@@ -104,12 +128,16 @@ def window(
         at = stop if is_forward else start - 1
         if not 0 <= at < len(entries):
             break
-        start, stop, looked = min(start, at), max(stop, at + 1), looked + (matches is not None)
-        is_shown, read = (True, 0) if matches is None else matches(entries[at])
-        unread -= read
-        if is_shown:
-            found.append(entries[at])
-            left -= entries[at].size
+        start, stop, looked = min(start, at), max(stop, at + 1), looked + bool(which.fields)
+        entry = entries[at]
+        is_shown = which.kind in ("", entry.kind)
+        if is_shown and which.text:
+            text = text_of(entry)
+            unread -= len(text)
+            is_shown = which.text.casefold() in text.casefold()
+        if is_shown or entry.kind == "damage":
+            found.append(entry)
+            left -= entry.size
     has_older, has_newer = 0 < start < stop, start < stop < len(entries)
     return Window(
         entries=found if is_forward else found[::-1],

@@ -333,6 +333,42 @@ async def test_events_are_filtered(writer: Writer, person: Person) -> None:
     assert "kind=message&amp;text=SAID" in update
 
 
+async def test_a_conversation_is_filtered(writer: Writer, person: Person) -> None:
+    """By who said it and by a text, also over the chunks of an artifact and in discarded attempts.
+
+    What an update sends is of the same filter.
+    """
+    await writer.open()
+    await writer.claim("a")
+    await writer.commit(chunk("once upon"), said(WORKING, "Of kings"), token="a")
+    await writer.commit(chunk(" a time", append=True), token="a")
+    await writer.give_back("a", "ValueError")
+    await writer.claim("b")
+    await writer.commit(said(WORKING, "Of queens"), chunk("there was"), token="b")
+    await writer.commit(chunk(" a queen", append=True), token="b")
+
+    async def found(asked: str) -> list[str]:
+        text = (await person.get(f"{PATH}?view=conversation&{asked}")).text
+        return re.findall(r'<li id="e\d+-\d+" class="(\w+)"', text)
+
+    assert await found("kind=other") == ["user", "discarded", "agent", "artifact"]
+    assert await found("kind=agent") == ["agent"]
+    assert await found("kind=discarded") == ["discarded"]
+    assert await found("text=WAS+a+queen") == ["artifact"]
+    assert await found("text=upon+a+time") == ["discarded"]
+    assert await found("text=of+") == ["discarded", "agent"]
+    assert await found("kind=agent&text=of+") == ["agent"]
+    assert await found("text=nothing+of+it") == []
+    text = (await person.get(f"{PATH}?view=conversation&text=of+")).text
+    assert 'name="text" value="of"' in text
+    text = (await person.get(f"{PATH}?view=conversation&kind=agent&text=QUEENS")).text
+    await writer.commit(said(WORKING, "of more queens"), said(WORKING, "of aces"), token="b")
+    update = (await person.get(live_of(text))).text
+    assert re.findall(r'<li id="(\S+)" data-same>', update) == ["e6-0"]
+    assert re.findall(r'<li id="(\S+)" class="agent">', update) == ["e8-0"]
+    assert "Entries 1 to" not in text
+
+
 # -- long tasks ------------------------------------------------------------------------------------
 
 
