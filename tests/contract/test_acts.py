@@ -543,6 +543,19 @@ async def test_a_run_finishes_the_deletions_that_were_cut_off(
     assert entry.outcome == "It was cut off, and finished later."
 
 
+async def test_what_a_removed_head_has_left_is_deleted(desk: Desk) -> None:
+    """Log, webhooks and all; the journal has it. Where nothing is left there is no such task."""
+    head = await desk.failed("t")
+    await desk.storage.table.delete([head_key(head.scope, "t")])
+    assert await desk.do("delete", "t") == "What was left of it is deleted."
+    await desk.effect("delete", head)
+    with pytest.raises(TaskNotFoundError):
+        await desk.do("delete", "t")
+    assert [one.outcome for one in await desk.journal()] == ["What was left of it is deleted."]
+    again = await desk.failed("t")
+    assert (await desk.storage.head("t")) == again
+
+
 async def test_a_task_that_is_made_anew_is_another(desk: Desk) -> None:
     """Its client has given it the same id: what was chosen is gone."""
     await desk.failed("t")

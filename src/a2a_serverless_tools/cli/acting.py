@@ -150,23 +150,25 @@ async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act
     from a2a_serverless_tools.inspect.acting import ACTS
 
     found = await inspector.timelines(options.id, options.scope)
-    if not found:
+    scopes = [one.scope for one in found] or [options.scope]
+    has_rest = act == "delete" and options.scope is not None  # also where HEAD is gone
+    if not found and not has_rest:
         return refuse(not_found(options.id, options.scope, inspector))
     if len(found) > 1:
-        scopes = ", ".join(one.scope for one in found)
-        return refuse(f"{len(found)} owners have a task {options.id}: --scope {scopes}.")
-    question = f"{ACTS[act].capitalize()} {options.id}, which is {found[0].state}?"
+        return refuse(f"{len(found)} owners have a task {options.id}: --scope {', '.join(scopes)}.")
+    state = found[0].state if found else "not found, with all that is left of it"
+    question = f"{ACTS[act].capitalize()} {options.id}, which is {state}?"
     if not options.dry_run and not agreed(question, options):
         return refuse("Nothing was done: answer y, or say --yes.")
     try:
         if options.dry_run:
-            said = await acts.preview(act, options.id, found[0].scope)
+            said = await acts.preview(act, options.id, scopes[0])
         else:
             hook = getattr(options, "webhook", None) or ""
-            said = await acts.on_one(act, options.id, found[0].scope, config_id=hook)
+            said = await acts.on_one(act, options.id, scopes[0], config_id=hook)
         print(printable(f"{options.id}: {said}"))
     except TaskNotFoundError:
-        return refuse(f"The task {options.id} has gone meanwhile.")
+        return refuse(not_found(options.id, options.scope, inspector))
     except (
         UnsupportedOperationError,
         TaskNotCancelableError,

@@ -27,7 +27,7 @@ from a2a_serverless.errors import (
     UnsupportedOperationError,
 )
 from a2a_serverless.http.intake import Intake, Wait, cancel
-from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.deletion import delete_remains, delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head, plain_state
@@ -135,8 +135,8 @@ class Acts:
     ) -> str:
         """Do something with one task; return what was done, as a sentence.
 
-        With `which` the task has to be one of those still. With `config_id` that webhook alone is
-        redelivered to.
+        Of a task whose HEAD is gone `delete` deletes the rest. With `which` the task has to be one
+        of those still. With `config_id` that webhook alone is redelivered to.
 
         Raises:
             TaskNotFoundError: there is no such task.
@@ -145,14 +145,11 @@ class Acts:
         """
         storage = self._storage.for_scope(Scope(scope))
         head = await storage.head(task_id)
-        if head is None:
-            if act == "delete":
-                await delete_task(storage, task_id)  # what an earlier act has left of it
+        if head is None and act != "delete":
             raise TaskNotFoundError
         if act in NEED_QUEUE:
             self._backends(act)
-        why = await self._why_not(act, storage, head, which, config_id)
-        if why:
+        if head and (why := await self._why_not(act, storage, head, which, config_id)):
             raise UnsupportedOperationError(why)
         chosen = f"webhook {config_id}" if config_id else ""
         journal = await self.journal()
@@ -160,7 +157,9 @@ class Acts:
             act, scope=scope, task_id=task_id, which=which.sentence() if which else chosen
         )
         try:
-            if act == "redeliver":
+            if head is None:
+                outcome = await _finish(storage, task_id)
+            elif act == "redeliver":
                 outcome = await self._redeliver(storage, head, config_id)
             else:
                 outcome = await self._doing[act](storage, head)
@@ -344,7 +343,7 @@ class Acts:
             if entry.act == "delete" and not entry.outcome and entry.task_id:
                 storage = self._storage.for_scope(Scope(entry.scope))
                 if await storage.head(entry.task_id) is None:
-                    await delete_task(storage, entry.task_id)
+                    await delete_remains(storage, entry.task_id)
                     await journal.end(entry, "It was cut off, and finished later.")
 
     async def _run_one(self, plan: Plan, row: TaskRow, done: Done) -> None:
@@ -365,6 +364,13 @@ class Acts:
             raise  # the next task meets it, too
         except A2AServerlessError as error:
             done.failed[str(error)] += 1
+
+
+async def _finish(storage: DurableStorage, task_id: str) -> str:
+    """Delete what is left of a task that no reader finds."""
+    if not await delete_remains(storage, task_id):
+        raise TaskNotFoundError
+    return "What was left of it is deleted."
 
 
 async def retried_as(storage: DurableStorage, head: Head) -> str:

@@ -12,6 +12,8 @@ from botocore.exceptions import ClientError
 
 from a2a_serverless import aws
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.layout import head_key, task_partition
+from a2a_serverless.storage.table import Range
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
@@ -100,6 +102,21 @@ def test_a_preview_of_one_task_changes_nothing(run: Run, storage: DurableStorage
     assert run("tasks", "redeliver", "t", "--dry-run").out == "t: It can be done.\n"
     assert "no open turn" in run("tasks", "resend", "t", "--dry-run").out
     assert wait(storage.head("t")) == head
+
+
+def test_what_a_removed_head_has_left_is_deleted_by_its_scope(
+    run: Run, storage: DurableStorage
+) -> None:
+    """Without the scope, or once nothing is left, the task is not found."""
+    head = failed(storage, "t")
+    wait(storage.table.delete([head_key(head.scope, "t")]))
+    code, _, err = run("tasks", "delete", "t", "--yes")
+    assert (code, "has no task t: " in err) == (2, True)
+    own = ("tasks", "delete", "t", "--scope", head.scope, "--yes")
+    assert run(*own).out == "t: What was left of it is deleted.\n"
+    assert wait(storage.table.all(Range(partition=task_partition(head.scope, "t")))) == []
+    code, _, err = run(*own)
+    assert (code, f"has no task t in the scope {head.scope}" in err) == (2, True)
 
 
 def test_one_webhook_of_a_task_is_told_again(run: Run, storage: DurableStorage) -> None:

@@ -32,6 +32,7 @@ from a2a_serverless.storage.table import (
     Delete,
     Item,
     Key,
+    Put,
     Range,
     Update,
     are,
@@ -169,7 +170,7 @@ async def delete_task(
     """
     head = await storage.head(task_id)
     if head is None:
-        await _finish(storage, task_id)
+        await delete_remains(storage, task_id)
         return False
     if incarnation not in (None, head.incarnation):
         return False
@@ -179,13 +180,23 @@ async def delete_task(
     return erased.was_live
 
 
-async def _finish(storage: DurableStorage, task_id: str) -> None:
-    """Delete what an interrupted deletion has left of a task that is not found any more."""
-    item = None
-    if is_task_id(task_id):
-        item = await storage.table.get(layout.head_key(storage.scope.digest, task_id))
-    if item is not None and item.get("expires_at") == _DELETED:
-        await _erase(storage, task_id, incarnation=_incarnation_of(item))
+async def delete_remains(storage: DurableStorage, task_id: str) -> bool:
+    """Delete what is left of a task that no reader finds; return True if that was anything.
+
+    An interrupted deletion has left it, or HEAD alone was removed by hand.
+    """
+    if not is_task_id(task_id):
+        return False
+    key = layout.head_key(storage.scope.digest, task_id)
+    item = await storage.table.get(key)
+    if item is None and await storage.table.first(1, Range(partition=key.PK)):
+        values = {"incarnation": new_incarnation(), "expires_at": _DELETED}
+        item = {**key._asdict(), **values}
+        if not await storage.table.did(Put(item=item, when=[Check("PK", "absent")])):
+            return False  # a creation was at work
+    if item is None or item.get("expires_at") != _DELETED:
+        return False
+    return (await _erase(storage, task_id, incarnation=_incarnation_of(item))).items > 0
 
 
 async def delete_context(storage: DurableStorage, context_id: str) -> int:
