@@ -106,7 +106,9 @@ class Desk:
 
     async def ids(self) -> set[str]:
         """The tasks of the owner that exist."""
-        rows = (await self.inspector.tasks(self.owner.listed(self.clock.now_ms(), limit=50))).rows
+        rows = (
+            await self.inspector.lists.tasks(self.owner.listed(self.clock.now_ms(), limit=50))
+        ).rows
         return {row.task_id for row in rows}
 
     async def journal(self) -> list[Entry]:
@@ -613,7 +615,7 @@ async def test_what_failed_is_found_by_its_end(desk: Desk, monkeypatch: pytest.M
     old = await desk.storage.commit(old, Commit(token="a", claims=True, worker="w"))
     await desk.storage.commit(old, Commit(entries=(status,), token="a"))
     walk = AsyncMock(side_effect=AssertionError)
-    monkeypatch.setattr("a2a_serverless_tools.console.inspector.created_in", walk)
+    monkeypatch.setattr("a2a_serverless_tools.console.lists.created_in", walk)
     for chosen in ({"state": "failed"}, {"attention": "failed", "reason": "none"}):
         plan = await desk.acts.plan("retry", TaskFilter(context=context, since="1h", **chosen))
         assert [row.task_id for row in plan.rows] == ["old"]
@@ -636,7 +638,9 @@ async def test_what_no_longer_needs_attention_is_skipped(desk: Desk) -> None:
         1,
         ["It is failed, and none of those that were chosen."],
     )
-    assert (await desk.inspector.tasks(chosen.listed(desk.clock.now_ms(), limit=9))).rows == ()
+    assert (
+        await desk.inspector.lists.tasks(chosen.listed(desk.clock.now_ms(), limit=9))
+    ).rows == ()
     sent = await desk.open("sent")
     assert await desk.storage.postpone(sent, due_at=desk.clock.now_ms(), sends=1)
     plan, done = await desk.acts.plan("resend", replace(desk.owner, attention="again")), Done()

@@ -259,7 +259,7 @@ class Lists:
         while True:
             limit = 50 if which.state else 5  # a list by creation looks at each hour of a day
             query = which.listed(self._clock.now_ms(), limit=limit, token=token)
-            page = await self._inspector.tasks(query)
+            page = await self._inspector.lists.tasks(query)
             found += [(row.scope, row.task_id) for row in page.rows if row.scope in self._scopes]
             token = page.next_token
             if not token:

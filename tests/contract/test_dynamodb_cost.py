@@ -53,7 +53,8 @@ from a2a_serverless.worker.adapter import Presence
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import MOST_OF_ERROR, MOST_PLACE
 from a2a_serverless_tools.console.finding import created_in, find_tasks
-from a2a_serverless_tools.console.inspector import Inspector, TaskQuery
+from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.console.rows import TaskQuery
 from a2a_serverless_tools.console.status import status_of
 from a2a_serverless_tools.contract import Storage
 from benchmarks.meter import Usage, item_bytes
@@ -709,7 +710,7 @@ async def test_each_page_of_a_long_list_costs_the_same(
     usages: list[Usage] = []
     while not usages or query.token:
         with bench.meter.measure() as usage:
-            page = await inspector.tasks(query)
+            page = await inspector.lists.tasks(query)
         listed += [row.task_id for row in page.rows]
         usages.append(usage)
         query = replace(query, token=page.next_token)

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from a2a_serverless.storage.deletion import Counted, Deleted, Owner
     from a2a_serverless.storage.durable import DurableStorage
     from a2a_serverless_tools.console.filters import TaskFilter
-    from a2a_serverless_tools.console.inspector import Inspector, Looked, TaskRow
+    from a2a_serverless_tools.console.inspector import Inspector
+    from a2a_serverless_tools.console.lists import Looked
+    from a2a_serverless_tools.console.rows import TaskRow
 
 _DAY_MS: Final = 86_400_000
 _MORE: Final = 10_000
@@ -109,7 +111,7 @@ async def _list(options: Namespace) -> int:
 
 
 async def _print_counts(inspector: Inspector, options: Namespace, scope: str) -> int:
-    counts = await inspector.counts(scope)
+    counts = await inspector.lists.counts(scope)
     if options.json:
         print(json.dumps(dict(counts)))
     else:
@@ -118,8 +120,6 @@ async def _print_counts(inspector: Inspector, options: Namespace, scope: str) ->
 
 
 async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilter) -> int:
-    from dataclasses import asdict
-
     from a2a_serverless.clock import SystemClock
     from a2a_serverless_tools.inspect.wording import UNREADABLE, iso
 
@@ -129,7 +129,7 @@ async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilte
     async for row in _rows(inspector, options, which, now, seen, searched):
         is_empty = False
         if options.json:
-            print(json.dumps(asdict(row)))
+            print(json.dumps(row.fields))
         else:
             created = iso(row.created_at) or UNREADABLE
             line = f"{created:<24}  {row.state:<15}  {row.task_id}  {row.scope}"
@@ -165,7 +165,7 @@ async def _rows(
     """
     from dataclasses import replace
 
-    from a2a_serverless_tools.console.inspector import PAGE
+    from a2a_serverless_tools.console.rows import PAGE
 
     left, token = options.limit, ""
     with counting("looking for tasks") as found:
@@ -177,10 +177,10 @@ async def _rows(
                 if options.created is None and query.since_ms is not None:
                     created_ms = min(created_ms, query.since_ms)
                 query = replace(query, created_ms=created_ms)
-            page = await inspector.tasks(query)
+            page = await inspector.lists.tasks(query)
             seen += [page.looked] if page.looked else []
             searched += [] if page.searched is None else [page.searched]
-            for row in (await inspector.described(page))[:left]:
+            for row in (await inspector.lists.described(page))[:left]:
                 yield row
             left -= len(page.rows)
             found(options.limit - max(0, left))

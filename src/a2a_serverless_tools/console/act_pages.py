@@ -14,9 +14,10 @@ from starlette.responses import RedirectResponse, Response
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
 from a2a_serverless_tools.console.acts import AT_ONCE, Acts, Done, Plan
 from a2a_serverless_tools.console.filters import TaskFilter
-from a2a_serverless_tools.console.inspector import PAGE, Inspector
+from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.journal import newest
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page
+from a2a_serverless_tools.console.rows import PAGE
 from a2a_serverless_tools.inspect.acting import ACTS, Act
 
 _MOST: Final = 200

@@ -35,8 +35,9 @@ from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.tasks.push import Push, pushed
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.console.filters import TaskFilter
-from a2a_serverless_tools.console.inspector import PAGE, Inspector, TaskRow, in_line_of
+from a2a_serverless_tools.console.inspector import Inspector, in_line_of
 from a2a_serverless_tools.console.journal import Journal, newest, person
+from a2a_serverless_tools.console.rows import PAGE, TaskRow
 from a2a_serverless_tools.inspect.acting import (
     Act,
     opening_of,
@@ -183,7 +184,7 @@ class Acts:
         """Return why an act does not fit a task; empty: it does."""
         now_ms = storage.clock.now_ms()
         query = None if which is None else which.listed(now_ms, limit=1)
-        if query is not None and not await self._inspector.has(query, head):
+        if query is not None and not await self._inspector.lists.has(query, head):
             return f"It is {plain_state(head.state)}, and none of those that were chosen."
         waits = await in_line_of(storage, head) if act == "resend" else None
         if why := refused(act, head, now_ms=now_ms, waits=waits):
@@ -309,11 +310,11 @@ class Acts:
             limit = min(PAGE, most - len(found))
             query = which.listed(now_ms, limit=limit, token=token)
             query = replace(query, is_whole=True, text="")  # `_fits` looks for it, without an end
-            page = await self._inspector.tasks(query)
+            page = await self._inspector.lists.tasks(query)
             looked += len(page.rows)
             fits = await asyncio.gather(*(self._fits(act, row, which) for row in page.rows))
             fitting = (row for row, fit in zip(page.rows, fits, strict=True) if fit)
-            found |= {(row.scope, row.task_id): row for row in fitting}
+            found |= {row.key: row for row in fitting}
             token = page.next_token
             if not token or len(found) >= most:
                 break

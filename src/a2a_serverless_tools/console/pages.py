@@ -23,20 +23,14 @@ from a2a_serverless_tools.console.acts import Acts, retried_as
 from a2a_serverless_tools.console.conversation import SPEAKERS, artifacts_of, conversation
 from a2a_serverless_tools.console.events import KINDS, events
 from a2a_serverless_tools.console.filters import TaskFilter, is_scope
-from a2a_serverless_tools.console.inspector import (
-    ATTENTIONS,
-    LATE_MS,
-    PAGE,
-    STATES,
-    Inspector,
-    Seen,
-)
+from a2a_serverless_tools.console.inspector import Inspector, Seen
 from a2a_serverless_tools.console.journal import Entry, about
 from a2a_serverless_tools.console.paging import LogFilter, Place
 from a2a_serverless_tools.console.parts import IMAGES, media_type
 from a2a_serverless_tools.console.picture import picture
 from a2a_serverless_tools.console.queues import Queues
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page, visible
+from a2a_serverless_tools.console.rows import ATTENTIONS, LATE_MS, PAGE, STATES
 from a2a_serverless_tools.console.status import status_of
 from a2a_serverless_tools.console.trying import Trying
 from a2a_serverless_tools.inspect.cost import dollars
@@ -100,15 +94,15 @@ class Pages:
 
     async def _tasks(self, request: Request) -> Response:
         """Show one page of tasks; with `live`, only their rows."""
-        asked = request.query_params
+        asked, lists = request.query_params, self._inspector.lists
         now = self._inspector.storage.clock.now_ms()
         try:
             which = TaskFilter.of(asked)
             scope = which.owner
             query = which.listed(now, limit=PAGE, token=asked.get("page", ""))
-            rows = await self._inspector.tasks(query)
-            described = await self._inspector.described(rows)
-            counts = await self._inspector.counts(scope) if asked.get("counts") and scope else {}
+            rows = await lists.tasks(query)
+            described = await lists.described(rows)
+            counts = await lists.counts(scope) if asked.get("counts") and scope else {}
         except A2AServerlessError as error:
             return page("problem.html", status=400, text=str(error))
         fixed = which.at(now).fields  # the place is one of the list since this time

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.tasks.head import ASLEEP
-from a2a_serverless_tools.console.inspector import Inspector, TaskRow
+from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.letters import (
     ASIDE,
     WORKING,
@@ -22,6 +22,7 @@ from a2a_serverless_tools.console.letters import (
     queues_of,
 )
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page
+from a2a_serverless_tools.console.rows import TaskRow
 
 SHOWN: Final = 50
 """The most turns or messages of one list."""
@@ -54,7 +55,7 @@ class Queues:
         """Show what is known of work that waits, and each queue of messages that were set aside."""
         storage = self._inspector.storage
         now = storage.clock.now_ms()
-        turns = await self._inspector.open_turns(LOOKED)
+        turns = await self._inspector.lists.open_turns(LOOKED)
         waiting = [row for row in turns.rows if _waits(row, now)]
         unclaimed = [row for row in turns.rows if not (row.is_claimed or row.left)]
         asleep = sum(row.left == ASLEEP for row in turns.rows)

@@ -12,8 +12,9 @@ from a2a_serverless.storage.activity import Hours, Process, activity, percentile
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless_tools.console.finding import Noted, NotedTasks, tasks_in_trouble, waiting_tasks
-from a2a_serverless_tools.console.inspector import MOST_NOTED, Inspector
+from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.letters import QUEUES, WORKING, Queue, oldest_of, queues_of
+from a2a_serverless_tools.console.lists import MOST_NOTED
 from a2a_serverless_tools.inspect.wording import duration
 from a2a_serverless_tools.inspect.words import Asked
 
@@ -147,7 +148,7 @@ async def status_of(inspector: Inspector) -> Status:
     )
     top = _Top.of(trouble.found)
     shown = [*trouble.found[:TAIL], *top.callers.values()]
-    asked = await inspector.asked.of(shown)
+    asked = await inspector.lists.asked.of(shown)
     hour, day = (_troubles(trouble, now - hours * HOUR_MS, top, asked) for hours in (1, 24))
     working = sum(now - one.at < SEEN_MS for one in active.processes)
     return Status(

@@ -16,7 +16,7 @@ from a2a.types import Message, Part, SendMessageRequest
 from botocore.exceptions import ClientError
 from starlette.responses import Response
 
-from a2a_serverless_tools.console import app, inspector
+from a2a_serverless_tools.console import app, lists
 from a2a_serverless_tools.console.app import STATIC
 from a2a_serverless_tools.local.stack import Stack
 from tests.support.observed import logged
@@ -214,7 +214,7 @@ def test_an_error_of_aws_is_a_sentence(
 ) -> None:
     """Such as credentials that have expired while the console runs."""
     fault = ClientError({"Error": {"Code": "ExpiredToken", "Message": "expired"}}, "Query")
-    monkeypatch.setattr(inspector, "due_tasks", AsyncMock(side_effect=fault))
+    monkeypatch.setattr(lists, "due_tasks", AsyncMock(side_effect=fault))
     answer = person.get("/_console/queues")
     assert (answer.status_code, "ExpiredToken" in answer.text) == (502, True)
     assert "This cannot be shown" in answer.text

@@ -32,7 +32,8 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import Presence
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.inspector import Inspector, TaskQuery
+from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.console.rows import TaskQuery
 from a2a_serverless_tools.console.status import Status, status_of
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
@@ -325,7 +326,7 @@ async def test_a_correlation_id_is_found_however_long_ago(
     """It is looked for in the index of what failed, and not only among the newest tasks."""
     await failed(storage, await asked(storage, "old"))
     clock.advance(20 * 86_400)
-    page = await inspector.tasks(TaskQuery(text=REFERENCE))
+    page = await inspector.lists.tasks(TaskQuery(text=REFERENCE))
     assert [row.task_id for row in page.rows] == ["old"]
 
 
@@ -345,14 +346,14 @@ async def test_a_list_says_who_has_a_turn_and_for_how_long(
         claim = Commit(entries=(WORKING,), token=token, claims=True, worker=worker)
         head = await storage.commit(head, claim)
     clock.advance(60)
-    page = await inspector.tasks(TaskQuery())
-    (row,) = await inspector.described(page)
+    page = await inspector.lists.tasks(TaskQuery())
+    (row,) = await inspector.lists.described(page)
     assert (row.holder, row.caller, row.tenant) == ("vm 2", "ann", "acme")
     assert (row.first_line, row.took_ms(clock.now_ms())) == ("Book a table", 60_000)
     done = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
     await storage.commit(head, Commit(entries=(done,), token="b"))
     clock.advance(60)
-    (row,) = await inspector.described(await inspector.tasks(TaskQuery()))
+    (row,) = await inspector.lists.described(await inspector.lists.tasks(TaskQuery()))
     assert (row.holder, row.took_ms(clock.now_ms())) == ("", 60_000)
 
 
@@ -363,11 +364,11 @@ async def test_a_webhook_leaves_the_list_with_its_deletion(
     await asked(storage, "t")
     await untold(storage, "t", clock.now_ms())
     query = TaskQuery(attention="untold")
-    (row,) = (await inspector.tasks(query)).rows
+    (row,) = (await inspector.lists.tasks(query)).rows
     assert (row.task_id, row.reason) == ("t", "status 503")
     head = await storage.head("t")
     assert head is not None
     key = Key(task_partition(ANN.digest, "t"), push_sort(head.incarnation, "crm"))
     assert await storage.table.get(key) is not None
     await storage.webhooks.delete("t", "crm")
-    assert (await inspector.tasks(query)).rows == ()
+    assert (await inspector.lists.tasks(query)).rows == ()

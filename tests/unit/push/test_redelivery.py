@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from a2a_serverless_tools.console.acts import Acts
-from a2a_serverless_tools.console.inspector import Inspector, TaskQuery
+from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.console.rows import TaskQuery
 from a2a_serverless_tools.inspect.webhooks import Webhook
 from tests.unit.push.receivers import OK, Receiver, Request, status
 from tests.unit.push.world import COMPLETED, INPUT_REQUIRED, WORKING, World, config
@@ -85,10 +86,10 @@ async def test_what_is_refused_again_is_given_up_again(desk: Desk, receiver: Rec
     for code in (410, 403):
         receiver.script = partial(_refused, code)
         await desk.acts.on_one("redeliver", head.task_id, head.scope)
-        assert (await desk.inspector.tasks(query)).rows == ()
+        assert (await desk.inspector.lists.tasks(query)).rows == ()
         await world.run(seconds=7200, step=600)  # the host may be called again by then
         assert await desk.numbers(head.task_id) == (0, 2, 0)
-        (row,) = (await desk.inspector.tasks(query)).rows
+        (row,) = (await desk.inspector.lists.tasks(query)).rows
         assert row.reason == f"status {code}"
     receiver.script = lambda _: OK
     await desk.acts.on_one("redeliver", head.task_id, head.scope)
