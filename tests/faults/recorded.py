@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,13 +56,7 @@ def recorded(name: str) -> Timeline:
     survey = _survey_of(of_log)
     assert survey is not None, f"{name} has no HEAD"
     pushes = [push_of(item) for item in items if item["SK"].startswith(PUSH)]
-    return timeline(
-        survey.head,
-        survey.records,
-        missing=survey.missing,
-        unreadable=survey.unreadable,
-        pushes=pushes,
-    )
+    return timeline(replace(survey, pushes=tuple(pushes)), now_ms=0)
 
 
 def _file(name: str) -> str:

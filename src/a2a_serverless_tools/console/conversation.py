@@ -244,15 +244,15 @@ async def conversation(
 def artifacts_of(seen: Seen) -> list[Artifact]:
     """Return the artifacts of a task as they are now, in the order of their places in URLs."""
     fold = seen.fold()
-    for record in seen.records:
+    for record in seen.survey.records:
         fold.add_later(record)
     return list(map(joined, fold.artifacts.values()))
 
 
 def _entries_of(seen: Seen) -> list[_Entry]:
     """Return the entries of a log in their order."""
-    walk, damage = _Walk(seen), list(seen.damage)
-    for record in seen.records:
+    walk, damage = _Walk(seen), list(seen.survey.damage)
+    for record in seen.survey.records:
         while damage and damage[0][0] <= record.version:
             walk.tell_damage(*damage.pop(0))
         walk.add(record)
@@ -474,7 +474,7 @@ class _Page:
             return
         fold = self._seen.fold()
         versions = sorted({as_of for as_of, _ in keys if as_of is not None})
-        for record in self._seen.records:
+        for record in self._seen.survey.records:
             while versions and versions[0] < record.version:
                 self._keep(fold, versions.pop(0), keys)
             fold.add_later(record)

@@ -134,15 +134,15 @@ def _json(event: Event | None) -> str:
 def _rows_of(seen: Seen) -> list[_Row]:
     """Return the rows of a log in their order, which is that of the keys."""
     attempts = {one.first: (turn, one) for turn in seen.turns for one in turn.attempts}
-    discards = discards_of(seen.records)
+    discards = discards_of(seen.survey.records)
     fold = seen.fold() if discards else None
     rows: dict[int, list[_Row]] = {}
-    for number, (version, clause) in enumerate(seen.damage):
-        key = (version, number - len(seen.damage) - 1)
+    for number, (version, clause) in enumerate(seen.survey.damage):
+        key = (version, number - len(seen.survey.damage) - 1)
         rows.setdefault(version, []).append(
             _Row(kind="damage", key=key, changed=version, title=clause)
         )
-    for record in seen.records:
+    for record in seen.survey.records:
         own = rows.setdefault(record.version, [])
         if fold is not None:
             fold.add_later(record)

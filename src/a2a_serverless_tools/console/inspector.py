@@ -24,7 +24,6 @@ from a2a_serverless.tasks.fold import (
     Event,
     Fold,
     Log,
-    Record,
     events_of,
     incarnation_tag,
 )
@@ -35,8 +34,9 @@ from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.console.finding import find_tasks
 from a2a_serverless_tools.console.lines import Logs
 from a2a_serverless_tools.console.lists import Lists
-from a2a_serverless_tools.console.survey import Survey, survey_task
+from a2a_serverless_tools.console.survey import survey_task
 from a2a_serverless_tools.inspect.cost import Cost, Workers, cost_of
+from a2a_serverless_tools.inspect.survey import Survey
 from a2a_serverless_tools.inspect.timeline import InLine, Timeline, timeline
 
 _SURVEYS: Final = 16
@@ -51,11 +51,7 @@ class Seen:
     """A task as far as it can be read, for a page about it."""
 
     timeline: Timeline
-    head: Head
-    records: tuple[Record, ...]
-    """The commits that can be read, in order."""
-    damage: tuple[tuple[int, str], ...] = ()
-    """What of the log cannot be read: clauses, each with the first version that it is about."""
+    survey: Survey
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -65,11 +61,11 @@ class Seen:
     @property
     def tag(self) -> str:
         """Return what its cursors end with."""
-        return incarnation_tag(self.head.incarnation)
+        return incarnation_tag(self.survey.head.incarnation)
 
     def fold(self) -> Fold:
         """Return a fold of the task to which no record was added yet."""
-        return Fold(self.head.task_id, self.head.context_id)
+        return Fold(self.survey.head.task_id, self.survey.head.context_id)
 
 
 Show: TypeAlias = Callable[[AnyMessage], Awaitable[None]]
@@ -133,21 +129,13 @@ class Inspector:
         self._surveys[scope, task_id] = survey
         self._forget()
         shown = timeline(
-            survey.head,
-            survey.records,
-            missing=survey.missing,
-            unreadable=survey.unreadable,
-            pushes=survey.pushes,
+            survey,
+            now_ms=storage.clock.now_ms(),
             lease_s=storage.timing.lease_s,
             in_line=await in_line_of(storage, survey.head, survey.missing),
             push_events=self.settings.push_events,
         )
-        return Seen(
-            timeline=replace(shown, looked_at=storage.clock.now_ms()),
-            head=survey.head,
-            records=survey.records,
-            damage=survey.damage,
-        )
+        return Seen(timeline=shown, survey=survey)
 
     def cost(self, shown: Timeline) -> Cost:
         """Return what a task has cost so far."""

@@ -214,7 +214,7 @@ class Pages:
             late=LATE_MS,
             said=self._notes.get(asked.get("said", "")),
             can_try=bool(self._trying.endpoint),
-            **await self._around(storage, seen.head) if template == "task.html" else {},
+            **await self._around(storage, seen.survey.head) if template == "task.html" else {},
             can_log=self._inspector.logs is not None,
             may_join=self._inspector.logs is not None and not self._inspector.logs.is_at_hand,
             logs=asked.get("logs", ""),

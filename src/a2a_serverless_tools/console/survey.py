@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from a2a.types import TaskState
@@ -27,7 +27,7 @@ from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import is_task_id
-from a2a_serverless.tasks.push import Push
+from a2a_serverless_tools.inspect.survey import Survey
 
 _SURVEYS: Final = 4
 """How often a task is surveyed before what cannot be read counts as damage."""
@@ -41,23 +41,6 @@ _PLACEHOLDERS: Final[Mapping[str, str | int]] = {
     "created_key": "0#",
 }
 _TIME_KEY: Final = re.compile(r"(?:[\w-]*#)?\d{1,15}#.*", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """A task as far as it can be read, for a person who looks at it; nothing is decided from it."""
-
-    head: Head
-    records: tuple[Record, ...]
-    """The commits up to HEAD's version, in order; those that cannot be read are left out."""
-    missing: frozenset[str] = frozenset()
-    """Fields of `head` that could not be read: their values say nothing."""
-    unreadable: tuple[str, ...] = ()
-    """What could not be read, as clauses such as `HEAD has no turn`."""
-    damage: tuple[tuple[int, str], ...] = ()
-    """Those of `unreadable` that are about commits, each with the first version it is about."""
-    pushes: tuple[Push, ...] = ()
-    """The task's push configurations that can be read, by id."""
 
 
 async def survey_task(

@@ -7,7 +7,7 @@ and the acknowledgement of its message, does not appear.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal, TypeAlias
@@ -50,10 +50,11 @@ from a2a_serverless.tasks.head import (
 )
 from a2a_serverless.tasks.pace import commit_units
 from a2a_serverless.tasks.progress import Progress, progress_in
-from a2a_serverless.tasks.push import GivenUp, Push, PushEvents
+from a2a_serverless.tasks.push import GivenUp, PushEvents
 from a2a_serverless.tasks.turns import Attempt, Turn, Wait, turns_of
 from a2a_serverless.tasks.usage import Used
 from a2a_serverless_tools.inspect.lines import Line, by_attempt
+from a2a_serverless_tools.inspect.survey import Survey
 from a2a_serverless_tools.inspect.webhooks import Webhook, webhooks_of, with_deliveries
 from a2a_serverless_tools.inspect.words import Asked, asked_in, step_text, usage_text
 
@@ -242,7 +243,7 @@ class Timeline:
     task_id: str
     scope: str
     looked_at: int
-    """The time at which it was read: lengths of what goes on count until then. 0: unknown."""
+    """The time at which it was read: lengths of what goes on count until then."""
     asked: Asked
     """Who has asked for what."""
     context_id: str | None
@@ -324,12 +325,9 @@ class Timeline:
 
 
 def timeline(
-    head: Head,
-    records: Sequence[Record],
+    seen: Survey,
     *,
-    missing: Collection[str] = (),
-    unreadable: Iterable[str] = (),
-    pushes: Iterable[Push] = (),
+    now_ms: int,
     lease_s: float | None = None,
     in_line: InLine | None = None,
     push_events: PushEvents = "ends",
@@ -337,34 +335,32 @@ def timeline(
     """Return the timeline of a task.
 
     Args:
-        head: the task's HEAD.
-        records: its commits in order; some may be missing.
-        missing: names of `head`'s fields that could not be read.
-        unreadable: what else could not be read, as clauses.
-        pushes: the task's push configurations.
+        seen: what can be read of it.
+        now_ms: the time at which it was read.
         lease_s: the seconds of a lease; None: unknown, and so is its last renewal.
         in_line: the place of a turn that is left; None: it was not looked at.
         push_events: which events its webhooks are told of.
     """
+    head, records = seen.head, seen.records
     left = head.left if head.turn_is_open else ""
     discards, turns = discards_of(records), turns_of(head, records)
     commits = tuple(_commits(records, discards))
-    webhooks = webhooks_of(pushes, records, push_events)
+    webhooks = webhooks_of(seen.pushes, records, push_events)
     released = head.released if head.turn_is_open and head.was_released else None
-    known = {name: None if name in missing else getattr(head, name) for name in _MAY_LACK}
+    known = {name: None if name in seen.missing else getattr(head, name) for name in _MAY_LACK}
     if known["turn"] is not None:
         known["turn"] = next((one.number for one in turns if one.version == head.turn), None)
     times = [record.at for record in records if record.at is not None]
     return Timeline(
         task_id=head.task_id,
         scope=head.scope,
-        looked_at=0,
+        looked_at=now_ms,
         lines={},
         asked=asked_in(entry for record in records for entry in record.entries),
         failure=head.failure,
         turn_version=head.turn,
-        state=None if "state" in missing else plain_state(head.state),
-        changed_at=times[-1] if times else None if "status_at" in missing else head.status_at,
+        state=None if "state" in seen.missing else plain_state(head.state),
+        changed_at=times[-1] if times else None if "status_at" in seen.missing else head.status_at,
         turn_is_open=head.turn_is_open,
         progress=_progress(records) if head.turn_is_open else None,
         records=sum(len(one.records) for one in turns if one.version == head.turn),
@@ -379,11 +375,11 @@ def timeline(
         units=sum(commit.units for commit in commits),
         usage=head.usage,
         cancel=head.cancel,
-        story=_story(head, tuple(records), turns, discards, webhooks),
+        story=_story(head, records, turns, discards, webhooks),
         turns=turns,
         webhooks=webhooks,
         commits=commits,
-        unreadable=(*unreadable, *_unreadable(records)),
+        unreadable=(*seen.unreadable, *_unreadable(records)),
         **known,
     )
 

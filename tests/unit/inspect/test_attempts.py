@@ -22,7 +22,7 @@ from a2a_serverless.tasks.turns import Wait, turns_of
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.picture import picture
-from a2a_serverless_tools.inspect.timeline import Timeline, timeline
+from a2a_serverless_tools.inspect.timeline import Timeline
 from a2a_serverless_tools.inspect.wording import outcome, wait_text, why
 from a2a_serverless_tools.testing import AgentBench
 from a2a_serverless_tools.testing.clock import PacedClock
@@ -30,6 +30,7 @@ from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
 from tests.support.messages import request
 from tests.support.workers import Agent, Bench
+from tests.unit.inspect.timelines import timeline_of
 from tests.unit.tasks.heads import claimed, opened
 from tests.unit.worker.test_ends_of_attempts import begin, serving, told_to_end
 from tests.unit.worker.test_steps import Handle, Stand
@@ -277,7 +278,7 @@ END = AttemptEnd(token="A", reason="ValueError", correlation_id="c", at=2_000, u
 
 
 def of(*records: Record, head: Head | None = None, now_ms: int = 60_000) -> Timeline:
-    return replace(timeline(head or opened(), records), looked_at=now_ms)
+    return timeline_of(head or opened(), records, now_ms=now_ms)
 
 
 def opening(at: int | None = 0) -> Record:

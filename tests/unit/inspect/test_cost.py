@@ -12,8 +12,8 @@ from a2a_serverless.tasks.head import LOST, AttemptEnd
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless_tools.inspect import prices
 from a2a_serverless_tools.inspect.cost import NOT_COUNTED, Cost, Workers, cost_of, dollars
-from a2a_serverless_tools.inspect.timeline import timeline
 from tests.support.messages import request
+from tests.unit.inspect.timelines import timeline_of
 from tests.unit.tasks.heads import opened
 
 FUNCTION = "agent-worker:12 2026/11/22/[12]4f1c"
@@ -42,7 +42,7 @@ def log(*, worker: str, last_s: int = 10, next_s: int = 70) -> list[Record]:
 
 
 def cost(records: list[Record], workers: Workers = NAMED, *models: Usage) -> Cost:
-    return cost_of(timeline(replace(opened(), usage=models), records), workers)
+    return cost_of(timeline_of(replace(opened(), usage=models), records), workers)
 
 
 def line(of: Cost, what: str) -> tuple[str, float | None, float | None]:
@@ -100,7 +100,7 @@ def test_time_without_a_price_is_not_in_the_sum(
 def test_a_running_attempt_counts_up_to_its_last_sign() -> None:
     """Whether its process still lives is not known."""
     head = replace(opened(), token="a", attempts=1)
-    of = cost_of(timeline(head, log(worker=FUNCTION)[:3]), NAMED)
+    of = cost_of(timeline_of(head, log(worker=FUNCTION)[:3]), NAMED)
     assert line(of, "Time of the worker")[0] == "9.0 s of 2,048 MB"
 
 
@@ -113,7 +113,7 @@ def test_what_is_not_counted_is_told_with_the_sum() -> None:
     assert last == f"Not counted: {'; '.join(NOT_COUNTED)}."
     amount, least, _ = line(of, "Requests to the queue")
     assert (amount, least) == ("4", 4 * prices.SQS_REQUEST)
-    units = timeline(opened(), log(worker=FUNCTION)).units
+    units = timeline_of(opened(), log(worker=FUNCTION)).units
     assert line(of, "Storing its commits")[1] == units * prices.WRITE_UNIT
 
 

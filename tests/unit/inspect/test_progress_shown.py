@@ -13,9 +13,9 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless_tools.cli.task_text import as_json, lines_of
 from a2a_serverless_tools.inspect.cost import Workers, cost_of
-from a2a_serverless_tools.inspect.timeline import timeline
 from a2a_serverless_tools.local.demo import _Transcript
 from tests.support.messages import agent_message
+from tests.unit.inspect.timelines import timeline_of
 from tests.unit.tasks.heads import opened
 
 WORKING = TaskStatus(state=TaskState.TASK_STATE_WORKING)
@@ -32,7 +32,7 @@ def records(*entries: Entry) -> list[Record]:
 
 def test_the_command_line_shows_a_bar() -> None:
     """One of the open turn at the top, and one in each version that told it; never the text."""
-    shown = timeline(opened(), records(told(1), told(3)))
+    shown = timeline_of(opened(), records(told(1), told(3)))
     lines = list(lines_of(shown))
     assert f"progress  {BAR}" in lines
     assert [line.endswith(f"status working, {BAR}") for line in lines].count(True) == 1
@@ -41,16 +41,16 @@ def test_the_command_line_shows_a_bar() -> None:
 def test_only_what_counts_now_is_at_the_top() -> None:
     """A later status without progress, a restart, and the end of the turn leave none."""
     for last in (StatusChanged(WORKING), Restarted(1)):
-        assert timeline(opened(), records(told(1), told(3), last)).progress is None
+        assert timeline_of(opened(), records(told(1), told(3), last)).progress is None
     over = replace(opened(), finished_turn=1)
-    assert timeline(over, records(told(3))).progress is None
+    assert timeline_of(over, records(told(3))).progress is None
 
 
 def test_programs_get_the_numbers() -> None:
     """In the JSON of the task, and of each change that told them."""
 
     def printed_of(*entries: Entry) -> dict[str, Any]:
-        shown = timeline(opened(), records(*entries))
+        shown = timeline_of(opened(), records(*entries))
         return as_json(shown, cost_of(shown, Workers()))
 
     printed = printed_of(told(3), StatusChanged(WORKING))

@@ -36,7 +36,7 @@ from a2a_serverless.tasks.head import LOST, AttemptEnd, Head
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import NewTask, Timing, open_task
 from a2a_serverless_tools.console.lines import LogLine
-from a2a_serverless_tools.inspect.timeline import Timeline, _Holder, timeline, with_logs
+from a2a_serverless_tools.inspect.timeline import Timeline, _Holder, with_logs
 from a2a_serverless_tools.inspect.wording import (
     changed,
     delivery,
@@ -46,6 +46,7 @@ from a2a_serverless_tools.inspect.wording import (
     webhook,
     what_holds,
 )
+from tests.unit.inspect.timelines import timeline_of
 from tests.unit.tasks.heads import claimed, opened
 
 CHUNK = ArtifactWritten(Artifact(artifact_id="a"), append=True)
@@ -58,7 +59,7 @@ def record(version: int, *entries: Entry, token: str | None = None, **more: obje
 
 
 def of(*records: Record, head: Head | None = None) -> Timeline:
-    return timeline(head or opened(), records)
+    return timeline_of(head or opened(), records)
 
 
 def test_each_restart_discards_what_still_stands() -> None:
@@ -108,11 +109,11 @@ def test_the_last_sign_of_a_holder_is_a_commit_or_a_renewal() -> None:
     """The lease tells when it was renewed; not after the sweeper has moved the due time."""
     records = [record(1, at=1), record(2, token="A", worker="host 1", at=2_000)]
     renewed = replace(claimed(token="A"), due_at=480_000)
-    held = timeline(renewed, records, lease_s=300).holder
+    held = timeline_of(renewed, records, lease_s=300).holder
     assert held == _Holder(worker="host 1", since=2_000, seen_at=180_000, lease_until=480_000)
-    resent = timeline(replace(renewed, due_at=5), records, lease_s=300).holder
+    resent = timeline_of(replace(renewed, due_at=5), records, lease_s=300).holder
     assert resent == _Holder(worker="host 1", since=2_000, seen_at=2_000, lease_until=5)
-    sent = timeline(replace(renewed, sends=2), records, lease_s=300).holder
+    sent = timeline_of(replace(renewed, sends=2), records, lease_s=300).holder
     assert sent == _Holder(worker="host 1", since=2_000, seen_at=2_000, lease_until=None)
 
 
@@ -178,7 +179,9 @@ def test_a_task_changed_when_it_was_last_committed() -> None:
 def test_fields_that_could_not_be_read_are_none() -> None:
     """The values of such a HEAD are placeholders."""
     names = ("context_id", "state", "created_at", "status_at", "expires_at", "version")
-    shown = timeline(opened(), (), missing={*names, "turn", "attempts", "size"}, unreadable=["x"])
+    shown = timeline_of(
+        opened(), (), missing={*names, "turn", "attempts", "size"}, unreadable=["x"]
+    )
     fields = {*names, "changed_at", "turn", "attempts", "size"} - {"status_at"}
     assert {getattr(shown, name) for name in fields} == {None}
     assert shown.unreadable == ("x",)
@@ -248,7 +251,7 @@ def test_a_turn_that_was_woken_was_not_sent_again() -> None:
     opening = record(1, TurnOpened(SendMessageRequest()), at=0)
     claim = record(2, token="A", at=100, worker="host 1")
     head = replace(claimed(token="A"), due_at=300_100, sends=2, wakes=2)
-    shown = timeline(head, (opening, claim), lease_s=300)
+    shown = timeline_of(head, (opening, claim), lease_s=300)
     assert (shown.sends, shown.wakes) == (0, 2)
     assert shown.holder is not None
     assert shown.holder.lease_until == 300_100
@@ -256,7 +259,7 @@ def test_a_turn_that_was_woken_was_not_sent_again() -> None:
         "turn 1: waited for a place of the workers or for its conversation, and was woken 2 times"
     )
     assert [sentence(one) for one in shown.story][:2] == ["turn 1: message accepted", waited]
-    both = timeline(replace(head, sends=3), (opening, claim)).story
+    both = timeline_of(replace(head, sends=3), (opening, claim)).story
     assert [one.what for one in both] == ["accepted", "woken", "sent again", "started"]
 
 
@@ -283,7 +286,7 @@ def test_a_turn_with_records_tells_how_it_went_on() -> None:
         record(10, token="D", at=64_000, ended=handed),
     )
     head = replace(claimed(token="D"), checkpoint=10, sends=2, wakes=2)
-    shown = timeline(head, records)
+    shown = timeline_of(head, records)
     own, last = "after the end of the one before", "after the last commit"
     assert [sentence(one) for one in shown.story] == [
         "turn 1: message accepted",
@@ -306,7 +309,7 @@ def test_a_turn_with_records_tells_how_it_went_on() -> None:
         "handed over to the next process",
     ]
     woken = replace(claimed(token="A"), released=asleep, sends=1, wakes=1)
-    assert what_holds(timeline(woken, records[:4])) == (
+    assert what_holds(timeline_of(woken, records[:4])) == (
         "no worker; woken from its sleep, and waits for one"
     )
 
@@ -400,8 +403,8 @@ def test_a_webhook_shows_no_secret() -> None:
     )
     working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
     records = [record(1, working), record(2, working), record(3, working)]
-    (ends,) = timeline(opened(), records, pushes=[push]).webhooks
-    (shown,) = timeline(opened(), records, pushes=[push], push_events="statuses").webhooks
+    (ends,) = timeline_of(opened(), records, pushes=[push]).webhooks
+    (shown,) = timeline_of(opened(), records, pushes=[push], push_events="statuses").webhooks
     assert (ends.owed, shown.owed, shown.receiver) == (0, 2, "https://example.com:8443")
     assert webhook(shown) == (
         "https://example.com:8443 (id c): told of nothing so far, owed 2,"
@@ -416,12 +419,12 @@ def test_a_webhook_has_its_last_answer_and_its_next_try() -> None:
     failed = replace(push, failures=1, failing_since=5_000).answered(
         "status 503", 6_000, next_at=9_000
     )
-    (shown,) = timeline(opened(), [], pushes=[failed]).webhooks
+    (shown,) = timeline_of(opened(), [], pushes=[failed]).webhooks
     assert webhook(shown).endswith(
         ", last answer status 503 at 1970-01-01T00:00:06.000Z, next try at 1970-01-01T00:00:09.000Z"
     )
     later = replace(failed, failures=0, failing_since=None)  # by a release that keeps no answer
-    (shown,) = timeline(opened(), [], pushes=[later]).webhooks
+    (shown,) = timeline_of(opened(), [], pushes=[later]).webhooks
     assert (shown.answer, shown.next_at) == ("status 503", None)
 
 
@@ -442,7 +445,7 @@ def test_the_logs_tell_of_each_delivery() -> None:
     logged = [
         LogLine(at=at, level="INFO", action="", message="", fields=fields) for at, fields in lines
     ]
-    shown = with_logs(timeline(opened(), [], pushes=[push]), logged)
+    shown = with_logs(timeline_of(opened(), [], pushes=[push]), logged)
     assert [[(one.at, delivery(one)) for one in hook.deliveries] for hook in shown.webhooks] == [
         [
             (10, "version 2, attempt 1: status 503, waits 4.5 s"),

@@ -82,8 +82,8 @@ class Wait:
         """Return False if the attempt before may have worked for a part of it."""
         return self.what not in ("lost", "unknown")
 
-    def took_ms(self, now_ms: int) -> int | None:
-        """Return the milliseconds of it so far; None: a time is not known."""
+    def took_ms(self, now_ms: int | None = None) -> int | None:
+        """Return its milliseconds; of an open one until now. None: a time is not known."""
         return _length(self.since, now_ms if self.is_open else self.over_at)
 
     def late_ms(self, now_ms: int) -> int:
@@ -156,7 +156,7 @@ class Attempt:
         None: that is not known, or there was none.
         """
         is_first = self.wait.what in _BEFORE_ALL
-        return None if is_first or not self.wait.is_exact else self.wait.took_ms(0)
+        return None if is_first or not self.wait.is_exact else self.wait.took_ms()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -199,7 +199,7 @@ class Turn:
     @property
     def paused_ms(self) -> int | None:
         """Return the sum of the waits after its attempts; None: the end of one is unknown."""
-        last = [self.wait.took_ms(0)] if self.wait is not None and self.attempts else []
+        last = [self.wait.took_ms()] if self.wait is not None and self.attempts else []
         return _sum([*(attempt.waited_ms for attempt in self.attempts[1:]), *last])
 
     @property
