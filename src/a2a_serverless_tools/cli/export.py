@@ -115,10 +115,13 @@ def _task(log: Log, now_ms: int) -> dict[str, Any]:
     """
     from google.protobuf.json_format import MessageToDict
 
+    from a2a_serverless.observability.spans import kept_trace_id
     from a2a_serverless.tasks.entries import TurnOpened
+    from a2a_serverless.tasks.turns import turns_of
+    from a2a_serverless_tools.cli.task_text import worked
     from a2a_serverless_tools.inspect.wording import iso
 
-    attempts = _attempts(log, now_ms)
+    of_turn = {turn.version: turn for turn in turns_of(log.head, log.records)}
     turns = [
         {
             "turn": record.version,
@@ -126,7 +129,8 @@ def _task(log: Log, now_ms: int) -> dict[str, Any]:
             "tenant": entry.caller.tenant,
             "extensions": list(entry.caller.extensions),
             "variables": entry.caller.variables,
-            **attempts[record.version],
+            "trace_id": kept_trace_id(record.trace),
+            **worked(of_turn[record.version], now_ms),
         }
         for record in log.records
         for entry in record.entries
@@ -137,24 +141,6 @@ def _task(log: Log, now_ms: int) -> dict[str, Any]:
     times = {"created_at": iso(head.created_at), "expires_at": iso(head.expires_at)}
     usage = [asdict(one) for one in head.usage]
     return {**times, "turns": turns, "task": task, "usage": usage}
-
-
-def _attempts(log: Log, now_ms: int) -> dict[int, dict[str, Any]]:
-    """Return the trace of each turn's request, its attempts and its waits, by its version."""
-    from a2a_serverless.observability.spans import kept_trace_id
-    from a2a_serverless.tasks.turns import turns_of
-    from a2a_serverless_tools.cli.task_text import attempt_json, wait_json
-
-    traces = {record.version: record.trace for record in log.records}
-    return {
-        turn.version: {
-            "trace_id": kept_trace_id(traces[turn.version]),
-            "attempts": [attempt_json(one, now_ms) for one in turn.attempts],
-            "wait": wait_json(turn.wait, now_ms),
-        }
-        for turn in turns_of(log.head, log.records)
-        if turn.version
-    }
 
 
 def _records(log: Log) -> list[Recorded]:

@@ -24,8 +24,9 @@ from a2a_serverless.wiring import (
 )
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.lines import KeptLines, LogLine, Logs
+from a2a_serverless_tools.console.lines import KeptLines, Logs
 from a2a_serverless_tools.inspect.cost import Workers
+from a2a_serverless_tools.inspect.lines import LogLine
 from a2a_serverless_tools.local import own_file
 
 _OUTPUTS: Final[Mapping[str, str]] = {

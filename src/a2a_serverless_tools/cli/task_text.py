@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -40,7 +40,7 @@ from a2a_serverless_tools.inspect.wording import (
 from a2a_serverless_tools.inspect.words import step_text, usage_text
 
 if TYPE_CHECKING:
-    from a2a_serverless_tools.inspect.lines import Line
+    from a2a_serverless_tools.inspect.lines import LogLine
 
 View: TypeAlias = Literal["all", "story"]
 
@@ -114,14 +114,14 @@ def several(found: Sequence[Timeline], *, as_json: bool) -> str:
     )
 
 
-def log_text(line: Line) -> str:
+def log_text(line: LogLine) -> str:
     """Return a line of the log, with the fields that say why and for how long."""
     why = named(line.fields, WHY)
     said = "; ".join([f"{line.level:<8} {line.action:<20} {line.message}", *why])
     return printable(f"{iso(line.at)}  {said}")
 
 
-def log_json(line: Line) -> dict[str, Any]:
+def log_json(line: LogLine) -> dict[str, Any]:
     """Return the fields of a line of the log, with its time in UTC."""
     own = {"at": iso(line.at), "level": line.level, "action": line.action, "message": line.message}
     return {**line.fields, **own}
@@ -261,14 +261,7 @@ def as_json(shown: Timeline, cost: Cost) -> dict[str, Any]:
             for one in shown.story
         ],
         "turns": [
-            _plain(turn, "records", number="turn")
-            | {
-                "attempts": [
-                    attempt_json(one, shown.looked_at) | _lines_of(one, shown)
-                    for one in turn.attempts
-                ],
-                "wait": wait_json(turn.wait, shown.looked_at),
-            }
+            _plain(turn, "records", number="turn") | worked(turn, shown.looked_at, shown.lines)
             for turn in shown.turns
         ],
         "webhooks": [_webhook(one) for one in shown.webhooks],
@@ -286,16 +279,21 @@ def _plain(one: Any, *left_out: str, **named: str) -> dict[str, Any]:
     }
 
 
-def _lines_of(one: Attempt, shown: Timeline) -> dict[str, Any]:
-    lines = shown.lines.get(one.first, ())
-    return {"logs": [log_json(line) for line in lines]} if shown.lines else {}
+def worked(
+    turn: Turn, now_ms: int, lines: Mapping[int, Sequence[LogLine]] | None = None
+) -> dict[str, Any]:
+    """Return the attempts at a turn and its waits, as `task --json` and exports have them."""
+    attempts = [_attempt(one, now_ms) for one in turn.attempts]
+    for one, shown in zip(turn.attempts, attempts, strict=True):
+        if lines:
+            shown["logs"] = [log_json(line) for line in lines.get(one.first, ())]
+    return {"attempts": attempts, "wait": _wait_json(turn.wait, now_ms)}
 
 
-def attempt_json(one: Attempt, now_ms: int) -> dict[str, Any]:
-    """Return an attempt with the wait before it, as `task --json` and exports have it."""
+def _attempt(one: Attempt, now_ms: int) -> dict[str, Any]:
     return _plain(one, "after", "recorded_at", "trace", "number") | {
         "attempt": one.number or None,
-        "wait": wait_json(one.wait, now_ms),
+        "wait": _wait_json(one.wait, now_ms),
         "took_ms": one.took_ms,
         "trace_id": kept_trace_id(one.trace),
         "recorded": [
@@ -305,7 +303,7 @@ def attempt_json(one: Attempt, now_ms: int) -> dict[str, Any]:
     }
 
 
-def wait_json(wait: Wait | None, now_ms: int) -> dict[str, Any] | None:
+def _wait_json(wait: Wait | None, now_ms: int) -> dict[str, Any] | None:
     """Return a wait with its length, which grows until now while it is open."""
     if wait is None:
         return None

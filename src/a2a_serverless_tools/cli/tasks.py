@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from a2a_serverless.storage.durable import DurableStorage
     from a2a_serverless_tools.console.filters import TaskFilter
     from a2a_serverless_tools.console.inspector import Inspector
-    from a2a_serverless_tools.console.lists import Looked
+    from a2a_serverless_tools.console.lists import Rows
     from a2a_serverless_tools.console.rows import TaskRow
 
 _DAY_MS: Final = 86_400_000
@@ -123,22 +123,20 @@ async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilte
     from a2a_serverless.clock import SystemClock
     from a2a_serverless_tools.inspect.wording import UNREADABLE, iso
 
-    now, is_empty = SystemClock().now_ms(), True
-    seen: list[Looked] = []
-    searched: list[int] = []
-    async for row in _rows(inspector, options, which, now, seen, searched):
-        is_empty = False
-        if options.json:
-            print(json.dumps(row.fields))
-        else:
+    now = SystemClock().now_ms()
+    pages: list[Rows] = []
+    async for page, rows in _pages(inspector, options, which, now):
+        pages.append(page)
+        for row in rows:
             created = iso(row.created_at) or UNREADABLE
             line = f"{created:<24}  {row.state:<15}  {row.task_id}  {row.scope}"
-            print(printable("  ".join([line, *row.notes(now), *row.described(now)])))
-    if is_empty:
+            said = "  ".join([line, *row.notes(now), *row.described(now)])
+            print(json.dumps(row.fields) if options.json else printable(said))
+    if not any(page.rows for page in pages):
         print("No task matches.", file=sys.stderr)
-    if searched:
-        print(f"Looked for the text in {searched[0]:,} tasks.", file=sys.stderr)
-    if seen:
+    if pages[0].searched is not None:
+        print(f"Looked for the text in {pages[0].searched:,} tasks.", file=sys.stderr)
+    if seen := [page.looked for page in pages if page.looked is not None]:
         count, oldest = sum(one.count for one in seen), iso(min(one.oldest for one in seen))
         tasks = "one task" if count == 1 else f"{count:,} tasks"
         requests = sum(one.requests for one in seen)
@@ -150,19 +148,10 @@ async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilte
     return 0
 
 
-async def _rows(
-    inspector: Inspector,
-    options: Namespace,
-    which: TaskFilter,
-    now: int,
-    seen: list[Looked],
-    searched: list[int],
-) -> AsyncIterator[TaskRow]:
-    """Yield up to `--limit` tasks, page after page; on a terminal, show a progress bar.
-
-    Of all owners, `seen` gets what each page has looked at; `searched` gets the number of tasks in
-    which a text was looked for.
-    """
+async def _pages(
+    inspector: Inspector, options: Namespace, which: TaskFilter, now: int
+) -> AsyncIterator[tuple[Rows, list[TaskRow]]]:
+    """Yield the pages with up to `--limit` tasks; on a terminal, show a progress bar."""
     from dataclasses import replace
 
     from a2a_serverless_tools.console.rows import PAGE
@@ -172,19 +161,14 @@ async def _rows(
         while left > 0:
             query = which.listed(now, limit=min(left, PAGE), token=token)
             if not which.owner:
-                looked_at = options.created or _DAY_MS
-                created_ms = now - looked_at
+                created_ms = now - (options.created or _DAY_MS)
                 if options.created is None and query.since_ms is not None:
                     created_ms = min(created_ms, query.since_ms)
                 query = replace(query, created_ms=created_ms)
             page = await inspector.lists.tasks(query)
-            seen += [page.looked] if page.looked else []
-            searched += [] if page.searched is None else [page.searched]
-            for row in (await inspector.lists.described(page))[:left]:
-                yield row
-            left -= len(page.rows)
+            yield page, (await inspector.lists.described(page))[:left]
+            left, token = left - len(page.rows), page.next_token
             found(options.limit - max(0, left))
-            token = page.next_token
             if not token:
                 return
 

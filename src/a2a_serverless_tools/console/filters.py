@@ -103,6 +103,11 @@ class TaskFilter:
         """Return the digest of the owner; empty: of all owners."""
         return Scope.of(self.tenant, self.user).digest if self.user else self.scope
 
+    @property
+    def name(self) -> str:
+        """Return by what a person knows the owner: the caller's name, or else the digest."""
+        return self.user or self.scope
+
     def sentence(self) -> str:
         """Return the fields as words: `state failed, since 1h`; `all tasks` without any."""
         return ", ".join(f"{name} {value}" for name, value in self.fields.items()) or "all tasks"

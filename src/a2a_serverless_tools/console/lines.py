@@ -6,33 +6,22 @@ import json
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from a2a_serverless.observability.logs import with_context
+from a2a_serverless_tools.inspect.lines import LogLine
 
 MOST_BYTES: Final = 5_000_000
 """The most bytes of each of the two files in which `dev` keeps its newest lines."""
 _OURS: Final = "a2a_serverless"
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes that every log record has; all others of a record are fields of its line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
-    """A line of a function's log about a task."""
-
-    at: int
-    """Milliseconds since the epoch."""
-    level: str
-    action: str
-    message: str
-    fields: Mapping[str, Any]
 
 
 class Logs(ABC):

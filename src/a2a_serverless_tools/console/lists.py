@@ -75,7 +75,7 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
+class Rows:
     """One page of a list, and the token of the next one; empty: there is none."""
 
     rows: tuple[TaskRow, ...]
@@ -114,7 +114,7 @@ class Lists:
         self.asked = Requests(storage.table)
         self._holders: dict[str, str] = {}
 
-    async def tasks(self, query: TaskQuery) -> _Rows:
+    async def tasks(self, query: TaskQuery) -> Rows:
         """Return one page of tasks; it looks at a bounded number, and may have fewer than asked.
 
         Failed and rejected tasks of all owners come in the order of their ends, without a bound.
@@ -141,7 +141,7 @@ class Lists:
             is_one = any(query.has(replace(row, reason=one.reason), one.at) for one in why)
         if not is_one or not query.text:
             return is_one
-        (described,) = await self.described(_Rows(rows=(row,)))
+        (described,) = await self.described(Rows(rows=(row,)))
         return described.mentions(query.text.casefold())
 
     async def _why(self, head: Head, kind: Trouble | Wait) -> list[Attention]:
@@ -151,10 +151,10 @@ class Lists:
         pushes = await self._storage.for_scope(Scope(head.scope)).webhooks.all(head.task_id)
         return [push.given_up.attention for push in pushes if push.given_up is not None]
 
-    async def _with_text(self, query: TaskQuery) -> _Rows:
+    async def _with_text(self, query: TaskQuery) -> Rows:
         """Return those of the newest `SEARCHED` tasks of a list that contain the query's text."""
         rest, looked, wanted = replace(query, text="", limit=100), 0, query.text.casefold()
-        given = _Rows(rows=()) if query.scope else await self._with_reference(wanted)
+        given = Rows(rows=()) if query.scope else await self._with_reference(wanted)
         rows = {row.key: row for row in await self.described(given)}
         while looked < SEARCHED:
             page = await self.tasks(rest)
@@ -164,9 +164,9 @@ class Lists:
             if not page.next_token:
                 break
             rest = replace(rest, token=page.next_token)
-        return _Rows(rows=tuple(rows.values()), searched=looked)
+        return Rows(rows=tuple(rows.values()), searched=looked)
 
-    async def _with_reference(self, correlation_id: str) -> _Rows:
+    async def _with_reference(self, correlation_id: str) -> Rows:
         """Return the failed task whose client was given a correlation id, of all that are kept."""
         page, place = NotedTasks(found=(), is_all=False), ""
         while not page.is_all:
@@ -175,10 +175,10 @@ class Lists:
             own = [one for one in page.found if one.why.correlation_id == correlation_id]
             if own:
                 heads = await load_noted(self._storage, own)
-                return _Rows(rows=tuple(map(row_of, heads.values())))
-        return _Rows(rows=())
+                return Rows(rows=tuple(map(row_of, heads.values())))
+        return Rows(rows=())
 
-    async def _of_attention(self, query: TaskQuery, kind: Trouble | Wait) -> _Rows:
+    async def _of_attention(self, query: TaskQuery, kind: Trouble | Wait) -> Rows:
         """Return tasks that need attention, in the order of its index; HEAD has the last word."""
         found: dict[TaskKey, TaskRow] = {}
         place = query.token or (_time(query.until_ms) if kind in TROUBLES else "")
@@ -192,7 +192,7 @@ class Lists:
             heads = await load_noted(self._storage, wanted)
             for one in wanted:
                 if len(found) >= query.limit and one.place != place:
-                    return _Rows(rows=tuple(found.values()), next_token=place)
+                    return Rows(rows=tuple(found.values()), next_token=place)
                 place = one.place
                 head = heads.get((one.scope, one.task_id))
                 why = one.why if one.config_id or head is None else head.attention
@@ -205,7 +205,7 @@ class Lists:
             if page.is_all or len(found) >= query.limit:
                 place = "" if page.is_all else place
                 break
-        return _Rows(rows=tuple(found.values()), next_token=place)
+        return Rows(rows=tuple(found.values()), next_token=place)
 
     async def _noted(
         self, kind: Trouble | Wait, since_ms: int, place: str, limit: int
@@ -216,7 +216,7 @@ class Lists:
             )
         return await waiting_tasks(self._storage, cast("Wait", kind), after=place, limit=limit)
 
-    async def described(self, page: _Rows) -> list[TaskRow]:
+    async def described(self, page: Rows) -> list[TaskRow]:
         """Return a page with what a person knows of tasks: who asked for what, and who has them.
 
         It costs one request for a hundred tasks that are new here, and one for each claim. The
@@ -251,7 +251,7 @@ class Lists:
                 del self._holders[old]
         return self._holders.get(token, "")
 
-    async def _of_scope(self, query: TaskQuery) -> _Rows:
+    async def _of_scope(self, query: TaskQuery) -> Rows:
         since = query.since_ms
         listed = ListTasksQuery(
             status=STATES[query.state] if query.state else None,
@@ -261,9 +261,9 @@ class Lists:
             status_timestamp_after=None if since is None else _iso(since),
         )
         heads, token = await newest_heads(self._storage.for_scope(Scope(query.scope or "")), listed)
-        return _Rows(rows=tuple(filter(query.has, map(row_of, heads))), next_token=token)
+        return Rows(rows=tuple(filter(query.has, map(row_of, heads))), next_token=token)
 
-    async def _of_all(self, query: TaskQuery) -> _Rows:
+    async def _of_all(self, query: TaskQuery) -> Rows:
         """Return tasks hour by hour, the newest first; the token is the place to go on from.
 
         One page reads at most `_STEPS` times, however many tasks there are.
@@ -279,10 +279,10 @@ class Lists:
         rows: list[TaskRow] = []
         count, requests = 0, 0
 
-        def answer(token: str, looked_to: int) -> _Rows:
+        def answer(token: str, looked_to: int) -> Rows:
             down_to = max(looked_to, floor or 0)
             looked = Looked(count=count, newest=newest, oldest=down_to, requests=requests)
-            return _Rows(rows=tuple(rows), next_token=token, looked=looked)
+            return Rows(rows=tuple(rows), next_token=token, looked=looked)
 
         for _ in range(_STEPS):
             if hour < until // HOUR_MS:

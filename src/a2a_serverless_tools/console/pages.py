@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError, UnreadableTaskError
-from a2a_serverless.storage.deletion import Counted, Erasure, Owner, count_data
+from a2a_serverless.storage.deletion import Erasure, Owner, count_data
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
@@ -274,89 +274,54 @@ class Pages:
     # -- a caller's data ---------------------------------------------------------------------
 
     async def _purge(self, request: Request) -> Response:
-        whose = _Whose.of(request.query_params)
-        whose.check()
-        return self._purge_page(whose, counted=await self._counted(whose))
+        return await self._purge_page(_whose(request.query_params))
 
     async def _purge_step(self, request: Request) -> Response:
         """Do a step of deleting if the name was typed; the returned page requests the next step."""
         form = await form_of(request)
-        whose = _Whose.of(form)
-        whose.check()
+        whose = _whose(form)
         if form.get("name") not in (whose.name, visible(whose.name)):
-            said = f"Nothing was deleted: {whose.name} was not typed."
-            return self._purge_page(whose, counted=await self._counted(whose), said=said)
+            return await self._purge_page(
+                whose, f"Nothing was deleted: {whose.name} was not typed."
+            )
         storage = self._inspector.storage
         journal = await self._acts.journal()
-        if whose.digest not in self._erasures:
+        if whose.owner not in self._erasures:
             # The entry names no caller: what names this one is being deleted.
             entry = await journal.begin("purge", which="all that a caller has in a tenant")
-            self._erasures[whose.digest] = Erasure(storage, Owner(whose.digest)), entry
-        erasure, entry = self._erasures[whose.digest]
+            self._erasures[whose.owner] = Erasure(storage, Owner(whose.owner)), entry
+        erasure, entry = self._erasures[whose.owner]
         await storage.clock.sleep(min(erasure.pause_s, _WAIT_S) if erasure.is_empty else 0)
         deleted = await erasure.step()
         before = form.get("gone", "")
         gone = (int(before) if before.isdecimal() else 0) + deleted.tasks
         if deleted.is_done:
-            self._erasures.pop(whose.digest, None)
+            self._erasures.pop(whose.owner, None)
             await journal.end(entry, f"{gone:,} tasks are deleted, and nothing is left.")
-        return self._purge_page(whose, gone=gone, of=erasure, is_done=deleted.is_done, is_step=True)
+        is_done = deleted.is_done
+        return page("purge.html", whose=whose, gone=gone, of=erasure, is_done=is_done, is_step=True)
 
-    async def _counted(self, whose: _Whose) -> Counted:
-        storage = self._of(whose)
+    async def _purge_page(self, whose: TaskFilter, said: str = "") -> Response:
+        """Count what a caller has."""
+        storage = self._inspector.storage.for_scope(Scope(whose.owner))
         counted = await count_data(storage)
         for _ in range(_COUNTS - 1):
             if not counted.after:
                 break
             counted += await count_data(storage, after=counted.after)
-        return counted
-
-    def _of(self, whose: _Whose) -> DurableStorage:
-        return self._inspector.storage.for_scope(Scope(whose.digest))
-
-    def _purge_page(self, whose: _Whose, **values: Any) -> Response:
-        return page("purge.html", whose=whose, **values)
+        return page("purge.html", whose=whose, counted=counted, said=said)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Whose:
-    user: str
-    tenant: str
-    scope: str
+def _whose(asked: Mapping[str, str]) -> TaskFilter:
+    """Return the caller that a form or a link names, as the choice of all its tasks.
 
-    @classmethod
-    def of(cls, asked: Mapping[str, str]) -> _Whose:
-        """Return the owner that the fields of a form or a link name."""
-        return cls(**{name: asked.get(name, "").strip() for name in ("user", "tenant", "scope")})
-
-    @property
-    def digest(self) -> str:
-        """Return the scope's digest."""
-        return Scope.of(self.tenant, self.user).digest if self.user else self.scope
-
-    @property
-    def name(self) -> str:
-        """Return the name that the person has to type."""
-        return self.user or self.scope
-
-    @property
-    def fields(self) -> dict[str, str]:
-        """Return the fields of a form that name this owner."""
-        return {name: value for name, value in asdict(self).items() if value}
-
-    @property
-    def link(self) -> str:
-        """Return the fields as the query of a link."""
-        return urlencode(self.fields)
-
-    def check(self) -> None:
-        """Refuse fields that name no caller.
-
-        Raises:
-            InvalidArgumentError: says what is wrong.
-        """
-        if not is_task_id(self.digest):
-            raise InvalidArgumentError("Name the caller whose data is to be deleted.")
+    Raises:
+        InvalidArgumentError: it names none.
+    """
+    whose = TaskFilter.of({name: asked.get(name, "") for name in ("user", "tenant", "scope")})
+    if not whose.owner:
+        raise InvalidArgumentError("Name the caller whose data is to be deleted.")
+    return whose
 
 
 async def _head(storage: DurableStorage, task_id: str) -> Head | None:

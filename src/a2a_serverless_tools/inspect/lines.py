@@ -1,9 +1,10 @@
-"""Lines of the log by the attempt that has written them. Pure."""
+"""Lines of the log, by the attempt that has written them. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 from a2a_serverless.tasks.turns import Attempt, Turn
 
@@ -11,31 +12,25 @@ _SLACK_MS: Final = 1_000
 """How much later than its claim an attempt's first line may be: a clock may have been set."""
 
 
-class Line(Protocol):
-    """A line of the log about a task."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """A line of a function's log about a task."""
 
-    @property
-    def at(self) -> int:
-        """Return its time, in milliseconds since the epoch."""
-
-    @property
-    def level(self) -> str: ...
-
-    @property
-    def action(self) -> str: ...
-
-    @property
-    def message(self) -> str: ...
-
-    @property
-    def fields(self) -> Mapping[str, Any]: ...
+    at: int
+    """Milliseconds since the epoch."""
+    level: str
+    action: str
+    message: str
+    fields: Mapping[str, Any]
 
 
 _Owners: TypeAlias = dict[str, dict[int, Attempt]]
 """By correlation id the attempt at each turn, by the turn's version."""
 
 
-def by_attempt(turns: Iterable[Turn], lines: Iterable[Line]) -> Mapping[int, tuple[Line, ...]]:
+def by_attempt(
+    turns: Iterable[Turn], lines: Iterable[LogLine]
+) -> Mapping[int, tuple[LogLine, ...]]:
     """Return a task's lines by the version of their attempt's claim; 0: of no attempt.
 
     A delivery has a correlation id, which an attempt that has failed has stored. Of another attempt
@@ -45,20 +40,20 @@ def by_attempt(turns: Iterable[Turn], lines: Iterable[Line]) -> Mapping[int, tup
     owners: _Owners = {}
     for turn in turns:
         _find(turn, listed, owners)
-    found: dict[int, list[Line]] = {}
+    found: dict[int, list[LogLine]] = {}
     for line in listed:
         found.setdefault(_claim_of(line, owners), []).append(line)
     return {version: tuple(own) for version, own in found.items()}
 
 
-def _claim_of(line: Line, owners: _Owners) -> int:
+def _claim_of(line: LogLine, owners: _Owners) -> int:
     own = owners.get(_work_of(line), {})
     turn = line.fields.get("turn")
     fitting = [one for version, one in own.items() if turn in (None, version)]
     return fitting[0].first if len(fitting) == 1 else 0
 
 
-def _find(turn: Turn, lines: Sequence[Line], owners: _Owners) -> None:
+def _find(turn: Turn, lines: Sequence[LogLine], owners: _Owners) -> None:
     """Note whose delivery each attempt at a turn was, as far as the lines tell."""
     known = {one.correlation_id: one for one in turn.attempts if one.correlation_id}
     for work, one in known.items():
@@ -80,5 +75,5 @@ def _find(turn: Turn, lines: Sequence[Line], owners: _Owners) -> None:
         since = at
 
 
-def _work_of(line: Line) -> str:
+def _work_of(line: LogLine) -> str:
     return str(line.fields.get("correlation_id", ""))

@@ -25,7 +25,6 @@ from a2a_serverless.tasks.entries import (
     Replied,
     Restarted,
     StatusChanged,
-    StepId,
     TurnEnded,
     TurnOpened,
     Unknown,
@@ -53,7 +52,7 @@ from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.push import GivenUp, PushEvents
 from a2a_serverless.tasks.turns import Attempt, Turn, Wait, turns_of
 from a2a_serverless.tasks.usage import Used
-from a2a_serverless_tools.inspect.lines import Line, by_attempt
+from a2a_serverless_tools.inspect.lines import LogLine, by_attempt
 from a2a_serverless_tools.inspect.survey import Survey
 from a2a_serverless_tools.inspect.webhooks import Webhook, webhooks_of, with_deliveries
 from a2a_serverless_tools.inspect.words import Asked, asked_in, step_text, usage_text
@@ -122,29 +121,19 @@ class Happening:
     version: int = 0
     """The commit that tells it; 0: HEAD tells it."""
     turn: int = 0
-    attempt: int | None = None
-    """None: it is about no attempt; 0: the number is unknown."""
-    worker: str = ""
+    attempt: Attempt | None = None
+    """None: it is about no attempt."""
     after_ms: int | None = None
     """The time since the message was accepted; of a takeover, since the end of the attempt before,
     or since its last commit if its end is not known."""
-    follows_an_end: bool = False
-    """True if `after_ms` counts from the end of the attempt before."""
-    reason: str = ""
-    correlation_id: str = ""
-    place: str = ""
-    message: str = ""
-    """The place and the text of an error, as an attempt has them."""
-    until: int | None = None
-    """The time until which the turn waits or sleeps."""
-    steps: tuple[StepId, ...] = ()
-    """What an attempt has recorded; or the last record before the place where it goes on."""
     of: int = 0
-    """Of a turn that goes on, its records so far; `count`: those before that place."""
+    """The records so far of a turn that goes on."""
     by: str = ""
     """The user who has asked; of what was given up, the receiver."""
     given_up: GivenUp | None = None
     state: str = ""
+    kind: str = ""
+    """Of an unknown entry."""
     discards: tuple[int, ...] = ()
     """Versions whose changes were taken back."""
     missing: tuple[int, int] = (0, 0)
@@ -296,7 +285,7 @@ class Timeline:
     commits: tuple[Committed, ...]
     unreadable: tuple[str, ...]
     """What could not be read, as clauses."""
-    lines: Mapping[int, tuple[Line, ...]]
+    lines: Mapping[int, tuple[LogLine, ...]]
     """Lines of the log by the claim of their attempt; 0: of none."""
 
     @property
@@ -384,10 +373,10 @@ def timeline(
     )
 
 
-def with_logs(shown: Timeline, lines: Iterable[Line]) -> Timeline:
+def with_logs(shown: Timeline, lines: Iterable[LogLine]) -> Timeline:
     """Return a timeline with the lines of each attempt, and each delivery to its webhooks."""
     listed = [*lines]
-    told = with_deliveries(shown.webhooks, ((line.at, line.fields) for line in listed))
+    told = with_deliveries(shown.webhooks, listed)
     return replace(shown, webhooks=told, lines=by_attempt(shown.turns, listed))
 
 
@@ -556,23 +545,14 @@ def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> It
             what="started" if is_first else "went on" if attempt.kept else "took over",
             at=attempt.started_at,
             version=attempt.first,
-            attempt=attempt.number,
-            worker=attempt.worker,
+            attempt=attempt,
             after_ms=_since(before, attempt) if before else turn.waited_ms if is_first else None,
-            follows_an_end=attempt.waited_ms is not None,
             discards=discards.get(attempt.first, ()),
-            steps=() if attempt.after is None else (attempt.after,),
-            count=attempt.kept,
             of=len(turn.records),
         )
         if attempt.recorded:
-            yield of_turn(
-                what="recorded",
-                at=attempt.recorded_at,
-                version=max(attempt.recorded.values()),
-                attempt=attempt.number,
-                steps=tuple(attempt.recorded),
-            )
+            at, version = attempt.recorded_at, max(attempt.recorded.values())
+            yield of_turn(what="recorded", at=at, version=version, attempt=attempt)
         before = attempt
     if before is not None and before.outcome in ("lost", "gave back", "failed"):
         yield _end_of(turn, before, turn.ended or before.last)
@@ -580,19 +560,9 @@ def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> It
 
 def _end_of(turn: Turn, attempt: Attempt, version: int) -> Happening:
     is_lost = attempt.outcome == "lost"
-    return Happening(
-        what="lost" if is_lost else "gave back",
-        at=attempt.last_at if is_lost else attempt.over_at,
-        version=version,
-        turn=turn.number,
-        attempt=attempt.number,
-        worker=attempt.worker,
-        reason=attempt.reason,
-        correlation_id=attempt.correlation_id,
-        place=attempt.place,
-        message=attempt.message,
-        until=attempt.until,
-    )
+    what: _What = "lost" if is_lost else "gave back"
+    at = attempt.last_at if is_lost else attempt.over_at
+    return Happening(what=what, at=at, version=version, turn=turn.number, attempt=attempt)
 
 
 def _since(before: Attempt, attempt: Attempt) -> int | None:
@@ -612,7 +582,7 @@ def _of_entries(records: Iterable[Record]) -> Iterator[Happening]:
                 )
                 yield of_entry(what=what, state=plain_state(entry.status.state))
             elif isinstance(entry, Unknown):
-                yield of_entry(what="unknown entry", reason=kind_name(entry.kind))
+                yield of_entry(what="unknown entry", kind=kind_name(entry.kind))
 
 
 def _holes(records: Iterable[Record]) -> Iterator[Happening]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.push import GivenUp, Push, PushEvents, pushed
+from a2a_serverless_tools.inspect.lines import LogLine
 
 _Result: TypeAlias = Literal["told", "failed", "given up"]
 
@@ -119,13 +120,8 @@ def webhooks_of(
     )
 
 
-def with_deliveries(
-    webhooks: Iterable[Webhook], lines: Iterable[tuple[int, Mapping[str, Any]]]
-) -> tuple[Webhook, ...]:
-    """Return webhooks with their deliveries; after them, those that only the logs have.
-
-    Each of `lines` is a line's time in milliseconds since the epoch, and its fields.
-    """
+def with_deliveries(webhooks: Iterable[Webhook], lines: Iterable[LogLine]) -> tuple[Webhook, ...]:
+    """Return webhooks with their deliveries; after them, those that only the logs have."""
     found: dict[str, list[DeliveryLine]] = {}
     for one in sorted(_deliveries(lines), key=lambda delivery: delivery.at):
         found.setdefault(one.config_id, []).append(one)
@@ -144,9 +140,10 @@ def with_deliveries(
     return (*known, *gone)
 
 
-def _deliveries(lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[DeliveryLine]:
+def _deliveries(lines: Iterable[LogLine]) -> Iterator[DeliveryLine]:
     """Yield the attempts that lines report; a field of another form counts as unknown."""
-    for at, fields in lines:
+    for line in lines:
+        fields = line.fields
         result = _RESULTS.get(str(fields.get("action")))
         config_id = fields.get("config_id")
         if result is None or not isinstance(config_id, str):
@@ -154,7 +151,7 @@ def _deliveries(lines: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Deli
         wait_s = _number(fields.get("wait_s"))
         yield DeliveryLine(
             config_id=config_id,
-            at=at,
+            at=line.at,
             version=int(_number(fields.get("version")) or 0),
             attempt=int(_number(fields.get("attempt")) or 0),
             result=result,

@@ -5,11 +5,12 @@ The sentences contain texts of clients and agents as they are: the caller has to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.head import ASLEEP, HANDOVER, LOST, NOT_STARTED, AttemptEnd, Trouble
 from a2a_serverless.tasks.head import Wait as Reason
 from a2a_serverless.tasks.push import GivenUp
@@ -50,7 +51,8 @@ _DAY_S: Final = 86_400
 def sentence(one: Happening) -> str:
     """Return what happened as one sentence, without a time and without a full stop."""
     if one.attempt is not None:
-        return f"turn {one.turn}, attempt {one.attempt or '?'} {_of_attempt(one)}"
+        number = one.attempt.number or "?"
+        return f"turn {one.turn}, attempt {number} {_of_attempt(one, one.attempt)}"
     if one.turn:
         return f"turn {one.turn}: {_of_turn(one)}"
     match one.what:
@@ -67,7 +69,7 @@ def sentence(one: Happening) -> str:
         case "given up" if one.given_up is not None:
             return f"{one.by} is not told: {given_up(one.given_up)}"
         case _:
-            return f"an entry of kind {one.reason!r}, which this release does not know"
+            return f"an entry of kind {one.kind!r}, which this release does not know"
 
 
 def _of_turn(one: Happening) -> str:
@@ -85,29 +87,32 @@ def _of_turn(one: Happening) -> str:
             return f"the sweeper has sent it again {times(one.count)} in all"
 
 
-def _of_attempt(one: Happening) -> str:
-    worker = f" on {one.worker}" if one.worker else ""
+def _of_attempt(one: Happening, attempt: Attempt) -> str:
+    worker = f" on {attempt.worker}" if attempt.worker else ""
     match one.what:
         case "started":
             is_long = one.after_ms is not None and one.after_ms >= _LONG_WAIT_MS
             waited = f", {duration(one.after_ms or 0)} after its message" if is_long else ""
             return f"started{worker}{waited}"
         case "recorded":
-            return f"recorded {_steps(one)}"
+            return f"recorded {_steps(attempt.recorded)}"
         case "took over" | "went on":
-            since = "the end of the one before" if one.follows_an_end else "the last commit"
+            has_end = attempt.waited_ms is not None
+            since = "the end of the one before" if has_end else "the last commit"
             is_known = one.after_ms is not None
             after = f", {duration(max(0, one.after_ms or 0))} after {since}" if is_known else ""
             discards = f", discarding {_ranges(one.discards)}" if one.discards else ""
-            behind = f" after record {one.count} of {one.of} ({_steps(one)})" if one.steps else ""
+            step = "" if attempt.after is None else step_text(attempt.after)
+            behind = f" after record {attempt.kept} of {one.of} ({step})" if step else ""
             return f"{one.what}{behind}{worker}{after}{discards}"
         case "lost":
             return f"{worker} was lost: its process died or was cut off".lstrip()
         case _:
-            return left_at_record(one.reason, one.until) or f"ended: {reason_text(one)}"
+            left = left_at_record(attempt.reason, attempt.until)
+            return left or f"ended: {reason_text(attempt)}"
 
 
-def reason_text(one: Happening | Attempt | AttemptEnd) -> str:
+def reason_text(one: Attempt | AttemptEnd) -> str:
     """Return why an attempt ended, where, and the id that leads to the line of the log."""
     text = one.reason or "no reason given"
     text += f" at {one.place}" if one.place else ""
@@ -122,9 +127,9 @@ def left_at_record(reason: str, until: int | None) -> str:
     return "handed over to the next process" if reason == HANDOVER else ""
 
 
-def _steps(one: Happening) -> str:
+def _steps(steps: Iterable[StepId]) -> str:
     """Return the names of steps; of many the first ones and the last."""
-    names = [step_text(step) for step in one.steps]
+    names = [*map(step_text, steps)]
     if len(names) > _STEPS:
         names[_STEPS - 1 : -1] = [f"{len(names) - _STEPS} more"]
     return ", ".join(names)

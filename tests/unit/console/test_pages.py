@@ -29,8 +29,9 @@ from a2a_serverless.worker.sweeper import Sweeper, SweepReport
 from a2a_serverless_tools.console.acts import Acts
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.lines import LogLine, Logs
+from a2a_serverless_tools.console.lines import Logs
 from a2a_serverless_tools.contract import Storage
+from a2a_serverless_tools.inspect.lines import LogLine
 from a2a_serverless_tools.inspect.prices import WRITE_UNIT
 from a2a_serverless_tools.inspect.timeline import InLine
 from a2a_serverless_tools.inspect.wording import what_holds
@@ -912,9 +913,10 @@ async def test_all_that_a_caller_has_is_deleted(storage: DurableStorage, person:
 async def test_what_cannot_be_purged(storage: DurableStorage, person: Person) -> None:
     """A purge without a caller, by another page's form or by GET deletes nothing."""
     await storage.open_task("c", request())
-    for path in ("/_console/purge", "/_console/purge?scope=%2F", "/_console/purge?tenant=acme"):
-        answer = await person.get(path)
-        assert (answer.status_code, "Name the caller" in answer.text) == (400, True)
+    refused = {"": "Name the caller", "?scope=%2F": "/ is no scope", "?tenant=acme": "A tenant is"}
+    for asked, sentence in refused.items():
+        answer = await person.get(f"/_console/purge{asked}")
+        assert (answer.status_code, sentence in answer.text) == (400, True)
     form = {"scope": ANN.digest, "name": ANN.digest}
     assert (await person.post("/_console/purge", data=form)).status_code == 403
     assert (await person.get("/_console/purge", params=form)).status_code == 200

@@ -35,7 +35,7 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, Head
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import NewTask, Timing, open_task
-from a2a_serverless_tools.console.lines import LogLine
+from a2a_serverless_tools.inspect.lines import LogLine
 from a2a_serverless_tools.inspect.timeline import Timeline, _Holder, with_logs
 from a2a_serverless_tools.inspect.wording import (
     changed,
@@ -366,7 +366,7 @@ def test_a_log_without_its_first_commit_has_a_turn_without_a_number() -> None:
 def test_an_unknown_entry_is_part_of_the_story() -> None:
     """With its kind, which is all that this release knows of it."""
     (told,) = of(record(1, Unknown(b"Z", 0, b""))).story
-    assert (told.what, told.reason) == ("unknown entry", "Z")
+    assert (told.what, told.kind) == ("unknown entry", "Z")
 
 
 def test_write_units_are_those_that_were_counted() -> None:
