@@ -369,6 +369,19 @@ async def test_a_conversation_is_filtered(writer: Writer, person: Person) -> Non
     assert "Entries 1 to" not in text
 
 
+async def test_a_short_conversation_needs_no_filter(writer: Writer, person: Person) -> None:
+    """Once its task has ended; one that goes on may grow long."""
+    await writer.open()
+    await writer.claim("a")
+    text = (await person.get(PATH)).text
+    assert 'name="text" value=""' in text
+    await writer.commit(said(WORKING, "Looking"), token="a")
+    assert '<form id="which" data-same>' in (await person.get(live_of(text))).text
+    await writer.commit(said(COMPLETED, "Done"), token="a")
+    for path in (PATH, live_of(text)):
+        assert 'id="which"' not in (await person.get(path)).text
+
+
 # -- long tasks ------------------------------------------------------------------------------------
 
 
