@@ -90,7 +90,7 @@ def test_a_file_shows_its_queues_where_no_setting_names_them(
     """Those with the default names as such, and any other that holds something by its own."""
     monkeypatch.setenv("A2A_TABLE", f"file:{tmp_path / 'tasks.db'}")
     named = load_settings().model_copy(update={"push_queue": "push"})
-    queue = open_backends(named).pushing().queue
+    queue = open_backends(named).pushing()
     wait(queue.dead_letter(LETTER))
     wait(queue.jobs.send(LETTER.job))
     code, out, _ = run("status")
