@@ -31,7 +31,7 @@ from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import Deleted, count_data, delete_data, delete_task
 from a2a_serverless.storage.layout import FENCE, task_partition
-from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks, page_token
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
@@ -112,7 +112,7 @@ class Ids:
     event: str = "1.0.AAAAAAAA"
     page: str = "bm90LWEtcGFnZQ"
     page_of_state: str = "bm90LWEtcGFnZS1vZi1hLXN0YXRl"
-    configs: str = "bm90LWEtY29uZmln"
+    configs: str = page_token("not-a-config")
 
     def fill(self, template: Any) -> Any:
         filled = json.dumps(template)
@@ -559,8 +559,7 @@ async def make_owned(stack: Stack, tenant: str) -> Owned:
             for name, filter_ in filters.items()
         }
         tokens = {name: page.result["nextPageToken"] for name, page in pages.items()}
-        after = base64.urlsafe_b64encode(ids.config.encode()).decode().rstrip("=")
-        ids = replace(ids, configs=after, **tokens)
+        ids = replace(ids, configs=page_token(ids.config), **tokens)
         async with open_stream(
             stack.functions["stream"],
             JSONRPC,
